@@ -80,7 +80,6 @@ bench: .venv/.native  ## samples per second beside the ceiling and the usual loa
 	$(PY) bench/bench_adapting.py
 	$(PY) bench/bench_produce.py
 	$(PY) bench/bench_stream.py
-	$(PY) bench/bench_reduction.py
 	$(PY) bench/bench_lock.py
 
 bench-check: .venv/.native  ## fails where the loader became slower than bench/baseline.json; WRITE=1 writes that

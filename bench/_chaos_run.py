@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
+from dali_feed import BadRecords, DataLoader, Decode, Shuffle, Tuning
 from dali_feed.external_sources import KafkaTopic
 
 BATCH = 16
@@ -35,7 +35,7 @@ def main(servers: str, topic: str, folder: Path, engine: str) -> None:
         shuffle=Shuffle(extent=16, window=4),
         transform=v2.Compose([AUGMENT, v2.ToDtype(torch.float32, scale=True)]),
         device="cpu",
-        engine=engine,
+        decode=Decode(engine=engine),
         seed=11,
         lanes=2,
         info=True,

@@ -36,7 +36,7 @@ import torch
 from _results import RESULTS
 from torchvision.transforms import v2
 
-from dali_feed import Cache, DataLoader, Tuning
+from dali_feed import Cache, DataLoader, Decode, Tuning
 from dali_feed.bench.facts import facts
 from dali_feed.bench.photos import HEIGHT, WIDTH, photos
 from dali_feed.bench.rows import append, table
@@ -83,7 +83,7 @@ def crop_images(shards: list[str], how: How) -> list[dict[str, object]]:
 
 def still_images(shards: list[str], how: How) -> list[dict[str, object]]:
     """A row per cache, those on the device among them."""
-    device = {"device": Cache(device_memory="16GB"), "device, bytes": Cache("16GB", device_memory="16GB")}
+    device = {"device": Cache(device="16GB"), "device, bytes": Cache("16GB", device="16GB")}
     rows = measured(shards, f"still images on {how.device}", {**MEMORY, **device}, how, still(), "host")
     if how.device.type != "cpu":
         dali = {"none": None, **device}
@@ -94,7 +94,12 @@ def still_images(shards: list[str], how: How) -> list[dict[str, object]]:
 def loader(shards: list[str], cache: Cache | None, how: How, transform: v2.Compose, engine: str) -> DataLoader:
     """With that cache."""
     tuning = Tuning(threads=how.threads, cache=cache)
-    options: dict[str, Any] = {"transform": transform, "device": how.device, "engine": engine, "tuning": tuning}
+    options: dict[str, Any] = {
+        "transform": transform,
+        "device": how.device,
+        "decode": Decode(engine=engine),
+        "tuning": tuning,
+    }
     return DataLoader(ShardSet(shards), how.batch, shuffle=True, **options)
 
 

@@ -4,9 +4,8 @@
                                  [--engines dali host] [--seconds 3]
 
 RandomResizedCrop(224), flip, float32, Normalize of 500x375 JPEGs. `loads` are shares of a batch for the GPU's JPEG
-engine (`hw_decoder_load=` of the loader; the dali engine alone). On a GPU `dali region` is that engine with
-decode="region", where its decoder can, and `torchvision` decodes a batch at once by `decode_jpeg(device="cuda")`, then
-resizes and normalizes each image there. Rows go to results/decode.csv.
+engine (`Decode(hardware=)` of the loader; the dali engine alone). On a GPU `torchvision` decodes a batch at once by
+`decode_jpeg(device="cuda")`, then resizes and normalizes each image there. Rows go to results/decode.csv.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ from dali_feed.bench.contract import Steps
 from dali_feed.bench.facts import facts
 from dali_feed.bench.photos import photos
 from dali_feed.bench.turns import Make, run_turn
-from dali_feed.bench.work import cuda_index, transform
+from dali_feed.bench.work import transform
 from dali_feed.cores import whole_cores
-from dali_feed.engines.dali.regions import trouble
 
 
 class _Torchvision(Steps):
@@ -99,19 +97,9 @@ def main() -> int:
                 args.device,
                 engine,
                 prepared=16,
-                recipe=recipe_of(hw_decoder_load=load or 0.0),
+                recipe=recipe_of(hardware=load or 0.0),
             )
             add(engine, batch, threads, "" if load is None else load, made)
-    if on_gpu and "dali" in args.engines:
-        wrong = trouble(cuda_index(args.device), Tuning())
-        for batch, threads in itertools.product(args.batches, args.threads) if wrong is None else ():
-            tuning = Tuning(threads=threads, prefetch=3)
-            made = ceiling(
-                lambda: payloads, batch, tuning, args.device, "dali", prepared=16, recipe=recipe_of(decode="region")
-            )
-            add("dali region", batch, threads, "", made)
-        if wrong is not None:
-            print(f"dali region: NOT MEASURED: {wrong}")
     for batch in args.batches if on_gpu else []:
         add("torchvision", batch, "", "", by_torchvision(payloads, batch, args.device))
     return rows.end()

@@ -5,7 +5,7 @@
 
 RandomResizedCrop(224), flip, float32, Normalize of 500x375 JPEGs, shuffled. The loop takes a batch and then works for
 --step seconds, as a GPU would; between epochs it works for --pause seconds, as one that validates and saves. Two take
-turns, each made afresh: `ahead`, the loader as it is, and `plain`, with Tuning(prefetch_next_epoch=False).
+turns, each made afresh: `ahead`, the loader as it is, and `plain`, with Tuning(next_epoch=False).
 
 Columns, in milliseconds; the first epoch is not counted:
 
@@ -31,7 +31,7 @@ import torch
 from _goals import within
 from _results import RESULTS
 
-from dali_feed import DataLoader, Tuning
+from dali_feed import DataLoader, Decode, Tuning
 from dali_feed.bench.facts import facts
 from dali_feed.bench.photos import Photos, photos
 from dali_feed.bench.rows import append, table
@@ -40,7 +40,7 @@ from dali_feed.bench.work import transform
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.records.source import Source
 
-WAYS = {"ahead": Tuning(), "plain": Tuning(prefetch_next_epoch=False)}
+WAYS = {"ahead": Tuning(), "plain": Tuning(next_epoch=False)}
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ def run(source: Source, engine: str, tuning: Tuning, args: argparse.Namespace, w
         drop_last=True,
         transform=transform(),
         device=torch.device("cpu"),
-        engine=engine,
+        decode=Decode(engine=engine),
         tuning=tuning,
     ) as loader:
         feed: Any = loader._feed

@@ -20,7 +20,7 @@ from _mutations import mutated
 from _results import RESULTS
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, Shuffle, Tuning
+from dali_feed import BadRecords, Decode, Shuffle, Tuning
 from dali_feed.bench.facts import facts
 from dali_feed.bench.rows import append, table
 from dali_feed.feed import Feed
@@ -43,9 +43,9 @@ def part(engine: str, first: int, count: int) -> dict[str, object]:
         BATCH,
         shuffle=Shuffle(extent=BATCH, window=8),
         transform=transform,
-        engine=engine,
+        decode=Decode(engine=engine, max_pixels=MAX_PIXELS, max_work=MAX_WORK),
         bad=BadRecords(limit=None),
-        tuning=Tuning(threads=2, max_pixels=MAX_PIXELS, max_work=MAX_WORK),
+        tuning=Tuning(threads=2),
     )
     own, bad = set(), Counter[str]()
     with feed:

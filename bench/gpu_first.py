@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader
+from dali_feed import BadRecords, DataLoader, Decode
 from dali_feed.bench.facts import facts, jpeg_engine
 from dali_feed.testing.scripted import ScriptedSource
 
@@ -168,7 +168,7 @@ def kernel(name: str, device: str) -> str:
 
 def decode(device: str) -> str:
     """Eight JPEGs through DALI's decoder are DALI's CPU decoder's, but for its rounding."""
-    how: dict[str, Any] = {"transform": v2.CenterCrop((176, 256)), "engine": "dali"}
+    how: dict[str, Any] = {"transform": v2.CenterCrop((176, 256)), "decode": Decode(engine="dali")}
     (there,), (here,) = (list(epoch(pictures(8), 8, place, **how)) for place in (device, "cpu"))
     if device != "cpu" and "libnvjpeg.so" not in Path("/proc/self/maps").read_text():
         msg = "no libnvjpeg was loaded: what is asked of the GPU is decoded on the CPU"
@@ -182,7 +182,10 @@ def decode(device: str) -> str:
 
 def engine(name: str, device: str) -> str:
     """Four batches are the CPU's, within what the engine promises."""
-    both = (list(epoch(pictures(COUNT), 16, place, transform=crops(), engine=name)) for place in (device, "cpu"))
+    both = (
+        list(epoch(pictures(COUNT), 16, place, transform=crops(), decode=Decode(engine=name)))
+        for place in (device, "cpu")
+    )
     apart = torch.cat([(a - b).abs().flatten() for a, b in zip(*both, strict=True)])
     said = f"4 batches: mean |difference| {apart.mean():.2g}, largest {apart.max():.2g}"
     if not (apart.mean() < DALI_MEAN if name == "dali" else apart.max() <= HOST_MOST):
@@ -195,7 +198,7 @@ def neighbours(name: str, device: str) -> str:
     items = pictures(COUNT)
     torn = bytearray(picture(COUNT, 200, 300))
     torn[-len(torn) // 2 :] = b"\xff\xd9" * (len(torn) // 4)  # passes the screen; the decoder's to judge
-    how: dict[str, Any] = {"transform": crops(), "engine": name, "bad": BadRecords(limit=None)}
+    how: dict[str, Any] = {"transform": crops(), "decode": Decode(engine=name), "bad": BadRecords(limit=None)}
     wanted = torch.cat(list(epoch(items, 1, device, **how)))
     for batch in (8, 24, COUNT):
         found = torch.cat(list(epoch(items, batch, device, **how)))
@@ -216,14 +219,14 @@ def decoder_load(device: str) -> str:
     if device == "cpu":
         msg = "needs a GPU: the JPEG engine is one's"
         raise NotHereError(msg)
-    how: dict[str, Any] = {"transform": v2.CenterCrop((176, 256)), "engine": "dali"}
+    how: dict[str, Any] = {"transform": v2.CenterCrop((176, 256)), "decode": Decode(engine="dali")}
     none, again = (torch.cat(list(epoch(pictures(COUNT), 16, device, **how))) for _ in range(2))
     if not torch.equal(none, again):
         msg = "two runs without the JPEG engine differ"
         raise WrongError(msg)
     apart = {}
     for load in (0.65, 1.0):
-        found = torch.cat(list(epoch(pictures(COUNT), 16, device, hw_decoder_load=load, **how)))
+        found = torch.cat(list(epoch(pictures(COUNT), 16, device, decode=Decode(hardware=load), **how)))
         apart[load] = (found - none).abs()
     told = ", ".join(f"{load}: mean {each.mean():.3f}, largest {each.max():.0f}" for load, each in apart.items())
     return f"levels from those without it, by share: {told}; the engine {jpeg_engine()}"
@@ -236,7 +239,9 @@ def next_returns(device: str) -> str:
         raise NotHereError(msg)
     busy: list[str] = []
     for name in ("dali", "host"):
-        with DataLoader(ScriptedSource(pictures(COUNT)), 16, transform=crops(), device=device, engine=name) as loader:
+        with DataLoader(
+            ScriptedSource(pictures(COUNT)), 16, transform=crops(), device=device, decode=Decode(engine=name)
+        ) as loader:
             batches = iter(loader)
             for _ in range(2):  # kernels are compiled and memory has been had
                 next(batches)
@@ -266,7 +271,9 @@ def no_sync(device: str) -> str:
     for name in ("dali", "host"):
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with (
-            DataLoader(ScriptedSource(pictures(COUNT)), 16, transform=crops(), device=device, engine=name) as loader,
+            DataLoader(
+                ScriptedSource(pictures(COUNT)), 16, transform=crops(), device=device, decode=Decode(engine=name)
+            ) as loader,
             torch.cuda.stream(stream),
         ):
             try:

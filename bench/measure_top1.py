@@ -34,7 +34,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.bench.facts import facts
 from dali_feed.bench.photos import cache_folder, originals
 from dali_feed.bench.rows import append, table
@@ -127,7 +127,7 @@ def ways(val: Path, size: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "torch, tensors", lambda: TorchLoader(tensors, VAL_BATCH)
     yield "host, PIL", lambda: DataLoader(pil, VAL_BATCH, device="cpu")
     yield "host, tensors", lambda: DataLoader(tensors, VAL_BATCH, device="cpu")
-    yield "dali on the CPU", lambda: DataLoader(pil, VAL_BATCH, device="cpu", engine="dali")
+    yield "dali on the CPU", lambda: DataLoader(pil, VAL_BATCH, device="cpu", decode=Decode(engine="dali"))
     yield "torch, nearest", lambda: TorchLoader(rough, VAL_BATCH)
     if torch.cuda.is_available():
         yield "dali on the GPU", lambda: DataLoader(pil, VAL_BATCH, device="cuda")

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
-    from dali_feed.compiler.views import Views
     from dali_feed.loader import DataLoader, Info
-    from dali_feed.options import BadRecords, Cache, Tuning
+    from dali_feed.options import BadRecords, Cache, Decode, Tuning
     from dali_feed.plan import Shuffle
     from dali_feed.transforms.mixing import Mixing
 
-__all__ = ["BadRecords", "Cache", "DataLoader", "Info", "Mixing", "Shuffle", "Tuning", "Views", "__version__"]
+__all__ = ["BadRecords", "Cache", "DataLoader", "Decode", "Info", "Mixing", "Shuffle", "Tuning", "__version__"]
 
 _get = lazily(
     __name__,
@@ -25,11 +24,11 @@ _get = lazily(
         "BadRecords": "options",
         "Cache": "options",
         "DataLoader": "loader",
+        "Decode": "options",
         "Info": "loader",
         "Mixing": "transforms.mixing",
         "Shuffle": "plan",
         "Tuning": "options",
-        "Views": "compiler.views",
     },
 )
 

@@ -42,7 +42,7 @@ from dali_feed.feed import Batch, Feed
 from dali_feed.feed.passes import Batches
 from dali_feed.feed.stats import Stats
 from dali_feed.loader.arguments import ranks, warn_once
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.packages import needed
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.source import Source, lacking
@@ -90,6 +90,8 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
             text and bytes as uint8; arrays, boxes, token ids and numbers as such.
         shuffle, sampler, seed, lanes, rank, world_size, bad, tuning: as in `dali_feed.DataLoader`. `tuning` overrides
             what the pipeline says of prefetching; `seed` is also that of DALI's random operators.
+        decode: which images are too large, `Decode(max_pixels=, max_work=)`. All else is the graph's own, and a
+            ConfigError here.
 
     Raises ConfigError or TransformError for values that are not allowed and graphs that cannot run.
     """
@@ -117,7 +119,8 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         lanes: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        bad: BadRecords | None = None,
+        decode: Decode = Decode(),
+        bad: BadRecords = BadRecords(),
         tuning: Tuning | None = None,
     ) -> None:
         self._auto_reset = _auto_reset(auto_reset)
@@ -137,8 +140,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         if columns is None:
             program = read_pipeline(opened, source.fields)
         else:
-            bounds = tuning or Tuning()
-            source = graph_inputs(source, columns, bounds.max_pixels, bounds.max_work)
+            source = graph_inputs(source, columns, decode)
             program = read_pipeline(opened, source.fields, source.image or "")
             program.inputs = {name: _declared(how, columns[name]) for name, how in program.inputs.items()}
         idle = {
@@ -162,6 +164,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
             sampler=sampler,
             drop_last=self._policy is LastBatchPolicy.DROP,
             transform=program,
+            decode=decode,
             device=program.device,
             seed=seed,
             lanes=lanes,

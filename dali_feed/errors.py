@@ -35,6 +35,7 @@ __all__ = [
     "DataLostError",
     "DeadLetterError",
     "EngineError",
+    "FallbackWarning",
     "FormatError",
     "MissingPackageError",
     "ProduceError",
@@ -140,3 +141,10 @@ class WaitError(DaliFeedError, TimeoutError, RuntimeError):
 
 class ClosedError(DaliFeedError):
     """Used after close(), or an iterator that a newer one has replaced."""
+
+
+class FallbackWarning(UserWarning):
+    """torch's own DataLoader runs a dataset that our engines cannot read; the text says why.
+
+    `warnings.filterwarnings("error", category=FallbackWarning)` refuses it.
+    """

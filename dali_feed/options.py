@@ -2,53 +2,133 @@
 
 from __future__ import annotations
 
-import math
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from dali_feed.checks import bytes_of, flag, whole
 from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
 from dali_feed.quarantine.policy import BadRecords
-from dali_feed.screen.screen import MAX_WORK
+from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK
 
-__all__ = ["AutoTuning", "BadRecords", "Cache", "Tuning", "local_processes", "whole"]
+__all__ = ["BadRecords", "Cache", "Decode", "Tuning", "check_groups", "local_processes", "whole"]
 
 
 GPU_THREADS = 16  # that prepare a GPU decoder's work: more wait for each other
 
 
 @dataclass(frozen=True, slots=True)
+class Decode:
+    """How images are decoded, and which are too large to be.
+
+    A state is refused where `exif`, `hardware`, `max_pixels` or `max_work` differ from those that it was saved with;
+    `engine` and `memory_format` may change.
+
+    Args:
+        engine: what makes images: "dali" or "host". None: dali on a GPU and for a DALI graph function, else host.
+        exif: True turns images as their EXIF orientation says, before the first transform; False takes them as stored.
+            None: as the dataset itself does, so not for sources and ImageFolder, and for Hugging Face's datasets where
+            they decode (a table given as `ArrowRows` is a source). A torch.utils.data loader in our place, and a DALI
+            pipeline of your own, have decoders of their own: a ConfigError there.
+        hardware: share of a batch's JPEGs, 0..1, that a GPU's JPEG engine decodes, where it has one. Its pixels are not
+            the CUDA decoder's, and which JPEGs go there depends on the batch: above 0 a run is not repeated bit for
+            bit.
+        memory_format: torch.channels_last, or torch.contiguous_format; None is the latter, or a graph function's own.
+        max_pixels: an image of more pixels is a bad record. This bounds the memory that a header can make a decoder
+            allocate.
+        max_work: an image of more pixels times scans is a bad record: a decoder goes over a progressive JPEG once per
+            scan, about 1.5 ns a pixel at worst, and ordinary ones have about ten.
+
+    Raises:
+        ConfigError: for values that are not allowed.
+    """
+
+    engine: str | None = None
+    exif: bool | None = None
+    hardware: float = 0.0
+    memory_format: Any = None
+    max_pixels: int = MAX_PIXELS
+    max_work: int = MAX_WORK
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("dali", "host", None):
+            msg = f"Decode(engine=...): must be 'dali', 'host' or None; found {self.engine!r}"
+            raise ConfigError(msg)
+        if not isinstance(self.exif, bool | None):
+            msg = f"Decode(exif=...): must be True, False or None; found {self.exif!r}"
+            raise ConfigError(msg)
+        share = self.hardware
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            msg = f"Decode(hardware=...): must lie in 0..1; found {share!r}"
+            raise ConfigError(msg)
+        if self.memory_format is not None and str(self.memory_format) not in _LAYOUTS:
+            rule = "must be torch.contiguous_format or torch.channels_last"
+            msg = f"Decode(memory_format=...): {rule}; found {self.memory_format!r}"
+            raise ConfigError(msg)
+        whole("Decode(max_pixels=...)", self.max_pixels, 1)
+        whole("Decode(max_work=...)", self.max_work, 1)
+
+    @property
+    def compared(self) -> dict[str, Any]:
+        """What decides pixels, and which records are good: a state is refused where any of it differs."""
+        return {
+            "exif": bool(self.exif),
+            "hardware": float(self.hardware),
+            "max_pixels": self.max_pixels,
+            "max_work": self.max_work,
+        }
+
+    @property
+    def informing(self) -> dict[str, Any]:
+        """What a state names for people alone."""
+        return {"memory_format": None if self.memory_format is None else str(self.memory_format)}
+
+    @property
+    def layout(self) -> Literal["NCHW", "NHWC"]:
+        """The layout of a batch in memory that `memory_format` is."""
+        return _LAYOUTS.get(str(self.memory_format), "NCHW")
+
+
+_LAYOUTS: dict[str, Literal["NCHW", "NHWC"]] = {  # by name, for torch is not imported here
+    "torch.contiguous_format": "NCHW",
+    "torch.channels_last": "NHWC",
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Cache:
     """Records of a bounded source, kept from the first time they are read: in memory, on a disk, on the GPU.
 
-    memory      bytes that they may take in this process's memory, or a size such as "8GB" (of 10^9) or "8GiB"; records
-                that come when it is full are read every time. 0: none, beside `disk` or `device_memory`
-    pixels      keep images decoded, uncompressed, so that later epochs decode nothing. They are what the `host` engine
-                decodes, bit for bit; any other engine is a ConfigError. False keeps them encoded
-    disk        a folder on a local file system, which may be a DiskCache's too: what is read is kept there as well, for
-                later runs of the same source and for the other processes of the machine, from their next epoch on
-    disk_limit  bytes that records of all sources may take there, or a size; each process may be 8 MiB above it
-    device_memory
-                bytes of the loader's device that images may take there, or a size: the images as they are before
-                flips, floats and the like, so that later epochs neither decode them nor send them to the GPU. Records
-                are read every time, unless `memory` or `disk` keeps them too. For transforms of which nothing is
-                random but flips, a last RandomErasing and, on the `host` engine, a RandomCrop after a
-                Resize((height, width)); any other is a ConfigError
-
     In memory a loader keeps what it read itself: each rank of several fills a cache of its own. docs/caching.md says
     which cache is for what.
+
+    Args:
+        memory: bytes that they may take in this process's memory, or a size such as "8GB" (of 10^9) or "8GiB"; records
+            that come when it is full are read every time. 0: none, beside `disk` or `device`.
+        disk: a folder on a local file system, which may be a DiskCache's too: what is read is kept there as well, for
+            later runs of the same source and for the other processes of the machine, from their next epoch on.
+        disk_limit: bytes that records of all sources may take there, or a size; each process may be 8 MiB above it.
+        device: bytes of the loader's device that images may take there, or a size: the images as they are before
+            flips, floats and the like, so that later epochs neither decode them nor send them to the GPU. Records are
+            read every time, unless `memory` or `disk` keeps them too. For transforms of which nothing is random but
+            flips, a last RandomErasing and, on the `host` engine, a RandomCrop after a Resize((height, width)); any
+            other is a ConfigError.
+        pixels: keep images decoded, uncompressed, so that later epochs decode nothing. They are what the `host` engine
+            decodes, bit for bit; any other engine is a ConfigError. False keeps them encoded.
+
+    Raises:
+        ConfigError: for values that are not allowed.
     """
 
     memory: int | str = 0
-    pixels: bool = False
     disk: str | os.PathLike[str] | None = None
     disk_limit: int | str | None = None
-    device_memory: int | str = 0
+    device: int | str = 0
+    pixels: bool = False
 
     def __post_init__(self) -> None:
-        _checked("Cache(device_memory=...)", self.device_memory, 0)
+        _checked("Cache(device=...)", self.device, 0)
         _checked("Cache(memory=...)", self.memory, 1 if self.disk is None and not self.device_bytes else 0)
         flag("Cache(pixels=...)", self.pixels)
         if self.pixels and self.disk is None and not self.limit:
@@ -73,9 +153,8 @@ class Cache:
 
     @property
     def device_bytes(self) -> int:
-        """`device_memory` in bytes."""
-        size = self.device_memory
-        return bytes_of("Cache(device_memory=...)", size) if isinstance(size, str) else size
+        """`device` in bytes."""
+        return bytes_of("Cache(device=...)", self.device) if isinstance(self.device, str) else self.device
 
     @property
     def disk_bytes(self) -> int:
@@ -96,110 +175,54 @@ def _checked(subject: str, size: object, least: int) -> None:
 class Tuning:
     """Threads, memory and time limits. Nothing here changes what a batch contains.
 
-    threads          decoder threads of each image column, and threads of the user's own functions on columns;
-                     None: the CPUs this process may use, by its affinity and by the quota of its container or job,
-                     shared by the LOCAL_WORLD_SIZE processes that torchrun says are on the machine; before a GPU
-                     decoder 16 at most
-    readers          threads that read the source, each with its own connection or open files; "auto": begins with 2,
-                     then takes 1 to 8 by what it measures while they read (docs/kafka-tuning.md)
-    prefetch         batches in flight in the engine, and as many finished ones waiting for the training loop
-    memory           bytes of encoded images held at once. Two windows of records per lane must fit, and more of them
-                     where they are small (docs/words.md explains window and lane). Checked with the source's mean
-                     record size before a pass; a window that turns out larger ends the pass with an error. Copies of
-                     the few files whose header is rewritten for the decoder are not counted
-    max_pixels       an image of more pixels is a bad record. This bounds the memory that a header can make a decoder
-                     allocate
-    max_work         an image of more pixels times scans is a bad record: a decoder goes over a progressive JPEG once
-                     per scan, about 1.5 ns a pixel at worst, and ordinary ones have about ten
-    watchdog         seconds without a batch after which a warning names the stage that is stuck, and its work
-    hw_decoder_load  an error here: it is now an argument of the loader, because it changes pixels
-    image_hint       (height, width) that most images do not exceed: a GPU decoder allocates memory for them at its
-                     start
-    device_memory_padding
-                     bytes of GPU memory that a GPU decoder allocates at its start, so that it rarely allocates more;
-                     None: DALI's default
-    host_memory_padding
-                     the same in the machine's memory; None: DALI's default
-    prefetch_next_epoch
-                     begin the next epoch while the last batches of this one are used: up to `prefetch` batches of it,
-                     and the first window of each lane, in the same `memory`. Not where a sampler gives the order, nor
-                     where an order takes more than `memory` (docs/resume.md). False holds nothing between epochs
-    cache            a `Cache` that keeps records in memory, on a disk or on the GPU, beside `memory`; None: none
+    Args:
+        threads: decoder threads of each image column, and threads of the user's own functions on columns. None: the
+            CPUs this process may use, by its affinity and by the quota of its container or job, shared by the
+            LOCAL_WORLD_SIZE processes that torchrun says are on the machine; before a GPU decoder 16 at most.
+        readers: threads that read the source, each with its own connection or open files. "auto" begins with 2, then
+            takes 1 to 8 by what it measures while they read (docs/kafka-tuning.md); for a stream that is a ConfigError.
+        prefetch: batches in flight in the engine, and as many finished ones waiting for the training loop.
+        memory: bytes of encoded images held at once, or a size such as "4GiB". All windows that `prefetch + 1` batches
+            touch must fit (docs/words.md explains window and lane). Checked with the source's mean record size before
+            a pass; a window that turns out larger ends the pass with an error. Copies of the few files whose header is
+            rewritten for the decoder are not counted.
+        watchdog: seconds without a batch after which a warning names the stage that is stuck, and its work.
+        next_epoch: begin the next epoch while the last batches of this one are used: up to `prefetch` batches of it,
+            and the first window of each lane, in the same `memory`. Not where a sampler gives the order, nor where an
+            order takes more than `memory` (docs/resume.md). False holds nothing between epochs.
+        cache: a `Cache` that keeps records in memory, on a disk or on the GPU, beside `memory`; None: none.
+
+    Raises:
+        ConfigError: for values that are not allowed.
     """
 
     threads: int | None = None
     readers: int | Literal["auto"] = 2
     prefetch: int = 2
-    memory: int = 1 << 30
-    max_pixels: int = 1 << 27
-    max_work: int = MAX_WORK
+    memory: int | str = "1GiB"
     watchdog: float = 30.0
-    hw_decoder_load: None = None
-    image_hint: tuple[int, int] | None = None
-    device_memory_padding: int | None = None
-    host_memory_padding: int | None = None
+    next_epoch: bool = True
     cache: Cache | None = None
-    prefetch_next_epoch: bool = True
 
     def __post_init__(self) -> None:
         if self.threads is not None:
             whole("Tuning(threads=...)", self.threads, 1)
         if self.readers != "auto":
             whole('Tuning(readers=...) other than "auto"', self.readers, 1)
-        least_of = {"prefetch": 1, "memory": 1 << 20, "max_pixels": 1, "max_work": 1}
-        for name, least in least_of.items():
-            whole(f"Tuning({name}=...)", getattr(self, name), least)
+        whole("Tuning(prefetch=...)", self.prefetch, 1)
+        whole("Tuning(memory=...)", self.memory_bytes, 1 << 20)
         if not isinstance(self.watchdog, int | float) or isinstance(self.watchdog, bool) or not self.watchdog > 0:
             msg = f"Tuning(watchdog=...): must be seconds above 0, math.inf for never; found {self.watchdog!r}"
             raise ConfigError(msg)
-        if self.hw_decoder_load is not None:
-            msg = (
-                "Tuning(hw_decoder_load=...): must be left out, for it changes pixels and a Tuning never does; found"
-                f" {self.hw_decoder_load!r}. Give hw_decoder_load= to the loader"
-            )
-            raise ConfigError(msg)
-        for name in ("device_memory_padding", "host_memory_padding"):
-            if getattr(self, name) is not None:
-                whole(f"Tuning({name}=...) other than None", getattr(self, name), 0)
+        flag("Tuning(next_epoch=...)", self.next_epoch)
         if self.cache is not None and not isinstance(self.cache, Cache):
             msg = f"Tuning(cache=...): must be a Cache or None; found {self.cache!r}"
             raise ConfigError(msg)
-        flag("Tuning(prefetch_next_epoch=...)", self.prefetch_next_epoch)
-        if self.image_hint is not None:
-            if not isinstance(self.image_hint, tuple) or len(self.image_hint) != 2:
-                msg = f"Tuning(image_hint=...): must be (height, width) or None; found {self.image_hint!r}"
-                raise ConfigError(msg)
-            for side in self.image_hint:
-                whole("Tuning(image_hint=(height, width))", side, 1)
 
-    @staticmethod
-    def auto(seconds: float = 0, memory: int | str | None = None, cpus: int | None = None, **pinned: Any) -> AutoTuning:
-        """The fastest settings that `dali-feed tune` or an earlier run found on this machine for this data and program.
-
-        seconds  if nothing is saved, measure for about so long when the first iterator is made, and save the result; 0:
-                 take the defaults, and say at INFO how to measure. Of several processes on a machine one measures; the
-                 others wait for it
-        memory   bytes that encoded images and a cache may take together, or a size such as "8GB"; None: as `Tuning`,
-                 and no cache is tried
-        cpus     CPUs that this process may use for threads; None: its part of all
-        pinned   fields of `Tuning` that keep the values given here
-
-        A stream is never measured: it takes the defaults. Raises ConfigError for values that are not allowed.
-        """
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
-            msg = f"Tuning.auto(seconds=...): must be a number of at least 0; found {seconds!r}"
-            raise ConfigError(msg)
-        cap = bytes_of("Tuning.auto(memory=...)", memory) if isinstance(memory, str) else memory
-        if cap is not None:
-            whole("Tuning.auto(memory=...)", cap, 1 << 20)
-        if cpus is not None:
-            whole("Tuning.auto(cpus=...)", cpus, 1)
-        own = {each.name for each in fields(Tuning)} - {"memory"}
-        if unknown := sorted(set(pinned) - own):
-            msg = f"Tuning.auto(...): must be given fields of Tuning; found {', '.join(unknown)}"
-            raise ConfigError(msg)
-        given = pinned if cap is None else {"memory": min(cap, Tuning().memory), **pinned}
-        return AutoTuning(**given, seconds=seconds, cap=cap, cpus=cpus, pinned=frozenset(pinned))
+    @property
+    def memory_bytes(self) -> int:
+        """`memory` in bytes."""
+        return bytes_of("Tuning(memory=...)", self.memory) if isinstance(self.memory, str) else self.memory
 
     @property
     def cpu_threads(self) -> int:
@@ -212,34 +235,13 @@ class Tuning:
         return self.threads or min(GPU_THREADS, self.cpu_threads)
 
 
-@dataclass(frozen=True, slots=True)
-class AutoTuning(Tuning):
-    """A marker: what was kept for the machine stands in its place when the first iterator is made. See `Tuning.auto`.
-
-    seconds  to measure for where nothing is kept
-    cap      bytes for encoded images and a cache together, or None
-    cpus     for threads, or None
-    pinned   fields that stay as they are
-    """
-
-    seconds: float = 0
-    cap: int | None = None
-    cpus: int | None = None
-    pinned: frozenset[str] = frozenset()
-
-    def pin(self, **given: Any) -> AutoTuning:
-        """The same, with these fields given too."""
-        return replace(self, **given, pinned=self.pinned | set(given))
-
-    def most_threads(self, *, gpu: bool) -> int:
-        """How many threads may decode: `cpus`, or this process's part of all; before a GPU decoder 16 at most."""
-        most = Tuning().gpu_threads if gpu else Tuning().cpu_threads
-        return most if self.cpus is None else min(most, self.cpus)
-
-    def defaults(self, *, gpu: bool) -> Tuning:
-        """What stands where nothing was found: the defaults within the caps, and what is pinned."""
-        plain = Tuning(**{each.name: getattr(self, each.name) for each in fields(Tuning)})
-        return plain if plain.threads or self.cpus is None else replace(plain, threads=self.most_threads(gpu=gpu))
+def check_groups(**given: object) -> None:
+    """Raise ConfigError for an argument `decode`, `bad` or `tuning` that is not of its group."""
+    kinds = {"decode": Decode, "bad": BadRecords, "tuning": Tuning}
+    for name, value in given.items():
+        if not isinstance(value, kinds[name]):
+            msg = f"{name}: must be a {kinds[name].__name__}; found {value!r}"
+            raise ConfigError(msg)
 
 
 def local_processes() -> int:

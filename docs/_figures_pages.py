@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from _figures import BATCHES, Results, Row, bullets, loader_rows, number, table
 
-__all__ = ["borders", "columns", "engines", "formats", "packing", "reduction", "small", "storage", "topics", "watched"]
+__all__ = ["borders", "columns", "engines", "formats", "packing", "small", "storage", "topics", "watched"]
 
 WAYS = ("ahead", "plain")
 
@@ -26,26 +26,6 @@ def engines(results: Results) -> list[str]:
             for says, (who, column, digits) in lines.items()
         ),
     )
-
-
-def reduction(results: Results) -> list[str]:
-    """docs/engines.md: decoding at a half, a quarter, an eighth."""
-    names = ("Resize(256), CenterCrop(224)", "RandomResizedCrop(224)")
-    rows = results.newest("reduction", *({"transform": name} for name in names))
-    lines = []
-    for row in rows:
-        counts = [int(count) for count in row["at 1, 1/2, 1/4, 1/8"].split()]
-        lines.append(
-            [
-                ", ".join(f"`{each}`" for each in row["transform"].split(", ")),
-                f"{row['exact ms']} ms",
-                f"{row['reduced ms']} ms ({row['ratio']})",
-                f"{row['mean']}, {row['largest']}",
-                f"{sum(counts[1:])} of {sum(counts)}",
-            ]
-        )
-    head = ["transform", "exact", "reduced", "mean and largest difference, of 255", "images that were reduced"]
-    return table(head, *lines)
 
 
 def small(results: Results) -> list[str]:
@@ -131,7 +111,7 @@ def borders(results: Results) -> list[str]:
             for row in (ahead, plain)
         ]
         lines.append([source, *both, number(ahead, "p50 ms", 1), number(ahead, "p99 ms", 1)])
-    head = ["milliseconds", "first batch of an epoch", "without `prefetch_next_epoch`", "p50 of a step", "its p99"]
+    head = ["milliseconds", "first batch of an epoch", "without `next_epoch`", "p50 of a step", "its p99"]
     ours, torch = results.newest("start", {"who": "ours"}, {"who": "torch"})
     first = [1000 * (float(row["iter"]) + float(row["first"])) for row in (ours, torch)]
     told = (

@@ -40,11 +40,11 @@ SECTIONS = {
     "The loader": {
         "dali_feed": "DataLoader Info",
         "dali_feed.feed.stats": "Stats",
-        "dali_feed.feed.stages": "StageStats CpuStats WaitCause LongWait ReplayStats Running",
+        "dali_feed.feed.stages": "StageStats CpuStats WaitCause Running",
         "dali_feed.feed.verdict": "verdict Verdict",
         "dali_feed.records.gauges": "KafkaStats PartitionStats BrokerStats StorageStats TargetStats CacheStats",
     },
-    "Options": {"dali_feed": "Shuffle BadRecords Tuning Cache Mixing Views"},
+    "Options": {"dali_feed": "Shuffle BadRecords Decode Tuning Cache Mixing"},
     "Columns": {
         "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Packed Number Text Json Bytes"
         " TokenBatch PackedBatch Counted Kind"
@@ -76,8 +76,6 @@ RESULTS = {
     "StageStats",
     "CpuStats",
     "WaitCause",
-    "LongWait",
-    "ReplayStats",
     "Running",
     "Verdict",
     "KafkaStats",

@@ -40,7 +40,6 @@ FIGURES: dict[str, Figure] = {
             others.engines,
             others.formats,
             others.packing,
-            others.reduction,
             others.small,
             others.storage,
             others.topics,

@@ -28,7 +28,6 @@ from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.rules import Decoding
 
 __all__ = ["Ceiling", "ceiling", "recipe_of"]
 
@@ -81,9 +80,9 @@ class _Ceiling(Steps):
         self._engine.close()
 
 
-def recipe_of(crop: int = CROP, decode: Decoding = "exact", hw_decoder_load: float = 0.0) -> Recipe:
-    """What everybody does, with the options of a decoder."""
-    return replace(lower(transform(crop)), decode=decode, hw_decoder_load=hw_decoder_load)
+def recipe_of(crop: int = CROP, hardware: float = 0.0) -> Recipe:
+    """What everybody does, with the share of a GPU's JPEG engine."""
+    return replace(lower(transform(crop)), hardware=hardware)
 
 
 def ceiling(
@@ -104,7 +103,7 @@ def ceiling(
         if not held:
             held.extend(payloads())
         index = cuda_index(device)
-        program = compile_for(engine, recipe or recipe_of(), index, tuning)
+        program = compile_for(engine, recipe or recipe_of(), index)
         works = _prepared(held, program, batch, prepared)
         made = make_engine(engine, program, batch_size=batch, device=index, tuning=tuning)
         steps = _Ceiling(works, made, device)

@@ -18,7 +18,7 @@ from dali_feed.bench.turns import Make
 from dali_feed.bench.work import CROP, transform
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.loader import DataLoader
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.plan import Shuffle
 from dali_feed.records.source import Source
 
@@ -105,7 +105,7 @@ def ours(
             drop_last=True,
             transform=transform(crop),
             device=device,
-            engine=engine,
+            decode=Decode(engine=engine),
             bad=BadRecords(limit=0),
             tuning=tuning,
         )

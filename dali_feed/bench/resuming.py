@@ -21,7 +21,7 @@ from dali_feed.bench.turns import spread
 from dali_feed.bench.work import CROP, transform
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.loader import DataLoader
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.plan import Shuffle
 from dali_feed.records.source import Source
 
@@ -53,7 +53,7 @@ def loader_of(
         transform=transform(crop),
         device=torch.device(device),
         bad=BadRecords(limit=None),
-        engine=engine,
+        decode=Decode(engine=engine),
         tuning=Tuning(threads=threads),
     )
 

@@ -23,7 +23,6 @@ def since(before: Stats, after: Stats) -> Stats:
         cpu=_cpu(before.cpu, after.cpu),
         step_wait=after.step_wait - before.step_wait,
         wait_causes=tuple(sorted((each for each in left if each.seconds > 0), key=lambda each: -each.seconds)),
-        long_waits=tuple(each for each in after.long_waits if each not in before.long_waits),
     )
 
 
@@ -52,5 +51,4 @@ def _cpu(before: CpuStats | None, after: CpuStats | None) -> CpuStats | None:
         return after
     seconds = after.seconds - before.seconds
     busy = (after.busy * after.seconds - before.busy * before.seconds) / seconds
-    delayed = None if after.delayed is None else after.delayed - (before.delayed or 0.0)
-    return CpuStats(after.cores, busy, seconds, delayed)
+    return CpuStats(after.cores, busy, seconds)

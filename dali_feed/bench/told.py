@@ -19,7 +19,6 @@ def told_of(stats: Stats) -> dict[str, Any]:
     advice    what may help, the best first
     stages    in the order of the way, by `StageStats`: seconds, and samples/s where they are known
     causes    cause -> seconds that the loop waited because of it, most first
-    long      long waits as text, the longest first
     """
     said = verdict(stats)
     return {
@@ -27,18 +26,18 @@ def told_of(stats: Stats) -> dict[str, Any]:
         "advice": list(said.advice),
         "stages": [{name: getattr(each, name) for name in (*_STAGE, "rate")} for each in stats.stages],
         "causes": {each.cause: each.seconds for each in stats.wait_causes},
-        "long": [str(each) for each in sorted(stats.long_waits, key=lambda wait: -wait.seconds)],
     }
 
 
 def fits(value: Any) -> bool:
     """Whether it has the shape of what `told_of` gives."""
-    if not isinstance(value, dict) or set(value) != {"sentence", "advice", "stages", "causes", "long"}:
+    if not isinstance(value, dict) or set(value) != {"sentence", "advice", "stages", "causes"}:
         return False
-    texts, stages, causes = (value["advice"], value["long"]), value["stages"], value["causes"]
+    advice, stages, causes = value["advice"], value["stages"], value["causes"]
     return (
         isinstance(value["sentence"], str)
-        and all(isinstance(each, list) and all(isinstance(line, str) for line in each) for each in texts)
+        and isinstance(advice, list)
+        and all(isinstance(line, str) for line in advice)
         and isinstance(stages, list)
         and all(map(_is_stage, stages))
         and isinstance(causes, dict)

@@ -1,5 +1,5 @@
 """The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `pack`, `shards`,
-`convert`, `lag`, `tune`, `watch`, `show`.
+`convert`, `lag`, `watch`, `show`.
 
 What a command needs is imported when it runs, so `--help` answers at once. An error of ours is one line on stderr
 and exit code 1; Ctrl-C is one line and 130.
@@ -25,7 +25,6 @@ from dali_feed.cli.produce import produce
 from dali_feed.cli.shards import shards_app
 from dali_feed.cli.show import show
 from dali_feed.cli.topic import topic_app
-from dali_feed.cli.tune import tune
 from dali_feed.cli.watch import watch
 
 __all__ = ["Kind", "app", "dead_letters", "demo", "inspect", "main", "verify"]
@@ -227,6 +226,5 @@ app.command()(_plainly()(produce))
 app.command()(_plainly()(pack))
 app.command()(_plainly()(convert))
 app.command()(_plainly()(lag))
-app.command()(_plainly()(tune))
 app.command()(_plainly()(watch))
 app.command()(_plainly()(show))

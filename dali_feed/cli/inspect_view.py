@@ -99,7 +99,7 @@ def _sample(findings: Findings) -> str:
 def _turned(findings: Findings) -> str:
     """How many images are not upright as stored, and what to do."""
     share = f"{findings.turned:,} of {len(findings.sizes):,} have an EXIF orientation and are not upright as stored"
-    return f"{share}; DataLoader(exif=True) turns them"
+    return f"{share}; Decode(exif=True) turns them"
 
 
 def _sizes(sizes: list[tuple[int, int]]) -> str:

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from dali_feed.columns.image import Image
 from dali_feed.columns.kind import Faults, Kind, missing
 from dali_feed.errors import ConfigError
-from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK, Screened, screen, turned
+from dali_feed.options import Decode
+from dali_feed.screen.screen import Screened, screen, turned
 
-__all__ = ["Bounds", "Encoded", "FurtherImage", "drawn_as", "screened_views"]
+__all__ = ["Encoded", "FurtherImage", "drawn_as", "screened_views"]
 
 
 class Encoded(NamedTuple):
@@ -21,25 +22,17 @@ class Encoded(NamedTuple):
     size: tuple[int, ...]
 
 
-class Bounds(NamedTuple):
-    """What the screen lets pass, see `dali_feed.options.Tuning`; and whether images are turned by EXIF."""
-
-    pixels: int
-    work: int
-    exif: bool = False
-
-
 @dataclass(frozen=True)
 class FurtherImage(Kind):
     """What `Image` keeps of a record where another image is its payload: an `Encoded`."""
 
     member: str
-    bounds: Bounds
+    decode: Decode
 
     def read(self, values: Sequence[Any], faults: Faults) -> list[Encoded | None]:
         """Views with their sizes: nothing unscreened reaches a decoder."""
-        there, views, found = screened_views(values, faults, self.bounds.pixels, self.bounds.work)
-        if self.bounds.exif:
+        there, views, found = screened_views(values, faults, self.decode)
+        if self.decode.exif:
             found = turned(found, views)
         out: list[Encoded | None] = [None] * len(values)
         for k, (row, size) in enumerate(zip(there, found.sizes.tolist(), strict=True)):
@@ -49,7 +42,7 @@ class FurtherImage(Kind):
 
 
 def screened_views(
-    values: Sequence[Any], faults: Faults, pixels: int = MAX_PIXELS, work: int = MAX_WORK
+    values: Sequence[Any], faults: Faults, decode: Decode = Decode()
 ) -> tuple[list[int], list[memoryview], Screened]:
     """Rows with bytes, these, and what the screen found. What is missing, no bytes, or refused there is a fault."""
     missing(values, faults)
@@ -58,7 +51,7 @@ def screened_views(
             faults[row] = f"an encoded image must be bytes; found {type(value).__name__}"
     there = [row for row in range(len(values)) if row not in faults]
     views = [memoryview(values[row]) for row in there]
-    found = screen(views, pixels, work)
+    found = screen(views, decode.max_pixels, decode.max_work)
     for k, reason in found.reasons.items():
         faults[there[k]] = reason
     return there, views, found

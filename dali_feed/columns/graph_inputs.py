@@ -22,6 +22,7 @@ from dali_feed.columns.source import Columnar
 from dali_feed.columns.text import Json
 from dali_feed.columns.tokens import Tokens
 from dali_feed.errors import ConfigError
+from dali_feed.options import Decode
 from dali_feed.records.source import Source
 
 __all__ = ["graph_inputs"]
@@ -32,12 +33,11 @@ class _Encoded(Kind):
     """An encoded image beside the first one, as its bytes; screened."""
 
     member: str
-    max_pixels: int
-    max_work: int
+    decode: Decode
 
     def read(self, values: Sequence[Any], faults: Faults) -> Sequence[Any]:
         """Views as they are."""
-        screened_views(values, faults, self.max_pixels, self.max_work)
+        screened_views(values, faults, self.decode)
         return values
 
 
@@ -88,7 +88,7 @@ def _all_made(kind: Late, values: Sequence[Any], faults: Faults) -> list[Any]:
     return out
 
 
-def graph_inputs(source: Source, columns: Mapping[str, Kind], max_pixels: int, max_work: int) -> Columnar:
+def graph_inputs(source: Source, columns: Mapping[str, Kind], decode: Decode) -> Columnar:
     """The source with these columns, each made into what an input of a graph takes.
 
     Raises:
@@ -117,7 +117,7 @@ def graph_inputs(source: Source, columns: Mapping[str, Kind], max_pixels: int, m
             msg = f"columns: {name!r}: {rule}; found {kind!r}. Leave transform out"
             raise ConfigError(msg)
         if isinstance(kind, Image | Mask) and name != images[0]:
-            made[name] = _Encoded(kind.member, max_pixels, max_work)
+            made[name] = _Encoded(kind.member, decode)
         else:
             made[name] = kind if name == images[0] else _Input(kind)
     return Columnar(source, made, as_tuple=False)

@@ -8,16 +8,16 @@ from typing import Any
 
 from dali_feed.columns.arrays import Array, Room
 from dali_feed.columns.follower import Follower
-from dali_feed.columns.further import Bounds, FurtherImage, drawn_as
+from dali_feed.columns.further import FurtherImage, drawn_as
 from dali_feed.columns.image import Image
 from dali_feed.columns.kind import Faults, Kind
 from dali_feed.columns.late import Late
 from dali_feed.errors import ConfigError
+from dali_feed.options import Decode
 from dali_feed.plan.order import canonical
 from dali_feed.records.members import Members
 from dali_feed.records.passing import PassingOn
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source
-from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK
 
 __all__ = ["Columnar", "columns_of", "with_columns"]
 
@@ -29,7 +29,7 @@ class Columnar:
 
     columns   name -> kind, in the order of a batch: `given`
     as_tuple  whether a batch is a tuple of them, not a dict
-    bounds    of images behind the first
+    decode    of images behind the first
     images    the image columns, in order
     drawn_as  image column -> the one whose random numbers it takes
     asked     the source as it was given, and the members that it was asked for: the payload, and the fields
@@ -39,7 +39,7 @@ class Columnar:
     """
 
     def __init__(
-        self, source: Source, columns: Mapping[str, Kind], *, as_tuple: bool, bounds: Bounds | None = None
+        self, source: Source, columns: Mapping[str, Kind], *, as_tuple: bool, decode: Decode = Decode()
     ) -> None:
         self.images = {name: kind for name, kind in columns.items() if isinstance(kind, Image)}
         self.drawn_as = drawn_as(self.images)
@@ -52,9 +52,8 @@ class Columnar:
         self.transform = None if self.image is None else self.images[self.image].transform
         self._names = tuple(columns)
         self.given = dict(columns)
-        bounds = bounds or Bounds(MAX_PIXELS, MAX_WORK)
         self._kinds = {
-            name: FurtherImage(kind.member, bounds) if name in self.images else kind
+            name: FurtherImage(kind.member, decode) if name in self.images else kind
             for name, kind in columns.items()
             if name != self.image
         }
@@ -209,7 +208,7 @@ def with_columns(
     source: Source,
     columns: Mapping[str, Kind] | Sequence[Kind],
     transform: object = None,
-    bounds: Bounds | None = None,
+    decode: Decode = Decode(),
     made: type[Columnar] = Columnar,
 ) -> tuple[Columnar, object]:
     """The source with these columns, a sequence of kinds giving tuples, as `made`; and the image's transform.
@@ -230,5 +229,5 @@ def with_columns(
         if not isinstance(kind, Kind):
             msg = f"columns: {name!r} must be a class of dali_feed.columns such as Text('txt'); found {kind!r}"
             raise ConfigError(msg)
-    whole = made(source, named, as_tuple=as_tuple, bounds=bounds)
+    whole = made(source, named, as_tuple=as_tuple, decode=decode)
     return whole, whole.transform

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dali_feed.compiler.finish import erased_at, finish_at, last_erasing
 from dali_feed.compiler.outline import outline
 from dali_feed.compiler.program import Ints, Parameters
-from dali_feed.compiler.steps import Colours, Decode, Finish, Resample, Slice, Step
+from dali_feed.compiler.steps import Colours, DecodeStep, Finish, Resample, Slice, Step
 from dali_feed.compiler.turning import stored, turns
 from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.transforms.base import Op, effect_key
@@ -65,7 +65,7 @@ class DaliProgram:
     @property
     def window(self) -> bool:
         """Whether the decoder gets windows to decode."""
-        return isinstance(self.steps[0], Decode) and self.steps[0].window
+        return isinstance(self.steps[0], DecodeStep) and self.steps[0].window
 
     @property
     def finish(self) -> Finish | None:
@@ -237,7 +237,7 @@ class _Compiler:
     def done(self) -> DaliProgram:
         self.close()
         program = self.program
-        program.steps.insert(0, Decode(self.window, program.recipe.exif))
+        program.steps.insert(0, DecodeStep(self.window, program.recipe.exif))
         if self.window:
             self.maker(lambda run: run.arrays.update({WINDOW: rows(*run.window)}))
         flips = [axis for axis, used in self.flips.items() if used]

@@ -29,7 +29,7 @@ from dali_feed.transforms.rules import Fill
 
 __all__ = ["SUBJECT", "Crop", "Drawless", "drawless"]
 
-SUBJECT = "Cache(device_memory=...)"
+SUBJECT = "Cache(device=...)"
 _FINISH = dict.fromkeys((*FLIPS.values(), ERASE, ADJUST), np.zeros(0))
 _PROBES = 64
 _AXES = {"x": "Horizontal", "y": "Vertical"}
@@ -75,19 +75,20 @@ def drawless(engine: str, program: Program, device: int | None) -> Drawless:
     """
     if len(program.views) != 1:
         found = f"{len(program.views)} views of it" if program.views else "no column that is an Image"
-        msg = f"{SUBJECT}: keeps one image of each record; found {found}. Leave device_memory out"
+        msg = f"{SUBJECT}: keeps one image of each record; found {found}. Leave device out"
         raise ConfigError(msg)
     (view,) = program.views
     if not program.fixed:
         msg = f"{SUBJECT}: keeps what torchvision's transforms make of an image; found a DALI graph. Leave it out"
         raise ConfigError(msg)
     if engine == "dali" and device is None:
-        msg = f'{SUBJECT}: on the CPU it is for the host engine; found the dali engine. Give engine="host", or a GPU'
+        cure = 'Give Decode(engine="host"), or a GPU'
+        msg = f"{SUBJECT}: on the CPU it is for the host engine; found the dali engine. {cure}"
         raise ConfigError(msg)
-    if view.recipe.hw_decoder_load:
+    if view.recipe.hardware:
         msg = (
             f"{SUBJECT}: keeps pixels that are the same in every batch; with"
-            f" hw_decoder_load={view.recipe.hw_decoder_load} they depend on the batch. Leave one of the two out"
+            f" Decode(hardware={view.recipe.hardware}) they depend on the batch. Leave one of the two out"
         )
         raise ConfigError(msg)
     made = _of_host(view, device) if isinstance(view, HostProgram) else _of_graph(view)
@@ -147,7 +148,7 @@ def _check(made: Drawless, view: View, engine: str) -> None:
         return
     msg = (
         f"{SUBJECT}: keeps images as they are before the first random transform; only flips and a RandomErasing at the"
-        ' end may be random, and with engine="host" one RandomCrop after a Resize((height, width)); found'
+        ' end may be random, and with Decode(engine="host") one RandomCrop after a Resize((height, width)); found'
         f" {_culprit(recipe.ops, engine)}. Put flips after crops and resizes; with other random transforms use"
         " Cache(memory, pixels=True), which keeps decoded images"
     )

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from dali_feed.compiler.finish import erased_at, finish_at, last_erasing
 from dali_feed.compiler.outline import outline
 from dali_feed.compiler.program import Ints, Parameters
-from dali_feed.compiler.reduction import reductions
 from dali_feed.compiler.steps import Finish
 from dali_feed.compiler.turning import turns
 from dali_feed.transforms.base import OnImage, OnPlanes, Op, effect_key
 from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.keys import ERASE, FLIPS, REDUCE, SIZE, TURN, WINDOW, Key, numbered
+from dali_feed.transforms.keys import ERASE, FLIPS, SIZE, TURN, Key, numbered
 from dali_feed.transforms.recipe import Recipe
 from dali_feed.transforms.rules import DType, Layout
 from dali_feed.transforms.run import SizedDraws
@@ -57,7 +56,6 @@ class HostProgram:
 
     recipe   what it was made of; op n draws from streams 16n..16n+15
     steps    the same for the engine; `window`: the decoder takes row "window" (y, x, height, width) first
-    reduce   row "reduce" (int32) says by how much an image may be decoded smaller; the first step is then a resize
     size     (height, width) of every output image, or None where row "size" says it
     dtype    of the output's pixels, in `layout`
     finish   the step that is left for a GPU, where there is one and the recipe allows it
@@ -69,7 +67,6 @@ class HostProgram:
     layout: Layout = "NCHW"
     finish: Finish | None = None
     window: bool = False
-    reduce: bool = False
     steps: list[HostStep] = field(default_factory=list)
     streams: list[int] = field(default_factory=list)
     on_cpu: int = 0  # ops that are not left to the finish step
@@ -87,10 +84,6 @@ class HostProgram:
         for n in range(self.begin, len(self.recipe.ops)):
             self.recipe.ops[n].host_rows(run, n)
         arrays = run.arrays
-        if self.reduce:
-            h, w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
-            y, x, wh, ww = arrays[WINDOW].T.astype(np.int64) if self.window else (0 * h, 0 * w, h, w)
-            arrays[REDUCE] = reductions(h, w, (y, x, wh, ww), *arrays[numbered("scale", 0)].T[:2].astype(np.int64))
         out = np.stack([run.h, run.w], axis=1)
         if (ways := turns(sizes)) is not None:
             arrays[TURN] = ways
@@ -154,7 +147,6 @@ def compile_host(recipe: Recipe, *, on_gpu: bool = False, begin: int = 0) -> Hos
         known.dtype,
         layout=recipe.layout,
         window=window,
-        reduce=recipe.decode == "reduced" and first is not None and first.smooths(),
         steps=[HostStep(ops[n], n, window=window and n == 0) for n in range(begin, on_cpu)],
         streams=known.streams,
         on_cpu=on_cpu,

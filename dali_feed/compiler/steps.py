@@ -12,13 +12,13 @@ from typing import Any, Protocol
 from dali_feed.transforms.graph import BLACK, Given
 from dali_feed.transforms.rules import Drawn, DType, Interpolation, Layout
 
-__all__ = ["Colours", "Decode", "Finish", "OwnStep", "Resample", "Slice", "Step"]
+__all__ = ["Colours", "DecodeStep", "Finish", "OwnStep", "Resample", "Slice", "Step"]
 
 Colours = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Decode:
+class DecodeStep:
     """Payload to RGB. With `window`, only window (int32: y, x, height, width) of it; with `turns`, turned by turn."""
 
     window: bool
@@ -74,4 +74,4 @@ class OwnStep(Protocol):
         ...
 
 
-Step = Decode | Resample | Slice | Finish | OwnStep
+Step = DecodeStep | Resample | Slice | Finish | OwnStep

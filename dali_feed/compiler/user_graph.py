@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.compiler.dali import DaliProgram
-from dali_feed.compiler.steps import Decode
+from dali_feed.compiler.steps import DecodeStep
 from dali_feed.draws.philox import uniforms
 from dali_feed.draws.streams import PROGRAM
 from dali_feed.errors import TransformError
@@ -88,7 +88,7 @@ def is_graph_function(transform: object) -> bool:
 def compile_function(function: Callable[[Any, GraphDraws], Any], *, exif: bool = False) -> DaliProgram:
     """The program: decode, turned by `exif`, then the user's graph, whose output is the batch as it is."""
     step = UserGraph(function)
-    program = DaliProgram(Recipe(exif=exif), [Decode(window=False, turns=exif), step], size=None, fixed=False)
+    program = DaliProgram(Recipe(exif=exif), [DecodeStep(window=False, turns=exif), step], size=None, fixed=False)
 
     def make(run: Any) -> None:
         if not step.columns:

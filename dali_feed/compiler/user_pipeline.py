@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.compiler.dali import DaliProgram
-from dali_feed.compiler.steps import Decode
+from dali_feed.compiler.steps import DecodeStep
 from dali_feed.draws.philox import philox4x32
 from dali_feed.draws.streams import PROGRAM
 from dali_feed.transforms.keys import numbered
@@ -82,7 +82,7 @@ def random_states(seed: int, epoch: int, ids: NDArray[np.int64], count: int) -> 
 
 def pipeline_program(**known: Any) -> PipelineProgram:
     """The program, with the maker of its states. `known`: as `PipelineProgram` has them."""
-    program = PipelineProgram(steps=[Decode(window=False)], size=None, fixed=False, **known)
+    program = PipelineProgram(steps=[DecodeStep(window=False)], size=None, fixed=False, **known)
 
     def make(run: Any) -> None:
         if program.states:

@@ -27,38 +27,30 @@ MAX_VIEWS = 64
 
 
 class Views:
-    """A transform that gives a list: what each of `transforms` makes of the image.
+    """Transforms of which each makes a view of the image.
 
     transforms  1 to 64 transforms; each is what a loader takes for one
 
-    torch's loader calls it as it is, on a dataset such as ImageFolder; our loader decodes once for all of them and also
-    takes the plain list. Raises TransformError where there are none, or more than 64.
+    Raises TransformError where there are none, or more than 64.
     """
 
     def __init__(self, transforms: Iterable[Callable[[Any], Any]]) -> None:
         self.transforms = tuple(transforms)
         if not 1 <= len(self.transforms) <= MAX_VIEWS:
-            msg = f"Views: takes 1 to {MAX_VIEWS} transforms; found {len(self.transforms)}"
+            msg = f"transform: several views take 1 to {MAX_VIEWS} transforms; found {len(self.transforms)}"
             raise TransformError(msg)
-
-    def __call__(self, image: Any) -> list[Any]:
-        """The views of one image, in order."""
-        return [transform(image) for transform in self.transforms]
 
     def __repr__(self) -> str:
         return f"Views({list(self.transforms)!r})"
 
 
 def as_views(transform: object) -> Views | None:
-    """A list of transforms, `Views`, or an object whose transforms give a list, as views.
-
-    None for any other transform, and for a subclass of Views with a `__call__` of its own.
-    """
+    """A list of transforms, or an object whose transforms give a list, as views. None for any other transform."""
     if isinstance(transform, list | tuple):
         return Views(transform)
-    if isinstance(transform, Views) and type(transform).__call__ is Views.__call__:
+    if isinstance(transform, Views):
         return transform
-    apart = None if transform is None or isinstance(transform, Views | Recipe) else taken_apart(transform)
+    apart = None if transform is None or isinstance(transform, Recipe) else taken_apart(transform)
     return Views(apart) if isinstance(apart, list) else None
 
 

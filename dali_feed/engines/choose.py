@@ -30,11 +30,8 @@ def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
     """
     if name is None:
         return "dali" if graph or device is not None else ON_CPU
-    if name not in ENGINES:
-        msg = f"engine: must be one of {', '.join(map(repr, ENGINES))}, or None; found {name!r}"
-        raise ConfigError(msg)
     if name == "host" and graph:
-        msg = "engine: 'host' runs torchvision's transforms; found a DALI graph function. Leave engine out"
+        msg = "Decode(engine='host'): runs torchvision's transforms; found a DALI graph function. Leave it out"
         raise ConfigError(msg)
     return name
 

@@ -16,118 +16,71 @@ from dali_feed.compiler.user_pipeline import PipelineProgram
 from dali_feed.compiler.views import ViewsProgram, as_views
 from dali_feed.engines.choose import ON_CPU, choose_engine
 from dali_feed.errors import ConfigError, TransformError
-from dali_feed.options import Tuning
+from dali_feed.options import Decode
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.numbering import walk
 from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.rules import Decoding, Layout
 
 __all__ = ["compile_for", "compiled"]
 
 log = logging.getLogger("dali_feed")
 
 
-def compiled(  # noqa: PLR0913  what decides pixels, as in Feed
-    transform: object,
-    layout: Layout,
-    decode: Decoding,
-    engine: str | None,
-    device: int | None,
-    tuning: Tuning | None = None,
-    hw_decoder_load: float = 0.0,
-    *,
-    exif: bool = False,
-    images: bool = True,
-) -> tuple[str, Program]:
+def compiled(transform: object, decode: Decode, device: int | None, *, images: bool = True) -> tuple[str, Program]:
     """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform.
 
     `images`: whether there are any; without them nothing is run, and the arguments are checked all the same.
     """
     graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
-    name = choose_engine(engine, device, graph=graph)
-    _check(name, layout, decode, exif=exif)
-    load = _share(hw_decoder_load)
+    name = choose_engine(decode.engine, device, graph=graph)
     if not images:
-        if exif:
-            msg = "exif: turns images, and no column is an Image; found exif=True. Leave it out"
+        if decode.exif:
+            msg = "Decode(exif=...): turns images, and no column is an Image; found True. Leave it out"
             raise ConfigError(msg)
         return "none", NoImage()
-    if decode == "region" and graph:
-        rule = "decodes only the part of an image that torchvision's transforms crop"
-        msg = f'decode: "region" {rule}; found a DALI graph. Leave decode out'
-        raise ConfigError(msg)
     if graph:
-        return name, _graph(transform, layout, load, exif=exif)
+        return name, _graph(transform, decode)
+    fixed = name if device is None else decode.engine
     views = as_views(transform)
     if views is None:
-        recipe = replace(lower(transform), layout=layout, decode=decode, hw_decoder_load=load, exif=exif)
-        return _by_either(
-            name,
-            engine if device is not None else name,
-            [recipe],
-            lambda name: compile_for(name, recipe, device, tuning),
-        )
-    if decode != "exact":
-        rule = "is for one view, as each view may need another part or size of the image"
-        msg = f'decode: "{decode}" {rule}; found {len(views.transforms)} views. Leave decode out'
-        raise ConfigError(msg)
+        recipe = _recipe(transform, decode)
+        return _by_either(name, fixed, [recipe], lambda name: compile_for(name, recipe, device))
     if any(map(is_graph_function, views.transforms)):
         rule = "a list must hold torchvision's transforms only"
         msg = f"transform: {rule}; found a DALI graph function in it. Give the function alone"
         raise TransformError(msg)
-    recipes = [replace(lower(each), layout=layout, hw_decoder_load=load, exif=exif) for each in views.transforms]
+    recipes = [_recipe(each, decode) for each in views.transforms]
 
     def whole(name: str) -> ViewsProgram[View]:
         return ViewsProgram(tuple(compile_for(name, recipe, device, whole=True) for recipe in recipes))
 
-    return _by_either(name, engine if device is not None else name, recipes, whole)
+    return _by_either(name, fixed, recipes, whole)
 
 
-def _check(engine: str, layout: object, decode: object, *, exif: object) -> None:
-    """Raise ConfigError for a value that is none of these, and for what the engine cannot do."""
-    if layout not in ("NCHW", "NHWC"):
-        msg = f'layout: must be "NCHW" or "NHWC"; found {layout!r}'
-        raise ConfigError(msg)
-    if decode not in ("exact", "reduced", "region"):
-        msg = f'decode: must be "exact", "reduced" or "region"; found {decode!r}'
-        raise ConfigError(msg)
-    if decode == "reduced" and engine != "host":
-        msg = f'decode: "reduced" needs the host engine; found the {engine} engine. Leave decode out'
-        raise ConfigError(msg)
-    if not isinstance(exif, bool):
-        msg = f"exif: must be True or False; found {exif!r}"
-        raise ConfigError(msg)
+def _recipe(transform: object, decode: Decode) -> Recipe:
+    """A transform's operations, with what decides how images are decoded."""
+    made = lower(transform)
+    return replace(made, layout=decode.layout, hardware=float(decode.hardware), exif=bool(decode.exif))
 
 
-def _graph(transform: Any, layout: Layout, load: float, *, exif: bool) -> Program:
+def _graph(transform: Any, decode: Decode) -> Program:
     """The program of a user's own graph."""
-    if layout != "NCHW":
+    if decode.layout != "NCHW":
         rule = "must be left out with a DALI graph, which decides it itself"
-        msg = f"layout: {rule}; found {layout!r}. Transpose in the graph"
+        msg = f"Decode(memory_format=...): {rule}; found {decode.memory_format}. Transpose in the graph"
         raise ConfigError(msg)
     if not isinstance(transform, PipelineProgram):
-        program = compile_function(transform, exif=exif)
-        program.recipe = replace(program.recipe, hw_decoder_load=load)
+        program = compile_function(transform, exif=bool(decode.exif))
+        program.recipe = replace(program.recipe, hardware=float(decode.hardware))
         return program
-    if load:
-        rule = "must be left out with a pipeline of your own, which has its own decoder"
-        msg = f"hw_decoder_load: {rule}; found {load}. Give it to fn.decoders.image of the pipeline"
+    rule = "must be left out with a pipeline of your own, which has its own decoder"
+    if decode.hardware:
+        msg = f"Decode(hardware=...): {rule}; found {decode.hardware}. Give fn.decoders.image its hw_decoder_load"
         raise ConfigError(msg)
-    if exif:
-        msg = (
-            "exif: must be left out with a pipeline of your own, which has its own decoder; found exif=True. Give"
-            " fn.decoders.image of the pipeline adjust_orientation=True"
-        )
+    if decode.exif:
+        msg = f"Decode(exif=...): {rule}; found True. Give fn.decoders.image of the pipeline adjust_orientation=True"
         raise ConfigError(msg)
     return transform
-
-
-def _share(load: object) -> float:
-    """`hw_decoder_load` as a float. Raises ConfigError for a value outside 0..1."""
-    if isinstance(load, bool) or not isinstance(load, int | float) or not 0 <= load <= 1:
-        msg = f"hw_decoder_load: must lie in 0..1; found {load!r}"
-        raise ConfigError(msg)
-    return float(load)
 
 
 def _by_either(
@@ -149,15 +102,12 @@ def _by_either(
         return made
 
 
-def compile_for(
-    name: str, recipe: Recipe, device: int | None, tuning: Tuning | None = None, *, whole: bool = False
-) -> View:
-    """The program for that engine; `whole`: images are decoded whole. Raises TransformError where it has none."""
+def compile_for(name: str, recipe: Recipe, device: int | None, *, whole: bool = False) -> View:
+    """The program for that engine; `whole`: images are decoded whole. Raises TransformError where it has none.
+
+    On the CPU only the part of an image that a first crop keeps is decoded, which gives the same pixels.
+    """
     on_gpu = device is not None
     if name == "host":
         return compile_host(recipe, on_gpu=on_gpu)
-    if whole or not on_gpu or recipe.decode != "region":
-        return compile_dali(recipe, on_gpu=on_gpu, region_decode=not on_gpu and not whole)
-    from dali_feed.engines.dali.regions import compile_regions, trouble
-
-    return compile_regions(recipe, lambda: trouble(device, tuning or Tuning(), recipe.hw_decoder_load))
+    return compile_dali(recipe, on_gpu=on_gpu, region_decode=not on_gpu and not whole)

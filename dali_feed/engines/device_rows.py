@@ -121,7 +121,7 @@ class DeviceRows:
                 raise
             self._full = True
             log.warning(
-                "Cache(device_memory=...): %s has no memory for %.0f MB more; %s images in %.0f of %.0f MB stay there,"
+                "Cache(device=...): %s has no memory for %.0f MB more; %s images in %.0f of %.0f MB stay there,"
                 " and no more are added",
                 self._device,
                 rows * row / 1e6,

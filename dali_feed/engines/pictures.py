@@ -26,8 +26,7 @@ from dali_feed.engines.engine import Engine
 from dali_feed.engines.following import FollowingEngine
 from dali_feed.engines.several import SeveralEngine, Side
 from dali_feed.errors import ConfigError, TransformError
-from dali_feed.options import Tuning
-from dali_feed.transforms.rules import Decoding, Layout
+from dali_feed.options import Decode, Tuning
 
 __all__ = ["Column", "Compiled", "Kept", "compile_pictures", "make_ready"]
 
@@ -69,18 +68,7 @@ class Kept(Protocol):
         ...
 
 
-def compile_pictures(  # noqa: PLR0913  what decides pixels, as in Feed
-    source: object,
-    transform: object,
-    layout: Layout,
-    decode: Decoding,
-    engine: str | None,
-    device: int | None,
-    tuning: Tuning,
-    hw_decoder_load: float = 0.0,
-    *,
-    exif: bool = False,
-) -> Compiled:
+def compile_pictures(source: object, transform: object, decode: Decode, device: int | None) -> Compiled:
     """Compile `transform`, or those of a source's image columns.
 
     Raises ConfigError, TransformError where an engine cannot run one; where several images or followers need transforms
@@ -88,7 +76,7 @@ def compile_pictures(  # noqa: PLR0913  what decides pixels, as in Feed
     """
 
     def one(transform: object, *, images: bool = True) -> tuple[str, Program]:
-        return compiled(transform, layout, decode, engine, device, tuning, hw_decoder_load, exif=exif, images=images)
+        return compiled(transform, decode, device, images=images)
 
     if not isinstance(source, Columnar):
         return Compiled(*one(transform))

@@ -17,8 +17,7 @@ log = logging.getLogger("dali_feed")
 def running(engine: str, device: int | None, recipe: Recipe) -> str:
     """Which engine runs where, and which options change its pixels."""
     place = "the CPU" if device is None else f"cuda:{device}"
-    pixels = "" if recipe.decode == "exact" else f', decode="{recipe.decode}"'
-    pixels += f", hw_decoder_load={recipe.hw_decoder_load}" if recipe.hw_decoder_load else ""
+    pixels = f", hardware={recipe.hardware}" if recipe.hardware else ""
     pixels += ", exif=True" if recipe.exif else ""
     return f"{engine} on {place}{pixels}"
 

@@ -6,13 +6,9 @@ engine. `dali_feed.DataLoader` adds torch tensors and torch's argument names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from dali_feed.checks import of_kind
-from dali_feed.columns.further import Bounds
 from dali_feed.columns.kind import Kind
 from dali_feed.columns.source import with_columns
 from dali_feed.engines.pictures import compile_pictures
@@ -23,21 +19,17 @@ from dali_feed.feed.following import Begins
 from dali_feed.feed.foresight import foresee
 from dali_feed.feed.life import Life
 from dali_feed.feed.machine import Machine
-from dali_feed.feed.measuring import AnyOrder
 from dali_feed.feed.memory import check_memory
 from dali_feed.feed.passes import Batches, Passes
 from dali_feed.feed.planning import Planning, check_order
-from dali_feed.feed.replay import replayed
 from dali_feed.feed.stats import Stats
-from dali_feed.feed.tuned import settled, told
-from dali_feed.options import AutoTuning, BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan import state as states
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle
 from dali_feed.plan.shares import MAX_EPOCH, Dealt, Shares, check_epoch
 from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.source import Snapshot, Source, unpack_id
-from dali_feed.transforms.rules import Decoding, Layout
 
 __all__ = ["Feed"]
 
@@ -51,15 +43,10 @@ class Feed(Dealt):
         shuffle: False, True, or a `Shuffle`.
         sampler: indices of the source's samples in the order wanted, instead of `shuffle`; read again each epoch.
         drop_last: leave out the last batch if it is not full.
-        transform: torchvision transforms, a DALI graph function, or None; a list of transforms, or `Views`, gives
-            several views of each image, the further ones in `Batch.more`.
-        layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
-        decode: "reduced" lets the host engine decode large JPEGs smaller, "region" lets a GPU decode only the part
-            that a crop keeps; both change pixels.
-        hw_decoder_load: share of a batch that a GPU's JPEG engine decodes; above 0 pixels depend on the batch.
-        exif: turn images as their EXIF orientation says; a crop is then one of the turned image.
+        transform: torchvision transforms, a DALI graph function, or None; a list of transforms gives several
+            views of each image, the further ones in `Batch.more`.
+        decode: which engine makes images, how, and which are too large.
         device: a CUDA device's number, or None for the CPU.
-        engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
         seed: of order and augmentation.
         lanes: the largest world size this run may ever resume at; None: today's. docs/words.md explains them.
         rank, world_size: which part of each global batch this process takes.
@@ -79,48 +66,20 @@ class Feed(Dealt):
         sampler: Iterable[int] | None = None,
         drop_last: bool = False,
         transform: object = None,
-        layout: Layout = "NCHW",
-        decode: Decoding = "exact",
-        hw_decoder_load: float = 0.0,
-        exif: bool = False,
+        decode: Decode = Decode(),
         device: int | None = None,
-        engine: str | None = None,
         seed: int = 0,
         lanes: int | None = None,
         rank: int = 0,
         world_size: int = 1,
-        bad: BadRecords | None = None,
-        tuning: Tuning | None = None,
+        bad: BadRecords = BadRecords(),
+        tuning: Tuning = Tuning(),
         columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
         check_order(source, sampler, shuffle=shuffle)
-        of_kind("bad", bad, BadRecords)
-        of_kind("tuning", tuning, Tuning)
-        self._auto = tuning if isinstance(tuning, AutoTuning) else None
-        tuning = (tuning or Tuning()) if self._auto is None else self._auto.defaults(gpu=device is not None)
-        self._alike = partial(
-            Feed,
-            source,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            drop_last=drop_last,
-            transform=transform,
-            layout=layout,
-            decode=decode,
-            hw_decoder_load=hw_decoder_load,
-            exif=exif,
-            device=device,
-            engine=engine,
-            seed=seed,
-            lanes=lanes,
-            rank=rank,
-            world_size=world_size,
-            columns=columns,
-        )
+        check_groups(decode=decode, bad=bad, tuning=tuning)
         if columns is not None:
-            source, transform = with_columns(
-                source, columns, transform, Bounds(tuning.max_pixels, tuning.max_work, exif)
-            )
+            source, transform = with_columns(source, columns, transform, decode)
         self.source, self.shares = source, Shares.of(batch_size, rank, world_size, lanes)
         self._life = Life()
         self._planning = Planning(
@@ -132,16 +91,13 @@ class Feed(Dealt):
             drop_last=drop_last,
             may_look=self._life.check,
         )
-        self.tuned = ""  # where the tuning of `Tuning.auto()` comes from, once it is known
         self.seed, self.drop_last, self.device = self._planning.seed, self._planning.drop_last, device
-        self.bad, self.tuning = bad or BadRecords(), tuning
-        made = compile_pictures(
-            source, transform, layout, decode, engine, device, self.tuning, hw_decoder_load, exif=exif
-        )
+        self.decode, self.bad, self.tuning = decode, bad, tuning
+        made = compile_pictures(source, transform, decode, device)
         self.engine_name, self.program = made.engine, made.program
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._outbox = Outbox(source, self.bad.dead_letter)
-        self._machine = Machine(source, made, self.batch_size, device, self.tuning, self._outbox)
+        self._machine = Machine(source, made, self.batch_size, device, decode, self.tuning, self._outbox)
         self._slabs = self._machine.slabs
         self._passes = Passes(self._life, self._machine.meter)
         self._placing = Placing()
@@ -224,8 +180,8 @@ class Feed(Dealt):
         run, at = self._passes.begun(), self._passes.at
         if run is None:
             self._passes.wait()
-            self.fits(self.tuning)
-            self._settle()
+            lane_length = self.plan.lane_length
+            check_memory(self.tuning, self.shares, windows=self._planning.windows, lane_length=lane_length)
         foresee(self.source, self._planning, at.epoch, at.consumed)
         if run is None:
             begins = Begins(
@@ -241,34 +197,6 @@ class Feed(Dealt):
             run = self._passes.start(begins.run(at.epoch, at.consumed))
         return Batches(self, self._passes, run, self._planning.counts(at.epoch, at.consumed))
 
-    def fits(self, tuning: Tuning) -> None:
-        """Raise ConfigError where that tuning has too little memory for this feed's windows."""
-        lane_length = self.plan.lane_length
-        check_memory(tuning, self.shares, windows=self._planning.windows, lane_length=lane_length)
-
-    # Tuning that is found.
-
-    def _settle(self) -> None:
-        """Before the first pass: put what was found in the place of `Tuning.auto()`."""
-        if self._auto is not None and not self.tuned:
-            self.tuning, self.tuned = settled(self, self._auto, self._take)
-
-    def _take(self, tuning: Tuning) -> None:
-        """Run epochs with that tuning; ConfigError where they cannot."""
-        self.fits(tuning)
-        self._machine.tune(tuning)
-
-    def alike(self, tuning: Tuning, **other: Any) -> Feed:
-        """A feed of the same batches with another tuning, for measuring: it writes no dead letters.
-
-        It has its own order in place of a sampler, which only the training loop may read. With `other` arguments its
-        batches differ.
-        """
-        given: dict[str, Any] = {"bad": replace(self.bad, dead_letter=None, action="replace"), "tuning": tuning}
-        if self.has_sampler:
-            given |= {"sampler": AnyOrder(lambda: len(self.snapshot)), "shuffle": False}
-        return self._alike(**given | other)
-
     # State.
 
     def state_dict(self) -> dict[str, Any]:
@@ -279,14 +207,12 @@ class Feed(Dealt):
         self._outbox.drain()
         info = {
             "engine": self.engine_name,
-            "decode": self.program.recipe.decode,
+            **self.decode.informing,
             "world_size": self.world_size,
             "batch_size": self.batch_size,
         }
-        if self._auto is not None:
-            info["tuning"] = "auto"  # which one may differ between ranks, and a state does not
         at = self._passes.at
-        made = self._planning.made_for(at.epoch, self.program.recipe)
+        made = self._planning.made_for(at.epoch, self.decode)
         return states.pack(made, self.snapshot, epoch=at.epoch, consumed=at.consumed, info=info)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -297,7 +223,7 @@ class Feed(Dealt):
         """
         self._life.check()
         state = states.check(state, MAX_EPOCH)
-        self._planning = self._planning.restored(state, self.program.recipe)
+        self._planning = self._planning.restored(state, self.decode)
         self._passes.end()
         self._passes.at.go_to(state["epoch"], state["consumed"])
 
@@ -315,8 +241,7 @@ class Feed(Dealt):
 
     def describe(self) -> str:
         """What an epoch is made of, how well it mixes, and what that costs."""
-        tuning = [] if self._auto is None else [told(self._auto, self.tuning, self.tuned)]
-        epoch = described(
+        return described(
             self.snapshot,
             self.order,
             self.shares,
@@ -326,16 +251,10 @@ class Feed(Dealt):
             engine=running(self.engine_name, self.device, self.program.recipe),
             epoch=self.epoch,
         )
-        return "\n".join((epoch, *tuning))
 
     def stats(self) -> Stats:
         """Counts and waits since the start."""
         return self._placing.placed(self._machine.stats(), self._planning, self._passes.at)
-
-    def replay(self, batches: int = 8) -> Iterator[Any]:
-        """See `dali_feed.DataLoader.replay`."""
-        self._life.check()
-        return replayed(self._machine.meter, batches)
 
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state.

@@ -74,8 +74,8 @@ class Begins:
     def _following(self, epoch: int) -> _Following | None:
         """None where a sampler gives the order, and where two plans would take much memory."""
         planning, tuning = self.planning, self.tuning
-        fits = epoch < MAX_EPOCH and planning.plan_bytes <= tuning.memory
-        return _Following(self, epoch) if tuning.prefetch_next_epoch and not planning.sampled and fits else None
+        fits = epoch < MAX_EPOCH and planning.plan_bytes <= tuning.memory_bytes
+        return _Following(self, epoch) if tuning.next_epoch and not planning.sampled and fits else None
 
     def _check(self, plan: EpochPlan | MixedPlan) -> None:
         check_memory(self.tuning, self.shares, windows=self.planning.windows, lane_length=plan.lane_length)

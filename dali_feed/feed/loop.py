@@ -40,14 +40,3 @@ class LoopClock:
         now = time.perf_counter()
         self.handover += now - self._came
         self._given, self.last_samples = now, samples
-
-    def leaves(self) -> None:
-        """What follows is not training on the last batch."""
-        now, given = time.perf_counter(), self._given
-        if given is not None:
-            self.worked += now - given
-
-    def returns(self) -> None:
-        """It is, from here on."""
-        if self._given is not None:
-            self._given = time.perf_counter()

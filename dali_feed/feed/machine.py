@@ -33,7 +33,7 @@ from dali_feed.feed.summary import stages
 from dali_feed.feed.usable import Look, looker
 from dali_feed.feed.whole_pixels import WholePixels
 from dali_feed.feed.window import Empty, Window
-from dali_feed.options import Tuning
+from dali_feed.options import Decode, Tuning
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
 from dali_feed.quarantine.outbox import Outbox
@@ -52,6 +52,7 @@ class Machine:
     compiled: Compiled
     batch_size: int
     device: int | None
+    decode: Decode
     tuning: Tuning
     outbox: Outbox
     meter: Meter = field(default_factory=Meter, init=False)
@@ -67,20 +68,16 @@ class Machine:
     _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        """Slabs are memory only once a read asks for them."""
-        self.slabs = SlabPool(slab_bytes(self.tuning.memory), most=self.tuning.memory)
-        self.tune(self.tuning)
-
-    def tune(self, tuning: Tuning) -> None:
-        """Run epochs with that one, of the same `memory`, before the first. A cache is memory once it keeps a record.
+        """Slabs are memory only once a read asks for them, a cache once it keeps a record.
 
         Raises ConfigError for a cache of pixels, or of images on the device, that this program cannot have.
         """
-        self.tuning, kept = tuning, tuning.cache
+        self.slabs = SlabPool(slab_bytes(self.tuning.memory_bytes), most=self.tuning.memory_bytes)
+        kept = self.tuning.cache
         if kept is None:
             return
         if kept.limit or kept.disk is not None:
-            pixels = WholePixels(self.compiled, tuning) if kept.pixels else None
+            pixels = WholePixels(self.compiled, self.decode, self.tuning) if kept.pixels else None
             self.cache = RecordCache(self.source, kept, pixels)
         if kept.device_bytes:
             self.on_device = OnDevice(self.compiled, kept.device_bytes, self.device)
@@ -110,8 +107,8 @@ class Machine:
         return EpochSetting(
             **{each.name: getattr(parts, each.name) for each in fields(parts)},
             pool=self.pool,
-            memory=self.tuning.memory,
-            sizes=Measured(snapshot.record_bytes, self.slabs.slab_bytes, self.tuning.memory),
+            memory=self.tuning.memory_bytes,
+            sizes=Measured(snapshot.record_bytes, self.slabs.slab_bytes, self.tuning.memory_bytes),
             readers=self.pool.reading.readers,
         )
 
@@ -144,7 +141,7 @@ class Machine:
     def look(self) -> Look:
         """What tells which records can be used."""
         columns = [(each.name, each.called) for each in self.compiled.columns]
-        return self.meter.looks(looker(self.compiled.program, self.tuning, columns if len(columns) > 1 else ()))
+        return self.meter.looks(looker(self.compiled.program, self.decode, columns if len(columns) > 1 else ()))
 
     def _made_ready(self) -> Engine:
         made = make_ready(
@@ -227,7 +224,7 @@ class Machine:
 
     def _running(self, engine: Engine) -> Running:
         on_gpu, tuning = self.device is not None, self.tuning
-        return Running(engine.name, on_gpu, tuning.prefetch, tuning.memory)
+        return Running(engine.name, on_gpu, tuning.prefetch, tuning.memory_bytes)
 
     def _wanted(self) -> None:
         """End what has just been made, where another thread has closed this one meanwhile."""

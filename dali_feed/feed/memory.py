@@ -35,13 +35,13 @@ def check_memory(tuning: Tuning, shares: Shares, *, windows: Sequence[tuple[int,
             need += touched * window_memory(window, extent, record_bytes, slab_bytes(memory)) * lanes
         return need
 
-    memory = tuning.memory
+    memory = tuning.memory_bytes
     while (need := least(memory)) > memory:
         memory = need  # slabs, and what their ends waste, grow with it
-    if memory > tuning.memory:
+    if memory > tuning.memory_bytes:
         window, _, record_bytes = max(windows, key=lambda its: its[0] * its[2])
         msg = (
-            f"Tuning(memory={tuning.memory}): must hold the windows that batches in flight touch;"
+            f"Tuning(memory={tuning.memory!r}): must hold the windows that batches in flight touch;"
             f" a window is {window} records of about {record_bytes} bytes, and this rank"
             f" has {lanes} lanes. Give memory={memory} or more, or a narrower"
             " Shuffle(window=...)"

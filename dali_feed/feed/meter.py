@@ -10,10 +10,8 @@ from typing import Any
 
 from dali_feed.feed.clock import REST, WAITS_OF, WORKS, FeedClock
 from dali_feed.feed.cpu import PassClock
-from dali_feed.feed.last import Last
 from dali_feed.feed.loop import LoopClock
 from dali_feed.feed.service import Service
-from dali_feed.feed.stages import ReplayStats
 from dali_feed.feed.stats import Stats
 from dali_feed.feed.step_waits import StepWaits
 from dali_feed.feed.usable import Look
@@ -49,8 +47,6 @@ class Meter:
         self.letters_wait = 0.0
         self.screened = 0  # records
         self.steps, self.loop, self.passes, self.service = StepWaits(), LoopClock(), PassClock(), Service()
-        self.last = Last()
-        self.replay: ReplayStats | None = None
         self.recent_bad: deque[tuple[str, str]] = deque(maxlen=100)
         self._here = threading.local()
         self.newest: FeedClock | None = None
@@ -139,7 +135,5 @@ class Meter:
             recent_bad=tuple(self.recent_bad),
             step_wait=self.steps.total,
             wait_causes=self.steps.causes,
-            long_waits=self.steps.long,
             cpu=self.passes.stats(),
-            replay=self.replay,
         )

@@ -32,7 +32,7 @@ class PassMeter:
     def came(self, *, more: bool) -> None:
         """It is there; or, with `more` False, an error or the end in its place."""
         now, meter = time.perf_counter(), self._meter
-        meter.steps.add(self._begun, now, meter.newest or FeedClock(), epoch=self._epoch, batch=self._batch)
+        meter.steps.add(self._begun, now, meter.newest or FeedClock(), first=not self._batch)
         meter.loop.came(now)
         self._batch += 1
         if not more:

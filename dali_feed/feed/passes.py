@@ -120,7 +120,6 @@ class Passes:
 
     def gave(self, made: object) -> None:
         """What the training loop got, which may be asked for again."""
-        self._meter.last.keep(made)
 
     def ended(self) -> None:
         """The pass under way came to its end."""

@@ -14,13 +14,13 @@ from dali_feed.draws.philox import check_seed
 from dali_feed.errors import ConfigError
 from dali_feed.feed.describe import warn_of_holes
 from dali_feed.feed.later import Later
+from dali_feed.options import Decode
 from dali_feed.plan import state as states
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
 from dali_feed.plan.sampler import digest_of, indices_of
 from dali_feed.plan.shares import Shares, check_shuffle
 from dali_feed.records.source import Snapshot, Source, lacking
-from dali_feed.transforms.recipe import Recipe
 
 __all__ = ["Planning", "check_order"]
 
@@ -164,7 +164,7 @@ class Planning:
         """The same of a plan."""
         return self.shares.counts(plan.lane_length - consumed, drop_last=self.drop_last)
 
-    def made_for(self, epoch: int, recipe: Recipe) -> dict[str, Any]:
+    def made_for(self, epoch: int, decode: Decode) -> dict[str, Any]:
         """What a position in that epoch depends on: source, order, seed and so on, and how images are decoded."""
         self.plan(epoch)
         return states.made_for(
@@ -174,11 +174,10 @@ class Planning:
             lanes=self.shares.lanes,
             drop_last=self.drop_last,
             sampler=self._digest,
-            hw_decoder_load=recipe.hw_decoder_load,
-            exif=recipe.exif,
+            decode=decode,
         )
 
-    def restored(self, state: Mapping[str, Any], recipe: Recipe) -> Planning:
+    def restored(self, state: Mapping[str, Any], decode: Decode) -> Planning:
         """The planning to go on with from `state`, on the source as it was then; this one stays as it is.
 
         Raises StateError that lists every difference where the state was made for something else.
@@ -189,6 +188,6 @@ class Planning:
         ):
             found._snapshot, found._plan, found._later = self._source.snapshot(pin), None, None
         epoch = state["epoch"]
-        made, plan = found.made_for(epoch, recipe), found.plan(epoch)
+        made, plan = found.made_for(epoch, decode), found.plan(epoch)
         states.compare(dict(state), made, found.snapshot, plan.lane_length)
         return found

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["CpuStats", "LongWait", "ReplayStats", "Running", "StageStats", "WaitCause"]
-
-DELAYED = 0.1  # share of the time from which on it is said
+__all__ = ["CpuStats", "Running", "StageStats", "WaitCause"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +52,14 @@ class CpuStats:
              whole number
     busy     how many of them worked, on average
     seconds  how long passes were under way
-    delayed  how many of these seconds the training loop's thread waited for a processor; None if the kernel does not
-             say
     """
 
     cores: float
     busy: float
     seconds: float
-    delayed: float | None = None
 
     def __str__(self) -> str:
-        said = f"{self.busy:.1f} of {self.cores:g} cores busy"
-        if self.delayed is None or self.delayed <= DELAYED * self.seconds:
-            return said
-        return f"{said}, while the loop's thread waited {self.delayed / self.seconds:.0%} of the time for a processor"
+        return f"{self.busy:.1f} of {self.cores:g} cores busy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,43 +78,6 @@ class WaitCause:
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.seconds:.2f} s"
-
-
-@dataclass(frozen=True, slots=True)
-class LongWait:
-    """A wait of the training loop of more than 1 ms, and more than four times the median of the last waits.
-
-    epoch    epoch of the pass; 0 for a stream
-    batch    number of the batch that the loop waited for, from 0 in its pass
-    seconds  how long the wait was
-    cause    as in `WaitCause`: the reason of most of it
-    share    0..1: how much of the wait had this reason
-    during   as `cause`; for a first batch the reason of most of its wait
-    """
-
-    epoch: int
-    batch: int
-    seconds: float
-    cause: str
-    share: float
-    during: str
-
-    def __str__(self) -> str:
-        why = self.cause if self.cause == self.during else f"{self.cause} ({self.during})"
-        return f"{self.seconds * 1e3:.1f} ms for batch {self.batch} of epoch {self.epoch}: {why}, {self.share:.0%}"
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayStats:
-    """What the training loop did with batches that it got again: `DataLoader.replay`.
-
-    batches, samples  how many it got again
-    seconds           that this took
-    """
-
-    batches: int
-    samples: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from dali_feed.feed.stages import CpuStats, LongWait, ReplayStats, Running, StageStats, WaitCause
+from dali_feed.feed.stages import CpuStats, Running, StageStats, WaitCause
 from dali_feed.feed.verdict import verdict
 from dali_feed.records.gauges import CacheStats, KafkaStats
 from dali_feed.records.storage_stats import StorageStats
@@ -45,9 +45,7 @@ class Stats:
     cpu               how busy the process's processors were while passes were under way
     step_wait         how long the training loop waited for its batches, in all
     wait_causes       why it waited, the longest first; their sum is `step_wait`
-    long_waits        the last 100 long waits and what each was for, oldest first
     running           settings that are in use; None before the first batch
-    replay            what the loop did with batches that it got again; None: there were none
     verdict           who holds up the training loop, in a sentence; the last line of the text too
     """
 
@@ -76,9 +74,7 @@ class Stats:
     cpu: CpuStats | None = None
     step_wait: float = 0.0
     wait_causes: tuple[WaitCause, ...] = ()
-    long_waits: tuple[LongWait, ...] = ()
     running: Running | None = None
-    replay: ReplayStats | None = None
 
     @property
     def verdict(self) -> str:
@@ -88,7 +84,7 @@ class Stats:
     def __str__(self) -> str:
         lists = (
             *("recent_bad", "decisions", "kafka", "storage", "cache"),
-            *("stages", "cpu", "wait_causes", "long_waits", "running", "replay"),
+            *("stages", "cpu", "wait_causes", "running"),
         )
         lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name not in lists]
         lines += [] if self.kafka is None else [f"{'kafka':14} {self.kafka}"]
@@ -98,6 +94,5 @@ class Stats:
         lines += [f"{'':14} {each}" for each in self.decisions[-5:]]
         lines += [f"{'stage':14} {each}" for each in self.stages]
         lines += [f"{'wait for':14} {each}" for each in self.wait_causes]
-        lines += [f"{'long wait':14} {each}" for each in self.long_waits[-5:]]
         lines += [] if self.cpu is None else [f"{'cpu':14} {self.cpu}"]
         return "\n".join([*lines, f"{'verdict':14} {self.verdict}"])

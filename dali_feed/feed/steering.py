@@ -124,6 +124,6 @@ def steering_for(tuning: Tuning, source: object, meter: Meter, policy: Policy = 
     """The steering of `Tuning(readers="auto")`; None where their number is given."""
     if tuning.readers != "auto":
         return None
-    ahead = max(1, tuning.memory // FETCH_PART // FETCH_BYTES)
+    ahead = max(1, tuning.memory_bytes // FETCH_PART // FETCH_BYTES)
     bounds = Bounds(1, MOST_READERS, getattr(source, "most_fetch_times", 1), ahead)
     return Steering(Reading(FIRST_READERS), bounds, meter, policy=policy)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dali_feed.compiler.outline import unfit
 from dali_feed.compiler.program import Program
-from dali_feed.options import Tuning
+from dali_feed.options import Decode
 from dali_feed.screen.screen import Screened, screen, turned
 
 __all__ = ["Look", "looker"]
@@ -26,7 +26,7 @@ def _unseen(payloads: Sequence[memoryview | None], fields: Mapping[str, Any]) ->
     return Screened(np.repeat(there, 2).reshape(-1, 2), {}, bare=True)
 
 
-def looker(program: Program, tuning: Tuning, columns: Sequence[tuple[str, str]] = ()) -> Look:
+def looker(program: Program, decode: Decode, columns: Sequence[tuple[str, str]] = ()) -> Look:
     """A function of a read's payloads and fields that tells their sizes, and of what cannot be used the reason.
 
     columns  of several image columns the names, and what stands before a reason; the first one's is the payload. Sizes
@@ -36,7 +36,7 @@ def looker(program: Program, tuning: Tuning, columns: Sequence[tuple[str, str]] 
         return _unseen
 
     def look(payloads: Sequence[memoryview | None], fields: Mapping[str, Any]) -> Screened:
-        found = screen(payloads, tuning.max_pixels, tuning.max_work)
+        found = screen(payloads, decode.max_pixels, decode.max_work)
         if program.recipe.exif:
             found = turned(found, payloads)
         small: dict[int, str] = {}

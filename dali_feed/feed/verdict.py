@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dali_feed.feed.stages import CpuStats, ReplayStats, Running, StageStats, WaitCause
+from dali_feed.feed.stages import CpuStats, Running, StageStats, WaitCause
 
 __all__ = ["Measured", "Verdict", "verdict"]
 
@@ -85,11 +85,6 @@ class Measured(Protocol):
         """What runs."""
         ...
 
-    @property
-    def replay(self) -> ReplayStats | None:
-        """What the loop does with batches that cost nothing."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -131,7 +126,7 @@ def verdict(stats: Measured) -> Verdict:
     bound, who = _BOUND[most.cause]
     advice = _advice(most.cause, stats, stages)
     tried = f"; try {advice[0]}" if advice else ""
-    said = f"{bound}: {share:.0%} of the step wait is {who}{cores}{_could(stats, train, whole)}{tried}"
+    said = f"{bound}: {share:.0%} of the step wait is {who}{cores}{_could(train, whole)}{tried}"
     return Verdict(most.cause, share, said, advice)
 
 
@@ -144,11 +139,9 @@ def _alone(stages: dict[str, StageStats]) -> float | None:
     return min(known) if len(known) == len(parts) + 1 else None
 
 
-def _could(stats: Measured, train: StageStats, whole: float) -> str:
+def _could(train: StageStats, whole: float) -> str:
     """How fast the loop is, and would be if batches cost it nothing."""
     alone = train.rate
-    if stats.replay is not None and stats.replay.seconds > 0:
-        alone = stats.replay.samples / stats.replay.seconds
     if alone is None or whole <= 0 or not train.samples:
         return ""
     return f"; the loop gets {train.samples / whole:,.0f} samples/s and could take {alone:,.0f}"
@@ -181,14 +174,13 @@ def _for_engine(stats: Measured, engine: StageStats, running: Running) -> Sequen
     if cpu is not None and engine.threads < int(cpu.cores) and _free(cpu):
         advice.append(f"Tuning(threads={int(cpu.cores)}): it has {engine.threads} of {cpu.cores:g} cores")
     if running.on_gpu:
-        advice.append("hw_decoder_load=... of the loader: a share for the GPU's JPEG engine, which changes pixels")
-        advice.append("Tuning(cache=Cache(device_memory=...)): later epochs decode nothing, if only flips are random")
+        advice.append("Decode(hardware=...): a share for the GPU's JPEG engine, which changes pixels")
+        advice.append("Tuning(cache=Cache(device=...)): later epochs decode nothing, if only flips are random")
         return advice
     if running.engine == "host":
         if cpu is not None and cpu.busy < TAKEN * min(cpu.cores, engine.threads) and _at_work(engine):
             advice.append("freeing the cores: its threads have work, but something else uses the processors")
         advice.append("Tuning(cache=Cache(..., pixels=True)): later epochs decode nothing, where the images fit")
-        advice.append('decode="reduced" for large JPEGs, which changes pixels')
     return advice
 
 

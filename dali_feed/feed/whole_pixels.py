@@ -17,7 +17,7 @@ from dali_feed.compiler.outline import unfit
 from dali_feed.compiler.turning import turns
 from dali_feed.engines.pictures import Compiled
 from dali_feed.errors import ConfigError
-from dali_feed.options import Tuning
+from dali_feed.options import Decode, Tuning
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import screen
 from dali_feed.screen.screen import turned as with_ways
@@ -33,7 +33,7 @@ class WholePixels:
     Raises ConfigError where what the host engine decodes is not what the feed's engine would.
     """
 
-    def __init__(self, made: Compiled, tuning: Tuning) -> None:
+    def __init__(self, made: Compiled, decode: Decode, tuning: Tuning) -> None:
         views = made.program.views[:1] if made.columns else made.program.views
         subject, engine = "Cache(pixels=True)", made.columns[0].engine if made.columns else made.engine
         if not views:
@@ -42,14 +42,11 @@ class WholePixels:
         if engine != "host":
             msg = (
                 f"{subject}: keeps what the host engine decodes; found the {engine} engine, whose decoder gives other"
-                ' pixels. Give engine="host", or leave pixels out'
+                ' pixels. Give Decode(engine="host"), or leave pixels out'
             )
             raise ConfigError(msg)
-        if views[0].recipe.decode != "exact":
-            msg = f'{subject}: keeps whole images; found decode="{views[0].recipe.decode}". Leave one of the two out'
-            raise ConfigError(msg)
         self._recipes, self._exif = [view.recipe for view in views], views[0].recipe.exif
-        self._tuning = tuning
+        self._decode, self._tuning = decode, tuning
         self._local = threading.local()
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -59,13 +56,13 @@ class WholePixels:
         """All that decides what the pixels of a payload are, and whether it has any."""
         from dali_feed.engines.codec import nvimgcodec
 
-        return ("pixels", nvimgcodec.__version__, self._exif, self._tuning.max_pixels, self._tuning.max_work)
+        return ("pixels", nvimgcodec.__version__, self._exif, self._decode.max_pixels, self._decode.max_work)
 
     def __call__(
         self, payloads: list[memoryview], has_room: Callable[[int], bool], stop: threading.Event | None
     ) -> list[memoryview | None]:
         """The file of each payload's pixels; None for what is no image, or has no room. For any thread."""
-        found = screen(payloads, self._tuning.max_pixels, self._tuning.max_work)
+        found = screen(payloads, self._decode.max_pixels, self._decode.max_work)
         if self._exif:
             found = with_ways(found, payloads)
         bad = dict(found.reasons)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Self, cast
 
-from dali_feed.checks import of_kind
-from dali_feed.columns.further import Bounds
 from dali_feed.columns.kind import Kind
 from dali_feed.columns.live_source import LiveColumnar
 from dali_feed.columns.source import with_columns
@@ -25,7 +23,6 @@ from dali_feed.feed.beside import Companions, none
 from dali_feed.feed.describe import running
 from dali_feed.feed.life import Life
 from dali_feed.feed.machine import Machine
-from dali_feed.feed.replay import replayed
 from dali_feed.feed.stats import Stats
 from dali_feed.live import state as states
 from dali_feed.live.empty import Empty
@@ -34,14 +31,13 @@ from dali_feed.live.passes import LiveBatches
 from dali_feed.live.progress import Progress
 from dali_feed.live.run import LiveRun
 from dali_feed.live.shared import Shared
-from dali_feed.options import AutoTuning, BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.shares import Dealt, Shares
 from dali_feed.quarantine.budget import Quarantine
 from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.gauges import summed
 from dali_feed.records.live import Drain, LiveReader, LiveSource
 from dali_feed.records.source import Slabs, unpack_id
-from dali_feed.transforms.rules import Decoding, Layout
 
 __all__ = ["WINDOW", "LiveFeed"]
 
@@ -57,14 +53,10 @@ class LiveFeed(Dealt):
     Args:
         source: where records come from: a `LiveSource` of `dali_feed.records.live`, as `KafkaStream`.
         batch_size: records per batch on this rank, at most.
-        transform: torchvision transforms, a DALI graph function, or None; a list of transforms, or `Views`, gives
-            several views of each image, the further ones in `Batch.more`.
-        layout: of a batch in memory, "NCHW" or "NHWC"; a DALI graph function has its own.
-        decode: "reduced" or "region" as in `Feed`; both change pixels.
-        hw_decoder_load: share of a batch that a GPU's JPEG engine decodes; above 0 pixels depend on the batch.
-        exif: turn images as their EXIF orientation says.
+        transform: torchvision transforms, a DALI graph function, or None; a list of transforms gives several
+            views of each image, the further ones in `Batch.more`.
+        decode: which engine makes images, how, and which are too large.
         device: a CUDA device's number, or None for the CPU.
-        engine: "dali", "host", or None: dali on a GPU or for a DALI graph function, host on the CPU.
         seed: of augmentation. A record's random numbers are those of epoch 0, whatever batch it comes in.
         rank, world_size: which part of the partitions this process takes.
         bad: what is done with records that cannot be used. A bad record's slot goes to the next good one of its batch;
@@ -82,44 +74,36 @@ class LiveFeed(Dealt):
         batch_size: int = 1,
         *,
         transform: object = None,
-        layout: Layout = "NCHW",
-        decode: Decoding = "exact",
-        hw_decoder_load: float = 0.0,
-        exif: bool = False,
+        decode: Decode = Decode(),
         device: int | None = None,
-        engine: str | None = None,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        bad: BadRecords | None = None,
-        tuning: Tuning | None = None,
+        bad: BadRecords = BadRecords(),
+        tuning: Tuning = Tuning(),
         columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
-        of_kind("bad", bad, BadRecords)
-        of_kind("tuning", tuning, Tuning)
-        if isinstance(tuning, AutoTuning):
-            log.info("tuning: a stream is not measured, as each record is read only once; the defaults are used")
-            tuning = tuning.defaults(gpu=device is not None)
-        self.tuning, self.device, self.seed = tuning or Tuning(), device, check_seed(seed)
+        check_groups(decode=decode, bad=bad, tuning=tuning)
+        self.decode, self.tuning = decode, tuning
+        self.device, self.seed = device, check_seed(seed)
         if self.tuning.cache is not None:
             msg = "Tuning(cache=...): keeps records for later epochs, and a stream has no epochs. Leave it out"
+            raise ConfigError(msg)
+        if tuning.readers == "auto":
+            msg = 'Tuning(readers="auto"): a stream has one reader for all its partitions. Leave readers out'
             raise ConfigError(msg)
         whole: Any = source  # or with columns
         self._name = repr(source)
         if columns is not None:
-            bounds = Bounds(self.tuning.max_pixels, self.tuning.max_work, exif)
-            whole, transform = with_columns(cast("Any", source), columns, transform, bounds, LiveColumnar)
+            whole, transform = with_columns(cast("Any", source), columns, transform, decode, LiveColumnar)
         self.source: Any = whole
         self.shares = Shares.of(batch_size, rank, world_size, None)
-        policy = bad or BadRecords()
-        self.bad = replace(policy, window=policy.window or WINDOW)
-        made = compile_pictures(
-            self.source, transform, layout, decode, engine, device, self.tuning, hw_decoder_load, exif=exif
-        )
+        self.bad = replace(bad, window=bad.window or WINDOW)
+        made = compile_pictures(self.source, transform, decode, device)
         self.engine_name, self.program = made.engine, made.program
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._outbox = Outbox(self.source, self.bad.dead_letter)
-        self._machine = Machine(self.source, made, self.batch_size, device, self.tuning, self._outbox)
+        self._machine = Machine(self.source, made, self.batch_size, device, decode, self.tuning, self._outbox)
         self._life = Life()
         self._lock = threading.Lock()
         self._at: dict[str, Any] | None = None  # a mark that was loaded
@@ -176,7 +160,7 @@ class LiveFeed(Dealt):
         setting = self._machine.parts(
             self._name, self.seed, 0, owner=self, where=self.where, companions=self.companions
         )
-        slabs = Shared(self._machine.slabs, self.tuning.memory)
+        slabs = Shared(self._machine.slabs, self.tuning.memory_bytes)
 
         def opened(slabs: Slabs, stop: threading.Event, drain: Drain) -> LiveReader:
             reader: LiveReader = self.source.live(
@@ -210,7 +194,6 @@ class LiveFeed(Dealt):
             self._machine.meter.batches += 1
             self._machine.meter.samples += len(batch)
         self._machine.meter.loop.given(len(batch))
-        self._machine.meter.last.keep(made)
 
     def failed(self) -> None:
         """A batch is missing: the next iterator reads it again."""
@@ -241,7 +224,7 @@ class LiveFeed(Dealt):
         self._outbox.drain()
         info = {
             "engine": self.engine_name,
-            "decode": self.program.recipe.decode,
+            **self.decode.informing,
             "rank": self.rank,
             "world_size": self.world_size,
             "batch_size": self.batch_size,
@@ -249,8 +232,7 @@ class LiveFeed(Dealt):
         return states.pack(self._made_for(), self._mark(), info)
 
     def _made_for(self) -> dict[str, Any]:
-        recipe = self.program.recipe
-        return states.made_for(seed=self.seed, hw_decoder_load=recipe.hw_decoder_load, exif=recipe.exif)
+        return states.made_for(self.seed, self.decode)
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on where `state` was taken on this rank, or where a list of all ranks' states was, at any world size.
@@ -305,11 +287,6 @@ class LiveFeed(Dealt):
         found, run = self._machine.stats(), self._run
         kafka = None if run is None else summed([run.gatherer.reader])
         return found if kafka is None else replace(found, kafka=kafka.at_positions(self._progress.state(0) or {}))
-
-    def replay(self, batches: int = 8) -> Iterator[Any]:
-        """See `dali_feed.DataLoader.replay`."""
-        self._life.check()
-        return replayed(self._machine.meter, batches)
 
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state.

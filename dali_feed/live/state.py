@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dali_feed.errors import StateError
+from dali_feed.options import Decode
 from dali_feed.plan.state import check_ours
 
 __all__ = ["check", "compare", "made_for", "pack"]
@@ -19,9 +20,9 @@ VERSION = 1
 State = dict[str, Any]
 
 
-def made_for(*, seed: int, hw_decoder_load: float, exif: bool) -> State:
-    """What the pixels of a record depend on."""
-    return {"seed": seed, "hw_decoder_load": hw_decoder_load, "exif": exif}
+def made_for(seed: int, decode: Decode) -> State:
+    """What the pixels of a record depend on, and whether it is a bad one."""
+    return {"seed": seed, **decode.compared}
 
 
 def pack(made: State, mark: Mapping[str, Any] | None, info: State) -> State:

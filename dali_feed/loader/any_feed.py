@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from dali_feed.feed.stats import Stats
@@ -87,10 +87,6 @@ class AnyFeed(Protocol):
 
     def stats(self) -> Stats:
         """Counts and waits since the start."""
-        ...
-
-    def replay(self, batches: int = 8) -> Iterator[Any]:
-        """The last batch again, so many times, to measure the loop. ConfigError where it is gone."""
         ...
 
     def close(self) -> None:

@@ -7,23 +7,21 @@ import dataclasses
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 from warnings import warn
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from dali_feed.checks import of_kind
 from dali_feed.errors import ConfigError
 from dali_feed.loader.asked import TorchOptions
-from dali_feed.options import AutoTuning, Tuning
+from dali_feed.options import Tuning
 from dali_feed.transforms.mixing import Mixing
 
 __all__ = [
     "as_config_error",
     "check_by_torch",
-    "layout",
     "ranks",
     "refuse",
     "seeded",
@@ -99,14 +97,6 @@ def torch_device(device: object) -> torch.device:
     return found
 
 
-def layout(memory_format: torch.memory_format | None) -> Literal["NCHW", "NHWC"]:
-    """The layout in memory that a memory format is."""
-    if memory_format not in (None, torch.contiguous_format, torch.channels_last):
-        msg = f"memory_format: must be torch.contiguous_format or torch.channels_last; found {memory_format!r}"
-        raise ConfigError(msg)
-    return "NHWC" if memory_format is torch.channels_last else "NCHW"
-
-
 def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Rank and world size: as given, by torch.distributed, by RANK and WORLD_SIZE, or 0 of 1."""
     if (rank is None) != (world_size is None):
@@ -142,18 +132,14 @@ def warn_once(name: str, why: str, stacklevel: int = 3, what: str = "has no effe
         warn(f"{name} {what}: {why}", UserWarning, stacklevel=stacklevel)
 
 
-def tuned(tuning: Tuning | None, num_workers: int, prefetch_factor: int | None, stacklevel: int) -> Tuning:
+def tuned(tuning: Tuning, num_workers: int, prefetch_factor: int | None, stacklevel: int) -> Tuning:
     """num_workers and prefetch_factor as ours, where `tuning` does not set them."""
-    of_kind("tuning", tuning, Tuning)
-    found = tuning or Tuning()
+    found = tuning
     if num_workers and found.threads is None:
-        if isinstance(found, AutoTuning):
-            found = found.pin(threads=num_workers)
-        else:
-            found = dataclasses.replace(found, threads=num_workers)
+        found = dataclasses.replace(found, threads=num_workers)
     elif num_workers:
         warn_once("num_workers", "tuning says how many threads decode", stacklevel + 1)
-    if prefetch_factor is not None and tuning is None:
+    if prefetch_factor is not None and tuning == Tuning():
         found = dataclasses.replace(found, prefetch=prefetch_factor)
     elif prefetch_factor is not None:
         warn_once("prefetch_factor", "tuning says how many batches are in flight", stacklevel + 1)

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 
 from dali_feed.columns.kind import Kind
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.transforms.mixing import Mixing
-from dali_feed.transforms.rules import Decoding
 
 __all__ = ["Asked", "Content", "OurOptions", "TorchOptions"]
 
@@ -35,14 +34,10 @@ class OurOptions:
     """Arguments that torch's loader does not have; None where not given."""
 
     transform: object
-    memory_format: torch.memory_format | None
-    decode: Decoding | None
-    hw_decoder_load: float | None
-    exif: bool | None
-    engine: str | None
-    bad: BadRecords | None
+    decode: Decode
+    bad: BadRecords
     info: bool | None
-    tuning: Tuning | None
+    tuning: Tuning
     columns: Mapping[str, Kind] | Sequence[Kind] | None
 
 
@@ -71,7 +66,6 @@ class Asked:
     batch_size: int | None
     batches: Iterable[Any] | None
     device: torch.device
-    fallback: str
     content: Content
     ours: OurOptions
     torchs: TorchOptions

@@ -6,7 +6,6 @@ may give it another transform between two epochs. Ours has taken the files and t
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,22 +49,12 @@ def _parts(dataset: object) -> Iterator[object]:
 def _seen(part: object) -> dict[str, Any]:
     held = getattr(part, "__dict__", {})
     seen = {name: held[name] for name in (*_ACTS, *_HOLDS, *_NUMBERS) if name in held}
-    # Lists may be changed in place: those of samples, and that of a Compose.
-    seen |= {f"number of {name}": len(seen[name]) for name in _HOLDS if name in seen}
-    seen |= {f"{name}.transforms": [*steps] for name in _ACTS if (steps := _steps(seen.get(name))) is not None}
-    return seen
-
-
-def _steps(transform: object) -> list[object] | None:
-    steps = getattr(transform, "transforms", None)
-    return steps if isinstance(steps, list) else None
+    return seen | {f"number of {name}": len(seen[name]) for name in _HOLDS if name in seen}  # cut in place
 
 
 def _same(name: str, before: Any, now: Any) -> bool:
     if before is now:
         return True
-    if name.endswith(".transforms"):
-        return len(before or ()) == len(now or ()) and all(map(operator.is_, before or (), now or ()))
     if name in _ACTS or before is None or now is None:
         return False
     if name in _HOLDS:

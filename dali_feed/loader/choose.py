@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 from warnings import warn
 
 from torch.utils.data import IterableDataset, default_collate
 
 from dali_feed.columns.image import Image
-from dali_feed.errors import ConfigError, TransformError
+from dali_feed.errors import ConfigError, FallbackWarning, TransformError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
 from dali_feed.live import LiveFeed
-from dali_feed.loader.arguments import layout, refuse, tuned, warn_once
+from dali_feed.loader.arguments import refuse, tuned, warn_once
 from dali_feed.loader.array_batches import array_columns
 from dali_feed.loader.asked import Asked
 from dali_feed.loader.datasets import Lowered, is_source, lower_dataset
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.torch_feed import TorchFeed
+from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.records.live import is_live
 from dali_feed.transforms.mixing import Mixing
 from dali_feed.transforms.unknown import NotMadeError
@@ -78,13 +79,9 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
             sampler=content.sampler,
             drop_last=content.drop_last,
             transform=transform,
-            layout=layout(ours.memory_format),
-            decode=ours.decode or "exact",
-            hw_decoder_load=ours.hw_decoder_load or 0.0,
-            exif=turned if ours.exif is None else ours.exif,
+            decode=ours.decode if ours.decode.exif is not None else replace(ours.decode, exif=turned),
             device=asked.device.index if asked.device.type == "cuda" else None,
             columns=columns,
-            engine=ours.engine,
             seed=content.seed,
             lanes=content.lanes,
             rank=content.rank,
@@ -104,25 +101,23 @@ def _live(asked: Asked) -> tuple[LiveFeed, Own]:
     """The feed of a stream, which has no order to choose and no end."""
     content, ours, torchs = asked.content, asked.ours, asked.torchs
     for name, given in {"shuffle": content.shuffle, "sampler": content.sampler, "batch_sampler": asked.batches}.items():
-        if given not in (None, False):
+        if given is not None and given is not False:
             refuse(name, "a stream has its own order, so leave it out")
     if asked.batch_size is None:
         refuse("batch_size=None", "use batch_size=1")
     for name, set_ in {"drop_last": content.drop_last, "lanes": content.lanes is not None}.items():
         if set_:
             warn_once(name, "a stream has no last batch, and no lanes", _USER)
+    if ours.tuning.readers not in (1, Tuning().readers, "auto"):
+        warn_once("Tuning(readers=)", "a stream has one reader for all its partitions", _USER)
     columns, transform, own = _asked_for(asked, ours.transform)
     feed = LiveFeed(
         asked.dataset,
         asked.batch_size or 1,
         transform=transform,
-        layout=layout(ours.memory_format),
-        decode=ours.decode or "exact",
-        hw_decoder_load=ours.hw_decoder_load or 0.0,
-        exif=bool(ours.exif),
+        decode=ours.decode,
         device=asked.device.index if asked.device.type == "cuda" else None,
         columns=columns,
-        engine=ours.engine,
         seed=content.seed,
         rank=content.rank,
         world_size=content.world_size,
@@ -136,12 +131,12 @@ def _live(asked: Asked) -> tuple[LiveFeed, Own]:
 def _warn_of_idle(asked: Asked, feed: Ours) -> None:
     """Warn, once each, of arguments that have no effect on that feed."""
     ours, torchs, user = asked.ours, asked.torchs, _USER + 1
-    if feed.program.recipe.hw_decoder_load and (feed.engine_name != "dali" or feed.device is None):
-        warn_once("hw_decoder_load", "only a GPU has a JPEG engine, and only the dali engine uses it", user)
     if not feed.program.views:
-        for option in ("engine", "memory_format", "decode", "hw_decoder_load"):
-            if getattr(ours, option) is not None:
-                warn_once(option, "no column is an image", user)
+        for name in _set_in(ours.decode):
+            warn_once(f"Decode({name}=)", "no column is an image", user)
+    elif ours.decode.hardware and (feed.engine_name != "dali" or feed.device is None):
+        why = "only a GPU has a JPEG engine, and only the dali engine uses it"
+        warn_once("Decode(hardware=)", why, user)
     for name, why in _IDLE.items():
         if getattr(torchs, name):
             warn_once(name, why, user)
@@ -164,6 +159,13 @@ def _asked_for(asked: Asked, transform: Any) -> tuple[Any, Any, Own]:
             own += its  # by image column, as by view
             named[name] = replace(kind, transform=kept)
     return (named if isinstance(columns, Mapping) else list(named.values())), None, own
+
+
+def _set_in(decode: Decode) -> list[str]:
+    """The names of what is not left at its default, but `exif`, which nothing overlooks."""
+    default = Decode()
+    names = [each.name for each in fields(decode) if each.name != "exif"]
+    return [name for name in names if getattr(decode, name) != getattr(default, name)]
 
 
 def _wants_pil(dataset: Any, lowered: Lowered, collate: Any, transform: Any) -> bool:
@@ -203,6 +205,28 @@ def _source_for(name: object) -> str:
     return "For a folder of images use FileList.from_folder(root)"
 
 
+def _torch_has(asked: Asked, why: str) -> None:
+    """Raise ConfigError for what would change the data and torch's own loader, used because of `why`, does not do."""
+    collate = asked.torchs.collate_fn
+    if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
+        cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
+        whose = f"{type(collate).__name__} is for images that we decode"
+        refuse("collate_fn", f"{whose}, and not for this dataset, because {why}. {cure}")
+    without = {
+        "transform": "applies none; give it to the dataset",
+        "info": "has no such item; leave it out",
+        "columns": "knows none; use a source of dali_feed.external_sources",
+    }
+    if asked.ours.decode.exif is not None:
+        cure = "its dataset decodes; rotate images there, with PIL.ImageOps.exif_transpose in its transform"
+        msg = f"Decode(exif=...): torch's own DataLoader runs this dataset, because {why}, and {cure}"
+        raise ConfigError(msg)
+    for option, cure in without.items():
+        if getattr(asked.ours, option) is not None:
+            msg = f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}"
+            raise ConfigError(msg)
+
+
 def _by_torch(asked: Asked, why: str) -> TorchFeed:
     """Torch's own loader, because of `why`."""
     dataset = asked.dataset
@@ -214,34 +238,16 @@ def _by_torch(asked: Asked, why: str) -> TorchFeed:
             f" {_source_for(dataset)}"
         )
         raise ConfigError(msg)
-    if asked.fallback == "error":
-        msg = (
-            f"dataset: {name} cannot be read by our engines, because {why}, and fallback='error' refuses torch's own"
-            " DataLoader; use a source of dali_feed.external_sources"
-        )
-        raise ConfigError(msg)
-    collate = asked.torchs.collate_fn
-    if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
-        cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
-        whose = f"{type(collate).__name__} is for images that we decode"
-        refuse("collate_fn", f"{whose}, and not for this dataset, because {why}. {cure}")
-    without = {
-        "transform": "applies none; give it to the dataset",
-        "info": "has no such item; leave it out",
-        "columns": "knows none; use a source of dali_feed.external_sources",
-        "exif": "its dataset decodes; rotate images there, with PIL.ImageOps.exif_transpose in its transform",
-    }
-    for option, cure in without.items():
-        if getattr(asked.ours, option) is not None:
-            msg = f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}"
-            raise ConfigError(msg)
-    for option in ("memory_format", "engine", "bad", "tuning", "decode", "hw_decoder_load"):
-        if getattr(asked.ours, option) is not None:
+    _torch_has(asked, why)
+    for name in _set_in(asked.ours.decode):
+        warn_once(f"Decode({name}=)", "torch's own DataLoader runs this dataset", _USER)
+    for option, default in {"bad": BadRecords(), "tuning": Tuning()}.items():
+        if getattr(asked.ours, option) != default:
             warn_once(option, "torch's own DataLoader runs this dataset", _USER)
     warn(
         f"dataset: {name} cannot be read by our engines, because {why}; torch's own DataLoader runs it, in our order."
         " For speed, and for batches without bad records, use a source of dali_feed.external_sources",
-        UserWarning,
+        FallbackWarning,
         stacklevel=_USER - 1,
     )
     content, options = asked.content, dict(vars(asked.torchs))

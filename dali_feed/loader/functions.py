@@ -108,11 +108,6 @@ def leaves_pil(transform: Any) -> bool:
 
 def _split(transform: Any) -> tuple[Any, UserTransforms | None]:
     every = list(flatten(transform))
-    if len(every) > 1 and any(isinstance(one, Views) for one in every):
-        msg = (
-            "Views: must not be in a Compose with other transforms; found it in one. Give Views of complete transforms"
-        )
-        raise TransformError(msg)
     if every == [transform] and not is_theirs(transform):  # no Compose: its error is raised where it is lowered
         return transform, None
     at = _first_tensor(every)

@@ -49,36 +49,14 @@ def _pairs(samples: str) -> Callable[[Any], tuple[Sequence[Any], Sequence[Any]]]
     return split
 
 
-def _pets(dataset: Any) -> tuple[Sequence[Any], Sequence[Any]] | str:
-    names = {"category": "_labels", "binary-category": "_bin_labels"}
-    asked = list(dataset._target_types)
-    if len(asked) != 1 or asked[0] not in names:
-        return f"its target_types={asked} are not one label"
-    return dataset._images, getattr(dataset, names[asked[0]])
-
-
-def _caltech(folder: str, name: str) -> Callable[[Any], tuple[Sequence[Any], Sequence[Any]] | str]:
-    def found(dataset: Any) -> tuple[Sequence[Any], Sequence[Any]] | str:
-        if list(getattr(dataset, "target_type", ["category"])) != ["category"]:
-            return f"its target_type={dataset.target_type} is not one label"
-        root, each = Path(dataset.root, folder), zip(dataset.y, dataset.index, strict=True)
-        paths = [root / dataset.categories[y] / name.format(y=y + 1, index=index) for y, index in each]
-        return paths, dataset.y
-
-    return found
-
-
-Found = Callable[[Any], "tuple[Sequence[Any], Sequence[Any]] | str"]
+Found = Callable[[Any], tuple[Sequence[Any], Sequence[Any]]]
 _TORCHVISION: dict[str, tuple[str, Found]] = {  # by class: its module, and how the files are found
-    "Caltech101": ("caltech", _caltech("101_ObjectCategories", "image_{index:04d}.jpg")),
-    "Caltech256": ("caltech", _caltech("256_ObjectCategories", "{y:03d}_{index:04d}.jpg")),
     "DTD": ("dtd", _lists("_image_files", "_labels")),
     "FGVCAircraft": ("fgvc_aircraft", _lists("_image_files", "_labels")),
     "Flowers102": ("flowers102", _lists("_image_files", "_labels")),
     "Food101": ("food101", _lists("_image_files", "_labels")),
     "GTSRB": ("gtsrb", _pairs("_samples")),
     "Imagenette": ("imagenette", _pairs("_samples")),
-    "OxfordIIITPet": ("oxford_iiit_pet", _pets),
     "RenderedSST2": ("rendered_sst2", _pairs("_samples")),
     "SUN397": ("sun397", _lists("_image_files", "_labels")),
     "StanfordCars": ("stanford_cars", _pairs("_samples")),
@@ -124,17 +102,11 @@ def _torchvisions(dataset: Any, find: Found) -> Files | str:
     if type(both).__name__ not in ("NoneType", "StandardTransform"):
         return "its transforms= take image and label together"
     try:
-        found = find(dataset)
+        paths, targets = find(dataset)
     except (AttributeError, TypeError, ValueError) as error:  # another version of torchvision keeps them elsewhere
         return f"its files are not where torchvision keeps them ({error})"
-    if isinstance(found, str):
-        return found
-    paths, targets = found
-    if type(dataset).__name__ == "OxfordIIITPet":  # the one that asks both at once
-        transform, change = getattr(both, "transform", None), getattr(both, "target_transform", None)
-    else:
-        transform, change = dataset.transform, dataset.target_transform
-    return _checked(dataset, Files(paths, targets, getattr(dataset, "classes", None), transform, change))
+    classes = getattr(dataset, "classes", None)
+    return _checked(dataset, Files(paths, targets, classes, dataset.transform, dataset.target_transform))
 
 
 def _timms(dataset: Any) -> Files | str:

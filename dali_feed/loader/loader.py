@@ -11,7 +11,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import torch
 
@@ -27,7 +27,7 @@ from dali_feed.loader.changes import Unchanged
 from dali_feed.loader.choose import feed_for
 from dali_feed.loader.device import moved
 from dali_feed.loader.tensors import Info, Items
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.order import Shuffle
 from dali_feed.plan.sampler import has_dealt
 from dali_feed.records.source import Source
@@ -57,7 +57,7 @@ class DataLoader:
         dataset: a source; a stream, whose batches never end; torchvision's ImageFolder, DatasetFolder
             or ImageNet, a Subset or ConcatDataset of them, a list of paths or of (path, label) pairs: read as files,
             with the dataset's own transform; Hugging Face's Dataset with images: its table is read. Another one is run
-            by torch's own DataLoader, with a warning (see `fallback`).
+            by torch's own DataLoader, with a `FallbackWarning` that says why.
         batch_size: samples per batch on this rank. None, for a dataset, gives samples by torch's own DataLoader.
         shuffle: bool, or a `Shuffle` that says how far samples are mixed.
         sampler: indices in the order wanted, instead of shuffle; an iterable that ends, read again each epoch. One of
@@ -76,31 +76,18 @@ class DataLoader:
         prefetch_factor: batches in flight, if `tuning` does not set them.
         transform: torchvision transforms (v1 or v2), after them Lambda and functions of an image, which run on each
             finished image; or a DALI graph function (images, draws) -> images, where `draws` gives each sample its
-            random numbers. A list of torchvision transforms, or `Views`, makes several views of each image: `images` is
-            then a list, one tensor per view.
-        memory_format: torch.channels_last, or torch.contiguous_format; None is the latter, or a graph function's own.
-        decode: "reduced" lets the host engine decode a JPEG at 1/2, 1/4 or 1/8 where the first transform shrinks it
-            at least as much. Faster on large photographs; it changes pixels. "region" lets a GPU decode only the part
-            that a transform begins by cutting out, as the CPU does; pixels at its edges may differ.
-        hw_decoder_load: share of a batch's JPEGs, 0..1, that a GPU's JPEG engine decodes, where it has one. Its pixels
-            are not the CUDA decoder's, and which JPEGs go there depends on the batch: above 0 a run is not repeated bit
-            for bit.
-        exif: True turns images as their EXIF orientation says, before the first transform; False takes them as stored.
-            None: as the dataset itself does, so not for sources and ImageFolder, and for Hugging Face's datasets where
-            they decode (a table given as `ArrowRows` is a source). A torch.utils.data loader in our place, and a DALI
-            pipeline of your own, have decoders of their own: a ConfigError there.
+            random numbers. A list of torchvision transforms, or an object that gives a list, makes several views of
+            each image: `images` is then a list, one tensor per view.
+        columns: what a batch holds, name -> kind of `dali_feed.columns`: a batch is then a dict of them in that order;
+            a sequence of kinds makes it a tuple. None: images and the source's fields.
         device: None: the current CUDA device, or the CPU if there is none.
-        engine: None: dali on a GPU or for a DALI graph function, host on the CPU; or "dali", "host".
         seed: of order and augmentation, 0..2**64-1; None is 0.
         lanes: the largest world size this run may ever resume at; None for today's. docs/words.md explains them.
         rank, world_size: default torch.distributed, then RANK and WORLD_SIZE, then 0 of 1.
+        decode: how images are decoded, and which are too large: `Decode`.
         bad: what is done with records that cannot be used.
-        info: add an `Info` to each batch.
         tuning: threads, readers, prefetch, memory; never changes a batch.
-        fallback: "torch" runs a dataset that cannot be read as files by torch's own DataLoader, with torch's
-            arguments, our order and exact resume; "error" refuses it.
-        columns: what a batch holds, name -> kind of `dali_feed.columns`: a batch is then a dict of them in that order;
-            a sequence of kinds makes it a tuple. None: images and the source's fields.
+        info: add an `Info` to each batch.
 
     Raises:
         ConfigError: (a ValueError) for values that are not allowed, and for transforms that no engine can run.
@@ -128,25 +115,18 @@ class DataLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
         transform: object = None,
-        memory_format: torch.memory_format | None = None,
-        decode: Literal["exact", "reduced", "region"] = "exact",
-        hw_decoder_load: float = 0.0,
-        exif: bool | None = None,
+        columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
         device: torch.device | str | int | None = None,
-        engine: str | None = None,
         seed: int | None = None,
         lanes: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        bad: BadRecords | None = None,
+        decode: Decode = Decode(),
+        bad: BadRecords = BadRecords(),
+        tuning: Tuning = Tuning(),
         info: bool = False,
-        tuning: Tuning | None = None,
-        fallback: Literal["torch", "error"] = "torch",
-        columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
     ) -> None:
-        if fallback not in ("torch", "error"):
-            msg = f'fallback: must be "torch" or "error"; found {fallback!r}'
-            raise ConfigError(msg)
+        check_groups(decode=decode, bad=bad, tuning=tuning)
         torchs = TorchOptions(
             num_workers=num_workers,
             collate_fn=collate_fn,
@@ -193,7 +173,6 @@ class DataLoader:
             batch_size=batch_size,
             batches=own_batches,
             device=self.device,
-            fallback=fallback,
             content=Content(
                 shuffle=shuffle,
                 sampler=sampler,
@@ -205,11 +184,7 @@ class DataLoader:
             ),
             ours=OurOptions(
                 transform=transform,
-                memory_format=memory_format,
-                decode=None if decode == "exact" else decode,
-                hw_decoder_load=None if hw_decoder_load == 0 else hw_decoder_load,
-                exif=exif,
-                engine=engine,
+                decode=decode,
                 bad=bad,
                 info=info or None,
                 tuning=tuning,
@@ -327,16 +302,6 @@ class DataLoader:
     def stats(self) -> Stats:
         """Counts and waits since the start; says which stage is the slow one."""
         return self._feed.stats()
-
-    def replay(self, batches: int = 8) -> Iterator[Any]:
-        """The last batch of the loop, `batches` times again: this shows how fast the loop is if batches cost nothing.
-
-        It only measures: use it inside the loop or after it. The state, the order and the counts do not change, and
-        `stats().replay` has what was measured. The loop trains on that batch again, if it trains; a batch that it has
-        changed in place stays changed. ConfigError if the loop got no batch, or if the last one is no longer in memory:
-        no memory is kept for it.
-        """
-        return self._feed.replay(batches)
 
     def close(self) -> None:
         """Stop all threads and release engine and connections. Safe to call twice and in any state."""

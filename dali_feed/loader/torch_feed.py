@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader as TorchLoader
 
 from dali_feed.errors import ClosedError
 from dali_feed.feed.meter import Meter
-from dali_feed.feed.replay import replayed
 from dali_feed.feed.stages import Running
 from dali_feed.feed.stats import Stats
 from dali_feed.feed.summary import loop_stages
@@ -188,11 +187,6 @@ class TorchFeed(Dealt):
         running = Running("torch", on_gpu=False, prefetch=self._loader.prefetch_factor or 0, memory=0)
         who = "torch" if slow else "trainer"
         return replace(found, bottleneck=who, stages=loop_stages(self._meter), running=running, cpu=None)
-
-    def replay(self, batches: int = 8) -> Iterator[Any]:
-        """See `dali_feed.DataLoader.replay`."""
-        self._check_open()
-        return replayed(self._meter, batches)
 
     def close(self) -> None:
         """End the workers. Safe to call twice."""

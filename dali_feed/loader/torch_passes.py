@@ -82,7 +82,7 @@ class Passing:
             self._failed()
             raise
         came = time.perf_counter()
-        meter.steps.add(begun, came, None, epoch=self._at.epoch, batch=self._batch)
+        meter.steps.add(begun, came, None, first=not self._batch)
         meter.loop.came(came)
         self._batch += 1
         try:
@@ -96,7 +96,6 @@ class Passing:
         size = self._size(batch)
         meter.samples += size
         meter.loop.given(size)
-        meter.last.keep(batch)
         count = 0
         if self._left is not None:
             self._left -= 1

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dali_feed.errors import StateError
+from dali_feed.options import Decode
 from dali_feed.plan.order import Order
 from dali_feed.records.source import Snapshot
 
@@ -19,7 +20,6 @@ VERSION = 1
 _SHOWN = 8  # keys that a message names
 
 State = dict[str, Any]
-_UNSAID = {"hw_decoder_load": 0.0, "exif": False}  # values of a state that does not name them, as older ones do not
 
 
 def made_for(
@@ -30,10 +30,12 @@ def made_for(
     lanes: int,
     drop_last: bool,
     sampler: str | None,
-    hw_decoder_load: float = 0.0,
-    exif: bool = False,
+    decode: Decode | None = None,
 ) -> State:
-    """What a position and its pixels depend on; a state is refused where any of it differs."""
+    """What a position, its pixels and its bad records depend on; a state is refused where any of it differs.
+
+    `decode`: None where another loader makes the samples.
+    """
     made = {
         "source": snapshot.fingerprint,
         "seed": seed,
@@ -47,8 +49,7 @@ def made_for(
     if snapshot.mix is not None:
         made["mix"] = snapshot.mix.told()
         made["window"] = [part.window for part in order.parts]
-    pixels = {"hw_decoder_load": hw_decoder_load, "exif": exif}
-    return made | {name: value for name, value in pixels.items() if value != _UNSAID[name]}
+    return made if decode is None else made | decode.compared
 
 
 def _told(order: Order) -> int | list[Any]:
@@ -109,7 +110,7 @@ def compare(state: State, made: State, snapshot: Snapshot, lane_length: int) -> 
     found = state["made_for"]
     names = [*made, *(k for k in found if k not in made)]
     lines = [
-        f"{k}: the state has {found.get(k, _UNSAID.get(k))!r}, this loader {made.get(k, _UNSAID.get(k))!r}"
+        f"{k}: the state has {found.get(k)!r}, this loader {made.get(k)!r}"
         for k in names
         if found.get(k) != made.get(k)
     ]

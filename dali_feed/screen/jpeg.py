@@ -203,5 +203,5 @@ def overworked(view: memoryview, width: int, height: int, max_work: int) -> str 
         return None
     return (
         f"a JPEG of {width}x{height} in more than {most} scans is more work than the limit of {max_work} (pixels times"
-        " scans); see Tuning(max_work=...)"
+        " scans); see Decode(max_work=...)"
     )

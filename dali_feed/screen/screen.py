@@ -246,11 +246,11 @@ def _settle(found: Screened, payloads: Sequence[memoryview | None], max_pixels: 
         for row in np.flatnonzero(pixels > max_pixels).tolist():
             height, width = sizes[row].tolist()
             shown = f"{width}x{height} is {width * height} pixels"
-            reasons[row] = f"{shown}, more than the limit of {max_pixels}; see Tuning(max_pixels=...)"
+            reasons[row] = f"{shown}, more than the limit of {max_pixels}; see Decode(max_pixels=...)"
             sizes[row] = 0
     for row, header in works.items():
         shown = f"{header.format.upper()} of {header.width}x{header.height} is more work than the limit of {max_work}"
-        reasons.setdefault(row, f"{shown} (pixels times passes over them); see Tuning(max_work=...)")
+        reasons.setdefault(row, f"{shown} (pixels times passes over them); see Decode(max_work=...)")
         sizes[row] = 0
 
 

@@ -31,7 +31,7 @@ from dali_feed.testing.watched import Watched
 
 __all__ = ["assert_resumes_anywhere"]
 
-QUICK = Tuning(threads=1, readers=1, prefetch_next_epoch=False)  # what is read is counted
+QUICK = Tuning(threads=1, readers=1, next_epoch=False)  # what is read is counted
 
 
 def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed

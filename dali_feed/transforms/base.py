@@ -132,10 +132,6 @@ class Op:
         """Whether it begins by cutting out a part of the image, so that a decoder can decode that part alone."""
         return False
 
-    def smooths(self) -> bool:
-        """Whether it resizes with antialiasing, so that it may get an image that was decoded smaller."""
-        return False
-
     def host_rows(self, run: SizedDraws, n: int) -> None:
         """Put the parameters of op number n's steps into `run.arrays`, a row per sample; update `run.h` and `run.w`."""
 

@@ -17,7 +17,6 @@ __all__ = [
     "CANVAS",
     "ERASE",
     "FLIPS",
-    "REDUCE",
     "SIZE",
     "TURN",
     "WINDOW",
@@ -38,7 +37,6 @@ Key = NewType("Key", str)
 Arrays = Mapping[Key, NDArray[Any]]
 
 WINDOW = Key("window")  # that a decoder takes
-REDUCE = Key("reduce")  # by how much it may decode smaller
 SIZE = Key("size")  # of what comes out, where it is an image's own
 FLIPS = {"x": Key("flip_x"), "y": Key("flip_y")}  # of the finish step, as the two below
 ERASE = Key("erase")

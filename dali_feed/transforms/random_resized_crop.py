@@ -61,9 +61,6 @@ class RandomResizedCrop(Op):
     def begins_with_window(self) -> bool:
         return True
 
-    def smooths(self) -> bool:
-        return self.antialias and self.interpolation != "nearest-exact"
-
     def host_rows(self, run: SizedDraws, n: int) -> None:
         first = n * STREAMS_PER_OP
         run.arrays[run.crop_key(n)] = rows(*run.windows(self, first, run.h, run.w))

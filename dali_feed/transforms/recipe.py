@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dali_feed.transforms.base import Op
-from dali_feed.transforms.rules import Decoding, Layout
+from dali_feed.transforms.rules import Layout
 
 __all__ = ["Recipe"]
 
@@ -19,18 +19,14 @@ class Recipe:
     """Ops in the order in which they apply. The empty recipe gives uint8 pixels as decoded.
 
     layout   of the batch that comes out: "NCHW" (n, 3, height, width) or "NHWC" (n, height, width, 3)
-    decode   "reduced": a JPEG may be decoded at 1/2, 1/4 or 1/8 where the first op makes it smaller still;
-             "region": only the part that a first crop keeps is decoded, also where that may change its edges
-    hw_decoder_load
-             share of a batch's JPEGs that a GPU's JPEG engine decodes, 0..1. Its pixels are not those of the CUDA
+    hardware share of a batch's JPEGs that a GPU's JPEG engine decodes, 0..1. Its pixels are not those of the CUDA
              decoder, and which JPEGs go there depends on the batch: above 0 a sample's pixels do too
     exif     images are turned as their EXIF orientation says, before the first op
     """
 
     ops: tuple[Op, ...] = ()
     layout: Layout = "NCHW"
-    decode: Decoding = "exact"
-    hw_decoder_load: float = 0.0
+    hardware: float = 0.0
     exif: bool = False
 
     @property

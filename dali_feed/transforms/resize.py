@@ -61,9 +61,6 @@ class Resize(Op):
     def sizes_behind(self, h: Ints, w: Ints) -> tuple[Ints, Ints]:
         return resized(h, w, self.size, self.max_size)
 
-    def smooths(self) -> bool:
-        return self.antialias and self.interpolation != "nearest-exact"
-
     def host_rows(self, run: SizedDraws, n: int) -> None:
         run.h, run.w = resized(run.h, run.w, self.size, self.max_size)
         run.arrays[numbered("scale", n)] = rows(run.h, run.w)

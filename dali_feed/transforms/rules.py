@@ -8,7 +8,6 @@ from dali_feed.errors import TransformError
 
 __all__ = [
     "DType",
-    "Decoding",
     "Drawn",
     "Edges",
     "Fill",
@@ -29,7 +28,6 @@ Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
 Drawn = Literal["random"]  # bilinear or bicubic, at random for each sample
 DType = Literal["uint8", "float32", "float16", "bfloat16"]
 Layout = Literal["NCHW", "NHWC"]
-Decoding = Literal["exact", "reduced", "region"]
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 Edges = tuple[int, int, int, int]  # left, top, right, bottom
 Range = tuple[float, float]

@@ -129,7 +129,6 @@ _CPU = {
     "cores": _is("cores", "Cores that the process may use."),
     "busy": _is("busy_cores", "Cores that were busy on average while passes were under way."),
     "seconds": _grows("measured_seconds", "Time that passes were under way."),
-    "delayed": _grows("delayed_seconds", "Time that the training loop's thread waited for a processor."),
 }
 _CAUSE = {"seconds": _grows("seconds", "Time that the training loop waited because of this.")}
 _RUNNING = {

@@ -37,12 +37,3 @@ def test_the_lock_is_sampled_or_said_not_to_be(run: Run, toy: tuple[object, ...]
     if "NOT MEASURED" not in said:
         assert [row["threads"] for row in rows(tmp_path, "lock")] == ["1", "2"]
         assert all(float(row["lock us"]) > 0 for row in rows(tmp_path, "lock"))
-
-
-def test_reduction_is_measured_beside_exact(run: Run, tmp_path: Path) -> None:
-    """bench_reduction gives a row per transform with both times, what was reduced, and how far the pixels are off."""
-    run("bench_reduction.py", "--size", "1200x900", "--repeats", 1, "--draws", 1, "--results", tmp_path)
-    for row in rows(tmp_path, "reduction"):
-        assert float(row["ratio"]) > 0
-        assert sum(map(int, row["at 1, 1/2, 1/4, 1/8"].split())) == 7
-        assert float(row["mean"]) < 3

@@ -15,7 +15,6 @@ NAMES = (
     "lock",
     "memory",
     "open",
-    "reduction",
     "remote",
     "resume",
     "scaling",

@@ -88,13 +88,13 @@ def test_a_file_that_is_a_folder_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_a_transform_is_of_a_python_file(cli: Cli, shard: Path, tmp_path: Path) -> None:
-    """A file of another ending is not run, and show and tune say of one that fails which line it was."""
+    """A file of another ending is not run, and show says of one that fails which line it was."""
     (tmp_path / "t.txt").write_text("raise SystemExit")
     (tmp_path / "t.py").write_text("train = []\nraise SystemExit(3)")
-    for command in (("show", shard, "--out", tmp_path / "sheet.png"), ("tune", shard)):
-        assert_one_line(cli(*command, "--transform", f"{tmp_path / 't.txt'}:train"), "must be FILE.py:NAME; found")
-        told = "t.py must run without an error; found in line 2 SystemExit: 3"
-        assert_one_line(cli(*command, "--transform", f"{tmp_path / 't.py'}:train"), told)
+    command = ("show", shard, "--out", tmp_path / "sheet.png")
+    assert_one_line(cli(*command, "--transform", f"{tmp_path / 't.txt'}:train"), "must be FILE.py:NAME; found")
+    told = "t.py must run without an error; found in line 2 SystemExit: 3"
+    assert_one_line(cli(*command, "--transform", f"{tmp_path / 't.py'}:train"), told)
 
 
 def test_a_users_file_may_define_dataclasses(tmp_path: Path) -> None:

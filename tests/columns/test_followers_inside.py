@@ -17,7 +17,7 @@ from kit.torchvision_way import applied
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader
+from dali_feed import BadRecords, DataLoader, Decode
 from dali_feed.columns import Boxes, Image, Keypoints, Kind, Mask, Number
 from dali_feed.compiler.following import compile_following
 from dali_feed.compiler.host import compile_host
@@ -145,7 +145,14 @@ def test_what_follows_is_torchvisions_bit_for_bit(tmp_path: Path, name: str, eng
     source = pictured(tmp_path)
     size = 1 if name in ("pad", "resize to an edge, middle") else 4
     with DataLoader(
-        source, size, shuffle=True, columns=columns(transform), engine=engine, tuning=QUICK, seed=5, info=True
+        source,
+        size,
+        shuffle=True,
+        columns=columns(transform),
+        decode=Decode(engine=engine),
+        tuning=QUICK,
+        seed=5,
+        info=True,
     ) as loader:
         for batch, info in loader:
             numbers = batch["n"].tolist()
@@ -183,7 +190,9 @@ def test_what_cannot_follow_costs_its_slot(
     source = pictured(tmp_path, **{member: data})
     transform = v2.RandomResizedCrop(20)
     bad = BadRecords(limit=1)
-    with DataLoader(source, 4, columns=columns(transform), engine=engine, tuning=QUICK, bad=bad, info=True) as loader:
+    with DataLoader(
+        source, 4, columns=columns(transform), decode=Decode(engine=engine), tuning=QUICK, bad=bad, info=True
+    ) as loader:
         batches = list(loader)
         told = loader.stats().recent_bad
     numbers = [n for batch, _ in batches for n in batch["n"].tolist()]
@@ -200,7 +209,7 @@ def test_what_cannot_follow_costs_its_slot(
 def test_a_batch_that_was_halted_leaves_nothing_to_the_next(name: str) -> None:
     """A pass that is left while its batch is waited for: the next pass has its own masks, not those of that batch."""
     recipe = lower(v2.Compose([v2.Resize((20, 24)), v2.RandomHorizontalFlip(1.0)]))
-    inner_name, program = compiled(recipe, "NCHW", "exact", name, None)
+    inner_name, program = compiled(recipe, Decode(engine=name), None)
     followed = compile_following(recipe, boxes=False)
     inner = make_engine(inner_name, program, batch_size=2, device=None, tuning=QUICK)
     engine = FollowingEngine(inner, [(followed, {"mask": Mask("mask")})], QUICK)

@@ -16,9 +16,9 @@ from kit.images import QUICK, broken_png, encoded
 from kit.torchvision_way import applied
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Tuning
+from dali_feed import BadRecords, DataLoader, Decode, Tuning
 from dali_feed.columns import Image, Kind, Mask, Number
-from dali_feed.columns.further import Bounds, Encoded, FurtherImage
+from dali_feed.columns.further import Encoded, FurtherImage
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.pictures import Picture, PicturesProgram, seed_of_column
 from dali_feed.compiler.program import View
@@ -94,7 +94,7 @@ def test_each_image_is_torchvisions_on_its_draws(
     """With shared draws a pair is what torchvision makes of both with one set of numbers; else each has its own."""
     own = seed_of_column("right", 5)
     differ = 0
-    for batch, info in read(pairs(tmp_path), stereo(transform, draws), engine=engine, seed=5):
+    for batch, info in read(pairs(tmp_path), stereo(transform, draws), decode=Decode(engine=engine), seed=5):
         for slot, (n, sample) in enumerate(zip(batch["n"].tolist(), info.ids.tolist(), strict=True)):
             assert torch.equal(batch["left"][slot], theirs(transform, "left", n, sample, 5))
             assert torch.equal(batch["right"][slot], theirs(transform, "right", n, sample, own if draws is None else 5))
@@ -144,9 +144,14 @@ def test_draws_belong_to_the_name_of_a_column(tmp_path: Path) -> None:
 )
 def test_a_bad_image_costs_its_slot(tmp_path: Path, engine: str, side: str, data: bytes | None, reason: str) -> None:
     """Found when it is read, by its size or by a decoder: the next good record stands there, whole; no other moves."""
-    wanted, tuning = stereo(EXACT, mask=Mask("mask", of="right")), Tuning(threads=1, readers=1, max_pixels=10_000)
+    wanted, tuning = stereo(EXACT, mask=Mask("mask", of="right")), Tuning(threads=1, readers=1)
     with DataLoader(
-        pairs(tmp_path, **{side: data}), 4, columns=wanted, engine=engine, tuning=tuning, bad=BadRecords(limit=1)
+        pairs(tmp_path, **{side: data}),
+        4,
+        columns=wanted,
+        decode=Decode(engine=engine, max_pixels=10_000),
+        tuning=tuning,
+        bad=BadRecords(limit=1),
     ) as loader:
         batches = list(loader)
         told = loader.stats().recent_bad
@@ -177,7 +182,7 @@ class _Pair:
     """The engine of two images, and its batches of records."""
 
     def __init__(self, name: str, transform: Any) -> None:
-        made = [compiled(transform, "NCHW", "exact", name, None)[1] for _ in range(2)]
+        made = [compiled(transform, Decode(engine=name), None)[1] for _ in range(2)]
         views: list[View] = [program.views[0] for program in made]
         self.program = PicturesProgram([Picture(views[0]), Picture(views[1], draws="right")])
         self.inner = [make_engine(name, view, batch_size=2, device=None, tuning=QUICK) for view in views]
@@ -283,7 +288,7 @@ def test_images_come_in_every_form_that_one_does(tmp_path: Path) -> None:
         "right": Image("right", v2.Compose([v2.Grayscale(1), v2.CenterCrop(24)])),
         "whole": Image("right", floats),
     }
-    ((batch, _), *_) = read(source, wanted, memory_format=torch.channels_last, shuffle=False)
+    ((batch, _), *_) = read(source, wanted, decode=Decode(memory_format=torch.channels_last), shuffle=False)
     assert list(batch) == ["left", "n", "right", "whole"]
     assert [tuple(batch[name].shape) for name in ("left", "right", "whole")] == [(4, 3), (4, 1, 24, 24), (4, 3, 24, 24)]
     assert batch["whole"].is_contiguous(memory_format=torch.channels_last)
@@ -309,9 +314,8 @@ def test_images_come_in_every_form_that_one_does(tmp_path: Path) -> None:
             "columns: 'a': .*several views",
         ),
         ({"a": Image("left"), "b": Mask("mask", of="c")}, {}, ConfigError, "which must be there; found 'a'. Give of="),
-        ({"n": Number("cls")}, {"engine": "foo"}, ConfigError, "engine: must be one of 'dali', 'host', or None"),
-        ({"n": Number("cls")}, {"decode": "foo"}, ConfigError, 'decode: must be "exact", "reduced" or "region"'),
-        ({"n": Number("cls")}, {"hw_decoder_load": 2}, ConfigError, r"hw_decoder_load: must lie in 0\.\.1"),
+        ({"n": Number("cls")}, {"decode": "foo"}, ConfigError, "decode: must be a Decode"),
+        ({"n": Number("cls")}, {"decode": Decode(exif=True)}, ConfigError, "no column is an Image; found True"),
     ],
 )
 def test_what_cannot_be_is_told(
@@ -325,11 +329,11 @@ def test_what_cannot_be_is_told(
 def test_what_matters_to_images_alone_warns_once_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An argument that is right but cannot apply."""
     monkeypatch.setattr(torch_arguments, "_warned", set())
-    with pytest.warns(UserWarning, match=r"^engine .*no column is an image"):
-        DataLoader(pairs(tmp_path), 4, columns={"n": Number("cls")}, engine="host", tuning=QUICK)
+    with pytest.warns(UserWarning, match=r"^Decode\(engine=\) .*no column is an image"):
+        DataLoader(pairs(tmp_path), 4, columns={"n": Number("cls")}, decode=Decode(engine="host"), tuning=QUICK)
 
 
-@pytest.mark.parametrize("kind", [Mask("m"), FurtherImage("m", Bounds(100, 1000))])
+@pytest.mark.parametrize("kind", [Mask("m"), FurtherImage("m", Decode(max_pixels=100, max_work=1000))])
 def test_a_member_that_is_no_bytes_is_a_fault(kind: Kind) -> None:
     """A format may find a number or a text where an image was asked for."""
     faults: dict[int, str] = {}

@@ -10,11 +10,11 @@ import torch
 from kit.member_shards import shards
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader, Tuning
+from dali_feed import DataLoader, Decode, Tuning
 from dali_feed.columns import Bytes, Image
 from dali_feed.columns.follower import Follower
 
-TWO = Tuning(threads=2, readers=1, prefetch_next_epoch=False)  # calls are counted
+TWO = Tuning(threads=2, readers=1, next_epoch=False)  # calls are counted
 
 
 class TorchThreads(Follower):
@@ -41,7 +41,7 @@ def test_torchs_operations_have_one_thread_in_each_of_ours(tmp_path: Path) -> No
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        with DataLoader(shards(tmp_path), 6, columns=columns, engine="dali", tuning=TWO) as loader:
+        with DataLoader(shards(tmp_path), 6, columns=columns, decode=Decode(engine="dali"), tuning=TWO) as loader:
             for batch in loader:
                 assert batch["own"] == batch["follows"] == [1] * len(batch["own"])
         found = []

@@ -80,7 +80,7 @@ def test_a_dataset_of_hugging_faces_with_two_images(tmp_path: Path) -> None:
     gray = [{"bytes": encoded, "path": None} for encoded in map(_gray, range(COUNT))]
     dataset = dataset.add_column("gray", gray, feature=datasets.Image())
     part = torch.utils.data.Subset(dataset, list(range(1, COUNT)))
-    with DataLoader(part, 4, columns=COLUMNS | mask, tuning=QUICK, shuffle=True, fallback="error") as loader:
+    with DataLoader(part, 4, columns=COLUMNS | mask, tuning=QUICK, shuffle=True) as loader:
         assert isinstance(loader._feed, Feed)
         batches = list(loader)
     assert sorted(n for batch in batches for n in batch["label"].tolist()) == list(range(1, COUNT))

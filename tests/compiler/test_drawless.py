@@ -12,6 +12,7 @@ from torchvision.transforms import v2
 from dali_feed.compiler.drawless import Drawless, drawless
 from dali_feed.engines.compiling import compiled
 from dali_feed.errors import ConfigError
+from dali_feed.options import Decode
 
 FLOATS = (v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.5,), (0.2,)))
 RESIZED = (v2.Resize((20, 24)), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5))
@@ -23,7 +24,7 @@ GPU = pytest.mark.parametrize("engine", ["host", "dali"])
 
 def parts(engine: str, *ops: Any, device: int | None = 0) -> tuple[Drawless, Any]:
     """Of the program for a GPU, which is made without one."""
-    name, program = compiled(v2.Compose(ops), "NCHW", "exact", engine, device)
+    name, program = compiled(v2.Compose(ops), Decode(engine=engine), device)
     return drawless(name, program, device), program
 
 

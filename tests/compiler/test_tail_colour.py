@@ -129,7 +129,7 @@ def test_samples_take_their_own_order_and_nothing_where_it_was_not_picked() -> N
 def test_a_graph_on_the_cpu_refuses_a_program_of_a_gpu() -> None:
     """No colour is left out in silence where there is no kernel."""
     with pytest.raises(TypeError, match="does its own colour"):
-        build_graph(program_of(CROP, JITTER), gpu=False, tuning=Tuning())
+        build_graph(program_of(CROP, JITTER), gpu=False)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -14,7 +14,6 @@ from nvidia.dali import Pipeline, fn, types
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.engines.dali import graph as dali_graph
-from dali_feed.options import Tuning
 from dali_feed.transforms import colours
 from dali_feed.transforms.base import Op
 from dali_feed.transforms.color_jitter import ColorJitter
@@ -29,7 +28,7 @@ def operators(ops: Sequence[Op], *, gpu: bool) -> list[Any]:
     """The operators of a graph, found from its outputs backwards."""
     program = compile_recipe(Recipe(tuple(ops)), region_decode=False)
     with Pipeline(4, 2, None):
-        todo: list[Any] = dali_graph.build_graph(program, gpu=gpu, tuning=Tuning())
+        todo: list[Any] = dali_graph.build_graph(program, gpu=gpu)
     found: dict[int, Any] = {}
     while todo:
         node = todo.pop()

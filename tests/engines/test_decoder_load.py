@@ -15,16 +15,13 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.engines.compiling import compiled
-from dali_feed.engines.dali.graph import build_graph, decoder_tuning
+from dali_feed.engines.dali.graph import build_graph
 from dali_feed.engines.dali.read_pipeline import read_pipeline
-from dali_feed.engines.dali.regions import compile_regions, trouble
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
-from dali_feed.options import Tuning
+from dali_feed.options import Decode
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
 
 CROP = v2.RandomResizedCrop(24)
 
@@ -37,7 +34,7 @@ def given(program: Any) -> dict[str, Any]:
     """What the graph of a GPU gives to its one decoder."""
     pipe = Pipeline(batch_size=2, num_threads=1, device_id=None)
     with pipe:
-        pipe.set_outputs(*build_graph(program, gpu=True, tuning=Tuning()))
+        pipe.set_outputs(*build_graph(program, gpu=True))
     pipe._build_graph()
     (decoder,) = (op for op in pipe._ops if op._op.schema.HasArgument("hw_decoder_load"))
     options: dict[str, Any] = decoder._op._init_args
@@ -48,23 +45,8 @@ def given(program: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("load", [0.0, 0.65])
 def test_the_share_reaches_the_decoder(transform: Any, load: float) -> None:
     """One transform, several views, a graph function, a graph with torch behind it: 0 unless asked, not DALI's 0.65."""
-    options: dict[str, Any] = {"hw_decoder_load": load} if load else {}
-    _, program = compiled(transform, "NCHW", "exact", None, 0, **options)
+    _, program = compiled(transform, Decode(hardware=load), 0)
     assert given(program)["hw_decoder_load"] == load
-
-
-@pytest.mark.parametrize("wrong", [None, "a window is off"])
-@pytest.mark.filterwarnings('ignore:decode="region"')
-def test_the_share_reaches_the_decoder_of_windows(wrong: str | None) -> None:
-    """And that of whole images, which stands in where windows are wrong."""
-    for load in (0.0, 0.5):
-        recipe = Recipe((RandomResizedCrop((24, 24)),), decode="region", hw_decoder_load=load)
-        assert given(compile_regions(recipe, lambda: wrong))["hw_decoder_load"] == load
-
-
-def test_windows_are_tested_with_the_share() -> None:
-    """The decoder is asked, in its own process, with the options it will run with."""
-    assert trouble(None, Tuning(image_hint=(500, 600)), 0.5) is None
 
 
 def test_a_pipelines_decoder_has_its_users_share_or_none() -> None:
@@ -92,44 +74,34 @@ def feed(**options: Any) -> Feed:
 
 
 def test_a_state_notices_another_share() -> None:
-    """Both ways; equal shares go on, and a state from before there was the option is one of share 0."""
+    """Both ways; equal shares go on."""
     states = {}
     for load in (0.0, 0.5):
-        with feed(hw_decoder_load=load) as one:
+        with feed(decode=Decode(hardware=load)) as one:
             next(iter(one))
             states[load] = json.loads(json.dumps(one.state_dict()))
             one.load_state_dict(states[load])
-    assert "hw_decoder_load" not in states[0.0]["made_for"]
-    with feed() as none, pytest.raises(StateError, match=r"hw_decoder_load: the state has 0\.5, this loader 0\.0"):
+    with feed() as none, pytest.raises(StateError, match=r"hardware: the state has 0\.5, this loader 0\.0"):
         none.load_state_dict(states[0.5])
     with (
-        feed(hw_decoder_load=0.65) as some,
-        pytest.raises(StateError, match=r"hw_decoder_load: the state has 0\.0, this loader 0\.65"),
+        feed(decode=Decode(hardware=0.65)) as some,
+        pytest.raises(StateError, match=r"hardware: the state has 0\.0, this loader 0\.65"),
     ):
         some.load_state_dict(states[0.0])
 
 
 def test_the_description_says_the_share() -> None:
     """Where there is one."""
-    with feed(hw_decoder_load=0.5) as some, feed() as none:
-        assert some.describe().endswith("hw_decoder_load=0.5")
-        assert "hw_decoder_load" not in none.describe()
+    with feed(decode=Decode(hardware=0.5)) as some, feed() as none:
+        assert some.describe().endswith("hardware=0.5")
+        assert "hardware" not in none.describe()
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.5, float("nan"), True, "1", None])
 def test_shares_that_cannot_be(wrong: Any) -> None:
     """A ConfigError with what was found."""
-    with pytest.raises(ConfigError, match=r"^hw_decoder_load: must lie in 0\.\.1; found "):
-        feed(hw_decoder_load=wrong)
-
-
-def test_a_tuning_never_changes_pixels() -> None:
-    """The option was one of Tuning, and the error says where it is now."""
-    with pytest.raises(
-        ConfigError, match=r"Tuning\(hw_decoder_load=.*found 0\.5\. Give hw_decoder_load= to the loader"
-    ):
-        Tuning(hw_decoder_load=0.5)  # type: ignore[arg-type]
-    assert decoder_tuning(Tuning()) == {"hw_decoder_load": 0.0}
+    with pytest.raises(ConfigError, match=r"^Decode\(hardware=...\): must lie in 0\.\.1; found "):
+        feed(decode=Decode(hardware=wrong))
 
 
 @pytest.mark.parametrize("dataset", [ScriptedSource(labelled(8)), torch.utils.data.TensorDataset(torch.arange(8))])
@@ -137,7 +109,7 @@ def test_a_tuning_never_changes_pixels() -> None:
 def test_where_there_is_no_jpeg_engine_a_warning_says_so(monkeypatch: pytest.MonkeyPatch, dataset: Any) -> None:
     """On the CPU and behind torch's loader, once."""
     monkeypatch.setattr(torch_arguments, "_warned", set())
-    with pytest.warns(UserWarning, match="^hw_decoder_load has no effect here") as told:
-        DataLoader(dataset, 4, device="cpu", hw_decoder_load=0.5).close()
+    with pytest.warns(UserWarning, match=r"^Decode\(hardware=\) has no effect here") as told:
+        DataLoader(dataset, 4, device="cpu", decode=Decode(hardware=0.5)).close()
     assert {one.filename for one in told} == {__file__}
-    DataLoader(dataset, 4, device="cpu", hw_decoder_load=0.5).close()
+    DataLoader(dataset, 4, device="cpu", decode=Decode(hardware=0.5)).close()

@@ -20,13 +20,13 @@ from dali_feed.engines import choose
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.compiling import compiled
 from dali_feed.engines.dali.engine import twin_threads
-from dali_feed.engines.dali.graph import build_graph, decoder_tuning
+from dali_feed.engines.dali.graph import build_graph, decoder_options
 from dali_feed.engines.dali.read_pipeline import read_pipeline
 from dali_feed.engines.engine import Work
 from dali_feed.engines.gpu import devices
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.testing.scripted import ScriptedSource
 
 
@@ -78,7 +78,7 @@ def test_a_local_world_size_that_cannot_be(monkeypatch: pytest.MonkeyPatch, wron
 def test_an_engine_has_its_processs_part(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Of 12 CPUs and 4 processes, 3 threads; DALI has one more, which hands out work."""
     machine(monkeypatch, 12, "4")
-    _, program = compiled(v2.Resize((8, 8)), "NCHW", "exact", name, None)
+    _, program = compiled(v2.Resize((8, 8)), Decode(engine=name), None)
     engine: Any = make_engine(name, program, batch_size=4, device=None, tuning=Tuning())
     assert (engine._count if name == "host" else engine._main.num_threads - 1) == 3
     engine.close()
@@ -97,7 +97,7 @@ def test_a_bad_record_begins_a_small_twin(threads: int, least: int) -> None:
     def mine() -> Any:
         return fn.resize(fn.decoders.image(fn.external_source(name="image")), size=[8, 8])
 
-    for program in (compiled(v2.Resize((8, 8)), "NCHW", "exact", "dali", None)[1], read_pipeline(mine, ())):
+    for program in (compiled(v2.Resize((8, 8)), Decode(engine="dali"), None)[1], read_pipeline(mine, ())):
         engine: Any = make_engine("dali", program, batch_size=4, device=None, tuning=Tuning(threads=threads))
         sizes, ids = np.full((2, 2), 16), np.arange(2)
         payloads = engine.prepare([memoryview(jpeg(n)) for n in range(2)])
@@ -110,21 +110,19 @@ def test_a_bad_record_begins_a_small_twin(threads: int, least: int) -> None:
 
 
 def test_the_twins_decoder_takes_nothing_beforehand() -> None:
-    """Whatever `Tuning` says for the one that all batches go through; its pixels are made the same way."""
-    large = Tuning(image_hint=(4000, 6000), device_memory_padding=1 << 28, host_memory_padding=1 << 27)
+    """The one that all batches go through has DALI's defaults; the twin's pixels are made the same way."""
     nothing = {"hw_decoder_load": 0.5, "device_memory_padding": 0, "host_memory_padding": 0}
-    assert decoder_tuning(large, 0.5, spare=True) == nothing
-    program: Any = compiled(v2.RandomResizedCrop(8), "NCHW", "exact", None, 0, hw_decoder_load=0.5)[1]
+    assert decoder_options(0.5, spare=True) == nothing
+    program: Any = compiled(v2.RandomResizedCrop(8), Decode(hardware=0.5), 0)[1]
     given = []
     for spare in (False, True):
         pipe = Pipeline(batch_size=2, num_threads=1, device_id=None)
         with pipe:
-            pipe.set_outputs(*build_graph(program, gpu=True, tuning=large, spare=spare))
+            pipe.set_outputs(*build_graph(program, gpu=True, spare=spare))
         pipe._build_graph()
         given += [op._op._init_args for op in pipe._ops if op._op.schema.HasArgument("hw_decoder_load")]
     main, twin = given
-    assert (main["preallocate_height_hint"], main["device_memory_padding"]) == (4000, 1 << 28)
-    assert "preallocate_height_hint" not in twin
+    assert not {"device_memory_padding", "host_memory_padding"} & set(main)
     assert {name: twin[name] for name in nothing} == nothing
     for name in ("output_type", "adjust_orientation", "jpeg_fancy_upsampling", "hw_decoder_load"):
         assert main[name] == twin[name]
@@ -159,7 +157,7 @@ def test_the_thread_that_drives_an_engine_takes_its_device_first(monkeypatch: py
     monkeypatch.setattr(engine, "submit", submitted)
     items: list[Any] = labelled(12)
     items[5] = (broken_png(), 5)
-    with Feed(ScriptedSource(items), 4, engine=name, bad=BadRecords(limit=None), tuning=QUICK) as feed:
+    with Feed(ScriptedSource(items), 4, decode=Decode(engine=name), bad=BadRecords(limit=None), tuning=QUICK) as feed:
         for _ in range(2):
             list(feed)
     assert {thread for _, thread, _ in seen} == {"dali_feed-feed"}
@@ -171,7 +169,7 @@ _RANK_1 = """
 import sys, pynvml, torch
 from kit.images import broken_png, jpeg
 from torchvision.transforms import v2
-from dali_feed import BadRecords, DataLoader
+from dali_feed import BadRecords, DataLoader, Decode
 from dali_feed.testing.scripted import ScriptedSource
 
 def taken():
@@ -183,7 +181,7 @@ torch.cuda.set_device(1)  # as a rank does
 items = [(jpeg(n, 60, 80), n) for n in range(64)]
 items[9] = (broken_png(), 9)
 transform = v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
-with DataLoader(ScriptedSource(items), 8, transform=transform, device="cuda:1", engine=sys.argv[1],
+with DataLoader(ScriptedSource(items), 8, transform=transform, device="cuda:1", decode=Decode(engine=sys.argv[1]),
                 bad=BadRecords(limit=None)) as loader:
     assert all(images.device.index == 1 for images, _ in loader)
     torch.cuda.synchronize(1)

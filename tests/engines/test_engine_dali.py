@@ -19,9 +19,9 @@ from dali_feed.compiler.user_graph import compile_function
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.dali.culprits import refused
 from dali_feed.engines.dali.engine import DaliEngine
-from dali_feed.engines.dali.graph import decoder_tuning
+from dali_feed.engines.dali.graph import decoder_options
 from dali_feed.engines.engine import Work
-from dali_feed.errors import ConfigError, EngineError
+from dali_feed.errors import EngineError
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.lower import lower
@@ -197,21 +197,9 @@ def test_close_twice() -> None:
 
 
 def test_a_gpu_decoders_options_are_dalis_by_name() -> None:
-    """What is set for a mixed decoder reaches options that DALI's decoders have; the JPEG engine's share always."""
-    tuning = Tuning(image_hint=(720, 1280), device_memory_padding=1 << 26, host_memory_padding=0)
-    given = decoder_tuning(tuning, 0.5)
-    assert given["preallocate_height_hint"] == 720
-    assert len(given) == 5
+    """The JPEG engine's share always, and for the twin no memory ahead: options that DALI's decoders have."""
+    given = decoder_options(0.5, spare=True)
+    assert len(given) == 3
     for operator in ("decoders__Image", "decoders__ImageSlice"):
         assert set(given) <= set(GetSchema(operator).GetArgumentNames())
-    assert decoder_tuning(Tuning()) == {"hw_decoder_load": 0.0}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"image_hint": 500}, {"image_hint": (0, 5)}, {"device_memory_padding": -1}, {"host_memory_padding": 1.5}],
-)
-def test_decoder_options_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    """Each is a ConfigError that names it."""
-    with pytest.raises(ConfigError, match=rf"Tuning\({next(iter(wrong))}="):
-        Tuning(**wrong)
+    assert decoder_options() == {"hw_decoder_load": 0.0}

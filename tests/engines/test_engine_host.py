@@ -152,8 +152,6 @@ def test_which_engine_runs() -> None:
     assert choose_engine("host", 1, graph=False) == "host"
     with pytest.raises(ConfigError, match="found a DALI graph function"):
         choose_engine("host", None, graph=True)
-    with pytest.raises(ConfigError, match="'dali'.*'host'.*'daily'"):
-        choose_engine("daily", None, graph=False)
 
 
 def test_the_two_engines_agree() -> None:

@@ -25,7 +25,7 @@ from dali_feed.engines.choose import ENGINES, make_engine
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.errors import MissingPackageError
 from dali_feed.feed import Feed
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.screen import pillow
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
@@ -226,7 +226,7 @@ def fed(payloads: Sequence[bytes], engine: str) -> tuple[list[Any], Feed]:
         8,
         shuffle=False,
         transform=v2.Resize((16, 16)),
-        engine=engine,
+        decode=Decode(engine=engine),
         bad=BadRecords(limit=None),
         tuning=QUICK,
     )

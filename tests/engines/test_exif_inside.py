@@ -19,6 +19,7 @@ from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.turning import stored, turns
 from dali_feed.engines.host.decode import turned
 from dali_feed.feed import Feed
+from dali_feed.options import Decode
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.keys import WINDOW
 from dali_feed.transforms.lower import lower
@@ -50,7 +51,7 @@ def files(name: str) -> tuple[bytes, ...]:
 
 def feed(payloads: Any, transform: Any = None, size: int = 8, **options: Any) -> Feed:
     """The payloads in turn."""
-    options = {"exif": True, "seed": 3, "tuning": QUICK, **options}
+    options = {"decode": Decode(exif=True), "seed": 3, "tuning": QUICK, **options}
     return Feed(ScriptedSource(payloads), size, transform=transform, **options)
 
 
@@ -64,7 +65,7 @@ def batches(one: Feed) -> list[Any]:
 def test_a_crop_is_torchvisions_on_the_upright_image(name: str) -> None:
     """Bit for bit on the host engine, which decodes the window alone."""
     payloads = files(name)
-    (found,) = batches(feed(payloads, CROP, engine="host"))
+    (found,) = batches(feed(payloads, CROP, decode=Decode(engine="host", exif=True)))
     upright = [functional.pil_to_tensor(ImageOps.exif_transpose(Image.open(io.BytesIO(each)))) for each in payloads]
     sizes = np.array([image.shape[1:] for image in upright])
     ids = np.arange(8, dtype=np.int64)

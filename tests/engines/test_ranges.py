@@ -8,7 +8,7 @@ import pytest
 import torch
 from kit.images import QUICK, labelled
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.engines import ranges
 from dali_feed.testing.scripted import ScriptedSource
 
@@ -28,7 +28,9 @@ def test_stages_are_named_on_the_timeline_of_their_threads(monkeypatch: pytest.M
 
     monkeypatch.setattr(ranges, "_push", push)
     monkeypatch.setattr(ranges, "_pop", pop)
-    with DataLoader(ScriptedSource(labelled(16)), 4, device="cpu", engine="host", tuning=QUICK) as loader:
+    with DataLoader(
+        ScriptedSource(labelled(16)), 4, device="cpu", decode=Decode(engine="host"), tuning=QUICK
+    ) as loader:
         assert len(list(loader)) == 4
     found = {thread: set(names) for thread, names in opened.items()}
     assert found["dali_feed-read-"] == {"read"}

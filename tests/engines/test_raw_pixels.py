@@ -17,6 +17,7 @@ from torchvision.transforms import v2
 from dali_feed.engines.dali.fed import prepared
 from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.feed import Feed
+from dali_feed.options import Decode
 from dali_feed.screen import pillow
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.pillow import is_usual, pnm, raw_pixels
@@ -89,7 +90,9 @@ def test_the_dali_engine_reads_pixels_too(write: Any) -> None:
     files = [write(pixels(n, 24, 30)) for n in range(4)]
     (given,) = prepared([memoryview(files[0])])
     assert isinstance(given, TensorCPU)
-    with Feed(ScriptedSource(files), 4, transform=v2.CenterCrop(20), engine="dali", tuning=QUICK) as feed:
+    with Feed(
+        ScriptedSource(files), 4, transform=v2.CenterCrop(20), decode=Decode(engine="dali"), tuning=QUICK
+    ) as feed:
         (batch,) = feed
         for n, image in enumerate(np.asarray(batch.images)):
             assert np.array_equal(image.transpose(1, 2, 0), pixels(n, 24, 30)[2:22, 5:25])

@@ -20,7 +20,7 @@ from dali_feed.engines.host import engine as host
 from dali_feed.errors import ClosedError
 from dali_feed.feed import Feed
 from dali_feed.feed import run as epoch
-from dali_feed.options import Tuning
+from dali_feed.options import Decode, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import ScriptedSource
 
@@ -65,7 +65,7 @@ def _all_ended() -> None:
 
 def test_close_leaves_a_busy_decoder_to_its_call_and_to_no_other(kept: Kept) -> None:
     """It returns while the decoder is at work; that finishes the call it is in, begins no other, and all is let go."""
-    feed = Feed(ScriptedSource(labelled(64), extent=8), 8, engine="host", tuning=QUICK)
+    feed = Feed(ScriptedSource(labelled(64), extent=8), 8, decode=Decode(engine="host"), tuning=QUICK)
     batches = iter(feed)
     assert kept.begun.wait(LONG)
     feed.close()
@@ -93,7 +93,9 @@ def test_a_pass_after_one_that_a_decoder_keeps_is_whole(kept: Kept) -> None:
     log, handler = logging.getLogger("dali_feed"), Frees()
     log.addHandler(handler)
     try:
-        with Feed(ScriptedSource(items, extent=4), 4, shuffle=order, engine="host", tuning=tuning) as feed:
+        with Feed(
+            ScriptedSource(items, extent=4), 4, shuffle=order, decode=Decode(engine="host"), tuning=tuning
+        ) as feed:
             batches = iter(feed)
             assert kept.begun.wait(LONG)
             del batches
@@ -101,7 +103,7 @@ def test_a_pass_after_one_that_a_decoder_keeps_is_whole(kept: Kept) -> None:
     finally:
         log.removeHandler(handler)
     assert "engine: host is at scripted[0]@" in told[0]
-    with Feed(ScriptedSource(items, extent=4), 4, shuffle=order, engine="host", tuning=QUICK) as feed:
+    with Feed(ScriptedSource(items, extent=4), 4, shuffle=order, decode=Decode(engine="host"), tuning=QUICK) as feed:
         assert [seen(batch) for batch in feed] == again
     _all_ended()
 
@@ -112,7 +114,7 @@ def test_a_pass_left_among_slow_images_leaves_the_next_one_whole(engine: str, mo
     monkeypatch.setattr(epoch, "PATIENCE", 0.01)
     items: list[Any] = [(slow_jpeg(256, 200), n) for n in range(24)]
     source, tuning = ScriptedSource(items, extent=4), Tuning(threads=2, readers=1)
-    with Feed(source, 4, engine=engine, tuning=tuning) as feed:
+    with Feed(source, 4, decode=Decode(engine=engine), tuning=tuning) as feed:
         for _ in range(3):
             next(iter(feed))
             feed.set_epoch(0)

@@ -20,7 +20,7 @@ from dali_feed.engines.dali.pipeline import PipelineEngine, field_rows
 from dali_feed.engines.dali.read_pipeline import read_pipeline
 from dali_feed.engines.engine import Work
 from dali_feed.errors import ConfigError, DaliFeedError, TransformError
-from dali_feed.options import Tuning
+from dali_feed.options import Decode, Tuning
 
 
 def image(**options: Any) -> Any:
@@ -131,6 +131,7 @@ def test_a_pipelines_decoder_turns_as_its_user_says() -> None:
     """exif=True is not for it: its decoder has an argument of its own, which the error names."""
     program = read_pipeline(graph(image)(), ())
     with pytest.raises(
-        ConfigError, match="^exif: must be left out with a pipeline of your own, .*adjust_orientation=True"
+        ConfigError,
+        match=r"^Decode\(exif=...\): must be left out with a pipeline of your own, .*adjust_orientation=True",
     ):
-        compiled(program, "NCHW", "exact", None, None, exif=True)
+        compiled(program, Decode(exif=True), None)

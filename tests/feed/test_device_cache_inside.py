@@ -16,7 +16,7 @@ from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 FLOATS = (v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
 CUT = (v2.Resize(20), v2.CenterCrop(16))
 TRAIN = v2.Compose([*CUT, v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
-CACHE = Cache(device_memory="1MB")
+CACHE = Cache(device="1MB")
 
 
 def scripted(**options: Any) -> ScriptedSource:

@@ -26,7 +26,7 @@ from dali_feed.options import BadRecords, Cache, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, Item, ScriptedSource, Stall
 
-AHEAD = replace(QUICK, prefetch_next_epoch=True)
+AHEAD = replace(QUICK, next_epoch=True)
 FAULTS = (Corrupt(), Gap(), (broken_png(), 0), Abort())
 
 
@@ -226,7 +226,7 @@ def test_the_memory_holds_both_epochs() -> None:
         for _ in range(3):
             list(feed)
             ahead_of(feed)
-        assert 1 << 20 < feed._slabs.peak <= tuning.memory
+        assert 1 << 20 < feed._slabs.peak <= tuning.memory_bytes
 
 
 def test_a_sampler_is_asked_when_its_epoch_begins() -> None:
@@ -291,7 +291,7 @@ def test_what_hangs_ahead_holds_nothing_else() -> None:
 
 
 def test_nothing_is_held_between_epochs_where_that_is_chosen() -> None:
-    """Tuning(prefetch_next_epoch=False): after a pass no memory is held and no thread feeds."""
+    """Tuning(next_epoch=False): after a pass no memory is held and no thread feeds."""
     with Feed(ScriptedSource(labelled(12)), 4, tuning=QUICK) as feed:
         list(feed)
         assert feed._slabs.leased == 0

@@ -61,7 +61,7 @@ def _stage(name: str, threads: int, waited: float, worked: float) -> StageStats:
 class _Measured:
     """A run whose loop waits for one stage."""
 
-    batches, slab_peak, step_wait, replay = 100, 0, 9.0, None
+    batches, slab_peak, step_wait = 100, 0, 9.0
 
     def __init__(self, cause: str, stage: StageStats, cpu: CpuStats | None, running: Running) -> None:
         self.wait_causes = (WaitCause(cause, 9.0),)
@@ -85,7 +85,7 @@ DECODES = _stage("engine", 4, 0.1, 40.0)
             "Tuning(readers=3): readers are at work all the time",
         ),
         ("source", BUSY, CpuStats(4, 4.0, 10.0), HOST, "fewer decoder threads, or more cores"),
-        ("engine", DECODES, CpuStats(4, 4.0, 10.0), replace(HOST, engine="dali", on_gpu=True), "hw_decoder_load=..."),
+        ("engine", DECODES, CpuStats(4, 4.0, 10.0), replace(HOST, engine="dali", on_gpu=True), "Decode(hardware=...)"),
         ("engine", DECODES, CpuStats(4, 1.0, 10.0), HOST, "freeing the cores"),
     ],
 )

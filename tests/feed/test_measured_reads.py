@@ -78,7 +78,7 @@ def test_what_a_reader_measured_outlasts_it() -> None:
 def test_stats_show_what_reading_files_measures() -> None:
     """`stats().storage` is summed over readers, and the text has a line of it, past the columns too."""
     source = Measured(labelled(8), extent=2)
-    tuning = Tuning(threads=1, readers=2, prefetch_next_epoch=False)
+    tuning = Tuning(threads=1, readers=2, next_epoch=False)
     with Feed(source, 4, transform=v2.CenterCrop(8), tuning=tuning) as feed:
         assert feed.stats().storage == ()
         assert len(list(feed)) == 2

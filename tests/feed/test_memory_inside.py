@@ -46,7 +46,7 @@ def test_reads_ahead_keep_to_the_memory_by_what_was_read(lanes: int) -> None:
     with misled(448, 128 * KIB, 16 * MIB * lanes, **options) as feed:
         for _ in range(2):
             assert epoch(feed) == 448
-            assert feed.stats().slab_peak <= feed.tuning.memory
+            assert feed.stats().slab_peak <= feed.tuning.memory_bytes
     assert leased(feed) == 0
 
 
@@ -67,7 +67,7 @@ def test_a_read_that_does_not_fit_ends_before_it_is_whole() -> None:
         with pytest.raises(ConfigError, match=r"memory=1048576.* each read") as caught:
             list(feed)
         assert any("Read: 64 records from scripted[0]@0" in note for note in caught.value.__notes__)
-        assert feed.stats().slab_peak <= 2 * feed.tuning.memory  # of two readers
+        assert feed.stats().slab_peak <= 2 * feed.tuning.memory_bytes  # of two readers
         assert leased(feed) == 0
 
 

@@ -12,7 +12,7 @@ from kit.images import jpeg
 from nvidia.dali import fn, pipeline_def
 from torchvision.transforms import v2
 
-from dali_feed import Cache, DataLoader, Mixing, Tuning
+from dali_feed import Cache, DataLoader, Decode, Mixing, Tuning
 from dali_feed.dali import DALIClassificationIterator
 from dali_feed.engines.gpu.kept import KEPT
 from dali_feed.feed import Feed
@@ -24,8 +24,8 @@ COUNT, SIZE, CYCLES = 96, 8, 2_000_000_000  # about a second of an H100 or H200
 FLOATS = [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
 USUAL = v2.Compose([v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
 STILL = v2.Compose([v2.Resize((48, 48)), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
-KEEPS = Tuning(cache=Cache(device_memory="1GB"))
-KEEPS_PART = Tuning(cache=Cache(device_memory=COUNT * 48 * 48))  # a third
+KEEPS = Tuning(cache=Cache(device="1GB"))
+KEEPS_PART = Tuning(cache=Cache(device=COUNT * 48 * 48))  # a third
 BOTH = Mixing(0.4, 1.0, classes=COUNT, smoothing=0.1)
 
 
@@ -66,19 +66,19 @@ def second(made: DataLoader) -> DataLoader:
 
 
 CASES: dict[str, Callable[[], Any]] = {
-    "dali": lambda: loader(transform=USUAL, engine="dali"),
-    "host": lambda: loader(transform=USUAL, engine="host"),
-    "dali, mixed": lambda: loader(transform=USUAL, engine="dali", collate_fn=BOTH),
-    "host, mixed": lambda: loader(transform=USUAL, engine="host", collate_fn=BOTH),
+    "dali": lambda: loader(transform=USUAL, decode=Decode(engine="dali")),
+    "host": lambda: loader(transform=USUAL, decode=Decode(engine="host")),
+    "dali, mixed": lambda: loader(transform=USUAL, decode=Decode(engine="dali"), collate_fn=BOTH),
+    "host, mixed": lambda: loader(transform=USUAL, decode=Decode(engine="host"), collate_fn=BOTH),
     "pairs of labels": lambda: loader(transform=USUAL, collate_fn=Mixing(0.4)),
     "views": lambda: loader(transform=[USUAL, v2.Compose([v2.RandomResizedCrop(24), *FLOATS])]),
-    "channels last": lambda: loader(transform=USUAL, memory_format=torch.channels_last),
+    "channels last": lambda: loader(transform=USUAL, decode=Decode(memory_format=torch.channels_last)),
     "collated": lambda: loader(transform=USUAL, collate_fn=collated),
     "behind the graph": lambda: loader(
         transform=v2.Compose([v2.Resize((40, 40)), v2.RandomAdjustSharpness(2.0), *FLOATS])
     ),
-    "kept, dali": lambda: second(loader(transform=STILL, engine="dali", tuning=KEEPS)),
-    "kept, host": lambda: second(loader(transform=STILL, engine="host", tuning=KEEPS)),
+    "kept, dali": lambda: second(loader(transform=STILL, decode=Decode(engine="dali"), tuning=KEEPS)),
+    "kept, host": lambda: second(loader(transform=STILL, decode=Decode(engine="host"), tuning=KEEPS)),
     "kept in part": lambda: second(loader(transform=STILL, tuning=KEEPS_PART)),
     "own graph": lambda: loader(transform=on_gpu),
     "own graph, mixed": lambda: loader(transform=on_gpu, collate_fn=BOTH),

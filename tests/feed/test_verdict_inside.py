@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_feed.feed.overlaps import CAUSES
-from dali_feed.feed.stages import CpuStats, ReplayStats, Running, StageStats, WaitCause
+from dali_feed.feed.stages import CpuStats, Running, StageStats, WaitCause
 from dali_feed.feed.verdict import verdict
 
 EVERY = (*dict.fromkeys(CAUSES.values()), "garbage", "first batch", "torch", "unknown")
@@ -25,7 +25,6 @@ class Numbers:
     stages: tuple[StageStats, ...]
     cpu: CpuStats | None
     running: Running | None
-    replay: ReplayStats | None = None
 
 
 def _stage(name: str, threads: int = 1, waited: float = 0.0, worked: float = 1.0, blocked: float = 0.0) -> StageStats:
@@ -54,7 +53,6 @@ def _numbers(draw: st.DrawFn) -> Numbers:
         stages=stages,
         cpu=draw(st.none() | st.builds(CpuStats, st.just(cores), st.floats(0, 128), _SECONDS)),
         running=draw(st.none() | _RUNNING),
-        replay=draw(st.none() | st.builds(ReplayStats, st.integers(0, 9), st.integers(0, 99), _SECONDS)),
     )
 
 

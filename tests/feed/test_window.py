@@ -12,7 +12,7 @@ from dali_feed.feed.measured import Measured
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.usable import looker
 from dali_feed.feed.window import Empty, Window
-from dali_feed.options import Tuning
+from dali_feed.options import Decode
 from dali_feed.plan.order import WindowPlan
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Extents
@@ -31,7 +31,7 @@ def test_slots_are_there_up_to_the_first_read_that_is_not() -> None:
         plan,
         0,
         sizes=Measured(200, 1000, 1 << 30),  # four records to a read
-        look=looker(NoImage(), Tuning()),
+        look=looker(NoImage(), Decode()),
         pool=pool,
         where=str,
         proof=Proof(),

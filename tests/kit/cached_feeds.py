@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 from dali_feed import Cache
 from dali_feed.feed import Feed
-from dali_feed.options import BadRecords
+from dali_feed.options import BadRecords, Decode
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 
@@ -45,4 +45,4 @@ def epochs(made: Feed) -> list[Seen]:
 def without(*, exif: bool = False, runs: bool = False) -> list[Seen]:
     """The same without a cache."""
     shuffle = Shuffle(extent=4, window=2) if runs else True
-    return epochs(feed(scripted(random_access=not runs), None, exif=exif, shuffle=shuffle))
+    return epochs(feed(scripted(random_access=not runs), None, decode=Decode(exif=exif), shuffle=shuffle))

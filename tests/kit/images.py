@@ -33,7 +33,7 @@ __all__ = [
     "truncated_jpeg",
 ]
 
-QUICK = Tuning(threads=1, readers=1, prefetch_next_epoch=False)  # a pass that is over has read what it needs, no more
+QUICK = Tuning(threads=1, readers=1, next_epoch=False)  # a pass that is over has read what it needs, no more
 Seen = tuple[list[int], list[int], list[bool], bytes]
 
 

@@ -11,7 +11,7 @@ from kit.images import QUICK, jpeg
 
 from dali_feed.external_sources import DeadLetterFolder
 from dali_feed.feed import Feed
-from dali_feed.options import BadRecords
+from dali_feed.options import BadRecords, Decode
 from dali_feed.testing.scripted import Corrupt, Item, ScriptedSource
 
 __all__ = ["EVERY", "feed_into"]
@@ -23,7 +23,7 @@ def feed_into(folder: Path) -> Feed:
     """300 records in their own order, in batches of 6."""
     items: list[Item] = [Corrupt() if n % EVERY == 1 else (jpeg(n % 16), n) for n in range(300)]
     bad = BadRecords(limit=Fraction(1), dead_letter=DeadLetterFolder(folder))
-    return Feed(ScriptedSource(items, extent=12), 6, engine="host", tuning=QUICK, bad=bad)
+    return Feed(ScriptedSource(items, extent=12), 6, decode=Decode(engine="host"), tuning=QUICK, bad=bad)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from torchvision.transforms import v2
 
 from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.feed import Feed
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 from dali_feed.testing import ScriptedSource
@@ -94,7 +94,12 @@ def on_dali(some: dict[str, bytes], pixels: dict[str, NDArray[np.uint8]], progre
             print(f"dali: {names}", file=progress, flush=True)
             payloads = [*(some[name] for name in names), good]
             source = ScriptedSource([(payload, n) for n, payload in enumerate(payloads)], extent=len(payloads))
-            how: Any = {"transform": v2.Resize(size), "engine": "dali", "bad": BadRecords(limit=None), "shuffle": False}
+            how: Any = {
+                "transform": v2.Resize(size),
+                "decode": Decode(engine="dali"),
+                "bad": BadRecords(limit=None),
+                "shuffle": False,
+            }
             with Feed(source, len(payloads), tuning=Tuning(threads=2, readers=1), **how) as feed:
                 (batch,) = list(feed)
                 reasons = {int(where.rpartition("@")[2]): why for where, why in feed.stats().recent_bad}

@@ -10,7 +10,7 @@ from kit.kinds_bench import kinds
 from numpy.typing import NDArray
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords
+from dali_feed import BadRecords, Decode
 from dali_feed.external_sources import DeadLetterFolder
 from dali_feed.feed import Feed
 from dali_feed.testing import ScriptedSource
@@ -39,6 +39,6 @@ def quarantined(payloads: Sequence[bytes], engine: str, letters: DeadLetterFolde
     source = ScriptedSource([(payload, n) for n, payload in enumerate(payloads)], extent=4)
     bad = BadRecords(limit=None, dead_letter=letters)
     resize: Any = v2.Resize((8, 8))
-    with Feed(source, 4, shuffle=False, transform=resize, engine=engine, bad=bad, tuning=QUICK) as feed:
+    with Feed(source, 4, shuffle=False, transform=resize, decode=Decode(engine=engine), bad=bad, tuning=QUICK) as feed:
         list(feed)
         return dict(feed.stats().recent_bad)

@@ -6,19 +6,24 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from kit.images import jpeg, png
+from kit.inside import running
 from torch.utils.data import (
     ConcatDataset,
     Subset,
+    default_collate,
 )
+from torch.utils.data import DataLoader as TorchLoader
 from torchvision import transforms as v1
 from torchvision.datasets import DatasetFolder, ImageFolder
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.errors import ConfigError
+from dali_feed.errors import FallbackWarning
+from dali_feed.feed import Feed
 from dali_feed.loader.datasets import Lowered, lower_dataset
 
 TRANSFORM = v2.Compose([v2.ToImage(), v2.Resize((12, 10)), v2.ToDtype(torch.float32, scale=True)])
@@ -33,6 +38,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(png(n, 20 + n, 30) if n % 4 == 3 else jpeg(n, 20 + n, 30))
     return folder
+
+
+def tensors(root: Path, **options: Any) -> ImageFolder:
+    """An ImageFolder that torch's loader can batch, decoded as tensors, so that pixels can be compared bit for bit."""
+    return ImageFolder(str(root), TRANSFORM, **options)
 
 
 class Own(ImageFolder):  # type: ignore[misc]
@@ -55,12 +65,12 @@ class Own(ImageFolder):  # type: ignore[misc]
     ],
 )
 def test_what_is_not_certain_to_be_the_same_is_not_taken(root: Path, make: Any, why: str) -> None:
-    """It has a reason instead, and fallback='error' refuses it with that reason."""
+    """It has a reason instead, which the warning says."""
     found = lower_dataset(make(str(root)))
     assert isinstance(found, str)
     assert re.search(why, found)
-    with pytest.raises(ConfigError, match=f"^dataset: .*{why}.*fallback='error'"):
-        DataLoader(make(str(root)), device="cpu", fallback="error")
+    with pytest.warns(FallbackWarning, match=f"^dataset: .*{why}"):
+        DataLoader(make(str(root)), device="cpu")
 
 
 def test_a_dataset_folder_is_taken_with_torchvisions_loader(root: Path) -> None:
@@ -70,6 +80,37 @@ def test_a_dataset_folder_is_taken_with_torchvisions_loader(root: Path) -> None:
     found = lower_dataset(DatasetFolder(str(root), pil_loader, extensions=(".jpg",)))
     assert isinstance(found, Lowered)
     assert len(found.source.snapshot()) == len(list(root.glob("*/*.jpg")))
+
+
+def fast_collate(samples: list[Any]) -> Any:
+    """As apex's: of PIL images, whose size is a pair, in whole levels."""
+    images, targets = [image for image, _ in samples], torch.tensor([target for _, target in samples])
+    width, height = images[0].size[0], images[0].size[1]
+    batch = torch.zeros((len(images), 3, height, width), dtype=torch.uint8)
+    for n, image in enumerate(images):
+        batch[n] += torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
+    return batch, targets
+
+
+@pytest.mark.parametrize("crop", [v2.CenterCrop(16), v1.Compose([v1.CenterCrop(16), v1.RandomHorizontalFlip(0.0)])])
+def test_a_collate_fn_that_wants_pil_images_is_given_them(root: Path, crop: Any) -> None:
+    """By torch's own loader, with the reason in its warning; with a transform that makes tensors by ours."""
+    data = ImageFolder(str(root), crop)
+    with pytest.warns(
+        UserWarning,
+        match="ImageFolder .*, because its transform gives PIL images, and its collate_fn takes them; torch's own",
+    ):
+        loader = DataLoader(data, 4, device="cpu", collate_fn=fast_collate)
+    with loader:
+        for (a, x), (b, y) in zip(loader, TorchLoader(data, 4, collate_fn=fast_collate), strict=True):
+            assert torch.equal(a, b)
+            assert torch.equal(x, y)
+    with pytest.warns(FallbackWarning, match="gives PIL images, and its collate_fn takes them"):
+        DataLoader(data, 4, device="cpu", collate_fn=fast_collate)
+    with DataLoader(data, 4, device="cpu", collate_fn=default_collate) as ours:
+        assert isinstance(running(ours), Feed)
+    with DataLoader(tensors(root), 4, device="cpu", collate_fn=default_collate) as ours:
+        assert isinstance(running(ours), Feed)
 
 
 def test_parts_are_compared_by_what_their_transforms_do(root: Path) -> None:

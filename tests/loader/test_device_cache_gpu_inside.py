@@ -11,7 +11,7 @@ from kit.images import broken_png, jpeg, png
 from kit.inside import running
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, Cache, DataLoader, Tuning
+from dali_feed import BadRecords, Cache, DataLoader, Decode, Tuning
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 
@@ -42,7 +42,13 @@ def loader(engine: str, transform: Any, cache: Cache | None, **options: Any) -> 
     """A loader that shuffles."""
     chosen: dict[str, Any] = {"shuffle": True, "seed": 3, "info": True, "bad": BadRecords(limit=None)} | options
     return DataLoader(
-        source(), 16, transform=transform, device="cuda", engine=engine, tuning=Tuning(cache=cache), **chosen
+        source(),
+        16,
+        transform=transform,
+        device="cuda",
+        decode=Decode(engine=engine),
+        tuning=Tuning(cache=cache),
+        **chosen,
     )
 
 
@@ -54,7 +60,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 def test_a_loader_that_is_closed_holds_no_memory(engine: str) -> None:
     """Of what was kept nothing stays, whoever still holds the loader."""
-    made = loader(engine, TRANSFORMS["evaluation"], Cache(device_memory="1GB"))
+    made = loader(engine, TRANSFORMS["evaluation"], Cache(device="1GB"))
     with made:
         for _ in made:
             pass

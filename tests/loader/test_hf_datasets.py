@@ -18,8 +18,8 @@ from torch.utils.data import Subset, random_split
 from torchvision.io import decode_image
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
-from dali_feed.errors import ConfigError
+from dali_feed import DataLoader, Decode
+from dali_feed.errors import ConfigError, FallbackWarning
 from dali_feed.external_sources import ArrowRows
 from dali_feed.feed import Feed
 from dali_feed.loader.datasets import Lowered, lower_dataset
@@ -236,13 +236,13 @@ REASONS: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize("case", REASONS)
 def test_what_is_not_certain_to_be_the_same_is_not_taken(case: str) -> None:
-    """It has a reason instead, with the cure; and fallback='error' refuses it with that reason."""
+    """It has a reason instead, with the cure; which the warning says."""
     make, why = REASONS[case]
     found = lower_dataset(make())
     assert isinstance(found, str)
     assert re.search(why, found)
-    with pytest.raises(ConfigError, match=f"^dataset: .*{why}.*fallback='error'"):
-        DataLoader(make(), device="cpu", fallback="error")
+    with pytest.warns(FallbackWarning, match=f"^dataset: .*{why}"):
+        DataLoader(make(), device="cpu")
 
 
 def test_images_are_turned_as_datasets_turns_them() -> None:
@@ -258,9 +258,14 @@ def test_pixels_as_they_are_stored() -> None:
     data = rotated()
     stored = data.cast_column("image", datasets.Image(decode=False))
     same(ours(stored), torchs(stored))
-    same(ours(data, exif=False), torchs(stored))
+    same(ours(data, decode=Decode(exif=False)), torchs(stored))
     table = ArrowRows(data.data.table, "image")
-    asked: list[tuple[Any, dict[str, Any]]] = [(data, {}), (stored, {"exif": True}), (stored, {}), (table, {})]
+    asked: list[tuple[Any, dict[str, Any]]] = [
+        (data, {}),
+        (stored, {"decode": Decode(exif=True)}),
+        (stored, {}),
+        (table, {}),
+    ]
     upright, also, first, second = (torch.cat([b["image"] for b in ours(one, **how)]) for one, how in asked)
     assert torch.equal(upright, also)
     assert torch.equal(first, second)
@@ -283,8 +288,10 @@ def test_a_dataset_with_a_function_is_run_by_torch() -> None:
         DataLoader(data, 4, device="cpu")
     with pytest.raises(ConfigError, match="^transform: .*because it has a Python function"):
         DataLoader(data, 4, device="cpu", transform=TRANSFORM)
-    with pytest.raises(ConfigError, match=r"^exif: torch's own DataLoader .*exif_transpose in its transform"):
-        DataLoader(data, 4, device="cpu", exif=False)
+    with pytest.raises(
+        ConfigError, match=r"^Decode\(exif=...\): torch's own DataLoader .*exif_transpose in its transform"
+    ):
+        DataLoader(data, 4, device="cpu", decode=Decode(exif=False))
 
 
 @pytest.mark.filterwarnings("ignore:dataset. .*torch's own DataLoader runs it:UserWarning")

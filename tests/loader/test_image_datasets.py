@@ -21,7 +21,7 @@ from torchvision import datasets
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.errors import ConfigError
+from dali_feed.errors import FallbackWarning
 from dali_feed.loader.datasets import Lowered, lower_dataset
 
 COUNT = 7
@@ -40,15 +40,6 @@ def text(path: Path, lines: list[str]) -> None:
     """A file of lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines))
-
-
-def pets(root: Path) -> None:
-    """Two breeds."""
-    base, breeds = root / "oxford-iiit-pet", ["Abyssinian", "yorkshire_terrier"]
-    names = [f"{breeds[n % 2]}_{n}" for n in range(COUNT)]
-    for n, name in enumerate(names):
-        put(base / "images" / f"{name}.jpg", n)
-    text(base / "annotations" / "trainval.txt", [f"{name} {1 + n % 2} {1 + n % 2} 1" for n, name in enumerate(names)])
 
 
 def flowers(root: Path) -> None:
@@ -115,19 +106,6 @@ def sun(root: Path) -> None:
     text(root / "SUN397" / "ClassName.txt", ["/a/abbey", "/a/alley"])
 
 
-def caltech(folder: str, name: str, extra: str | None = None) -> Callable[[Path], None]:
-    """Class folders of counted files."""
-
-    def make(root: Path) -> None:
-        for n in range(6):
-            put(root / folder / ["ant", "bass"][n % 2] / name.format(y=1 + n % 2, index=1 + n // 2), n)
-        if extra:
-            put(root / folder / extra / "image_0001.jpg", 0)
-        (root / Path(folder).parent / "Annotations").mkdir(exist_ok=True)
-
-    return make
-
-
 def reviews(root: Path) -> None:
     """Rendered texts."""
     for n in range(COUNT):
@@ -141,7 +119,6 @@ def imagenette(root: Path) -> None:
 
 
 MADE: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
-    "OxfordIIITPet": (pets, {}),
     "Flowers102": (flowers, {}),
     "Food101": (food, {}),
     "FGVCAircraft": (aircraft, {}),
@@ -150,8 +127,6 @@ MADE: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "EuroSAT": (folders("eurosat", "2750"), {}),
     "Country211": (folders("country211", "train"), {}),
     "SUN397": (sun, {}),
-    "Caltech101": (caltech("caltech101/101_ObjectCategories", "image_{index:04d}.jpg", "BACKGROUND_Google"), {}),
-    "Caltech256": (caltech("caltech256/256_ObjectCategories", "{y:03d}_{index:04d}.jpg"), {}),
     "RenderedSST2": (reviews, {}),
     "Imagenette": (imagenette, {"size": "160px"}),
 }
@@ -168,7 +143,7 @@ def torchvisions(name: str, root: Path, monkeypatch: pytest.MonkeyPatch, **optio
 def same(dataset: Any, *, level: float = 1e-6) -> None:
     """Both loaders' batches over it."""
     theirs = TorchLoader(dataset, 3)
-    with DataLoader(dataset, 3, device="cpu", fallback="error", tuning=QUICK) as ours:
+    with DataLoader(dataset, 3, device="cpu", tuning=QUICK) as ours:
         assert len(ours) == len(theirs)
         for (a, la), (b, lb) in zip(ours, theirs, strict=True):
             assert la.tolist() == lb.tolist()
@@ -217,10 +192,7 @@ class Cropped(datasets.Food101):  # type: ignore[misc]
 
 
 def test_what_is_not_certain_to_be_the_same_goes_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several targets, another loader, a subclass, fields that were changed: each with its reason."""
-    pet = {"target_types": ["category", "binary-category"]}
-    several = torchvisions("OxfordIIITPet", tmp_path / "pets", monkeypatch, **pet)
-    assert "target_types=['category', 'binary-category'] are not one label" in str(lower_dataset(several))
+    """Another loader, a subclass, fields that were changed: each with its reason."""
     plain = torchvisions("Food101", tmp_path / "food", monkeypatch)
     plain.loader = lambda path: path
     assert "its loader='<lambda>' is not torchvision's own" in str(lower_dataset(plain))
@@ -230,20 +202,8 @@ def test_what_is_not_certain_to_be_the_same_goes_to_torch(tmp_path: Path, monkey
     assert "it does not have as many files and labels as samples" in str(lower_dataset(short))
     moved = datasets.Food101(str(tmp_path / "food"))
     del moved._image_files
-    with pytest.raises(ConfigError, match="its files are not where torchvision keeps them"):
-        DataLoader(moved, device="cpu", fallback="error")
-
-
-def test_images_that_are_not_rgb_go_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Caltech101 hands gray images on as gray, of one channel, which three are not."""
-    dataset = torchvisions("Caltech101", tmp_path, monkeypatch)
-    put(tmp_path / "caltech101" / "101_ObjectCategories" / "ant" / "image_0001.jpg", 3, "L")
-    assert "its sample 0 is (L, 0), but its fields say (RGB, 0)" in str(lower_dataset(dataset))
-
-
-def test_binary_labels_of_pets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other label."""
-    same(torchvisions("OxfordIIITPet", tmp_path, monkeypatch, target_types="binary-category", transform=TRANSFORM))
+    with pytest.raises(FallbackWarning, match="its files are not where torchvision keeps them"):
+        DataLoader(moved, device="cpu")
 
 
 @OPEN

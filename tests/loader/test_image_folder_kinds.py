@@ -21,7 +21,7 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader
+from dali_feed import BadRecords, DataLoader, Decode
 from dali_feed.cli.survey import verify
 from dali_feed.dali import DALIClassificationIterator
 from dali_feed.engines.choose import ENGINES
@@ -73,7 +73,7 @@ def test_a_folder_has_imagefolders_pixels(engine: str, tmp_path: Path) -> None:
     assert len(folder) == len(files()) > 50
     same = [n for n in range(len(folder)) if np.asarray(folder.loader(folder.samples[n][0])).shape == (7, 12, 3)]
     want = torch.stack([folder[n][0] for n in same])
-    loader = DataLoader(folder, 16, engine=engine, device="cpu", tuning=QUICK, bad=BadRecords(limit=0))
+    loader = DataLoader(folder, 16, decode=Decode(engine=engine), device="cpu", tuning=QUICK, bad=BadRecords(limit=0))
     found = torch.cat([images for images, _ in loader])
     assert torch.equal(found[same], want)
     turned = sorted(set(range(len(folder))) - set(same))  # made smaller, by a kernel that is each engine's own
@@ -91,7 +91,9 @@ def test_a_gpu_gives_the_same_pixels(tmp_path: Path) -> None:
     folder = ImageFolder(str(tmp_path), transform=v2.Compose([v2.ToImage(), v2.CenterCrop(7)]))
     found = []
     for engine, device in (("host", "cpu"), ("dali", "cuda:0")):
-        with DataLoader(folder, 16, engine=engine, device=device, tuning=QUICK, bad=BadRecords(limit=0)) as loader:
+        with DataLoader(
+            folder, 16, decode=Decode(engine=engine), device=device, tuning=QUICK, bad=BadRecords(limit=0)
+        ) as loader:
             found.append(torch.cat([images.cpu() for images, _ in loader]))
     assert torch.equal(*found)
 

@@ -11,7 +11,7 @@ from kit.images import QUICK, labelled
 from numpy.typing import NDArray
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader, Mixing, Shuffle
+from dali_feed import DataLoader, Decode, Mixing, Shuffle
 from dali_feed.engines.gpu.uploads import Uploaded, size_of
 from dali_feed.kernels.finish import Mix, mixed_values
 from dali_feed.testing.scripted import ScriptedSource
@@ -41,8 +41,11 @@ def reference(images: torch.Tensor, drawn: Mixed) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("engine", ["host", "dali"])
 def test_images_and_labels_are_mixed_by_the_same_draws(engine: str) -> None:
-    """The pixels are the reference of the plain batch's, bit for bit; the labels its shares."""
-    with loader(None, info=True, engine=engine) as plain, loader(BOTH, info=True, engine=engine) as mixing:
+    """The pixels are the kernel's reference of the plain batch's, bit for bit; the labels its shares."""
+    with (
+        loader(None, info=True, decode=Decode(engine=engine)) as plain,
+        loader(BOTH, info=True, decode=Decode(engine=engine)) as mixing,
+    ):
         for epoch in range(2):
             for (images, labels, info), (given, soft, same) in zip(plain, mixing, strict=True):
                 assert torch.equal(info.ids, same.ids)
@@ -69,7 +72,11 @@ def test_without_classes_labels_are_pairs_with_weights() -> None:
 def test_halves_are_mixed_in_float32(dtype: torch.dtype) -> None:
     """And rounded once; channels last stay so."""
     transform = v2.Compose([v2.RandomResizedCrop((12, 10)), v2.ToDtype(dtype, scale=True)])
-    options: dict[str, Any] = {"transform": transform, "memory_format": torch.channels_last, "info": True}
+    options: dict[str, Any] = {
+        "transform": transform,
+        "decode": Decode(memory_format=torch.channels_last),
+        "info": True,
+    }
     with loader(None, **options) as plain, loader(BOTH, **options) as mixing:
         for (images, _, info), (given, _, _) in zip(plain, mixing, strict=True):
             drawn = drawn_for(info, BOTH)

@@ -16,7 +16,7 @@ from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, KafkaT
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.topic import as_original, messages
 from dali_feed.feed import Feed
-from dali_feed.options import BadRecords
+from dali_feed.options import BadRecords, Decode
 from dali_feed.quarantine.letters import DeadLetters, Letter, Original, with_original
 from dali_feed.testing import Message
 
@@ -35,7 +35,7 @@ def _records() -> list[Message]:
 def _run(kafka: Kafka, to: DeadLetters, source: KafkaTopic | None = None) -> None:
     source = source or KafkaTopic(kafka.topic, kafka.servers)
     bad = BadRecords(limit=None, dead_letter=to)
-    with Feed(source, 4, engine="host", tuning=QUICK, bad=bad) as feed:
+    with Feed(source, 4, decode=Decode(engine="host"), tuning=QUICK, bad=bad) as feed:
         for _ in feed:
             pass
         feed.state_dict()
@@ -131,7 +131,9 @@ def test_nobody_takes_letters(embedded: Kafka) -> None:
     embedded.publish(embedded.topic, _records(), partitions=2)
     nowhere = f"127.0.0.1:{free_ports(1)[0]}"
     bad = BadRecords(limit=None, dead_letter=DeadLetterTopic("dead", nowhere, timeout=0.7))
-    with Feed(KafkaTopic(embedded.topic, embedded.servers), 4, engine="host", tuning=QUICK, bad=bad) as feed:
+    with Feed(
+        KafkaTopic(embedded.topic, embedded.servers), 4, decode=Decode(engine="host"), tuning=QUICK, bad=bad
+    ) as feed:
         with pytest.raises(DeadLetterError, match=rf"dead at {nowhere}: .*\]@\d must be .* in \d\.\d s: .*refused"):
             list(feed)
         with pytest.raises(DeadLetterError, match=nowhere):

@@ -16,7 +16,7 @@ from dali_feed.columns import Text
 from dali_feed.errors import BadRecordLimitError, ConfigError
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.feed import Feed
-from dali_feed.options import BadRecords
+from dali_feed.options import BadRecords, Decode
 from dali_feed.plan.order import Shuffle
 from dali_feed.quarantine.reasons import place_of
 from dali_feed.testing import Broker, Message
@@ -111,7 +111,7 @@ def test_a_codec_that_others_raise_in(embedded_broker: Broker) -> None:
 def test_payloads_that_are_no_images(payload: bytes, reason: str, cure: str) -> None:
     """The screen's reason, and what it points to."""
     with pytest.raises(ConfigError, match=rf"^all 16 records .*{reason}.*{cure}"):
-        run(ScriptedSource([(payload, n) for n in range(16)]), engine="dali")
+        run(ScriptedSource([(payload, n) for n in range(16)]), decode=Decode(engine="dali"))
 
 
 def test_bad_data_is_no_configuration() -> None:

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.screen.jpeg import PIECE, overworked, scans
 from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK, header_of, screen
 from dali_feed.testing.scripted import ScriptedSource
@@ -90,7 +90,7 @@ def test_a_slow_image_is_refused_by_its_header() -> None:
     assert found.sizes.tolist() == [[16, 16], [0, 0], [0, 0], [16, 16]]
     assert list(found.reasons) == [1]
     assert "4096x4096 in more than 128 scans" in found.reasons[1]
-    assert "Tuning(max_work=...)" in found.reasons[1]
+    assert "Decode(max_work=...)" in found.reasons[1]
     for count, refused in ((128, False), (129, True)):
         assert bool(screen([memoryview(slow_jpeg(4096, count))]).reasons) is refused
     assert not screen([memoryview(slow)], max_work=1 << 40).reasons
@@ -126,11 +126,15 @@ def test_any_damage_is_counted_or_refused(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("engine", ["host", "dali"])
 def test_a_loader_holds_the_users_bound(engine: str) -> None:
-    """What is above Tuning(max_work) costs its slot with the reason, and what is at it is decoded."""
+    """What is above Decode(max_work) costs its slot with the reason, and what is at it is decoded."""
     items: list[Any] = [*labelled(2), (slow_jpeg(64, 20), 2), (slow_jpeg(64, 21), 3)]
-    tuning = Tuning(threads=1, max_work=64 * 64 * 20)
     with Feed(
-        ScriptedSource(items), 4, engine=engine, bad=BadRecords(limit=None), tuning=tuning, transform=SIZE
+        ScriptedSource(items),
+        4,
+        decode=Decode(engine=engine, max_work=64 * 64 * 20),
+        bad=BadRecords(limit=None),
+        tuning=Tuning(threads=1),
+        transform=SIZE,
     ) as feed:
         (batch,) = feed
         assert batch.ok.tolist() == [True, True, True, False]
@@ -138,4 +142,4 @@ def test_a_loader_holds_the_users_bound(engine: str) -> None:
     assert where == "scripted[0]@3"
     assert "64x64 in more than 20 scans" in reason
     with pytest.raises(ConfigError, match="max_work"):
-        Tuning(max_work=0)
+        Decode(max_work=0)

@@ -185,7 +185,7 @@ def test_the_pixel_bound_holds_and_absent_rows_have_no_reason() -> None:
     result = screen([memoryview(bomb), None, memoryview(jpeg)])
     assert result.sizes.tolist() == [[0, 0], [0, 0], [31, 40]]
     assert result.reasons == {
-        0: f"60000x60000 is 3600000000 pixels, more than the limit of {MAX_PIXELS}; see Tuning(max_pixels=...)"
+        0: f"60000x60000 is 3600000000 pixels, more than the limit of {MAX_PIXELS}; see Decode(max_pixels=...)"
     }
     assert not screen([memoryview(jpeg)], 31 * 40).reasons
     assert 0 in screen([memoryview(jpeg)], 31 * 40 - 1).reasons

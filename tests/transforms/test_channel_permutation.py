@@ -16,7 +16,7 @@ from kit.torchvision_way import ran
 from recipes import FLOAT, SMALL
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import outline
 from dali_feed.errors import TransformError
@@ -89,7 +89,7 @@ def test_one_channel_stays() -> None:
     """Behind Grayscale(1), as in torchvision, where there is one order of one channel."""
     whole = v2.Compose([v2.Grayscale(1), v2.RandomChannelPermutation()])
     source = ScriptedSource([(png(n), n) for n in range(6)])
-    with DataLoader(source, 6, transform=whole, device="cpu", engine="host", tuning=QUICK) as loader:
+    with DataLoader(source, 6, transform=whole, device="cpu", decode=Decode(engine="host"), tuning=QUICK) as loader:
         found = next(iter(loader))[0]
     theirs = torch.stack([v2.Compose([v2.ToImage(), whole])(pixels(n)) for n in range(6)])
     assert torch.equal(found, theirs)
@@ -128,7 +128,13 @@ def test_behind_normalize_it_is_refused() -> None:
 def test_a_loader_resumes(engine: str) -> None:
     """In the middle of an epoch, bit for bit, whatever the batches' size."""
     whole = v2.Compose([v2.CenterCrop(12), v2.RandomChannelPermutation()])
-    options: dict[str, Any] = {"transform": whole, "engine": engine, "device": "cpu", "tuning": QUICK, "seed": 3}
+    options: dict[str, Any] = {
+        "transform": whole,
+        "decode": Decode(engine=engine),
+        "device": "cpu",
+        "tuning": QUICK,
+        "seed": 3,
+    }
     source = ScriptedSource(labelled(16))
     with DataLoader(source, 4, shuffle=True, **options) as one:
         batches = iter(one)

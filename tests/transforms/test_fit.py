@@ -20,7 +20,7 @@ from dali_feed.compiler.outline import unfit
 from dali_feed.draws.philox import uniforms
 from dali_feed.engines.compiling import compiled
 from dali_feed.errors import TransformError
-from dali_feed.options import BadRecords
+from dali_feed.options import BadRecords, Decode
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.crop_or_pad import CropOrPad, placed
 from dali_feed.transforms.keys import Key
@@ -109,7 +109,9 @@ def test_evaluation_of_timm(form: str) -> None:
     source = ScriptedSource([(png(n, *size), n) for n, size in enumerate(SIZES)])
     found = {}
     for engine in ("host", "dali"):
-        with DataLoader(source, len(SIZES), transform=transform, device="cpu", engine=engine, tuning=QUICK) as loader:
+        with DataLoader(
+            source, len(SIZES), transform=transform, device="cpu", decode=Decode(engine=engine), tuning=QUICK
+        ) as loader:
             found[engine] = next(iter(loader))[0]
     theirs = torch.stack([transform(Image.fromarray(pixels(n, *size))) for n, size in enumerate(SIZES)])
     level = 1 / 255 / 0.22
@@ -183,9 +185,9 @@ def test_settings_refused(make: Any, told: str) -> None:
 def test_on_a_gpu_the_host_engine_takes_what_dali_cannot() -> None:
     """Where nobody chose an engine; one that was chosen says so."""
     transform = create_transform(32, is_training=True, train_crop_mode="rkrc")
-    name, program = compiled(transform, "NCHW", "exact", None, 0)
+    name, program = compiled(transform, Decode(), 0)
     assert name == "host"
     assert isinstance(program, HostProgram)
     with pytest.raises(TransformError, match="the dali engine knows padding_mode"):
-        compiled(transform, "NCHW", "exact", "dali", 0)
-    assert compiled(create_transform(32), "NCHW", "exact", None, 0)[0] == "dali"
+        compiled(transform, Decode(engine="dali"), 0)
+    assert compiled(create_transform(32), Decode(), 0)[0] == "dali"

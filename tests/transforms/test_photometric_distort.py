@@ -12,11 +12,12 @@ import pytest
 import torch
 from kit.images import QUICK, labelled, png
 from kit.photographs import decoded
+from kit.torchvision_way import ran
 from recipes import FLOAT, SMALL
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import _color
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import outline
 from dali_feed.compiler.tail_colour import compile_dali
@@ -194,9 +195,9 @@ def test_the_dali_engine_has_no_operator_for_it() -> None:
     """It says so, and names the engine that has."""
     with pytest.raises(TransformError, match="^RandomPhotometricDistort: the dali engine has no operator for it.*host"):
         compile_dali(Recipe((SMALL, OP)), on_gpu=False)
-    assert compiled(v2.RandomPhotometricDistort(), "NCHW", "exact", None, 0)[0] == "host"  # before a GPU too
+    assert compiled(v2.RandomPhotometricDistort(), Decode(), 0)[0] == "host"  # before a GPU too
     with pytest.raises(TransformError, match="has no operator for it"):
-        compiled(v2.RandomPhotometricDistort(), "NCHW", "exact", "dali", 0)
+        compiled(v2.RandomPhotometricDistort(), Decode(engine="dali"), 0)
 
 
 def test_behind_normalize_it_is_refused() -> None:

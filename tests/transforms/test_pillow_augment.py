@@ -13,7 +13,7 @@ from PIL import Image
 from timm.data import auto_augment, create_transform
 from torchvision.transforms.v2 import functional
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.outline import outline
 from dali_feed.engines.compiling import compiled
@@ -162,7 +162,7 @@ def test_it_resumes_and_does_not_depend_on_batches() -> None:
 
 def test_on_a_gpu_the_host_engine_runs_it() -> None:
     """Pillow's operations are the CPU's."""
-    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), "NCHW", "exact", None, 0)[0] == "host"
+    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), Decode(), 0)[0] == "host"
 
 
 def test_settings_refused() -> None:

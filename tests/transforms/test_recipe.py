@@ -12,7 +12,7 @@ from kit.properties import examples
 
 from dali_feed.compiler.dali import DaliProgram, compile_recipe
 from dali_feed.compiler.program import Parameters
-from dali_feed.compiler.steps import Decode, Finish, Resample, Slice
+from dali_feed.compiler.steps import DecodeStep, Finish, Resample, Slice
 from dali_feed.draws.philox import uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.base import Op
@@ -49,7 +49,7 @@ def parameters(*ops: Op, region_decode: bool = False, sizes: Any = SIZES, seed: 
 def test_empty_recipe(region_decode: bool) -> None:
     """No transform: pixels as decoded, uint8, of each image's own size."""
     made = program(region_decode=region_decode)
-    assert made.steps == [Decode(window=False), Finish("uint8", (1, 1, 1), (0, 0, 0), False, False)]
+    assert made.steps == [DecodeStep(window=False), Finish("uint8", (1, 1, 1), (0, 0, 0), False, False)]
     assert (made.size, made.fixed, made.streams) == (None, True, [])
     found = parameters(region_decode=region_decode)
     assert not found.arrays
@@ -61,9 +61,9 @@ def test_training_recipe(region_decode: bool) -> None:
     """RandomResizedCrop narrows the decoder where it takes windows and the resize where not: the same window."""
     ops = (RandomResizedCrop((224, 192)), Flip("x"), ToFloat(), Normalize(MEAN, STD))
     made = program(*ops, region_decode=region_decode)
-    assert [type(step) for step in made.steps] == [Decode, Resample, Finish]
+    assert [type(step) for step in made.steps] == [DecodeStep, Resample, Finish]
     assert made.steps[:2] == [
-        Decode(window=region_decode),
+        DecodeStep(window=region_decode),
         Resample(1, (224, 192), not region_decode, "bilinear", True),
     ]
     assert made.size == (224, 192)
@@ -95,9 +95,19 @@ def test_validation_recipe(region_decode: bool) -> None:
 
 def test_crop_that_may_be_larger_than_the_image() -> None:
     """A CenterCrop that cannot be folded, as it may pad or no resize stands before it, cuts a slice of its own."""
-    assert [type(s) for s in program(CenterCrop((9, 9))).steps] == [Decode, Slice, Finish]
-    assert [type(s) for s in program(Resize(200), CenterCrop((224, 100))).steps] == [Decode, Resample, Slice, Finish]
-    assert [type(s) for s in program(Resize(256, 300), CenterCrop((9, 9))).steps] == [Decode, Resample, Slice, Finish]
+    assert [type(s) for s in program(CenterCrop((9, 9))).steps] == [DecodeStep, Slice, Finish]
+    assert [type(s) for s in program(Resize(200), CenterCrop((224, 100))).steps] == [
+        DecodeStep,
+        Resample,
+        Slice,
+        Finish,
+    ]
+    assert [type(s) for s in program(Resize(256, 300), CenterCrop((9, 9))).steps] == [
+        DecodeStep,
+        Resample,
+        Slice,
+        Finish,
+    ]
     found = parameters(CenterCrop((9, 9)), sizes=[[7, 5], [9, 9], [20, 12]])
     assert found.arrays[Key("anchor1")].tolist() == [[-1, -2], [0, 0], [6, 2]]
     assert (found.sizes == 9).all()
@@ -183,7 +193,7 @@ def test_flips_follow_their_probability() -> None:
 
 def test_colour_steps() -> None:
     """ColorJitter has one affine step per factor that is given, in an order of each sample's own; none given, none."""
-    assert [type(s) for s in program(ColorJitter()).steps] == [Decode, Finish]
+    assert [type(s) for s in program(ColorJitter()).steps] == [DecodeStep, Finish]
     ops = ColorJitter((0.5, 1.5), None, (0.5, 1.5), (-0.1, 0.1))
     assert program(ops).steps[1] == Colour(1, 3, contrast=False, hue=True)
     assert program(ColorJitter(contrast=(1.0, 2.0))).steps[1] == Colour(1, 1, contrast=True, hue=False)

@@ -15,7 +15,7 @@ from timm.data import transforms as timm_transforms
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.compiler.host import compile_host
 from dali_feed.draws.philox import uniforms
 from dali_feed.draws.streams import STREAMS_PER_OP
@@ -68,7 +68,9 @@ def test_each_form_is_native(engine: str, asked: dict[str, Any]) -> None:
     transform = made(**asked)
     runs = []
     for _ in range(2):
-        with DataLoader(source, 6, transform=transform, device="cpu", engine=engine, tuning=QUICK) as loader:
+        with DataLoader(
+            source, 6, transform=transform, device="cpu", decode=Decode(engine=engine), tuning=QUICK
+        ) as loader:
             runs.append(next(iter(loader))[0])
     assert tuple(runs[0].shape[2:]) == tuple(asked.get("input_size", (32, 32)))
     whole = asked.get("use_prefetcher") or asked.get("normalize") is False
@@ -124,7 +126,9 @@ def test_the_dali_engine_draws_the_same_interpolation() -> None:
     source, drawn = ScriptedSource([(png(n, 40, 50), n) for n in range(12)]), []
     transform = timm_transforms.RandomResizedCropAndInterpolation(30, scale=(0.02, 0.1), interpolation="random")
     for engine in ("host", "dali"):
-        with DataLoader(source, 12, transform=transform, device="cpu", engine=engine, tuning=QUICK) as loader:
+        with DataLoader(
+            source, 12, transform=transform, device="cpu", decode=Decode(engine=engine), tuning=QUICK
+        ) as loader:
             drawn.append(next(iter(loader))[0].float())
     assert (drawn[0] - drawn[1]).abs().mean((1, 2, 3)).max() < 0.5
 

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.compiler.views import as_views
-from dali_feed.errors import ConfigError, TransformError
+from dali_feed.errors import FallbackWarning, TransformError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.center_crop import CenterCrop
 from dali_feed.transforms.lower import lower
@@ -153,7 +153,7 @@ def test_view_makers_are_views(transform: Any, count: int, tmp_path: Path) -> No
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(jpeg(n, 20 + n, 30))
     data = ImageFolder(str(tmp_path), transform)
-    with DataLoader(data, 4, device="cpu", fallback="error", tuning=QUICK) as ours:
+    with DataLoader(data, 4, device="cpu", tuning=QUICK) as ours:
         for (mine, la), (theirs, lb) in zip(ours, TorchLoader(data, 4), strict=True):
             assert la.tolist() == lb.tolist()
             assert len(mine) == len(theirs) == count
@@ -311,8 +311,8 @@ def test_a_folder_with_one_that_chooses_is_torchs(tmp_path: Path) -> None:
     path = tmp_path / "class" / "0.jpg"
     path.parent.mkdir()
     path.write_bytes(jpeg(0))
-    with pytest.raises(ConfigError, match="Chooses is not supported"):
-        DataLoader(ImageFolder(str(tmp_path), Chooses()), device="cpu", fallback="error")
+    with pytest.warns(FallbackWarning, match="Chooses is not supported"):
+        DataLoader(ImageFolder(str(tmp_path), Chooses()), device="cpu")
 
 
 def test_it_stays_as_it_was() -> None:

@@ -12,7 +12,7 @@ import pytest
 from kit.images import QUICK, labelled
 from kit.watched_run import Counting, get, look, series
 
-from dali_feed import DataLoader, watching
+from dali_feed import BadRecords, DataLoader, watching
 from dali_feed.external_sources import KafkaStream
 from dali_feed.live import LiveFeed
 from dali_feed.testing import ScriptedSource
@@ -30,7 +30,7 @@ def loader_of(items: list[Any], **options: Any) -> DataLoader:
 
 def test_a_scrape_says_what_stats_say() -> None:
     """All numbers of stats(), at the moment of the request, under the loader's rank."""
-    with loader_of([*labelled(30), Corrupt(), Corrupt()], bad=None) as loader, watching.serve(loader) as at:
+    with loader_of([*labelled(30), Corrupt(), Corrupt()], bad=BadRecords()) as loader, watching.serve(loader) as at:
         assert series(at.url)["dali_feed_samples_total", RANK] == 0
         assert sum(1 for _ in loader) == 8
         found, stats = series(at.url), loader.stats()

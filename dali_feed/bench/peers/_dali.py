@@ -12,8 +12,6 @@ import torch
 from dali_feed.bench.contract import Job
 from dali_feed.bench.peers._peer import Batches, Peer, version_of
 from dali_feed.bench.work import MEAN, STD, cuda_index
-from dali_feed.engines.dali.regions import trouble
-from dali_feed.options import Tuning
 
 __all__ = ["DaliPeer", "Graph", "graph_ways", "pipeline", "run_graph"]
 
@@ -50,11 +48,9 @@ class Graph:
 
 
 def graph_ways(job: Job) -> dict[str, Graph]:
-    """Threads; on a GPU whole images too, and those alone where its decoder fails on windows."""
-    device = cuda_index(torch.device(job.device))
-    windows = device is None or trouble(device, Tuning()) is None  # or it may take this process along
-    kinds = [whole for whole in (False, True) if (windows if not whole else device is not None)]
-    made = (Graph(job.threads + more, whole) for whole in kinds for more in (0, 1))
+    """Threads; on a GPU whole images, as its decoder may end the process on windows of JPEGs."""
+    whole = cuda_index(torch.device(job.device)) is not None
+    made = (Graph(job.threads + more, whole) for more in (0, 1))
     return {str(graph): graph for graph in made}
 
 

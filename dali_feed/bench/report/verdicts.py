@@ -14,7 +14,6 @@ __all__ = ["verdicts"]
 
 SUMMARY = "How it knows: seconds of each stage, of all its threads, and of the loop's waits"
 SHOWN = 0.005  # seconds: less is 0.00
-LONGEST = 8  # long waits that are shown
 CEILINGS = {"replay": "the network on batches that are there already", "ceiling": "the same engine fed from memory"}
 HEADS = ("stage", "threads", "waited for input, s", "worked, s", "waited for room, s", "alone, samples/s")
 
@@ -30,7 +29,7 @@ def verdicts(outcome: Outcome) -> Markup | None:
         if told["advice"]:
             body.append(tag("ol", *(tag("li", text(each)) for each in told["advice"]), class_="advice"))
         body += _ceilings(who, outcome)
-        known = [*_stages(told["stages"]), *_waits(told["causes"], told["long"])]
+        known = [*_stages(told["stages"]), *_waits(told["causes"])]
         if known:
             body.append(tag("details", tag("summary", text(SUMMARY)), *known))
     return tag("section", *body)
@@ -64,13 +63,8 @@ def _cells(stage: Mapping[str, Any]) -> list[str]:
     return [str(stage["threads"]), *seconds, "" if stage["rate"] is None else number(stage["rate"])]
 
 
-def _waits(causes: Mapping[str, float], long: Sequence[str]) -> list[Markup]:
+def _waits(causes: Mapping[str, float]) -> list[Markup]:
     found = []
     if told := ", ".join(f"{cause} {seconds:.2f} s" for cause, seconds in causes.items() if seconds >= SHOWN):
         found.append(tag("p", text(f"The loop waited for: {told}.")))
-    if long:
-        rest = len(long) - LONGEST
-        more = f" ({rest} more were shorter)" if rest > 0 else ""
-        found.append(tag("p", text(f"Its longest waits, each far over the usual{more}:")))
-        found.append(tag("ul", *(tag("li", text(each)) for each in long[:LONGEST]), class_="advice"))
     return found

@@ -7,7 +7,6 @@ import logging
 import platform
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -197,23 +196,12 @@ def _tell(console: Console, whole: _Trained, verdict: Verdict, sheet: Sheet, out
     _line(console, "speed", f"{stats.samples / whole.seconds:,.0f} samples/s in the training loop on {whole.device}")
     waits = f"p50 {stats.step_wait_p50 * 1e3:.2f} ms, p99 {stats.step_wait_p99 * 1e3:.2f} ms"
     _line(console, "wait per step", waits)
-    _line(console, "long waits", _long(stats))
     waited = (("source", stats.read_wait), ("engine", stats.engine_wait), ("trainer", stats.trainer_wait))
     shares = ", ".join(f"{seconds:.1f} s for the {who}" for who, seconds in waited)
     _line(console, "bottleneck", f"{stats.bottleneck} (the loader waited {shares})")
     _line(console, "verdict", stats.verdict)
     replaced = "; ".join(f"{where}: {reason}" for where, reason in sheet.bad)
     _line(console, "contact sheet", f"{out}, a batch of {sheet.slots}, {sheet.replaced} replaced ({replaced})")
-
-
-def _long(stats: Stats) -> str:
-    """Of how many steps, what they were for, and the longest."""
-    if not stats.long_waits:
-        return "none"
-    causes = Counter(wait.cause for wait in stats.long_waits).most_common()
-    told = ", ".join(f"{count} for {cause}" for cause, count in causes)
-    longest = max(stats.long_waits, key=lambda wait: wait.seconds)
-    return f"{len(stats.long_waits)} of {stats.batches} steps ({told}); the longest {longest}"
 
 
 def _versions(source: str) -> str:

@@ -62,7 +62,7 @@ class DaliEngine:
         self, program: DaliProgram | ViewsProgram[DaliProgram], *, batch_size: int, device: int | None, tuning: Tuning
     ) -> None:
         self.depth = tuning.prefetch
-        self._program, self._batch_size, self._device, self._tuning = program, batch_size, device, tuning
+        self._program, self._batch_size, self._device = program, batch_size, device
         self._threads = tuning.cpu_threads if device is None else tuning.gpu_threads
         self._flying: list[tuple[Work, dict[int, str]]] = []  # a batch with bad slots is not in the pipeline
         self._fed = Feeder(self._threads)
@@ -100,7 +100,7 @@ class DaliEngine:
         )
         with pipe:
             on_gpu = self._device is not None
-            pipe.set_outputs(*build_graph(self._program, gpu=on_gpu, tuning=self._tuning, spare=twin))
+            pipe.set_outputs(*build_graph(self._program, gpu=on_gpu, spare=twin))
         pipe.build()
         return pipe
 

@@ -12,14 +12,13 @@ from typing import Any
 from nvidia.dali import fn, types
 
 from dali_feed.compiler.dali import DaliProgram
-from dali_feed.compiler.steps import Colours, Decode, Finish, Resample, Slice
+from dali_feed.compiler.steps import Colours, DecodeStep, Finish, Resample, Slice
 from dali_feed.compiler.views import ViewsProgram
-from dali_feed.options import Tuning
 from dali_feed.transforms.batch_draws import DRAWN
 from dali_feed.transforms.graph import INTERPOLATION
 from dali_feed.transforms.keys import ERASE, FLIPS, TURN, WINDOW, Key, numbered, viewed
 
-__all__ = ["NOTHING_BEFOREHAND", "PAYLOAD", "build_graph", "decoder_tuning"]
+__all__ = ["NOTHING_BEFOREHAND", "PAYLOAD", "build_graph", "decoder_options"]
 
 PAYLOAD = Key("payload")
 NOTHING_BEFOREHAND = {
@@ -47,25 +46,15 @@ class _Inputs:
         return fn.external_source(name=viewed(key, self._view), no_copy=True, dtype=getattr(types, dtype), ndim=ndim)
 
 
-def decoder_tuning(tuning: Tuning, hw_decoder_load: float = 0.0, *, spare: bool = False) -> dict[str, Any]:
-    """A mixed decoder's own options; what the user did not set is DALI's default. A `spare` one takes no memory ahead.
+def decoder_options(hardware: float = 0.0, *, spare: bool = False) -> dict[str, Any]:
+    """A mixed decoder's own options; all else is DALI's default. A `spare` one takes no memory ahead.
 
     The JPEG engine's share is not left at DALI's 0.65: a sample's pixels would depend on the rest of its batch.
     """
-    if spare:
-        return {"hw_decoder_load": hw_decoder_load, **NOTHING_BEFOREHAND}
-    height, width = tuning.image_hint or (None, None)
-    given = {
-        "hw_decoder_load": hw_decoder_load,
-        "preallocate_height_hint": height,
-        "preallocate_width_hint": width,
-        "device_memory_padding": tuning.device_memory_padding,
-        "host_memory_padding": tuning.host_memory_padding,
-    }
-    return {name: value for name, value in given.items() if value is not None}
+    return {"hw_decoder_load": hardware, **(NOTHING_BEFOREHAND if spare else {})}
 
 
-def _decode(step: Decode, given: _Inputs, own: dict[str, Any]) -> Any:
+def _decode(step: DecodeStep, given: _Inputs, own: dict[str, Any]) -> Any:
     """`own`: a mixed decoder's options; on the CPU there are none."""
     payload = given(PAYLOAD, "UINT8", 1)
     options: dict[str, Any] = {
@@ -140,15 +129,13 @@ def _finish(step: Finish, image: Any, given: _Inputs) -> Any:
     return _erase(image, fn.cast(given(ERASE, "INT32", 1), dtype=types.FLOAT), step.erase)
 
 
-def build_graph(
-    program: DaliProgram | ViewsProgram[DaliProgram], *, gpu: bool, tuning: Tuning, spare: bool = False
-) -> list[Any]:
+def build_graph(program: DaliProgram | ViewsProgram[DaliProgram], *, gpu: bool, spare: bool = False) -> list[Any]:
     """The output nodes of `program`, one per view; call it with a pipeline as the current one. `spare`: of the twin."""
     decode = program.views[0].steps[0]
-    if not isinstance(decode, Decode):
+    if not isinstance(decode, DecodeStep):
         msg = f"dali engine: a program begins with a decode; found {decode!r}"
         raise TypeError(msg)
-    own = decoder_tuning(tuning, program.recipe.hw_decoder_load, spare=spare) if gpu else {}
+    own = decoder_options(program.recipe.hardware, spare=spare) if gpu else {}
     image = _decode(decode, _Inputs(), own)
     return [_view(view, image, _Inputs(number), gpu=gpu) for number, view in enumerate(program.views)]
 
@@ -163,7 +150,7 @@ def _view(program: DaliProgram, image: Any, given: _Inputs, *, gpu: bool) -> Any
                 image = _slice(step, image, given)
             case Finish():
                 image = image if gpu else _finish(step, image, given)
-            case Decode():
+            case DecodeStep():
                 msg = f"dali engine: a program has one decode, which it begins with; found {step!r}"
                 raise TypeError(msg)
             case _:

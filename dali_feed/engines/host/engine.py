@@ -31,14 +31,13 @@ from dali_feed.engines.gpu.uploads import Uploads
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder, turned
 from dali_feed.engines.host.image import ImageSteps
 from dali_feed.engines.host.memory import Kind, Pinned, Pool
-from dali_feed.engines.host.reduced import UPRIGHT, reduced
 from dali_feed.engines.lingering import linger
 from dali_feed.engines.ranges import DECODE
 from dali_feed.engines.torch_threads import Alone
 from dali_feed.errors import ClosedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.screen.header import UnusableError
-from dali_feed.transforms.keys import REDUCE, SIZE, TURN, WINDOW, Arrays, by_view
+from dali_feed.transforms.keys import SIZE, TURN, WINDOW, Arrays, by_view
 
 __all__ = ["HostEngine"]
 
@@ -258,18 +257,13 @@ class HostEngine:
         if windows is not None:
             windows = (windows if ways is None else stored(windows, ways)).tolist()
         turns = None if ways is None else ways[:, :3].tolist()
-        reducing = alone if alone is not None and alone.reduce else None
         at = first
         while at < slots.stop:
             worker.slots = range(at, at + 1)
             if self._halted or flight.dropped:
                 return
-            if reducing is not None and self._reduced(reducing, work, at, flight.images[0][at]):
-                at += 1
-                continue
-            stop = slots.stop if reducing is None else at + 1
-            window = None if windows is None else windows[at - first : stop - first]
-            for pixels in self._decoded(worker, at, work.payloads[at:stop], window):
+            window = None if windows is None else windows[at - first :]
+            for pixels in self._decoded(worker, at, work.payloads[at : slots.stop], window):
                 if self._halted or flight.dropped:
                     return
                 worker.slots = range(at, at + 1)
@@ -300,29 +294,6 @@ class HostEngine:
         for view, steps, own, images in zip(self._views, self._steps, flight.arrays, flight.images, strict=True):
             y, x, height, width = own[WINDOW][slot].tolist() if view.window else (0, 0, *pixels.shape[:2])
             steps.run(pixels[y : y + height, x : x + width], own, slot, images[slot])
-
-    def _reduced(self, program: HostProgram, work: Work, slot: int, out: torch.Tensor) -> bool:
-        """Whether the image could be decoded smaller, and is in `out`."""
-        by, scale = int(work.arrays[REDUCE][slot]), self._steps[0].first_scale
-        if by == 1 or scale is None:
-            return False
-        payload = work.payloads[slot]
-        window = work.arrays[WINDOW][slot] if program.window else None
-        way = work.arrays[TURN][slot] if TURN in work.arrays else None
-        if window is not None and way is not None:
-            window = stored(window[None], way[None])[0]
-        height, width, name = scale.target(work.arrays, slot)
-        small = reduced(
-            payload,
-            by,
-            None if window is None else tuple(window.tolist()),
-            (height, width),
-            name,
-            UPRIGHT if way is None else way[:3].tolist(),
-        )
-        if small is not None:
-            self._steps[0].run(small, work.arrays, slot, out, done=1)
-        return small is not None
 
     def close(self) -> None:
         """Drop what is in flight and end the threads; one that a decoder keeps ends when that is done."""

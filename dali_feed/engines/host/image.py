@@ -17,7 +17,6 @@ from dali_feed.engines.host.levels import levels_of
 from dali_feed.engines.host.tail import split_tail
 from dali_feed.transforms.base import OnImage
 from dali_feed.transforms.keys import Arrays
-from dali_feed.transforms.resize import Scale
 
 __all__ = ["ImageSteps"]
 
@@ -33,27 +32,19 @@ class ImageSteps:
         before = [] if self._levels is None else steps[: self._levels.first]
         self._before = sum(len(step.on_image()) for step in before)  # functions that the pass is behind
 
-    @property
-    def first_scale(self) -> Scale | None:
-        """The first step, where that is a resize."""
-        first = self._apply[0] if self._apply else None
-        return first if isinstance(first, Scale) else None
+    def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor) -> None:
+        """`pixels` (height, width, 3), with row `slot` of the parameters, into `out`, the slot's place in the batch."""
+        self.run_on(torch.from_numpy(pixels).permute(2, 0, 1), arrays, slot, out)
 
-    def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor, *, done: int = 0) -> None:
-        """`pixels` (height, width, 3), with row `slot` of the parameters, into `out`, the slot's place in the batch.
-
-        The first `done` steps have been taken already.
-        """
-        self.run_on(torch.from_numpy(pixels).permute(2, 0, 1), arrays, slot, out, done=done)
-
-    def run_on(self, image: torch.Tensor, arrays: Arrays, slot: int, out: torch.Tensor, *, done: int = 0) -> None:
+    def run_on(self, image: torch.Tensor, arrays: Arrays, slot: int, out: torch.Tensor) -> None:
         """The same for an image (3, height, width), on any device."""
+        done = 0
         if self._levels is not None:
-            for apply in self._apply[done : self._before]:
+            for apply in self._apply[: self._before]:
                 image = apply(image, arrays, slot)
             if self._levels.run(image, out, arrays, slot):
                 return
-            done = max(done, self._before)
+            done = self._before
         for apply in self._apply[done:] if done else self._apply:
             image = apply(image, arrays, slot)
         image = image.expand(3, -1, -1)  # of one channel three that are equal: a batch has three

@@ -27,7 +27,7 @@ from kit.images import (
 from kit.inside import Corrupt, Feed, Gap, leased
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, Shuffle, Tuning
+from dali_feed import BadRecords, Decode, Shuffle, Tuning
 from dali_feed.errors import BadRecordError, BadRecordLimitError, ConfigError
 from dali_feed.testing import ScriptedSource
 
@@ -284,7 +284,7 @@ def test_label_faults_are_bad_records() -> None:
 def test_max_pixels_bounds_what_a_header_may_ask_for() -> None:
     """An image above the bound is a bad record that says so; one at it is none."""
     items = [*labelled(3), (jpeg(3, 16, 17), 3)]
-    with _feed(items, 4, tuning=Tuning(threads=1, max_pixels=256)) as feed:
+    with _feed(items, 4, tuning=QUICK, decode=Decode(max_pixels=256)) as feed:
         (batch,) = feed
         assert sorted(set(batch.ids.tolist())) == [0, 1, 2]
         assert "17x16 is 272 pixels, more than the limit of 256" in feed.stats().recent_bad[0][1]

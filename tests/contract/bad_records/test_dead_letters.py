@@ -18,7 +18,7 @@ from kit.inside import Corrupt, DeadLetters, Feed, Gap, Letter, leased
 from kit.shelves import Held, letter, opened
 from kit.warm import Warm
 
-from dali_feed import BadRecords, Shuffle
+from dali_feed import BadRecords, Decode, Shuffle
 from dali_feed.errors import BadRecordError, BadRecordLimitError, ConfigError, DeadLetterError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic
 from dali_feed.testing import ScriptedSource
@@ -40,7 +40,7 @@ def _items(count: int = 32) -> list[Any]:
 
 def _feed(to: DeadLetters | None, items: list[Any] | None = None, batch_size: int = 4, **options: Any) -> Feed:
     policy = {"limit": None} | options.pop("policy", {})
-    chosen: dict[str, Any] = {"tuning": QUICK, "shuffle": Shuffle(8, 1), "engine": "host"} | options
+    chosen: dict[str, Any] = {"tuning": QUICK, "shuffle": Shuffle(8, 1), "decode": Decode(engine="host")} | options
     source = ScriptedSource(_items() if items is None else items, extent=8)
     return Feed(source, batch_size, bad=BadRecords(dead_letter=to, **policy), **chosen)
 
@@ -49,7 +49,7 @@ def _feed(to: DeadLetters | None, items: list[Any] | None = None, batch_size: in
 def test_each_bad_record_is_kept_with_its_bytes_and_who_refused_it(tmp_path: Path, engine: str) -> None:
     """Stage, reason, coordinates and payload of a fault of the source, the screen and the decoder; no absent one."""
     folder = DeadLetterFolder(tmp_path / "dead")
-    with _feed(folder, engine=engine) as feed:
+    with _feed(folder, decode=Decode(engine=engine)) as feed:
         batches = [seen(batch) for batch in feed]
         told = dict(feed.stats().recent_bad)
         letters = {found.where: found for found in folder.read()}  # the end of the epoch has waited for them
@@ -203,10 +203,10 @@ def test_a_failure_ends_the_pass_at_the_next_batch() -> None:
 def test_the_pass_behind_a_failure_has_its_own_batches(engine: str) -> None:
     """What the engine had in work when the pass ended is in none of the next one's."""
     items = [Corrupt(), *labelled(63)]
-    with _feed(opened(), items, shuffle=False, engine=engine) as feed:
+    with _feed(opened(), items, shuffle=False, decode=Decode(engine=engine)) as feed:
         want = [seen(batch) for batch in feed]
     held = Held(fails=1)
-    with _feed(held, items, shuffle=False, engine=engine) as feed:
+    with _feed(held, items, shuffle=False, decode=Decode(engine=engine)) as feed:
         batches = iter(feed)
         next(batches)
         held.open.set()

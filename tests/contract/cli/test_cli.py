@@ -123,7 +123,7 @@ def test_inspect_counts_what_is_not_upright(cli: Cli, tmp_path: Path) -> None:
     write_shard(tmp_path / "a.tar", [(jpeg(), 3), (file.getvalue(), 1), (file.getvalue(), 1)])
     write_shard(tmp_path / "b.tar", [(jpeg(), 3)])
     told = " ".join(cli("inspect", tmp_path / "a.tar").out.split())
-    assert "2 of 3 have an EXIF orientation and are not upright as stored; DataLoader(exif=True) turns them" in told
+    assert "2 of 3 have an EXIF orientation and are not upright as stored; Decode(exif=True) turns them" in told
     assert "EXIF" not in cli("inspect", tmp_path / "b.tar").out
 
 

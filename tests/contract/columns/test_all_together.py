@@ -14,7 +14,7 @@ from kit.images import QUICK, encoded
 from PIL import Image as Pillow
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.columns import Boxes, Bytes, Image, Kind, Mask, Number
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing import assert_resumes_anywhere
@@ -64,7 +64,9 @@ def test_a_second_image_is_turned_with_what_follows_it(tmp_path: Path, engine: s
     batches: list[list[Any]] = []
     for turned in (False, True):
         source = shard(tmp_path / f"{turned}.tar", turned=turned)
-        with DataLoader(source, 3, columns=columns(), engine=engine, shuffle=True, exif=turned, tuning=QUICK) as loader:
+        with DataLoader(
+            source, 3, columns=columns(), decode=Decode(engine=engine, exif=turned), shuffle=True, tuning=QUICK
+        ) as loader:
             batches.append(list(loader))
     upright, put_right = batches
     assert 4 not in [int(n) for batch in upright for n in batch["n"]]  # its `x` is bad: another stands there

@@ -16,7 +16,7 @@ from PIL import Image as Pillow
 from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 
-from dali_feed import BadRecords, DataLoader, Shuffle
+from dali_feed import BadRecords, DataLoader, Decode, Shuffle
 from dali_feed.columns import Boxes, Bytes, Counted, Image, Keypoints, Kind, Mask, Number
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.external_sources import ShardSet
@@ -114,9 +114,11 @@ def test_a_nest_moves_what_follows_where_it_moved_the_image(tmp_path: Path) -> N
     )
     source = pictured(tmp_path)
     plain = v2.Compose([v2.Resize((30, 30), InterpolationMode.NEAREST_EXACT)])
-    with DataLoader(source, 4, columns=columns(transform), engine="host", tuning=QUICK, seed=2) as loader:
+    with DataLoader(
+        source, 4, columns=columns(transform), decode=Decode(engine="host"), tuning=QUICK, seed=2
+    ) as loader:
         found = [(a, b) for batch in loader for a, b in zip(batch["image"], batch["mask"], strict=True)]
-    with DataLoader(source, 4, columns=columns(plain), engine="host", tuning=QUICK, seed=2) as loader:
+    with DataLoader(source, 4, columns=columns(plain), decode=Decode(engine="host"), tuning=QUICK, seed=2) as loader:
         still = [b for batch in loader for b in batch["mask"]]
     agree = [float((image[0] == mask * 20).float().mean()) for image, mask in found]
     assert min(agree) > 0.85  # masks are resized by "nearest", the image by "nearest-exact": edges of classes differ
@@ -251,7 +253,7 @@ def test_what_follows_a_turned_image_belongs_to_the_upright_one(tmp_path: Path, 
     source = ShardSet(str(tmp_path / "0.tar"), index_dir=tmp_path)
     asked = {"image": Image("png"), "mask": Mask("mask"), "boxes": Boxes("boxes")}
     with DataLoader(
-        source, 3, columns=asked, engine=engine, tuning=QUICK, exif=True, device="cpu", info=True
+        source, 3, columns=asked, decode=Decode(engine=engine, exif=True), tuning=QUICK, device="cpu", info=True
     ) as loader:
         ((batch, info),) = loader
     assert info.ok.tolist() == [True, True, False]  # the last mask lies as its image is stored
@@ -260,5 +262,5 @@ def test_what_follows_a_turned_image_belongs_to_the_upright_one(tmp_path: Path, 
         assert torch.equal(batch["image"][slot], upright.expand(3, -1, -1))
         assert torch.equal(batch["mask"][slot], upright)
         assert batch["boxes"][slot].tolist() == [[1, 2, 4, 7]]
-    with pytest.raises(ConfigError, match="exif: turns images, and no column is an Image"):
-        DataLoader(source, 3, columns={"boxes": Bytes("boxes")}, exif=True, device="cpu")
+    with pytest.raises(ConfigError, match=r"Decode\(exif=...\): turns images, and no column is an Image"):
+        DataLoader(source, 3, columns={"boxes": Bytes("boxes")}, decode=Decode(exif=True), device="cpu")

@@ -19,7 +19,7 @@ from kit.member_shards import shards
 from PIL import Image as Pillow
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
+from dali_feed import BadRecords, DataLoader, Decode, Shuffle, Tuning
 from dali_feed.columns import Bytes, Image, Kind, Mask, Number
 from dali_feed.errors import BadRecordLimitError, ConfigError, FormatError, WaitError
 from dali_feed.external_sources import FileList
@@ -27,7 +27,7 @@ from dali_feed.testing import assert_resumes_anywhere
 
 COUNT = 24
 IN_ORDER = [*range(0, COUNT, 2), *range(1, COUNT, 2)]  # of the two shards
-TWO = Tuning(threads=2, readers=1, prefetch_next_epoch=False)  # calls are counted
+TWO = Tuning(threads=2, readers=1, next_epoch=False)  # calls are counted
 
 
 def number(data: memoryview) -> int:
@@ -115,7 +115,7 @@ def test_what_a_function_raises_costs_the_records_slot(tmp_path: Path, engine: s
         "n": Number("cls"),
     }
     how: dict[str, Any] = {"tuning": TWO, "bad": BadRecords(limit=3), "info": True}
-    with DataLoader(source, 6, columns=columns, engine=engine, **how) as loader:
+    with DataLoader(source, 6, columns=columns, decode=Decode(engine=engine), **how) as loader:
         batches = list(loader)
         told = [reason for _, reason in loader.stats().recent_bad]
     instead = {2: 4, 8: 12, 10: 12}

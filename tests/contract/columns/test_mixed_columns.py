@@ -11,7 +11,7 @@ from kit.images import QUICK
 from kit.member_shards import shards
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader, Mixing, Shuffle
+from dali_feed import DataLoader, Decode, Mixing, Shuffle
 from dali_feed.columns import Array, Boxes, Image, Kind, Mask, Number, Text
 from dali_feed.errors import ConfigError
 
@@ -39,7 +39,7 @@ HOW: dict[str, Any] = {"shuffle": Shuffle(4, 2), "seed": 3, "tuning": QUICK, "de
 def test_columns_are_mixed_as_images_and_labels_are(tmp_path: Path, engine: str, mixing: Any) -> None:
     """Bit for bit, in a dict and in a tuple; other columns pass."""
     source = shards(tmp_path)
-    how = {**HOW, "engine": engine, "collate_fn": mixing}
+    how = {**HOW, "decode": Decode(engine=engine), "collate_fn": mixing}
     with DataLoader(source, 6, transform=FLOAT, **how) as plain:
         wanted = list(plain)
     with DataLoader(source, 6, columns=COLUMNS, info=True, **how) as loader:
@@ -131,7 +131,7 @@ def test_a_label_outside_the_classes_is_told_with_its_record(tmp_path: Path) -> 
 def test_columns_are_mixed_on_a_gpu_as_images_and_labels_are(tmp_path: Path, engine: str) -> None:
     """Bit for bit those of a loader without columns on the same GPU, and the CPU's labels."""
     source = shards(tmp_path)
-    how = {**HOW, "engine": engine, "collate_fn": BOTH}
+    how = {**HOW, "decode": Decode(engine=engine), "collate_fn": BOTH}
     with DataLoader(source, 6, transform=FLOAT, **{**how, "device": "cuda"}) as plain:
         wanted = list(plain)
     with DataLoader(source, 6, columns=COLUMNS, **how) as cpu:

@@ -115,7 +115,7 @@ def test_batches_are_those_of_a_plain_run(
         def cached() -> Any:
             return source(striped, web.url, tmp_path / "cache", mixed)
 
-        cache = Cache(5_000, pixels, disk=tmp_path / "cache", disk_limit="10MB")
+        cache = Cache(5_000, pixels=pixels, disk=tmp_path / "cache", disk_limit="10MB")
         web.faults["y-000000.tar"].extend(["503", "reset", "short"])
         first, state = ranks(cached, 2, cache, most=2)
         assert first == plain[:2]

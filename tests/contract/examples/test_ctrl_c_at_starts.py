@@ -15,7 +15,7 @@ from kit.inside import Pace
 from kit.limits import LONG
 from kit.packed_images import packed_images
 
-from dali_feed import DataLoader, Tuning
+from dali_feed import DataLoader, Decode, Tuning
 from dali_feed.external_sources import FileList
 from dali_feed.packing import pack
 from dali_feed.testing import ScriptedSource, ScriptedStream
@@ -72,7 +72,9 @@ def test_of_a_loader(interrupts: Interrupts, engine: str) -> None:
     tuning = Tuning(threads=2, readers=3)
 
     def run() -> None:
-        with DataLoader(ScriptedSource(labelled(8)), 4, device="cpu", engine=engine, tuning=tuning) as loader:
+        with DataLoader(
+            ScriptedSource(labelled(8)), 4, device="cpu", decode=Decode(engine=engine), tuning=tuning
+        ) as loader:
             try:
                 list(loader)
             except KeyboardInterrupt:

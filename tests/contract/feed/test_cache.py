@@ -13,7 +13,7 @@ from kit.cached_feeds import CROP, epochs, feed, scripted, without
 from kit.images import jpeg, seen
 from kit.member_shards import shards
 
-from dali_feed import BadRecords, Cache, Shuffle, Tuning
+from dali_feed import BadRecords, Cache, Decode, Shuffle, Tuning
 from dali_feed.columns import Bytes, Image, Json, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import DeadLetterFolder
@@ -35,7 +35,9 @@ def test_a_batch_does_not_see_it(name: str) -> None:
 
 def test_the_dali_engine_gets_the_same_bytes() -> None:
     """Kept payloads are payloads to any engine."""
-    assert epochs(feed(scripted(), CACHES["few bytes"], engine="dali")) == epochs(feed(scripted(), None, engine="dali"))
+    assert epochs(feed(scripted(), CACHES["few bytes"], decode=Decode(engine="dali"))) == epochs(
+        feed(scripted(), None, decode=Decode(engine="dali"))
+    )
 
 
 @pytest.mark.parametrize("name", ["bytes", "pixels"])
@@ -85,7 +87,9 @@ def test_turned_images_are_kept_turned(exif: bool) -> None:
     def items() -> ScriptedSource:
         return ScriptedSource([_turned(way) for way in range(1, 9)] * 2)
 
-    assert epochs(feed(items(), CACHES["pixels"], exif=exif)) == epochs(feed(items(), None, exif=exif))
+    assert epochs(feed(items(), CACHES["pixels"], decode=Decode(exif=exif))) == epochs(
+        feed(items(), None, decode=Decode(exif=exif))
+    )
 
 
 def _turned(way: int) -> bytes:
@@ -152,8 +156,7 @@ def test_a_dead_letter_has_the_bytes_that_were_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        ({"engine": "dali"}, "found the dali engine"),
-        ({"decode": "reduced"}, 'found decode="reduced"'),
+        ({"decode": Decode(engine="dali")}, "found the dali engine"),
         ({"columns": {"text": Text("txt")}, "transform": None}, "no column is an Image"),
     ],
 )

@@ -20,7 +20,7 @@ from kit.member_shards import shards
 from PIL import Image as Pillow
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, Cache, DataLoader, Mixing, Tuning
+from dali_feed import BadRecords, Cache, DataLoader, Decode, Mixing, Tuning
 from dali_feed.columns import Bytes, Image, Mask, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import DeadLetterFolder, ShardSet
@@ -30,7 +30,7 @@ FLOATS = (v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.4
 CUT = (v2.Resize(20), v2.CenterCrop(16))
 TRAIN = v2.Compose([*CUT, v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
 SHIFTED = v2.Compose([v2.Resize((16, 16)), v2.RandomCrop(16, padding=3, fill=7), *TRAIN.transforms[2:]])
-CACHE = Cache(device_memory="1MB")
+CACHE = Cache(device="1MB")
 
 
 def scripted(**options: Any) -> ScriptedSource:
@@ -45,7 +45,7 @@ def scripted(**options: Any) -> ScriptedSource:
 @pytest.mark.parametrize("transform", [TRAIN, SHIFTED, v2.Compose([*CUT, *FLOATS]), v2.Compose(CUT)])
 @pytest.mark.parametrize(
     "cache",
-    [CACHE, Cache(device_memory=15 * 768), Cache("1MB", device_memory="1MB"), Cache(9_000, True, device_memory=9_000)],
+    [CACHE, Cache(device=15 * 768), Cache("1MB", device="1MB"), Cache(9_000, pixels=True, device=9_000)],
     ids=["all", "few", "and records", "few pixels"],
 )
 def test_a_batch_does_not_see_it(transform: Any, cache: Cache) -> None:
@@ -78,11 +78,11 @@ def transforms(draw: Any) -> v2.Compose:
     return v2.Compose([*fit, *odd, *some, *(end if draw(st.booleans()) else []), *erasing])
 
 
-@given(transforms(), st.sampled_from(["NCHW", "NHWC"]), st.integers(1, 40_000), st.booleans())
-def test_no_recipe_sees_it(transform: v2.Compose, layout: str, limit: int, exif: bool) -> None:
+@given(transforms(), st.sampled_from([None, torch.channels_last]), st.integers(1, 40_000), st.booleans())
+def test_no_recipe_sees_it(transform: v2.Compose, layout: Any, limit: int, exif: bool) -> None:
     """Whatever is resized, made gray, cropped, flipped, made floats and erased, in any layout and with any limit."""
-    options: dict[str, Any] = {"transform": transform, "layout": layout, "exif": exif}
-    kept = bits(feed(scripted(), Cache(device_memory=limit), **options))
+    options: dict[str, Any] = {"transform": transform, "decode": Decode(exif=exif, memory_format=layout)}
+    kept = bits(feed(scripted(), Cache(device=limit), **options))
     assert kept == bits(feed(scripted(), None, **options))
 
 
@@ -107,7 +107,7 @@ def test_later_epochs_decode_what_is_bad_and_nothing_else() -> None:
 
 def test_no_more_is_kept_than_allowed() -> None:
     """The limit is one of bytes, and what came first stays."""
-    with feed(scripted(), Cache(device_memory=15 * 768 + 1), transform=TRAIN) as made:
+    with feed(scripted(), Cache(device=15 * 768 + 1), transform=TRAIN) as made:
         for _ in range(2):
             for _ in made:
                 pass
@@ -218,7 +218,7 @@ def test_columns_come_out_of_it(tmp_path: Path) -> None:
         assert stats is None or (stats.device_records, stats.device_misses, stats.device_hits) == (48, 48, 96)
         return out
 
-    assert run(Cache(device_memory="1MB")) == run(None)
+    assert run(Cache(device="1MB")) == run(None)
 
 
 def test_a_record_that_another_column_refuses_is_bad_in_every_epoch(tmp_path: Path) -> None:
@@ -255,17 +255,17 @@ def test_a_record_that_another_column_refuses_is_bad_in_every_epoch(tmp_path: Pa
         (v2.Compose([v2.Resize((20, 20)), v2.ColorJitter(0.4), *FLOATS]), {}, "found ColorJitter"),
         (v2.Compose([v2.CenterCrop(16), v2.RandomApply([v2.GaussianBlur(3)], 0.5)]), {}, "found RandomApply"),
         ([TRAIN, TRAIN], {}, "found 2 views"),
-        (v2.Compose(CUT), {"engine": "dali"}, "found the dali engine"),
-        (v2.Compose(CUT), {"hw_decoder_load": 0.5}, "with hw_decoder_load=0.5"),
+        (v2.Compose(CUT), {"decode": Decode(engine="dali")}, "found the dali engine"),
+        (v2.Compose(CUT), {"decode": Decode(hardware=0.5)}, r"with Decode\(hardware=0.5\)"),
         (None, {"columns": {"text": Text("txt")}}, "no column that is an Image"),
-        (lambda images, draws: images, {"engine": "dali"}, "found a DALI graph"),
+        (lambda images, draws: images, {"decode": Decode(engine="dali")}, "found a DALI graph"),
     ],
 )
 def test_what_is_another_image_in_each_epoch_is_refused(
     tmp_path: Path, transform: Any, options: dict[str, Any], found: str
 ) -> None:
     """Before anything is read, by the name of what is random, and with the cure."""
-    with pytest.raises(ConfigError, match=rf"Cache\(device_memory=.*{found}"):
+    with pytest.raises(ConfigError, match=rf"Cache\(device=.*{found}"):
         feed(shards(tmp_path), CACHE, transform=transform, **options)
 
 
@@ -279,10 +279,10 @@ def test_a_function_of_the_users_own_is_refused() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Cache(device_memory="much"),
-        lambda: Cache(device_memory=-1),
-        lambda: Cache(device_memory=0),
-        lambda: Cache(device_memory="1GB", pixels=True),
+        lambda: Cache(device="much"),
+        lambda: Cache(device=-1),
+        lambda: Cache(device=0),
+        lambda: Cache(device="1GB", pixels=True),
     ],
 )
 def test_values_that_are_none_are_refused(make: Any) -> None:

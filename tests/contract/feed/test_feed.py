@@ -325,10 +325,10 @@ def test_memory_stays_within_the_cap() -> None:
     """With room for three windows, twelve of 2 MiB pass through and never hold a byte more than the cap."""
     payload = padded(jpeg(0), 1 << 17)
     source = ScriptedSource([(payload, n) for n in range(192)], extent=16)
-    tuning = Tuning(threads=1, readers=2, memory=8 << 20, prefetch_next_epoch=False)
+    tuning = Tuning(threads=1, readers=2, memory=8 << 20, next_epoch=False)
     with Feed(source, 8, shuffle=Shuffle(extent=16, window=1), tuning=tuning) as feed:
         assert sum(len(batch) for batch in feed) == 192
-        assert feed.stats().slab_peak <= tuning.memory
+        assert feed.stats().slab_peak <= tuning.memory_bytes
         assert leased(feed) == 0
         assert feed.stats().bytes_read == 192 << 17
 

@@ -31,7 +31,7 @@ def test_a_topic_whose_first_records_say_nothing(real_kafka: Kafka) -> None:
     assert snapshot.extent == 256
     with Feed(source, 8, shuffle=Shuffle(window=1), tuning=Tuning(threads=1, readers=2, memory=80 * MIB)) as feed:
         assert sum(len(batch) for batch in feed) == 616
-        assert feed.stats().slab_peak <= feed.tuning.memory
+        assert feed.stats().slab_peak <= feed.tuning.memory_bytes
     with (
         Feed(source, 8, shuffle=True, tuning=Tuning(memory=16 * MIB)) as feed,
         pytest.raises(ConfigError, match=r"memory=16777216\): must hold the windows"),
@@ -48,7 +48,7 @@ def test_a_topic_of_a_few_large_records(real_kafka: Kafka) -> None:
     assert abs(source.snapshot().record_bytes - 600_020) <= 20
     with Feed(source, 2, shuffle=Shuffle(2, 2), tuning=Tuning(threads=1, readers=2, memory=8 * MIB)) as feed:
         assert sum(len(batch) for batch in feed) == 40
-        assert feed.stats().slab_peak <= feed.tuning.memory
+        assert feed.stats().slab_peak <= feed.tuning.memory_bytes
 
 
 class _Counting(ScriptedSource):

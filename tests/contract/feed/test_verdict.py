@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kit.inside import CpuStats, ReplayStats, Running, StageStats, WaitCause, verdict
+from kit.inside import CpuStats, Running, StageStats, WaitCause, verdict
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,6 @@ class Numbers:
     stages: tuple[StageStats, ...]
     cpu: CpuStats | None
     running: Running | None
-    replay: ReplayStats | None = None
 
 
 def _stage(name: str, threads: int = 1, waited: float = 0.0, worked: float = 1.0, blocked: float = 0.0) -> StageStats:
@@ -56,11 +55,6 @@ def test_a_loop_that_hardly_waits_is_its_own_bottleneck() -> None:
     assert (found.bottleneck, found.advice) == ("trainer", ())
     assert found.sentence.startswith("training-bound: the loop waits 1% of its time for batches; 4.2 of 16 cores busy")
     assert found.sentence.endswith("the loader alone could give 2,000 samples/s")
-
-
-def test_what_a_replay_has_measured_is_what_the_loop_could_take() -> None:
-    """It says more than the time between two batches, in which a decoder may have taken the processor."""
-    assert "could take 2,500" in verdict(replace(HELD_UP, replay=ReplayStats(10, 5000, 2.0))).sentence
 
 
 def test_more_readers_are_advised_only_where_reads_wait() -> None:

@@ -17,7 +17,7 @@ from kit.inside import Corrupt, Gap, Item, Pace, Stall
 from kit.limits import LONG
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Tuning
+from dali_feed import BadRecords, DataLoader, Decode, Tuning
 from dali_feed.columns import Array, Image, Number, Text
 from dali_feed.errors import BadRecordLimitError, ClosedError, ConfigError, WaitError
 from dali_feed.external_sources import DeadLetterFolder
@@ -138,7 +138,9 @@ def test_a_bad_record_costs_its_slot(engine: str, tmp_path: Any) -> None:
     letters = DeadLetterFolder(tmp_path)
     bad: list[Item] = [Corrupt(), (jpeg(1), 1), Gap(), (bad_tables(), 2), Corrupt("torn"), (jpeg(4), 4), (jpeg(5), 5)]
     source = ScriptedStream([*bad, *records(6, 8)])
-    with loading(source, engine=engine, transform=FLOATS, bad=BadRecords(limit=None, dead_letter=letters)) as loader:
+    with loading(
+        source, decode=Decode(engine=engine), transform=FLOATS, bad=BadRecords(limit=None, dead_letter=letters)
+    ) as loader:
         batches = iter(loader)
         _, labels, info = next(batches)
         assert (labels.tolist(), info.ok.tolist()) == ([1, 1, 1, 1], [False, True, False, False])

@@ -18,7 +18,8 @@ from nvidia.dali import fn
 from PIL import Image, ImageOps
 from torchvision.transforms import v2
 
-from dali_feed.errors import ConfigError, StateError
+from dali_feed import Decode
+from dali_feed.errors import StateError
 from dali_feed.testing import ScriptedSource
 
 WAYS = range(1, 9)
@@ -62,7 +63,7 @@ def saved(pixels: NDArray[Any]) -> bytes:
 
 def feed(payloads: Any, transform: Any = None, size: int = 8, **options: Any) -> Feed:
     """The payloads in turn."""
-    options = {"exif": True, "seed": 3, "tuning": QUICK, **options}
+    options = {"decode": Decode(exif=True), "seed": 3, "tuning": QUICK, **options}
     return Feed(ScriptedSource(payloads), size, transform=transform, **options)
 
 
@@ -76,7 +77,7 @@ def batches(one: Feed) -> list[Any]:
 @pytest.mark.parametrize("name", FORMATS)
 def test_whole_images_are_pillows(name: str, engine: str) -> None:
     """All eight orientations of every format that has them; a lossy one within a level, as without EXIF."""
-    found = batches(feed(files(name), size=1, engine=engine))
+    found = batches(feed(files(name), size=1, decode=Decode(engine=engine, exif=True)))
     for image, payload in zip(found, files(name), strict=True):
         expected = pillows(payload)
         assert image.shape == (1, 3, *expected.shape[:2])
@@ -100,30 +101,13 @@ def test_it_is_as_if_the_upright_image_had_been_stored(transform: Any, engine: s
     """Draws, windows and pixels are those of files without EXIF that hold the upright pixels, bit for bit."""
     stand_ins = [saved(pillows(payload)) for payload in files("PNG")]
     with (
-        feed(files("PNG"), transform, engine=engine) as one,
-        feed(stand_ins, transform, engine=engine, exif=False) as other,
+        feed(files("PNG"), transform, decode=Decode(engine=engine, exif=True)) as one,
+        feed(stand_ins, transform, decode=Decode(engine=engine, exif=False)) as other,
     ):
         (ours,), (theirs,) = list(one), list(other)
         np.testing.assert_array_equal(np.asarray(ours.images), np.asarray(theirs.images))
         for mine, its in zip(ours.more, theirs.more, strict=True):
             np.testing.assert_array_equal(np.asarray(mine.images), np.asarray(its.images))
-
-
-def test_a_reduced_image_is_turned_too() -> None:
-    """decode="reduced" gives about what the exact way gives, of every orientation; and it is not the exact way."""
-    large = Image.open(io.BytesIO(photographs()[0])).convert("RGB").resize((603, 401), Image.Resampling.LANCZOS)
-    payloads = []
-    for way in WAYS:
-        exif = Image.Exif()
-        exif[0x0112] = way
-        file = io.BytesIO()
-        large.save(file, "JPEG", exif=exif.tobytes(), quality=95)
-        payloads.append(file.getvalue())
-    crop = v2.RandomResizedCrop(32, scale=(0.7, 0.9))
-    exact, small = (batches(feed(payloads, crop, decode=decode, engine="host"))[0] for decode in ("exact", "reduced"))
-    apart = np.abs(exact.astype(int) - small).reshape(8, -1).mean(axis=1)
-    assert (apart > 0).all()
-    assert apart.max() < 2
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -132,7 +116,10 @@ def test_a_bad_turned_image_costs_its_slot(engine: str) -> None:
     turned_bad = bad_tables()[:2] + files("JPEG")[5][2:38] + bad_tables()[2:]
     payloads = [*files("PNG")[:3], turned_bad, *files("PNG")[4:], *files("PNG")]
     crop = v2.Resize((20, 26))
-    with feed(payloads, crop, engine=engine) as one, feed(files("PNG"), crop, engine=engine) as other:
+    with (
+        feed(payloads, crop, decode=Decode(engine=engine, exif=True)) as one,
+        feed(files("PNG"), crop, decode=Decode(engine=engine, exif=True)) as other,
+    ):
         (first, second), (whole,) = list(one), list(other)
         assert first.ok.tolist() == [True] * 3 + [False] + [True] * 4
         good = np.flatnonzero(first.ok)
@@ -148,39 +135,31 @@ def test_a_graph_function_gets_upright_images() -> None:
         return fn.resize(images, size=[20, 26])
 
     (found,) = batches(feed(files("PNG"), graph))
-    (expected,) = batches(feed([saved(pillows(each)) for each in files("PNG")], graph, exif=False))
+    (expected,) = batches(feed([saved(pillows(each)) for each in files("PNG")], graph, decode=Decode(exif=False)))
     np.testing.assert_array_equal(found, expected)
 
 
 def test_exif_is_off_unless_asked_for() -> None:
     """Pixels as they are stored; only a TIFF is turned, by Pillow."""
-    found = batches(feed([*files("JPEG"), *files("PNG")], v2.Resize((20, 26)), exif=False, size=8))
+    found = batches(feed([*files("JPEG"), *files("PNG")], v2.Resize((20, 26)), decode=Decode(exif=False), size=8))
     for batch in found:
         assert (batch == batch[:1]).all()
 
 
 def test_a_state_notices_other_turning() -> None:
-    """Both ways; and a state from before there was the option is one of images as stored."""
+    """Both ways."""
     states = {}
     for exif in (False, True):
-        with Feed(ScriptedSource(labelled(8)), 4, exif=exif, tuning=QUICK) as one:
+        with Feed(ScriptedSource(labelled(8)), 4, decode=Decode(exif=exif), tuning=QUICK) as one:
             next(iter(one))
             states[exif] = json.loads(json.dumps(one.state_dict()))
             assert ("exif=True" in one.describe()) is exif
-    assert "exif" not in states[False]["made_for"]
     for exif, told in (
         (False, "the state has True, this loader False"),
         (True, "the state has False, this loader True"),
     ):
-        with Feed(ScriptedSource(labelled(8)), 4, exif=exif, tuning=QUICK) as one:
+        with Feed(ScriptedSource(labelled(8)), 4, decode=Decode(exif=exif), tuning=QUICK) as one:
             with pytest.raises(StateError, match=f"exif: {told}"):
                 one.load_state_dict(states[not exif])
             one.load_state_dict(states[exif])
             assert len(list(one)) == 1
-
-
-@pytest.mark.parametrize("wrong", [1, "yes", None])
-def test_it_is_a_bool(wrong: Any) -> None:
-    """Anything else is an error that says so."""
-    with pytest.raises(ConfigError, match="exif: must be True or False; found"):
-        feed(files("PNG"), exif=wrong)

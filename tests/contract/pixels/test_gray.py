@@ -11,7 +11,7 @@ from kit.inside import Feed
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader, Mixing
+from dali_feed import DataLoader, Decode, Mixing
 from dali_feed.errors import TransformError
 from dali_feed.testing import ScriptedSource
 
@@ -23,7 +23,8 @@ FLOAT = v2.ToDtype(torch.float32, scale=True)
 def images(*transforms: Any, engine: str = "host", **options: Any) -> torch.Tensor:
     """Those of a batch of six."""
     whole = v2.Compose(transforms)
-    with DataLoader(SOURCE, 6, transform=whole, device="cpu", engine=engine, tuning=QUICK, **options) as loader:
+    how: dict[str, Any] = {"device": "cpu", "decode": Decode(engine=engine), "tuning": QUICK} | options
+    with DataLoader(SOURCE, 6, transform=whole, **how) as loader:
         batch: torch.Tensor = next(iter(loader))[0]
     return batch
 
@@ -65,7 +66,10 @@ def test_v1_and_channels_last(engine: str) -> None:
     """v1's class with ToTensor is the same; channels last in memory changes nothing."""
     one = images(v1.Grayscale(), v1.ToTensor(), engine=engine)
     assert torch.equal(one, images(v2.Grayscale(1), FLOAT, engine=engine))
-    assert torch.equal(one, images(v2.Grayscale(1), FLOAT, engine=engine, memory_format=torch.channels_last))
+    assert torch.equal(
+        one,
+        images(v2.Grayscale(1), FLOAT, engine=engine, decode=Decode(engine=engine, memory_format=torch.channels_last)),
+    )
 
 
 @ENGINES

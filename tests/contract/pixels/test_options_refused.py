@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from kit.images import jpeg
 from kit.inside import Feed
 from torchvision.transforms import v2
 
+from dali_feed import Decode
 from dali_feed.errors import ConfigError
 from dali_feed.testing import ScriptedSource
 
@@ -22,10 +24,12 @@ def graph(images: Any, draws: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"transform": v2.Resize((8, 8)), "layout": "CHWN"}, 'layout: must be "NCHW" or "NHWC"; found \'CHWN\''),
-        ({"transform": v2.Resize((8, 8)), "decode": "fast"}, 'decode: must be "exact", "reduced" or "region"'),
-        ({"transform": v2.Resize((8, 8)), "exif": 1}, "exif: must be True or False; found 1"),
-        ({"transform": graph, "layout": "NHWC"}, "layout: must be left out with a DALI graph, .*; found 'NHWC'"),
+        ({"transform": v2.Resize((8, 8)), "decode": "fast"}, "decode: must be a Decode"),
+        (
+            {"transform": graph, "decode": Decode(memory_format=torch.channels_last)},
+            r"Decode\(memory_format=...\): must be left out with a DALI graph, .*; found torch.channels_last",
+        ),
+        ({"transform": graph, "decode": Decode(engine="host")}, r"Decode\(engine='host'\): .*found a DALI graph"),
     ],
 )
 def test_an_option_that_the_engine_cannot_keep_is_refused(options: dict[str, Any], said: str) -> None:

@@ -10,7 +10,7 @@ from kit.images import QUICK, png
 from timm.data import create_transform
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.testing import ScriptedSource
 
 pytestmark = pytest.mark.gpu
@@ -35,7 +35,7 @@ def test_batches_are_the_cpus(transform: Any) -> None:
     """Where no engine was asked for, on the device, within what the finish step rounds."""
     with (
         DataLoader(SOURCE, 4, transform=transform, device="cuda", tuning=QUICK) as there,
-        DataLoader(SOURCE, 4, transform=transform, device="cpu", engine="host", tuning=QUICK) as here,
+        DataLoader(SOURCE, 4, transform=transform, device="cpu", decode=Decode(engine="host"), tuning=QUICK) as here,
     ):
         for (a, _), (b, _) in zip(there, here, strict=True):
             assert a.is_cuda
@@ -47,8 +47,8 @@ def test_gray_of_one_channel(engine: str) -> None:
     """One, in one block of memory."""
     transform = v2.Compose([v2.CenterCrop(20), v2.Grayscale(1), FLOAT, v2.Normalize([0.4], [0.2])])
     with (
-        DataLoader(SOURCE, 4, transform=transform, device="cuda", engine=engine, tuning=QUICK) as there,
-        DataLoader(SOURCE, 4, transform=transform, device="cpu", engine="host", tuning=QUICK) as here,
+        DataLoader(SOURCE, 4, transform=transform, device="cuda", decode=Decode(engine=engine), tuning=QUICK) as there,
+        DataLoader(SOURCE, 4, transform=transform, device="cpu", decode=Decode(engine="host"), tuning=QUICK) as here,
     ):
         for (a, _), (b, _) in zip(there, here, strict=True):
             assert a.shape == b.shape == (4, 1, 20, 20)
@@ -61,7 +61,9 @@ def test_noise_is_the_same_on_every_device() -> None:
     transform = v2.Compose([v2.CenterCrop(20), FLOAT, v2.GaussianNoise(0.0, 0.3)])
     found = []
     for device, engine in (("cuda", "dali"), ("cuda", "host"), ("cpu", "host")):
-        with DataLoader(SOURCE, 8, transform=transform, device=device, engine=engine, tuning=QUICK) as loader:
+        with DataLoader(
+            SOURCE, 8, transform=transform, device=device, decode=Decode(engine=engine), tuning=QUICK
+        ) as loader:
             found.append(next(iter(loader))[0].cpu())
     assert (found[0] - found[2]).abs().max() < 1e-5
     assert (found[1] - found[2]).abs().max() < 1e-5
@@ -72,6 +74,8 @@ def test_an_interpolation_is_drawn_on_a_gpu_too() -> None:
     transform = create_transform(24, is_training=True, interpolation="random", color_jitter=None)
     found = []
     for device, engine in (("cuda", "dali"), ("cpu", "host")):
-        with DataLoader(SOURCE, 8, transform=transform, device=device, engine=engine, tuning=QUICK) as loader:
+        with DataLoader(
+            SOURCE, 8, transform=transform, device=device, decode=Decode(engine=engine), tuning=QUICK
+        ) as loader:
             found.append(next(iter(loader))[0].cpu())
     assert (found[0] - found[1]).abs().mean() < 0.05

@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.io import decode_image
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Shuffle, Views
+from dali_feed import BadRecords, DataLoader, Decode, Shuffle
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.testing import ScriptedSource
 
@@ -37,11 +37,22 @@ ENGINES = ["host", "dali"]
 ANY = BadRecords(limit=None)
 
 
+class Several:
+    """Gives a list: what each of its transforms makes of the image."""
+
+    def __init__(self, transforms: list[Any]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, image: Any) -> list[Any]:
+        """The views of one image, in order."""
+        return [transform(image) for transform in self.transforms]
+
+
 def batches(transform: Any, engine: str | None = None, **options: Any) -> list[Any]:
     """An epoch of eleven images in batches of four."""
     source = ScriptedSource(labelled(11), extent=4)
-    how = {"device": "cpu", "tuning": QUICK, "seed": 3, **options}
-    with DataLoader(source, 4, shuffle=Shuffle(4, 2), transform=transform, engine=engine, **how) as loader:
+    how = {"device": "cpu", "tuning": QUICK, "seed": 3, "decode": Decode(engine=engine), **options}
+    with DataLoader(source, 4, shuffle=Shuffle(4, 2), transform=transform, **how) as loader:
         return list(loader)
 
 
@@ -72,7 +83,13 @@ def test_a_resumed_run_sees_the_same_views(engine: str) -> None:
     """Also at another batch size, on two ranks."""
     whole = batches([WIDE, SMALL], engine, lanes=2)
     source = ScriptedSource(labelled(11), extent=4)
-    how: dict[str, Any] = {"transform": [WIDE, SMALL], "engine": engine, "lanes": 2, "seed": 3, "device": "cpu"}
+    how: dict[str, Any] = {
+        "transform": [WIDE, SMALL],
+        "decode": Decode(engine=engine),
+        "lanes": 2,
+        "seed": 3,
+        "device": "cpu",
+    }
     with DataLoader(source, 4, shuffle=Shuffle(4, 2), tuning=QUICK, **how) as first:
         next(iter(first))
         state = first.state_dict()
@@ -94,12 +111,12 @@ def test_a_record_that_fails_late_is_replaced_in_every_view(engine: str) -> None
     items[5] = (broken_png(), 5)
     source = ScriptedSource(items, extent=4)
     with DataLoader(
-        source, 4, transform=[WIDE, SMALL], engine=engine, device="cpu", tuning=QUICK, bad=ANY, info=True
+        source, 4, transform=[WIDE, SMALL], decode=Decode(engine=engine), device="cpu", tuning=QUICK, bad=ANY, info=True
     ) as loader:
         given = list(loader)
     clean = ScriptedSource(labelled(12), extent=4)
     with DataLoader(
-        clean, 4, transform=[WIDE, SMALL], engine=engine, device="cpu", tuning=QUICK, bad=ANY, info=True
+        clean, 4, transform=[WIDE, SMALL], decode=Decode(engine=engine), device="cpu", tuning=QUICK, bad=ANY, info=True
     ) as loader:
         wanted = {
             int(sample): [view[k] for view in views]
@@ -114,19 +131,19 @@ def test_a_record_that_fails_late_is_replaced_in_every_view(engine: str) -> None
 
 @pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 def test_views_of_a_dataset_are_those_of_torchs_loader(tmp_path: Path) -> None:
-    """`Views` as an ImageFolder's transform: one import is the difference, to the bit on the CPU."""
+    """A class that gives a list, as an ImageFolder's transform: one import is the difference, to the bit on the CPU."""
     for n in range(6):
         path = tmp_path / f"{n % 2}" / f"{n}.{'png' if n % 3 else 'jpg'}"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes((png if n % 3 else jpeg)(n, 20 + n, 30))
-    views = Views([v2.Compose([v2.Resize((9, 11)), *FLOAT]), v2.CenterCrop(7)])
+    views = Several([v2.Compose([v2.Resize((9, 11)), *FLOAT]), v2.CenterCrop(7)])
 
     def read(path: str) -> torch.Tensor:
         image: torch.Tensor = decode_image(path, mode="RGB")
         return image
 
     theirs = list(TorchLoader(ImageFolder(str(tmp_path), views, loader=read), 4))
-    with DataLoader(ImageFolder(str(tmp_path), views), 4, device="cpu", tuning=QUICK, fallback="error") as loader:
+    with DataLoader(ImageFolder(str(tmp_path), views), 4, device="cpu", tuning=QUICK) as loader:
         ours = list(loader)
     for (a, labels), (b, same) in zip(ours, theirs, strict=True):
         assert torch.equal(labels, same)
@@ -182,8 +199,8 @@ def test_equal_views_of_two_parts_are_one_dataset(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name / "c").mkdir(parents=True)
         (tmp_path / name / "c" / "0.jpg").write_bytes(jpeg(0, 20, 20))
-        parts.append(ImageFolder(str(tmp_path / name), Views([v2.CenterCrop(8), v2.CenterCrop(6)])))
-    with DataLoader(ConcatDataset(parts), 2, device="cpu", tuning=QUICK, fallback="error") as loader:
+        parts.append(ImageFolder(str(tmp_path / name), Several([v2.CenterCrop(8), v2.CenterCrop(6)])))
+    with DataLoader(ConcatDataset(parts), 2, device="cpu", tuning=QUICK) as loader:
         ((views, _),) = loader
     assert [tuple(view.shape) for view in views] == [(2, 3, 8, 8), (2, 3, 6, 6)]
 
@@ -200,7 +217,9 @@ def test_a_feed_gives_further_views_that_speak_dlpack() -> None:
 def test_views_in_channels_last() -> None:
     """Each of them has torch's shape, and channels last in memory."""
     planar = batches([WIDE, SMALL])
-    for (views, _), (wanted, _) in zip(batches([WIDE, SMALL], memory_format=torch.channels_last), planar, strict=True):
+    for (views, _), (wanted, _) in zip(
+        batches([WIDE, SMALL], decode=Decode(memory_format=torch.channels_last)), planar, strict=True
+    ):
         for view, same in zip(views, wanted, strict=True):
             assert view.is_contiguous(memory_format=torch.channels_last)
             assert torch.equal(view, same)
@@ -224,22 +243,11 @@ def test_sizes_that_differ_are_told_by_view() -> None:
 
 
 def test_what_cannot_be_a_view_is_refused() -> None:
-    """No views, too many, a graph function among them, and a smaller decoding for several."""
+    """No views, too many, and a graph function among them."""
     source = ScriptedSource(labelled(2))
-    with pytest.raises(TransformError, match="takes 1 to 64 transforms; found 0"):
+    with pytest.raises(TransformError, match="take 1 to 64 transforms; found 0"):
         DataLoader(source, 2, transform=[], device="cpu")
-    with pytest.raises(TransformError, match="takes 1 to 64 transforms; found 65"):
-        Views([PLAIN] * 65)
+    with pytest.raises(TransformError, match="take 1 to 64 transforms; found 65"):
+        DataLoader(source, 2, transform=[PLAIN] * 65, device="cpu")
     with pytest.raises(TransformError, match="found a DALI graph function in it"):
         DataLoader(source, 2, transform=[PLAIN, lambda images, draws: images], device="cpu")
-    with pytest.raises(TransformError, match="Give Views of complete transforms"):
-        DataLoader(source, 2, transform=v2.Compose([*FLOAT, Views([v2.RandomHorizontalFlip()])]), device="cpu")
-
-    class Stacked(Views):
-        def __call__(self, image: Any) -> Any:
-            return torch.stack(super().__call__(image))
-
-    with pytest.raises(TransformError, match="Stacked"):
-        DataLoader(source, 2, transform=Stacked([PLAIN]), device="cpu")
-    with pytest.raises(ConfigError, match='"reduced" is for one view'):
-        DataLoader(source, 2, transform=[SMALL, PLAIN], decode="reduced", device="cpu")

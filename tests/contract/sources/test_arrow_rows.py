@@ -14,7 +14,7 @@ from kit.blocks import taken
 from kit.images import QUICK, jpeg, labelled, png
 from kit.inside import Block, Extents, SlabPool
 
-from dali_feed import BadRecords, DataLoader, Shuffle
+from dali_feed import BadRecords, DataLoader, Decode, Shuffle
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources import ArrowRows
 from dali_feed.testing import assert_resumes_anywhere
@@ -165,7 +165,7 @@ def test_it_resumes_anywhere() -> None:
 
 def test_engine_dali_takes_views_of_a_table() -> None:
     """They are read-only, and DALI reads them where they are."""
-    with DataLoader(ArrowRows(table()), 5, device="cpu", engine="dali", tuning=QUICK) as loader:
+    with DataLoader(ArrowRows(table()), 5, device="cpu", decode=Decode(engine="dali"), tuning=QUICK) as loader:
         mine = torch.cat([batch["image"] for batch in loader])
     with DataLoader(ArrowRows(table()), 5, device="cpu", tuning=QUICK) as loader:
         assert (mine.int() - torch.cat([batch["image"] for batch in loader]).int()).abs().max() <= 3

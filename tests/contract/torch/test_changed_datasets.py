@@ -33,11 +33,6 @@ def larger(data: Any) -> None:
     data.transform = v2.Compose([v2.ToImage(), v2.Resize((24, 20))])
 
 
-def one_step_more(data: Any) -> None:
-    """The same Compose with another list in it."""
-    data.transform.transforms.append(v2.RandomHorizontalFlip(1.0))
-
-
 def fewer(data: Any) -> None:
     """A list of samples that was cut in place."""
     del data.samples[3:]
@@ -57,7 +52,6 @@ def numbered(data: Any) -> None:
     ("change", "name"),
     [
         (larger, "transform"),
-        (one_step_more, r"transform\.transforms"),
         (fewer, "number of (samples|imgs)"),
         (others, "samples"),
         (numbered, "target_transform"),

@@ -25,13 +25,12 @@ from torch.utils.data import (
     random_split,
 )
 from torch.utils.data import DataLoader as TorchLoader
-from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.io import decode_image
 from torchvision.models import ResNet18_Weights
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Tuning
 from dali_feed.errors import ConfigError, TransformError
 
 TRANSFORM = v2.Compose([v2.ToImage(), v2.Resize((12, 10)), v2.ToDtype(torch.float32, scale=True)])
@@ -227,37 +226,6 @@ def test_collate_fn_gets_the_samples(root: Path) -> None:
             assert type(seen[-1][0][1]) is int
 
 
-def fast_collate(samples: list[Any]) -> Any:
-    """As apex's: of PIL images, whose size is a pair, in whole levels."""
-    images, targets = [image for image, _ in samples], torch.tensor([target for _, target in samples])
-    width, height = images[0].size[0], images[0].size[1]
-    batch = torch.zeros((len(images), 3, height, width), dtype=torch.uint8)
-    for n, image in enumerate(images):
-        batch[n] += torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
-    return batch, targets
-
-
-@pytest.mark.parametrize("crop", [v2.CenterCrop(16), v1.Compose([v1.CenterCrop(16), v1.RandomHorizontalFlip(0.0)])])
-def test_a_collate_fn_that_wants_pil_images_is_given_them(root: Path, crop: Any) -> None:
-    """By torch's own loader, with the reason in its warning; with a transform that makes tensors by ours."""
-    data = ImageFolder(str(root), crop)
-    with pytest.warns(
-        UserWarning,
-        match="ImageFolder .*, because its transform gives PIL images, and its collate_fn takes them; torch's own",
-    ):
-        loader = DataLoader(data, 4, device="cpu", collate_fn=fast_collate)
-    with loader:
-        for (a, x), (b, y) in zip(loader, TorchLoader(data, 4, collate_fn=fast_collate), strict=True):
-            assert torch.equal(a, b)
-            assert torch.equal(x, y)
-    with pytest.raises(ConfigError, match="gives PIL images, and its collate_fn takes them"):
-        DataLoader(data, 4, device="cpu", collate_fn=fast_collate, fallback="error")
-    with DataLoader(data, 4, device="cpu", fallback="error", collate_fn=default_collate) as ours:
-        assert isinstance(running(ours), Feed)
-    with DataLoader(tensors(root), 4, device="cpu", fallback="error", collate_fn=default_collate) as ours:
-        assert isinstance(running(ours), Feed)
-
-
 def test_a_folder_resumes_in_the_middle(root: Path) -> None:
     """With torchvision's own random transforms, which draw from our seed, bit for bit."""
     transform = v2.Compose([v2.RandomResizedCrop(8), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
@@ -298,7 +266,7 @@ def test_any_ranks_state_serves_all_with_a_distributed_sampler(root: Path, *, na
 
     def made(number: int, **options: Any) -> DataLoader:
         sampler: Any = DistributedSampler(data, 2, number, seed=5)
-        return DataLoader(data, 2, sampler=sampler, device="cpu", tuning=QUICK if native else None, **options)
+        return DataLoader(data, 2, sampler=sampler, device="cpu", tuning=QUICK if native else Tuning(), **options)
 
     with made(0) as zero, made(1) as one, made(1) as other:
         next(iter(zero))

@@ -11,7 +11,7 @@ from kit.images import broken_png, jpeg, png
 from kit.inside import Corrupt, Gap
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, Cache, DataLoader, Mixing, Tuning
+from dali_feed import BadRecords, Cache, DataLoader, Decode, Mixing, Tuning
 from dali_feed.errors import ConfigError
 from dali_feed.testing import ScriptedSource
 
@@ -44,7 +44,13 @@ def loader(engine: str, transform: Any, cache: Cache | None, **options: Any) -> 
     """A loader that shuffles."""
     chosen: dict[str, Any] = {"shuffle": True, "seed": 3, "info": True, "bad": BadRecords(limit=None)} | options
     return DataLoader(
-        source(), 16, transform=transform, device="cuda", engine=engine, tuning=Tuning(cache=cache), **chosen
+        source(),
+        16,
+        transform=transform,
+        device="cuda",
+        decode=Decode(engine=engine),
+        tuning=Tuning(cache=cache),
+        **chosen,
     )
 
 
@@ -76,17 +82,17 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("limit", ["1GB", 30 * ROW + 1])
 def test_a_batch_does_not_see_it(engine: str, name: str, limit: int | str) -> None:
     """Images that are all there, or a part of them: pixels, labels, ids and ok of every epoch."""
-    cache = Cache(device_memory=limit)
+    cache = Cache(device=limit)
     assert same(run(loader(engine, TRANSFORMS[name], cache)), run(loader(engine, TRANSFORMS[name], None)))
 
 
 def test_colours_at_the_end_are_the_kernels() -> None:
     """On the dali engine they may be random."""
     transform = v2.Compose([v2.Resize((32, 32)), v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *FLOATS])
-    with_one = run(loader("dali", transform, Cache(device_memory="1GB")))
+    with_one = run(loader("dali", transform, Cache(device="1GB")))
     assert same(with_one, run(loader("dali", transform, None)))
     with pytest.raises(ConfigError, match="found ColorJitter"):
-        loader("host", transform, Cache(device_memory="1GB"))
+        loader("host", transform, Cache(device="1GB"))
 
 
 @pytest.mark.parametrize("limit", ["1GB", 30 * ROW + 1])
@@ -94,13 +100,13 @@ def test_a_crop_is_cut_out_on_the_gpu(limit: int | str) -> None:
     """Of the host engine's images, as that engine cuts it."""
     shift = v2.RandomCrop(32, padding=4, fill=(9, 200, 1))
     transform = v2.Compose([v2.Resize((32, 32)), shift, v2.RandomHorizontalFlip(), *FLOATS])
-    kept = run(loader("host", transform, Cache(device_memory=limit)))
+    kept = run(loader("host", transform, Cache(device=limit)))
     assert same(kept, run(loader("host", transform, None)))
 
 
 def test_later_epochs_decode_what_is_bad_and_nothing_else(engine: str) -> None:
     """Each image is made once, and lies in the GPU's memory, within the limit."""
-    with loader(engine, TRANSFORMS["training"], Cache(device_memory="1GB")) as made:
+    with loader(engine, TRANSFORMS["training"], Cache(device="1GB")) as made:
         misses = []
         for _ in range(EPOCHS):
             for _ in made:
@@ -117,14 +123,14 @@ def test_later_epochs_decode_what_is_bad_and_nothing_else(engine: str) -> None:
 def test_mixed_batches_are_the_same(engine: str) -> None:
     """Mixing takes kept pixels in the finish's launch."""
     mixing = Mixing(0.4, 1.0, classes=72)
-    kept = run(loader(engine, TRANSFORMS["training"], Cache(device_memory="1GB"), collate_fn=mixing))
+    kept = run(loader(engine, TRANSFORMS["training"], Cache(device="1GB"), collate_fn=mixing))
     assert same(kept, run(loader(engine, TRANSFORMS["training"], None, collate_fn=mixing)))
 
 
 def test_a_state_goes_both_ways(engine: str) -> None:
     """Taken in the second epoch with a cache it goes on without, and the other way round."""
     halves = []
-    for cache, other in itertools.permutations([None, Cache(device_memory="1GB")]):
+    for cache, other in itertools.permutations([None, Cache(device="1GB")]):
         one, two = (loader(engine, TRANSFORMS["training"], each) for each in (cache, other))
         with one, two:
             for made in (one, two):
@@ -140,7 +146,7 @@ def test_a_busy_stream_of_the_loops_own_sees_whole_batches(engine: str) -> None:
     """The loop takes batches on a stream of its own that is behind, and drops them at once: memory is used again."""
     want = run(loader(engine, TRANSFORMS["training"], None))
     found: list[torch.Tensor] = []
-    with loader(engine, TRANSFORMS["training"], Cache(device_memory="1GB")) as made:
+    with loader(engine, TRANSFORMS["training"], Cache(device="1GB")) as made:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
             for _ in range(EPOCHS):

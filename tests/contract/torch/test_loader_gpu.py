@@ -11,7 +11,7 @@ from kit.images import broken_png, jpeg
 from kit.inside import Feed
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Mixing
+from dali_feed import BadRecords, DataLoader, Decode, Mixing
 from dali_feed.testing import ScriptedSource
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +37,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_the_gpu_gives_the_samples_of_the_cpu(dtype: torch.dtype, engine: str) -> None:
     """Ids and labels are equal; pixels differ by decoder and resize alone, on smooth pictures by few levels."""
-    with loader("cpu") as cpu, loader("cuda", dtype, engine=engine) as gpu:
+    with loader("cpu") as cpu, loader("cuda", dtype, decode=Decode(engine=engine)) as gpu:
         for (a, la, ia), (b, lb, ib) in zip(cpu, gpu, strict=True):
             assert b.is_cuda
             assert b.dtype == dtype
@@ -48,7 +48,7 @@ def test_the_gpu_gives_the_samples_of_the_cpu(dtype: torch.dtype, engine: str) -
 
 def test_host_pixels_before_a_gpu_are_those_on_the_cpu() -> None:
     """The finish kernel rounds once where torch rounds three times: 7.2e-7 apart at most, whatever the picture."""
-    with loader("cpu") as cpu, loader("cuda", engine="host") as gpu:
+    with loader("cpu") as cpu, loader("cuda", decode=Decode(engine="host")) as gpu:
         for (a, _, _), (b, _, _) in zip(cpu, gpu, strict=True):
             assert (a - b.cpu()).abs().max() <= 7.2e-7
 
@@ -56,7 +56,10 @@ def test_host_pixels_before_a_gpu_are_those_on_the_cpu() -> None:
 def test_batches_are_mixed_on_either_engine(engine: str) -> None:
     """In the finish's launch: other pixels than unmixed, and labels by the draws of the CPU."""
     mixing = Mixing(0.4, 1.0, classes=64)
-    with loader("cpu", collate_fn=mixing) as cpu, loader("cuda", engine=engine, collate_fn=mixing) as gpu:
+    with (
+        loader("cpu", collate_fn=mixing) as cpu,
+        loader("cuda", decode=Decode(engine=engine), collate_fn=mixing) as gpu,
+    ):
         for (a, la, _), (b, lb, _) in zip(cpu, gpu, strict=True):
             assert torch.equal(la, lb.cpu())
             assert (a - b.cpu()).abs().mean() < 0.03
@@ -64,7 +67,7 @@ def test_batches_are_mixed_on_either_engine(engine: str) -> None:
 
 def test_batches_are_mixed_on_the_gpu_as_on_the_cpu() -> None:
     """One launch finishes and mixes; the host engine's bytes come within the finish's rounding of the CPU's floats."""
-    options: dict[str, Any] = {"collate_fn": Mixing(0.4, 1.0, classes=64), "engine": "host"}
+    options: dict[str, Any] = {"collate_fn": Mixing(0.4, 1.0, classes=64), "decode": Decode(engine="host")}
     with loader("cpu", **options) as cpu, loader("cuda", **options) as gpu:
         for (a, la, ia), (b, lb, ib) in zip(cpu, gpu, strict=True):
             assert torch.equal(ia.ids, ib.ids)
@@ -77,7 +80,7 @@ def test_views_on_the_gpu_are_each_what_it_gives_alone(engine: str) -> None:
     source = ScriptedSource([(jpeg(n, 90, 120), n) for n in range(16)])
     one = v2.Compose([v2.RandomResizedCrop(48), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
     other = v2.Compose([v2.RandomResizedCrop(24), v2.ToDtype(torch.bfloat16, scale=True)])
-    how: dict[str, Any] = {"device": "cuda", "engine": engine}
+    how: dict[str, Any] = {"device": "cuda", "decode": Decode(engine=engine)}
     with (
         DataLoader(source, 8, transform=[one, other], **how) as several,
         DataLoader(source, 8, transform=one, **how) as alone,
@@ -101,7 +104,7 @@ def test_the_last_erasing_is_the_cpus(engine: str) -> None:
     value = torch.tensor([9.0, -7.3, 5.1])[:, None, None]
     with (
         DataLoader(source, 8, device="cpu", **options) as cpu,
-        DataLoader(source, 8, device="cuda", engine=engine, **options) as gpu,
+        DataLoader(source, 8, device="cuda", decode=Decode(engine=engine), **options) as gpu,
     ):
         for (a, _), (b, _) in zip(cpu, gpu, strict=True):
             assert (a == value).any()
@@ -132,7 +135,7 @@ def test_chosen_operations_run_on_the_gpu(name: str) -> None:
     ends = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD), v2.RandomErasing(0.5, value=0.25)]
     transform = v2.Compose([v2.RandomResizedCrop(48), getattr(v2, name)(), *ends])
     source = ScriptedSource([(jpeg(n, 90, 120), n) for n in range(64)])
-    with DataLoader(source, 16, transform=transform, device="cuda", engine="dali") as loader:
+    with DataLoader(source, 16, transform=transform, device="cuda", decode=Decode(engine="dali")) as loader:
         for images, _ in loader:
             assert images.shape == (16, 3, 48, 48)
             assert images.is_cuda
@@ -143,7 +146,7 @@ def test_floats_made_on_the_cpu_go_over_as_they_are() -> None:
     """A recipe that computes in floats before it ends has nothing left to finish: the CPU's bits."""
     transform = v2.Compose([v2.Resize((40, 40)), v2.ToDtype(torch.float32, scale=True), v2.ColorJitter(0.4)])
     source = ScriptedSource([(jpeg(n, 90, 120), n) for n in range(8)])
-    options: dict[str, Any] = {"transform": transform, "engine": "host"}
+    options: dict[str, Any] = {"transform": transform, "decode": Decode(engine="host")}
     with DataLoader(source, 4, device="cpu", **options) as cpu, DataLoader(source, 4, device="cuda", **options) as gpu:
         for (a, _), (b, _) in zip(cpu, gpu, strict=True):
             assert torch.equal(a, b.cpu())
@@ -156,7 +159,7 @@ def test_a_bad_record_before_a_gpu_is_replaced(engine: str) -> None:
     options: dict[str, Any] = {"bad": BadRecords(limit=None), "info": True, "transform": v2.Resize((16, 16))}
     with (
         DataLoader(ScriptedSource(items), 4, device="cpu", **options) as cpu,
-        DataLoader(ScriptedSource(items), 4, device="cuda", engine=engine, **options) as gpu,
+        DataLoader(ScriptedSource(items), 4, device="cuda", decode=Decode(engine=engine), **options) as gpu,
     ):
         for (_, la, ia), (_, lb, ib) in zip(cpu, gpu, strict=True):
             assert la.tolist() == lb.tolist()
@@ -173,8 +176,8 @@ def test_a_feeds_batch_speaks_dlpack(engine: str, library: str) -> None:
     source = ScriptedSource([(jpeg(n, 30, 40), n) for n in range(8)])
     transform = v2.Compose([v2.Resize((24, 24)), v2.ToDtype(torch.float32, scale=True)])
     with (
-        Feed(source, 4, transform=transform, device=0, engine=engine) as feed,
-        DataLoader(source, 4, transform=transform, device="cuda", engine=engine) as loaded,
+        Feed(source, 4, transform=transform, device=0, decode=Decode(engine=engine)) as feed,
+        DataLoader(source, 4, transform=transform, device="cuda", decode=Decode(engine=engine)) as loaded,
     ):
         for batch, (images, _) in zip(feed, loaded, strict=True):
             assert batch.__dlpack_device__() == (2, 0)
@@ -187,7 +190,7 @@ def test_a_feeds_batch_speaks_dlpack(engine: str, library: str) -> None:
 
 def test_channels_last_is_written_as_such() -> None:
     """The finish step writes the memory format that was asked for, with the same values."""
-    with loader("cuda") as planes, loader("cuda", memory_format=torch.channels_last) as last:
+    with loader("cuda") as planes, loader("cuda", decode=Decode(memory_format=torch.channels_last)) as last:
         for (a, _, _), (b, _, _) in zip(planes, last, strict=True):
             assert b.is_contiguous(memory_format=torch.channels_last)
             assert torch.equal(a, b)
@@ -208,7 +211,7 @@ def test_a_state_from_the_gpu_goes_on_on_the_cpu() -> None:
 def test_batches_are_ready_on_the_current_stream_without_a_device_sync(engine: str) -> None:
     """The loop runs under torch's sync debug mode, on a stream of its own."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with loader("cuda", engine=engine) as gpu, torch.cuda.stream(stream):
+    with loader("cuda", decode=Decode(engine=engine)) as gpu, torch.cuda.stream(stream):
         try:
             torch.cuda.set_sync_debug_mode("error")
             total = sum((images.sum() for images, _, _ in gpu), torch.zeros((), device="cuda"))

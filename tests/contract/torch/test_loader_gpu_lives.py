@@ -17,7 +17,7 @@ from kit.limits import LONG
 from nvidia.dali.backend import ReleaseUnusedMemory
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.testing import ScriptedSource
 
 pytestmark = pytest.mark.gpu
@@ -39,7 +39,7 @@ def loader(engine: str, count: int = 32, **options: Any) -> DataLoader:
     """Batches of 16 pictures of 64 x 64."""
     transform = v2.Compose([v2.Resize((64, 64)), v2.ToDtype(torch.float32, scale=True)])
     source = ScriptedSource([(jpeg(n, 70, 90), n) for n in range(count)])
-    return DataLoader(source, 16, transform=transform, device="cuda", engine=engine, **options)
+    return DataLoader(source, 16, transform=transform, device="cuda", decode=Decode(engine=engine), **options)
 
 
 def held() -> int:
@@ -98,7 +98,9 @@ def test_closing_gives_back_what_dali_keeps() -> None:
     photographs = [(jpeg(n % 4, 1500, 2000), n) for n in range(64)]
 
     def one(items: list[Any]) -> None:
-        with DataLoader(ScriptedSource(items), 64, transform=v2.Resize((64, 64)), device="cuda", engine="dali") as each:
+        with DataLoader(
+            ScriptedSource(items), 64, transform=v2.Resize((64, 64)), device="cuda", decode=Decode(engine="dali")
+        ) as each:
             assert len(list(each)) == 1
 
     one(photographs[:1])
@@ -112,6 +114,8 @@ import contextlib, os, sys, torch
 from kit.images import jpeg
 from dali_feed.errors import EngineError
 from kit.inside import Feed
+
+from dali_feed import Decode
 from dali_feed.testing import ScriptedSource
 from torchvision.transforms import v2
 
@@ -146,7 +150,7 @@ def broken():
     torch.zeros(4, device="cuda")[torch.tensor([1 << 30], device="cuda")]
     with contextlib.suppress(RuntimeError):
         torch.cuda.synchronize()
-told(Feed(source, 8, transform=v2.Resize((64, 64)), device=0, engine="dali"), broken)
+told(Feed(source, 8, transform=v2.Resize((64, 64)), device=0, decode=Decode(engine="dali")), broken)
 """
     assert "a CUDA error on cuda:0 after which nothing more can run" in _told(script)
 
@@ -158,7 +162,7 @@ source = ScriptedSource([(jpeg(n % 2, 3000, 4000), n) for n in range(256)])
 torch.cuda.init()
 free, _ = torch.cuda.mem_get_info(0)
 hog = torch.empty(free - (2 << 30), dtype=torch.uint8, device="cuda")
-told(Feed(source, 128, transform=v2.Resize((64, 64)), device=0, engine="dali"))
+told(Feed(source, 128, transform=v2.Resize((64, 64)), device=0, decode=Decode(engine="dali")))
 """
     assert "out of memory on cuda:0 (" in _told(script)
 

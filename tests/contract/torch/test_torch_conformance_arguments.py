@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from torch.utils.data import DataLoader as TorchLoader
 from torchvision.datasets import ImageFolder
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Tuning
 from dali_feed.errors import ConfigError
 
 pytestmark = [OURS_BY_TORCH, CPU_WARNING]
@@ -68,7 +68,7 @@ def test_what_cannot_apply_is_warned_of_once(
     value = VERDICTS[name][not native][1]
     monkeypatch.setattr(torch_arguments, "_warned", set())
     data: Any = folder if native else tensors_of()
-    options: dict[str, Any] = {"device": "cpu", "tuning": QUICK if native else None, name: value}
+    options: dict[str, Any] = {"device": "cpu", "tuning": QUICK if native else Tuning(), name: value}
     with pytest.warns(UserWarning, match=f"^{name}(=False)? has no effect here: ") as told:
         one = DataLoader(data, 5, **options)
     assert {warning.filename for warning in told} == {__file__}

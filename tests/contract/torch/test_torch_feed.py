@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from kit.inside import arguments as torch_arguments
-from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, RandomSampler
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
 from dali_feed.errors import ClosedError, ConfigError, StateError
 
 
@@ -64,24 +63,6 @@ def indices(batch: Any) -> list[int]:
 def made(dataset: Any = None, batch_size: int | None = 4, **options: Any) -> DataLoader:
     """On the CPU."""
     return DataLoader(Squares() if dataset is None else dataset, batch_size, device="cpu", **options)
-
-
-def test_it_gives_what_torch_gives_and_says_why() -> None:
-    """Batches as torch collates them, at the caller's line one warning with the reason; 'error' refuses."""
-    why = (
-        "^dataset: .*Squares cannot be read by our engines, because .*Squares has a __getitem__ of its own; torch's own"
-    )
-    with pytest.warns(UserWarning, match=f"{why} DataLoader runs it, in our order[.] For .*, use a source of") as told:
-        loader = made()
-    assert [warning.filename for warning in told] == [__file__]
-    theirs = TorchLoader(Squares(), 4)
-    assert len(loader) == len(theirs) == 5
-    for ours, torchs in zip(loader, theirs, strict=True):
-        assert type(ours["pair"]) is Pair
-        assert torch.equal(ours["pair"].value, torchs["pair"].value)
-        assert ours["name"] == torchs["name"]
-    with pytest.raises(ConfigError, match="fallback='error'"):
-        made(fallback="error")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -177,8 +158,8 @@ def test_what_is_ours_alone_cannot_apply(monkeypatch: pytest.MonkeyPatch) -> Non
         made(transform=print)
     with pytest.raises(ConfigError, match=f"^info: {why} has no such item; leave it out$"):
         made(info=True)
-    with pytest.warns(UserWarning, match="^engine has no effect here: torch's own DataLoader"):
-        made(engine="host")
+    with pytest.warns(UserWarning, match=r"^Decode\(engine=\) has no effect here: torch's own DataLoader"):
+        made(decode=Decode(engine="host"))
 
 
 def test_set_epoch_reaches_order_and_dataset() -> None:

@@ -40,17 +40,12 @@ def test_an_epoch_that_is_told_is_told_to_the_dataset() -> None:
         assert [batch.tolist() for batch in loader] == [[300, 301, 302, 303, 304], [305, 306, 307, 308, 309]]
 
 
-def test_a_replay_gives_the_last_batch_again() -> None:
-    """Of what torch made too; the order goes on as if nothing had been."""
+def test_a_closed_loader_gives_no_pass() -> None:
+    """It says so."""
     with DataLoader(Numbers(), 5, **RUN) as loader:
-        batches = iter(loader)
-        first = next(batches)
-        assert [each.tolist() for each in loader.replay(2)] == [first.tolist()] * 2
-        assert [batch.tolist() for batch in batches] == [[5, 6, 7, 8, 9]]
-    with pytest.raises(ClosedError, match="loader: used after close"):
         next(iter(loader))
     with pytest.raises(ClosedError, match="loader: used after close"):
-        loader.replay(1)
+        next(iter(loader))
 
 
 class Endless(IterableDataset[Any]):

@@ -12,16 +12,16 @@ import torch
 from kit.images import QUICK, jpeg, labelled, png
 from kit.inside import Feed
 from PIL import ImageFilter
-from torch.utils.data import ConcatDataset, default_collate
 from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import default_collate
 from torchvision import transforms as v1
 from torchvision import tv_tensors
 from torchvision.datasets import ImageFolder
 from torchvision.io import decode_image
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
-from dali_feed.errors import ConfigError, TransformError
+from dali_feed import DataLoader, Decode
+from dali_feed.errors import TransformError
 from dali_feed.testing import ScriptedSource
 
 pytestmark = pytest.mark.usefixtures("each_engine")
@@ -141,7 +141,7 @@ def test_memory_format_is_kept() -> None:
     """A batch that is asked for with channels last has them last behind a Lambda too."""
     plain = images(loader(lambda image: image * 2))
     for batch, last in zip(
-        plain, images(loader(lambda image: image * 2, memory_format=torch.channels_last)), strict=True
+        plain, images(loader(lambda image: image * 2, decode=Decode(memory_format=torch.channels_last))), strict=True
     ):
         assert torch.equal(batch, last)
         assert last.is_contiguous(memory_format=torch.channels_last)
@@ -189,21 +189,6 @@ def test_places_refused(T: Any, before: Any, behind: Any, told: str) -> None:
     """Before a transform of ours, or where torchvision would hand over a PIL image, it is refused by name."""
     with pytest.raises(TransformError, match=rf"^transform: Lambda\(flatten\) is run on finished .*{re.escape(told)}"):
         loader(T.Lambda(flatten), *behind, before=before)
-
-
-def test_folders_are_joined_where_their_functions_are_the_same(tmp_path: Path) -> None:
-    """Equal transforms, made twice, are one with the same function behind them, and two with two functions."""
-    path = tmp_path / "class" / "0.jpg"
-    path.parent.mkdir()
-    path.write_bytes(jpeg(0))
-
-    def folder(function: Any) -> ImageFolder:
-        return ImageFolder(str(tmp_path), v2.Compose([v1.ToTensor(), function]))
-
-    with DataLoader(ConcatDataset([folder(flatten), folder(flatten)]), 2, device="cpu", fallback="error") as found:
-        assert [images.shape for images, _ in found] == [(2, 768)]
-    with pytest.raises(ConfigError, match="different transforms"):
-        DataLoader(ConcatDataset([folder(flatten), folder(Scale())]), device="cpu", fallback="error")
 
 
 def test_a_folder_whose_lambda_stands_elsewhere_is_torchs(tmp_path: Path) -> None:

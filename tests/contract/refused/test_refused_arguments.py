@@ -1,0 +1,137 @@
+"""Each argument of the loader, and each field of its groups: honoured, warned of once, or refused.
+
+The law: an argument that cannot apply warns once, one that would change the data is honoured or refused, and none is
+ignored. A new argument without a row fails.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from dataclasses import fields
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from kit.images import labelled
+from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
+from torchvision.transforms import v2
+
+from dali_feed import BadRecords, Cache, DataLoader, Decode, Tuning
+from dali_feed.columns import Number
+from dali_feed.errors import ConfigError, FallbackWarning
+from dali_feed.external_sources import DeadLetterFolder
+from dali_feed.loader import arguments as torch_arguments
+from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.testing.scripted_stream import ScriptedStream
+
+GROUPS = {"decode": Decode, "bad": BadRecords, "tuning": Tuning}
+GIVEN = (
+    "bounded",
+    "stream",
+    "sampler",
+    "torch",
+)  # "sampler": a bounded source with one; "torch": torch's own loader runs
+
+
+def first(samples: list[Any]) -> int:
+    """A collate_fn."""
+    return len(samples)
+
+
+# Argument, or group and field: a value that is not the default, and what becomes of it for each of GIVEN: h, w or r.
+TABLE: dict[str, tuple[Any, str]] = {
+    "batch_size": (3, "h h h h"),
+    "shuffle": (True, "h r r h"),  # torch refuses it beside a sampler
+    "sampler": ([1, 0], "h r h h"),
+    "batch_sampler": (BatchSampler(SequentialSampler(range(8)), 2, drop_last=False), "h r r h"),
+    "num_workers": (2, "h h h h"),
+    "collate_fn": (first, "h h h h"),
+    "pin_memory": (True, "w w w h"),
+    "drop_last": (True, "h w h h"),
+    "timeout": (5, "h h h w"),
+    "worker_init_fn": (print, "w w w h"),
+    "multiprocessing_context": ("spawn", "w w w r"),  # torch refuses it without workers
+    "generator": (torch.Generator(), "h h h h"),
+    "prefetch_factor": (3, "h h h r"),  # and these two
+    "persistent_workers": (True, "w w w r"),
+    "pin_memory_device": ("cuda", "w w w w"),
+    "in_order": (False, "w w w w"),
+    "transform": (v2.CenterCrop(8), "h h h r"),
+    "columns": ({"label": Number("label")}, "r h r r"),  # this bounded source names no members
+    "device": ("cpu", "h h h h"),
+    "seed": (3, "h h h h"),
+    "lanes": (2, "h w h h"),
+    "rank": (0, "h h h h"),
+    "world_size": (2, "h h h h"),
+    "info": (True, "h h h r"),
+    "decode.engine": ("host", "h h h w"),
+    "decode.exif": (True, "h h h r"),
+    "decode.hardware": (0.5, "w w w w"),  # on the CPU
+    "decode.memory_format": (torch.channels_last, "h h h w"),
+    "decode.max_pixels": (10_000, "h h h w"),
+    "decode.max_work": (20_000, "h h h w"),
+    "bad.limit": (Fraction(1, 10), "h h h w"),
+    "bad.action": ("raise", "h h h w"),
+    "bad.window": (100, "h h h w"),
+    "bad.dead_letter": (DeadLetterFolder("unused"), "h h h w"),
+    "bad.floor": (5, "h h h w"),
+    "tuning.threads": (2, "h h h w"),
+    "tuning.readers": (3, "h w h w"),
+    "tuning.prefetch": (3, "h h h w"),
+    "tuning.memory": ("64MiB", "h h h w"),
+    "tuning.watchdog": (10.0, "h h h w"),
+    "tuning.next_epoch": (False, "h h h w"),
+    "tuning.cache": (Cache("1MB"), "h r h w"),
+}
+
+
+def outcome(given: str, name: str, value: Any) -> str:
+    """What becomes of that argument there."""
+    datasets: dict[str, Any] = {
+        "bounded": ScriptedSource(labelled(8), extent=4),
+        "stream": ScriptedStream(labelled(8)),
+        "sampler": ScriptedSource(labelled(8), extent=4),
+        "torch": TensorDataset(torch.arange(8)),
+    }
+    options: dict[str, Any] = (
+        {"device": "cpu"}
+        | ({} if name == "batch_sampler" else {"batch_size": 2})
+        | ({"sampler": [0, 2, 4, 6]} if given == "sampler" else {})
+    )
+    group, _, field = name.partition(".")
+    options[group] = GROUPS[group](**{field: value}) if field else value
+    if name in ("rank", "world_size"):
+        options |= {"rank": 0, "world_size": 2}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            DataLoader(datasets[given], **options).close()
+        except ConfigError:
+            return "r"
+    others = [each for each in told if not issubclass(each.category, FallbackWarning)]
+    return "w" if any("has no effect here" in str(each.message) for each in others) else "h"
+
+
+def test_every_argument_and_field_has_a_row() -> None:
+    """And no row is of another one."""
+    names = set(inspect.signature(DataLoader).parameters) - {"dataset", *GROUPS}
+    names |= {f"{group}.{each.name}" for group, kind in GROUPS.items() for each in fields(kind)}
+    assert set(TABLE) == names
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("name", TABLE)
+def test_an_argument_is_honoured_warned_of_or_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As the table says, for each kind of dataset."""
+    monkeypatch.chdir(tmp_path)
+    value, expected = TABLE[name]
+    found = []
+    for given in GIVEN:
+        monkeypatch.setattr(torch_arguments, "_warned", set())
+        found.append(outcome(given, name, value))
+    assert " ".join(found) == expected

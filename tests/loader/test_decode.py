@@ -1,0 +1,154 @@
+"""`Decode`: what it refuses, and what of it a state compares."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kit.images import QUICK, broken_png, labelled
+from torchvision.transforms import v2
+
+from dali_feed import BadRecords, DataLoader, Decode, Tuning
+from dali_feed.errors import ConfigError, StateError
+from dali_feed.loader import arguments as torch_arguments
+from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.testing.scripted_stream import ScriptedStream
+
+CROP = v2.RandomResizedCrop(8)
+
+
+def loader(*, live: bool = False, **options: Any) -> DataLoader:
+    """Of eight pictures, bounded or as a stream."""
+    source: Any = ScriptedStream(labelled(8)) if live else ScriptedSource(labelled(8), extent=4)
+    given: dict[str, Any] = {"device": "cpu", "transform": CROP, "tuning": QUICK, "seed": 5} | options
+    return DataLoader(source, 4, **given)
+
+
+def state_of(**options: Any) -> dict[str, Any]:
+    """A state behind the first of two batches, through JSON."""
+    with loader(**options) as one:
+        batches = iter(one)
+        next(batches)
+        found: dict[str, Any] = json.loads(json.dumps(one.state_dict()))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"engine": "gpu"}, r"Decode\(engine=...\): must be 'dali', 'host' or None; found 'gpu'"),
+        ({"exif": 1}, r"Decode\(exif=...\): must be True, False or None; found 1"),
+        ({"hardware": 1.5}, r"Decode\(hardware=...\): must lie in 0..1; found 1.5"),
+        (
+            {"memory_format": torch.preserve_format},
+            r"Decode\(memory_format=...\): .*channels_last; found torch.pres",
+        ),
+        ({"memory_format": "NHWC"}, r"Decode\(memory_format=...\): .*found 'NHWC'"),
+        ({"max_pixels": 0}, r"Decode\(max_pixels=...\)"),
+        ({"max_work": 2.5}, r"Decode\(max_work=...\)"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_made(wrong: dict[str, Any], said: str) -> None:
+    """With the argument, the rule and what was found."""
+    with pytest.raises(ConfigError, match=said):
+        Decode(**wrong)
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.filterwarnings("ignore:Decode")
+def test_a_state_lists_every_difference_of_what_decides_pixels_and_good_records(live: bool) -> None:
+    """Turning, the JPEG engine's share and both bounds, all in one error; and the loader goes on as it was."""
+    state = state_of(live=live)
+    other = Decode(exif=True, hardware=0.5, max_pixels=1000, max_work=2000)
+    with loader(live=live, decode=other) as one:
+        with pytest.raises(StateError) as refused:
+            one.load_state_dict(state)
+        next(iter(one))
+    for line in (
+        "exif: the state has False, this loader True",
+        "hardware: the state has 0.0, this loader 0.5",
+        f"max_pixels: the state has {1 << 27}, this loader 1000",
+        f"max_work: the state has {1 << 31}, this loader 2000",
+    ):
+        assert line in str(refused.value)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_state_goes_on_with_another_engine_and_another_layout(live: bool) -> None:
+    """Both stand in it for people alone."""
+    state = state_of(live=live, decode=Decode(engine="host"))
+    assert state["info"]["engine"] == "host"
+    assert state["info"]["memory_format"] is None
+    with loader(live=live, decode=Decode(engine="dali", memory_format=torch.channels_last)) as one:
+        one.load_state_dict(state)
+        images, labels = next(iter(one))
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        assert labels.tolist() == [4, 5, 6, 7]
+        assert one.state_dict()["info"]["memory_format"] == "torch.channels_last"
+
+
+def test_exif_left_open_is_what_it_comes_to() -> None:
+    """None is False for a source, and a state of one goes on with the other."""
+    state = state_of()
+    with loader(decode=Decode(exif=False)) as one:
+        one.load_state_dict(state)
+        assert next(iter(one))[1].tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        Tuning(threads=3, readers=3, prefetch=5),
+        Tuning(readers="auto", prefetch=1, memory=64 << 20),
+    ],
+)
+def test_no_tuning_changes_a_batch(tuning: Tuning) -> None:
+    """Images, labels, ids and what was replaced are the same, epoch after epoch, with a bad record among them."""
+    runs = []
+    for each in (QUICK, tuning):
+        items = [*labelled(7), (broken_png(), 7)]
+        how: dict[str, Any] = {"shuffle": True, "info": True, "bad": BadRecords(limit=None), "tuning": each}
+        with DataLoader(ScriptedSource(items, extent=4), 4, device="cpu", transform=CROP, seed=5, **how) as one:
+            runs.append([batch for _ in range(2) for batch in one])
+    for (images, labels, info), (others, theirs, known) in zip(*runs, strict=True):
+        assert torch.equal(images, others)
+        assert torch.equal(labels, theirs)
+        assert torch.equal(info.ids, known.ids)
+        assert torch.equal(info.ok, known.ok)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"memory": "much"}, r"Tuning\(memory=...\)"),
+        ({"memory": 1000}, r"Tuning\(memory=...\)"),
+        ({"next_epoch": 1}, r"Tuning\(next_epoch=...\)"),
+        ({"readers": "some"}, r'Tuning\(readers=...\) other than "auto"'),
+        ({"cache": "8GB"}, r"Tuning\(cache=...\): must be a Cache or None"),
+    ],
+)
+def test_a_tuning_that_cannot_be_is_refused(wrong: dict[str, Any], said: str) -> None:
+    """With the field; memory may be a size in words."""
+    with pytest.raises(ConfigError, match=said):
+        Tuning(**wrong)
+    assert Tuning().memory_bytes == Tuning(memory=1 << 30).memory_bytes == 1 << 30
+
+
+def test_a_stream_says_what_of_a_tuning_it_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that adapt are refused; several of them have no effect and warn once."""
+    monkeypatch.setattr(torch_arguments, "_warned", set())
+    with pytest.raises(ConfigError, match=r'Tuning\(readers="auto"\): a stream has one reader'):
+        loader(live=True, tuning=Tuning(readers="auto"))
+    with pytest.warns(UserWarning, match=r"^Tuning\(readers=\) has no effect here: a stream has one reader") as told:
+        loader(live=True, tuning=Tuning(readers=4, next_epoch=False)).close()
+    assert {each.filename for each in told} == {__file__}
+
+
+@pytest.mark.parametrize("sampler", [np.arange(4), torch.arange(4), [0, 1], []])
+def test_a_stream_refuses_any_sampler(sampler: Any) -> None:
+    """An array too, whose truth is not one value."""
+    with pytest.raises(ConfigError, match="^sampler: would change the data, .*a stream has its own order"):
+        loader(live=True, sampler=sampler)
