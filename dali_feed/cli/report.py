@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dali_feed.quarantine.letters import Letter
-from dali_feed.quarantine.reasons import kind_of
+from dali_feed.records.tally import kind_of
 
 __all__ = ["Kind", "Report"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import ConfigError, SourceChangedError, StateError
-from dali_feed.external_sources.kafka.tally import Tally
+from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder, write_whole
 
 __all__ = ["Journal", "held", "load", "save"]

@@ -12,9 +12,10 @@ from typing import Protocol
 from dali_feed.external_sources.kafka.lane import Lane, LaneOptions
 from dali_feed.external_sources.kafka.made import Item
 from dali_feed.external_sources.kafka.packed import is_packed
-from dali_feed.external_sources.kafka.tally import Settled, Tally
+from dali_feed.external_sources.kafka.tally import Settled
 from dali_feed.external_sources.kafka.transactions import TransactionLane, name_of
 from dali_feed.external_sources.kafka.writes import Written
+from dali_feed.records.tally import Tally
 
 __all__ = ["AUTO", "CODECS", "Lanes", "SharedLanes", "TransactionLanes"]
 

@@ -24,13 +24,13 @@ from dali_feed.external_sources.kafka.lane import OURS, LaneOptions
 from dali_feed.external_sources.kafka.lanes import CODECS, Lanes, SharedLanes, TransactionLanes
 from dali_feed.external_sources.kafka.line import Ahead, Line
 from dali_feed.external_sources.kafka.made import Maker
-from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.external_sources.kafka.target import target_at
 from dali_feed.external_sources.kafka.topics import Topics
 from dali_feed.external_sources.kafka.transactions import AbortedError
 from dali_feed.external_sources.kafka.writes import WHERE, Payload, Writes, Written
 from dali_feed.records.members import Members
 from dali_feed.records.source import Source
+from dali_feed.records.tally import Tally
 
 __all__ = ["Produced", "Producer"]
 

@@ -23,8 +23,9 @@ from dali_feed.errors import ConfigError, DataLostError, ProduceError
 from dali_feed.external_sources.kafka.errors import LOG, QUIET, unreachable
 from dali_feed.external_sources.kafka.lane import WAIT_SECONDS, Lane, LaneOptions
 from dali_feed.external_sources.kafka.options import KafkaOptions, admin_options
-from dali_feed.external_sources.kafka.tally import Settled, Tally
+from dali_feed.external_sources.kafka.tally import Settled
 from dali_feed.external_sources.kafka.timely import StuckError, timely
+from dali_feed.records.tally import Tally
 
 __all__ = ["AbortedError", "TransactionLane", "name_of"]
 

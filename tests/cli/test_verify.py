@@ -20,7 +20,7 @@ from dali_feed.cli.report import FIRST
 from dali_feed.cli.survey import runs, verify
 from dali_feed.errors import DeadLetterError, SourceError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, ShardSet
-from dali_feed.quarantine.reasons import kind_of
+from dali_feed.records.tally import kind_of
 from dali_feed.testing import Message
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
 from dali_feed.testing.shards import write_shard

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from dali_feed.external_sources.kafka.line import Line
-from dali_feed.external_sources.kafka.tally import KINDS, Settled, Tally
+from dali_feed.external_sources.kafka.tally import Settled
 from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present
 from dali_feed.records.source import Snapshot
+from dali_feed.records.tally import KINDS, Tally
 
 
 def _snapshot(*, interleaved: bool, present: bool) -> Snapshot:
