@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dali_feed.cli.arguments import Config, Timeout
+from dali_feed.cli.options import Config, Timeout
 
 if TYPE_CHECKING:
     from dali_feed.feed import Feed
@@ -95,13 +95,13 @@ def _feed(
     timeout: float,
 ) -> Feed:
     """As a DataLoader makes it of these arguments."""
-    from dali_feed.cli.targets import one_source
+    from dali_feed.cli.targets import Access, source_of
     from dali_feed.feed import Feed
     from dali_feed.loader.arguments import torch_device
     from dali_feed.loader.array_batches import array_columns
     from dali_feed.loader.functions import split
 
-    source, where = one_source(targets, config=config, timeout=timeout), torch_device(device)
+    source, where = source_of(targets, Access.of(config, timeout)), torch_device(device)
     lowered, _ = split(_transform(transform))
     return Feed(
         source,
@@ -114,10 +114,10 @@ def _feed(
 
 
 def _transform(target: str | None) -> Any:
-    from dali_feed.cli.user_file import object_of
+    from dali_feed.cli.options import load_object
 
     if target is not None:
-        return None if target == "none" else object_of("--transform", target)
+        return None if target == "none" else load_object("--transform", target)
     import torch
     from torchvision.transforms import v2
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from broker.handle import Kafka
-from command import Cli, assert_one_line, cli
+from command import Cli, cli
 from images import QUICK, jpeg
 from member_shards import shards
 
 from dali_feed import DataLoader, columns, formats
-from dali_feed.cli.member_kinds import guess
-from dali_feed.external_sources import FileList, KafkaTopic, Renamed, ShardSet
+from dali_feed.cli.members import guess
+from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.records import Source
 from dali_feed.testing import Message
 from dali_feed.testing.shards import write_shard
@@ -160,16 +160,3 @@ def test_kinds_are_guessed(name: str, value: Any, text: str, kind: str) -> None:
     """By the first bytes, the type, and last by the name."""
     found = guess(name, value)
     assert (found.text, found.kind) == (text, kind)
-
-
-def test_with_other_names(cli: Cli, tmp_path: Path) -> None:
-    """--rename lists members as Renamed calls them, and what is inside of them; no other OLD=NEW is taken."""
-    source = shards(tmp_path, 8)
-    names = ("--rename", "jpg=photo", "--rename", "json=meta", "--rename", "f32=x")
-    done = cli("inspect", *source.paths, *names)
-    assert row(done.out, "photo").endswith("jpeg image")
-    assert row(done.out, "meta:list") == "meta:list 100% - int64 (2,)"
-    renamed = Renamed(ShardSet(source.paths, index_dir=tmp_path), {"jpg": "photo", "json": "meta", "f32": "x"})
-    batch = pasted(done.out, renamed)
-    assert batch["label"].tolist() == batch["n"].tolist()
-    assert_one_line(cli("inspect", *source.paths, "--rename", "jpg"), "--rename: must be OLD=NEW, as in jpeg=jpg")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from images import cut_jpeg, encoded, jpeg
 from PIL import Image
 
-from dali_feed.cli.histogram import bars, borders, class_lines
+from dali_feed.cli.inspect import bars, borders, class_lines
 from dali_feed.testing.shards import write_shard
 
 __all__ = ["cli"]  # a fixture
@@ -73,7 +73,7 @@ def test_a_contact_sheet(cli: Cli, tmp_path: Path) -> None:
     """A PNG with the images of the sample, a frame with the reason for what is none."""
     red = encoded(np.full((40, 40, 3), (250, 10, 10), np.uint8))
     write_shard(tmp_path / "a.tar", [(red, 1), (b"<html>", 2), (cut_jpeg(), 3)], suffix="png")
-    done = cli("inspect", tmp_path / "a.tar", "--sheet", tmp_path / "s.png", "--sheet-samples", 3)
+    done = cli("inspect", tmp_path / "a.tar", "--sheet", tmp_path / "s.png")
     assert (done.code, done.err) == (0, "")
     assert "s.png: 3 records" in done.out
     with Image.open(tmp_path / "s.png") as sheet:

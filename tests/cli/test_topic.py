@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+import typer
 from broker.handle import Kafka
 from command import Cli, assert_one_line, cli
 
-from dali_feed.cli.amounts import bytes_of, seconds_of
-from dali_feed.errors import ConfigError
+from dali_feed.cli.options import seconds_of, size_of
 from dali_feed.testing import Message
 
 __all__ = ["cli"]  # a fixture
 
 
 def test_a_topic_from_the_command_line(cli: Cli, real_kafka: Kafka) -> None:
-    """Made with the advice, described with its warnings, grown, and deleted only with --yes."""
+    """Made with the advice, described with its warnings."""
     target = f"kafka://{real_kafka.servers}/{real_kafka.topic}"
     done = cli("topic", "create", target, "--partitions", 3, "--retention", "2h", "--max-message", "1MB")
     assert (done.code, done.err) == (0, "")
@@ -47,22 +46,13 @@ def test_a_topic_from_the_command_line(cli: Cli, real_kafka: Kafka) -> None:
     assert cli("topic", "describe", target, "--strict").code == 1
     told = json.loads(cli("topic", "describe", target, "--json").out)
     assert (told["offsets"], told["bytes"], len(told["warnings"])) == (30, 30_000, 3)
-    assert "4 partitions, 1 more than before" in cli("topic", "grow", target, "--partitions", 4).out
-    assert_one_line(cli("topic", "delete", target), "30 offsets in 4 partitions", "nothing was done; give --yes")
-    assert cli("topic", "describe", target).code == 0
-    assert cli("topic", "delete", target, "--yes").out == f"{real_kafka.topic}: deleted\n"
-    assert_one_line(cli("topic", "describe", target), real_kafka.topic, "there is none")
 
 
-def test_mistakes_are_one_line(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
-    """No topic's address, no size, no time, a broker that makes none: one line each, and 1."""
-    target = f"kafka://{embedded.servers}/x"
-    assert_one_line(cli("topic", "describe", tmp_path), "kafka://host:port/topic", str(tmp_path))
-    assert_one_line(cli("topic", "create", target, "--segment", "big"), "--segment", "'big'", "512MB")
-    assert_one_line(cli("topic", "create", target, "--retention", "7 weeks"), "--retention", "7d")
-    assert_one_line(cli("topic", "describe", target, "--run", "forever"), "--run", "36h")
-    assert_one_line(cli("topic", "create", target), "x: an admin client needs a controller")
-    assert cli("topic", "grow", target).code == 2
+def test_a_broker_that_makes_no_topics_is_told(cli: Cli, embedded: Kafka) -> None:
+    """And so is a topic that is not there."""
+    assert_one_line(cli("topic", "create", f"kafka://{embedded.servers}/x"), "x: an admin client needs a controller")
+    missing = f"kafka://{embedded.servers}/{embedded.topic}-missing"
+    assert_one_line(cli("topic", "describe", missing), embedded.topic, "there is none")
 
 
 def test_the_embedded_broker_is_described(cli: Cli, embedded: Kafka) -> None:
@@ -80,8 +70,8 @@ def test_the_embedded_broker_is_described(cli: Cli, embedded: Kafka) -> None:
 )
 def test_times(text: str, seconds: float) -> None:
     """As people write them."""
-    assert seconds_of("--run", text) == seconds
-    assert seconds_of("--run", "forever") is None
+    assert seconds_of(text) == seconds
+    assert seconds_of("forever") is None
 
 
 @pytest.mark.parametrize(
@@ -89,12 +79,12 @@ def test_times(text: str, seconds: float) -> None:
 )
 def test_sizes(text: str, count: int) -> None:
     """As people write them: MB of 10^6, MiB of 2^20."""
-    assert bytes_of("--segment", text) == count
+    assert size_of(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "0", "0h", "-1", "5 parsecs", "1e9", "MB", "8mb", "5H"])
 def test_what_is_no_amount(text: str) -> None:
-    """A ConfigError that names the option and what was found."""
-    for read in (seconds_of, bytes_of):
-        with pytest.raises(ConfigError, match="^--option: .* found "):
-            read("--option", text)
+    """A usage error that shows what was typed."""
+    for read in (seconds_of, size_of):
+        with pytest.raises(typer.BadParameter, match="^must be a .* found "):
+            read(text)

@@ -136,7 +136,7 @@ ROOMS = (
             ),
             *("testing", "watching", "tuner", "bench"),
         ),
-        ("rich", "typer", "matplotlib", "torch", "torchvision", "skimage", "sklearn", "PIL"),
+        ("rich", "typer", "torch", "torchvision", "sklearn", "PIL"),
     ),
 )
 BY_NAME = {room.name: room for room in ROOMS}

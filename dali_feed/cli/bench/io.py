@@ -38,7 +38,7 @@ def io(
     import dataclasses
     import json as text
 
-    from dali_feed.cli.amounts import bytes_of
+    from dali_feed.checks import bytes_of
     from dali_feed.storage.measure import BLOCKS, THREADS, measures
 
     found: list[Measured] = []
