@@ -25,7 +25,7 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader, watching
 from dali_feed.cli import view
 from dali_feed.cli.app import main as dali_feed
-from dali_feed.cli.watch import Endpoint, look_at, report_of
+from dali_feed.cli.watch import WatchedEndpoint, look_at, report_of
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing.shards import write_shard
 
@@ -93,7 +93,7 @@ def main() -> None:
         at = [watching.serve(rank, job="resnet50") for rank in ranks]
         for loop in loops:
             loop.start()
-        endpoints = [*(Endpoint(each.url) for each in at), Endpoint("node2:9402")]
+        endpoints = [*(WatchedEndpoint(each.url) for each in at), WatchedEndpoint("node2:9402")]
         look_at(endpoints)
         time.sleep(8)
         seen = look_at(endpoints)

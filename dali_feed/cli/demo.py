@@ -34,10 +34,10 @@ from dali_feed.cli.view import Report, progress, show
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.packages import needed
 
-__all__ = ["Job", "Trace", "check", "difference", "process", "run"]
+__all__ = ["DemoJob", "Trace", "check", "difference", "process", "run"]
 
 ENOUGH = 0.95  # of the held-out digits
-SIDE, BATCH, PARTITIONS = 32, 64, 4
+SIDE, BATCH, PARTITIONS = 32, 32, 4
 TRAIN, HELD_OUT = "digits", "digits-held-out"
 MODEL, LOADER, TRACE = "model.pt", "loader.json", "trace.json"
 PATIENCE = 300.0  # seconds for a process to end
@@ -50,7 +50,7 @@ Labelled = list[tuple[bytes, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DemoJob:
     """What each of the three processes must know; plain JSON.
 
     servers  the broker's address
@@ -75,7 +75,7 @@ class Trace:
 class Training:
     """A training loop as a user would write it, but for the trace. Use it in a `with`, so that loaders are closed."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: DemoJob) -> None:
         import torch
         from torch import nn
         from torchvision.transforms import v2
@@ -195,7 +195,7 @@ def run(device: str | None, epochs: int) -> bool:
         with _stage(f"{len(train) + len(held_out):,} digits into a Kafka topic at {kafka.servers}"):
             publish(kafka.servers, TRAIN, train, partitions=PARTITIONS)
             publish(kafka.servers, HELD_OUT, held_out, partitions=PARTITIONS)
-        job, whole, accuracy = Job(kafka.servers, device, epochs), Trace(), list[float]()
+        job, whole, accuracy = DemoJob(kafka.servers, device, epochs), Trace(), list[float]()
         with _stage("train") as stage, Training(job) as training, progress(epochs * training.steps, "steps") as tell:
             seconds = 0.0
             for epoch in range(epochs):
@@ -241,7 +241,7 @@ def difference(whole: Trace, rest: Trace, after: int) -> str:
     return f"identical ({len(wanted)} batches, ids and pixels of {sum(map(len, whole.ids[after:]))} samples{weights})"
 
 
-def process(role: str, job: Job, folder: Path, *more: int) -> None:
+def process(role: str, job: DemoJob, folder: Path, *more: int) -> None:
     """Run a role in a process of its own, which must end as planned. Raises EngineError with its last words."""
     # -P keeps the working folder off the path. A group of its own: Ctrl-C is this process's to handle.
     told = json.dumps(dataclasses.asdict(job))
@@ -329,7 +329,7 @@ def _versions() -> str:
 def main(role: str, path: str, job: str, *more: str) -> None:
     """What a process of the demo does; the one that tells the story reports the bad records."""
     folder = Path(path)
-    with _quiet(), Training(Job(**json.loads(job))) as training:
+    with _quiet(), Training(DemoJob(**json.loads(job))) as training:
         if role == "killed":
             epoch, after = map(int, more)
             for _ in range(epoch):

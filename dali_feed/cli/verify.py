@@ -232,16 +232,21 @@ class _Work:
 
         Whoever closes it is known by now: an interrupt may come here.
         """
+        ahead: deque[Future[Survey]] = deque()
+
+        def ask() -> None:
+            if (extents := next(every, None)) is not None:
+                ahead.append(Future())
+                self._todo.put((extents, ahead[-1]))
+
+        for _ in range(2 * len(self._threads)):
+            ask()
         for thread in self._threads:
             thread.start()
-        ahead: deque[Future[Survey]] = deque()
-        for extents in every:
-            if len(ahead) >= 2 * len(self._threads):
-                yield ahead.popleft().result()
-            ahead.append(Future())
-            self._todo.put((extents, ahead[-1]))
         while ahead:
-            yield ahead.popleft().result()
+            part = ahead.popleft().result()
+            ask()
+            yield part
 
     def close(self) -> None:
         """End the threads; readers see the stop event."""

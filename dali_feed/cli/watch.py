@@ -23,7 +23,7 @@ from dali_feed.cli.view import Report, live, size_text, table
 from dali_feed.errors import ConfigError
 from dali_feed.watching.exposition import VERSION
 
-__all__ = ["Endpoint", "EndpointState", "LoaderState", "look_at", "report_of", "watch_endpoints"]
+__all__ = ["EndpointState", "LoaderState", "WatchedEndpoint", "look_at", "report_of", "watch_endpoints"]
 
 PATIENCE = 3.0  # seconds for an answer
 LARGEST = 64 << 20  # bytes of one
@@ -72,7 +72,7 @@ class EndpointState:
     since: float | None = None
 
 
-class Endpoint:
+class WatchedEndpoint:
     """One that is looked at again and again. Raises ConfigError for what is no address."""
 
     def __init__(self, address: str) -> None:
@@ -118,7 +118,7 @@ class Endpoint:
 
 def watch_endpoints(urls: Sequence[str], every: float, *, once: bool, as_json: bool) -> bool:
     """Show them every so many seconds until Ctrl-C, or `once`, after a second look; whether one is gone then."""
-    endpoints = [Endpoint(url) for url in urls]
+    endpoints = [WatchedEndpoint(url) for url in urls]
     with live(as_json=as_json, watch=not once) as show:
         states = look_at(endpoints)
         while not once:
@@ -131,10 +131,10 @@ def watch_endpoints(urls: Sequence[str], every: float, *, once: bool, as_json: b
     return any(each.gone for each in states)
 
 
-def look_at(endpoints: Sequence[Endpoint]) -> list[EndpointState]:
+def look_at(endpoints: Sequence[WatchedEndpoint]) -> list[EndpointState]:
     """All of them, at once: one that is silent holds up no other."""
     with ThreadPoolExecutor(max_workers=min(64, len(endpoints))) as pool:
-        return list(pool.map(Endpoint.look, endpoints))
+        return list(pool.map(WatchedEndpoint.look, endpoints))
 
 
 def number(stats: Mapping[str, Any] | None, name: str) -> float:

@@ -23,7 +23,7 @@ from limits import LONG
 from PIL import Image
 from warm import Warm
 
-from dali_feed.cli.demo import Job, Trace, difference, process
+from dali_feed.cli.demo import DemoJob, Trace, difference, process
 from dali_feed.cli.inspect import look, spread
 from dali_feed.errors import EngineError
 from dali_feed.native.library import used
@@ -300,7 +300,7 @@ def test_a_process_that_fails_is_told(tmp_path: Path, warm: Warm, monkeypatch: p
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = f"127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(EngineError, match=r"one ended with 1: .*refused"):
-        process("resumed", Job(nobody, "cpu", 1), tmp_path)
+        process("resumed", DemoJob(nobody, "cpu", 1), tmp_path)
 
 
 @pytest.mark.slow
@@ -308,9 +308,9 @@ def test_a_process_that_fails_is_told(tmp_path: Path, warm: Warm, monkeypatch: p
 def test_the_demo_resumes(cli: Cli, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     """It learns, is killed and resumed without a difference, and its bad records are told."""
     monkeypatch.setattr(sys, "executable", str(warm.python))
-    done = cli("demo", "--epochs", 2, "--device", "cpu")
-    assert "resumed: identical (12 batches, ids and pixels of " in done.out, done.err + done.out
+    done = cli("demo", "--device", "cpu")
+    assert "resumed: identical (23 batches, ids and pixels of " in done.out, done.err + done.out
     assert "2 bad records replaced: digits[1]@17: JPEG cut off" in done.out
     assert "digits[3]@51: text, not an image" in done.out
     assert "who waits: " in done.out
-    assert done.code == (0 if "accuracy: 9" in done.out and ": 9" in done.out else 1)
+    assert done.code == 0

@@ -19,7 +19,7 @@ from web import Web
 from dali_feed import watching
 from dali_feed.cli import watch
 from dali_feed.cli.view import show
-from dali_feed.cli.watch import Endpoint, EndpointState, report_of
+from dali_feed.cli.watch import EndpointState, WatchedEndpoint, report_of
 from dali_feed.feed import Feed
 from dali_feed.testing import ScriptedSource
 from dali_feed.testing.scripted import Corrupt
@@ -66,7 +66,7 @@ def test_ranks_side_by_side_and_summed(cli: Cli) -> None:
 def test_rates_are_between_looks() -> None:
     """A first look has no rate; a second has what the counts grew by, over the endpoint's own clock."""
     with feed_of(16) as feed, watching.serve(feed) as at:
-        endpoint = Endpoint(at.url)
+        endpoint = WatchedEndpoint(at.url)
         (first,) = endpoint.look().loaders
         list(feed)
         (then,) = endpoint.look().loaders
@@ -81,7 +81,7 @@ def test_an_endpoint_that_goes_away_and_comes_back() -> None:
     """It is shown as gone with since when, the same moment at each look, and then as if nothing had been."""
     with feed_of(16) as feed:
         with watching.serve(feed) as at:
-            endpoint = Endpoint(at.url)
+            endpoint = WatchedEndpoint(at.url)
             assert not endpoint.look().gone
         first, second = endpoint.look(), endpoint.look()
         assert "refused" in first.gone
@@ -114,11 +114,14 @@ def test_what_is_no_endpoint(cli: Cli) -> None:
     with Web({}) as web:
         for answer in odd:
             web.files["stats.json"] = answer
-            assert Endpoint(web.url).look().gone == "an answer that is not from an endpoint of dali_feed"
+            assert WatchedEndpoint(web.url).look().gone == "an answer that is not from an endpoint of dali_feed"
         web.files["stats.json"] = b'{"version": 2, "loaders": []}'
-        assert "must answer in version 1, which this dali-feed reads; found version 2" in Endpoint(web.url).look().gone
+        assert (
+            "must answer in version 1, which this dali-feed reads; found version 2"
+            in WatchedEndpoint(web.url).look().gone
+        )
         web.files.clear()
-        assert Endpoint(web.url).look().gone == "HTTP 404"
+        assert WatchedEndpoint(web.url).look().gone == "HTTP 404"
     for address in ("ftp://here", "here:port", "here:99999", "http://[::1"):
         assert_one_line(cli("watch", address, "--once"), "URL", "host:port", address)
 
@@ -135,7 +138,7 @@ def test_what_comes_out_of_a_cache() -> None:
         ({**records, **images}, "75% of 1.0 MB, 50%"),
     ):
         with Web({"stats.json": _said(stats={"samples": 1, "cache": cache})}) as web:
-            assert shown in drawn(Endpoint(web.url).look())
+            assert shown in drawn(WatchedEndpoint(web.url).look())
 
 
 def test_an_answer_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +155,7 @@ def test_an_answer_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=drip, args=(server,), daemon=True)
         thread.start()
-        assert Endpoint(f"127.0.0.1:{server.getsockname()[1]}").look().gone == "an answer that did not end"
+        assert WatchedEndpoint(f"127.0.0.1:{server.getsockname()[1]}").look().gone == "an answer that did not end"
         ended.set()
         thread.join()
 
@@ -161,7 +164,7 @@ def test_a_terminal_obeys_nothing_that_an_endpoint_says() -> None:
     """Reasons of bad records come from data: control characters are blanks, markup is text."""
     stats = {"samples": 1, "recent_bad": [["a\x1b[2J", "[red]\x07why\n"]], "bottleneck": "\x1b]0;x"}
     with Web({"stats.json": _said(loader="\x1b[1m", stats=stats)}) as web:
-        seen = Endpoint(web.url).look()
+        seen = WatchedEndpoint(web.url).look()
     text = drawn(seen)
     assert "[red] why" in text
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", text)
