@@ -20,7 +20,7 @@ from dali_feed.cli.options import Config, Device, Json, Sources, Storage, Timeou
 from dali_feed.cli.tune import tune
 from dali_feed.cli.write import index, merge, pack, produce
 
-__all__ = ["app", "main"]
+__all__ = ["Commands", "app", "dead_letters", "demo", "inspect", "main", "show", "verify", "watch"]
 
 
 class Commands(TyperGroup):

@@ -34,7 +34,7 @@ from dali_feed.cli.view import Report, progress, show
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.packages import needed
 
-__all__ = ["DemoJob", "Trace", "check", "difference", "process", "run"]
+__all__ = ["DemoJob", "Trace", "Training", "check", "difference", "main", "process", "records", "run"]
 
 ENOUGH = 0.95  # of the held-out digits
 SIDE, BATCH, PARTITIONS = 32, 32, 4

@@ -34,7 +34,20 @@ if TYPE_CHECKING:
     from PIL import Image
     from rich.table import Table
 
-__all__ = ["SampleReport", "blocks", "inspect_all", "label_fault", "look", "no_labels", "spread"]
+__all__ = [
+    "SampleReport",
+    "bars",
+    "blocks",
+    "borders",
+    "class_lines",
+    "inspect_all",
+    "label_fault",
+    "look",
+    "no_labels",
+    "report_of",
+    "sizes_text",
+    "spread",
+]
 
 RUN = 16  # neighbours that are sampled together where a single record costs a seek
 CHUNK_BYTES = 64 << 20

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.lag_facts import LagFacts, Stand
     from dali_feed.external_sources.kafka.topic_facts import TopicFacts
 
-__all__ = ["lag", "state_position", "topic_app"]
+__all__ = ["create", "describe", "lag", "lag_report", "state_position", "topic_app", "topic_report"]
 
 DAY = 86_400.0
 topic_app = typer.Typer(name="topic", help="Topics: create, describe.", no_args_is_help=True)

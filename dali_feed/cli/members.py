@@ -34,6 +34,7 @@ __all__ = [
     "Guess",
     "MemberStats",
     "MembersSeen",
+    "columns_for",
     "guess",
     "members_of",
     "members_report",

@@ -25,7 +25,7 @@ from dali_feed.records.source import LABEL, Block, Extents, Snapshot, Source, un
 from dali_feed.records.tally import Tally
 from dali_feed.screen.screen import MAX_PIXELS, screen
 
-__all__ = ["Survey", "list_letters", "runs", "verify", "verify_all", "verify_set"]
+__all__ = ["Survey", "list_letters", "report_of", "runs", "verify", "verify_all", "verify_set"]
 
 RUN_BYTES = 8 << 20  # of a read
 RUN = 8192  # positions of a read at most: the mean size is an estimate

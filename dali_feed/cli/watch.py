@@ -23,7 +23,7 @@ from dali_feed.cli.view import Report, live, size_text, table
 from dali_feed.errors import ConfigError
 from dali_feed.watching.exposition import VERSION
 
-__all__ = ["EndpointState", "LoaderState", "WatchedEndpoint", "look_at", "report_of", "watch_endpoints"]
+__all__ = ["EndpointState", "LoaderState", "WatchedEndpoint", "look_at", "number", "report_of", "watch_endpoints"]
 
 PATIENCE = 3.0  # seconds for an answer
 LARGEST = 64 << 20  # bytes of one
