@@ -6,7 +6,6 @@ python docs/_cli.py --check    # print what has changed, and exit with 1 where s
 
 from __future__ import annotations
 
-import enum
 import inspect
 import sys
 import typing
@@ -26,8 +25,9 @@ HEAD = """\
 # The command line
 
 For people at a terminal. Here you can look up every command of `dali-feed` with its options. An error of ours is one
-line on stderr and exit code 1; Ctrl-C is one line and 130. `dali-feed --version` prints the version and whether
-the [loops in C](bottlenecks.md#are-the-loops-in-c-used) are used, `dali-feed COMMAND --help` what stands here.
+line on stderr and exit code 1; an option that cannot be is 2; Ctrl-C is one line and 130. `dali-feed --version` prints
+the version and whether the [loops in C](bottlenecks.md#are-the-loops-in-c-used) are used, `dali-feed COMMAND --help`
+what stands here.
 
 This page is written from the commands by `make reference`. Do not edit it: edit a command's docstring or its options.
 
@@ -45,15 +45,17 @@ def option(name: str, hint: Any, default: Any) -> tuple[str, ...] | None:
     plain = f"--{mine}/--no-{mine}" if kind is bool else f"--{mine}"  # as Typer names what is given no name
     names = [each for text in decls or [plain] for each in text.split("/")] if is_option else [name.upper()]
     shown_kind = {"bool": "flag"}.get(getattr(kind, "__name__", ""), str(getattr(kind, "__name__", kind)))
-    if inspect.isclass(kind) and issubclass(kind, enum.Enum):
-        shown_kind = " or ".join(each.value for each in kind)
-    shown_kind = info.metavar or shown_kind.removesuffix(" | None").removeprefix("pathlib.")  # what is typed
-    value = default.value if isinstance(default, enum.Enum) else default
-    given = (
-        "required" if value is inspect.Parameter.empty else "" if value is None or value is False else code(str(value))
-    )
+    choices = next((typing.get_args(each) for each in (kind, *typing.get_args(kind)) if _is_literal(each)), ())
+    shown_kind = " or ".join(choices) or shown_kind.removesuffix(" | None").removeprefix("pathlib.")
+    shown_kind = info.metavar or shown_kind  # what is typed
+    given = "" if default is None or default is False else code(str(default))
+    given = "required" if default is inspect.Parameter.empty else given
     given = info.show_default if isinstance(info.show_default, str) else given
     return ", ".join(map(code, names)), code(shown_kind), given, cell(info.help)
+
+
+def _is_literal(hint: Any) -> bool:
+    return typing.get_origin(hint) is typing.Literal
 
 
 def commands(group: typer.Typer, before: str = "dali-feed") -> Iterator[tuple[str, Callable[..., Any]]]:

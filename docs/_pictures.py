@@ -23,9 +23,9 @@ from rich.console import Console
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, watching
+from dali_feed.cli import view
 from dali_feed.cli.app import main as dali_feed
-from dali_feed.cli.watch_state import Site, look_at
-from dali_feed.cli.watch_view import screen
+from dali_feed.cli.watch import WatchedEndpoint, look_at, report_of
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing.shards import write_shard
 
@@ -93,17 +93,17 @@ def main() -> None:
         at = [watching.serve(rank, job="resnet50") for rank in ranks]
         for loop in loops:
             loop.start()
-        sites = [*(Site(each.url) for each in at), Site("node2:9402")]
-        list(look_at(sites))
+        endpoints = [*(WatchedEndpoint(each.url) for each in at), WatchedEndpoint("node2:9402")]
+        look_at(endpoints)
         time.sleep(8)
-        seen = list(look_at(sites))
+        seen = look_at(endpoints)
         stop.set()
         for loop, rank, endpoint in zip(loops, ranks, at, strict=True):
             loop.join()
             endpoint.close()
             rank.close()
         console = Console(width=120, record=True, file=io.StringIO(), highlight=False)
-        console.print(screen(seen))
+        console.print(view.drawn(report_of(seen)))
         svg = console.export_svg(title="dali-feed watch", unique_id="watch")
         (HERE / "watch.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n", encoding="utf-8")
 

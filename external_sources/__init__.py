@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.group import Fleet
     from dali_feed.external_sources.kafka.producer import Produced, Producer
     from dali_feed.external_sources.kafka.stream import KafkaStream
-    from dali_feed.external_sources.kafka.tally import Tally
     from dali_feed.external_sources.kafka.topic import KafkaTopic
     from dali_feed.external_sources.kafka.topics import Topics
     from dali_feed.external_sources.kafka.writes import Copied, Payload, Values
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.record_files.tfrecords import TFRecords
     from dali_feed.external_sources.renamed import Renamed
     from dali_feed.external_sources.shards import DiskCache, ShardSet
+    from dali_feed.records.tally import Tally
 
 __all__ = [
     "MDS",

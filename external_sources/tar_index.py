@@ -255,7 +255,7 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
     except _UnfitError as error:
         if isinstance(store, SetStore) and store.index_sha256(path) is not None:
             raise _no_index(path, error) from error
-        msg = "%s: the index with checksums beside it is %s: nothing is compared until `dali-feed shards index` has run"
+        msg = "%s: the index with checksums beside it is %s: nothing is compared until `dali-feed index` has run"
         _log.warning(msg, path, error)
         homes = [home for home in homes if str(home) != path + SUFFIX] or homes  # what it says may still be wanted
     except (OSError, ValueError, SourceError) as error:
@@ -286,7 +286,7 @@ def _no_index(path: str, error: Exception) -> SourceError:
         return error
     msg = (
         f"{path}{SUFFIX}: the index of a set's shard must be what the manifest says; found: {error}; "
-        "`dali-feed shards index` writes it again"
+        "`dali-feed index` writes it again"
     )
     return DataLostError(msg)
 

@@ -1,4 +1,4 @@
-"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`.
+"""The command line, `dali-feed`: each command parses, makes a library call, and shows a `Report`.
 
 Never: what a training run needs.
 """

@@ -1,36 +1,51 @@
-"""The command line: `dali-feed demo`, `inspect`, `verify`, `dead-letters`, `topic`, `produce`, `pack`, `shards`,
-`convert`, `lag`, `watch`, `show`.
+"""The command line: its commands, and the one place for their errors.
 
 What a command needs is imported when it runs, so `--help` answers at once. An error of ours is one line on stderr
-and exit code 1; Ctrl-C is one line and 130.
+and exit code 1; Ctrl-C is one line and 130; a usage that cannot be is 2.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from dali_feed.cli.arguments import Config, Storage, Timeout
 from dali_feed.cli.bench.app import bench_app
-from dali_feed.cli.convert import convert
-from dali_feed.cli.lag import lag
-from dali_feed.cli.pack import pack
-from dali_feed.cli.produce import produce
-from dali_feed.cli.shards import shards_app
-from dali_feed.cli.show import show
-from dali_feed.cli.topic import topic_app
-from dali_feed.cli.watch import watch
+from dali_feed.cli.kafka import lag, topic_app
+from dali_feed.cli.options import Config, Device, Json, Sources, Storage, Timeout
+from dali_feed.cli.write import index, merge, pack, produce
 
-__all__ = ["Kind", "app", "dead_letters", "demo", "inspect", "main", "verify"]
+__all__ = ["Commands", "app", "dead_letters", "demo", "inspect", "main", "show", "verify", "watch"]
+
+
+class Commands(TyperGroup):
+    """Commands whose errors are told as a person at a terminal wants them; those of groups inside too."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run what was asked for."""
+        from dali_feed.errors import DaliFeedError
+        from dali_feed.packages import needed
+
+        try:
+            with needed():
+                return super().invoke(ctx)
+        except DaliFeedError as error:
+            text = " ".join(str(error).split())
+            shown = "".join(letter if letter.isprintable() else " " for letter in text)  # as in `view`
+            print(f"dali-feed: {shown}", file=sys.stderr)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as error:
+            print("dali-feed: interrupted", file=sys.stderr)
+            raise typer.Exit(130) from error
+
 
 app = typer.Typer(
     name="dali-feed",
+    cls=Commands,
     help="Training batches from Kafka topics and file shards, through NVIDIA DALI.",
     no_args_is_help=True,
     add_completion=False,
@@ -39,37 +54,13 @@ app = typer.Typer(
 )
 
 
-class Kind(StrEnum):
-    """Where the demo reads from."""
-
-    kafka = "kafka"
-    tar = "tar"
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line (`arguments` None: the process's own) and exit."""
     app(args=None if arguments is None else list(arguments), prog_name="dali-feed")
 
 
-@contextmanager
-def _plainly() -> Iterator[None]:
-    """Errors as a person at a terminal wants them."""
-    from dali_feed.errors import DaliFeedError
-    from dali_feed.packages import needed
-
-    try:
-        with needed():
-            yield
-    except DaliFeedError as error:
-        print(f"dali-feed: {' '.join(str(error).split())}", file=sys.stderr)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as error:
-        print("dali-feed: interrupted", file=sys.stderr)
-        raise typer.Exit(130) from error
-
-
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         from importlib.metadata import version
 
         from dali_feed.native.library import used
@@ -92,51 +83,33 @@ def _root(
 
 @app.command()
 def demo(
-    device: Annotated[
-        str | None, typer.Option(help="cpu or cuda:N.", show_default="the CUDA device, or the CPU where there is none")
-    ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training digits.")] = 6,
-    source: Annotated[Kind, typer.Option(help="Read from an embedded Kafka broker, or from tar shards.")] = Kind.kafka,
-    out: Annotated[Path, typer.Option(dir_okay=False, help="The picture file to write: a contact sheet.")] = Path(
-        "demo.png"
-    ),
-    quick: Annotated[bool, typer.Option("--quick", hidden=True)] = False,
+    device: Device = None,
+    epochs: Annotated[int, typer.Option(min=2, help="Passes over the training digits.")] = 3,
 ) -> None:
     """Show all of it on this machine: a topic, bad records, a network that learns, a kill and a resume.
 
     Exits with 1 if the network stays below 95 % on held-out digits, or if the resumed run differs.
     """
-    with _plainly():
-        from dali_feed.cli.demo.story import run
+    from dali_feed.cli.demo import check, run
 
-        good = run(device=device, epochs=epochs, source=source.value, out=out, quick=quick)
-    raise typer.Exit(0 if good else 1)
+    check()
+    raise typer.Exit(0 if run(device, epochs) else 1)
 
 
 @app.command()
-def inspect(  # noqa: PLR0913, PLR0917  an option each
-    target: Annotated[
-        list[str],
-        typer.Argument(help="Tar shards ('train-*.tar', 's3://...'), image folders, or kafka://host:port/topic."),
-    ],
+def inspect(
+    source: Sources,
     sample: Annotated[int, typer.Option(min=1, help="Number of records to look at, spread over the source.")] = 256,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 if a record in the sample is bad.")] = False,
     form: Annotated[
         str | None, typer.Option("--format", metavar="NAME", help="Format of a topic's values: json, msgpack, npy, ...")
     ] = None,
-    config: Config = None,
-    storage_option: Storage = None,
-    timeout: Timeout = 10.0,
     sheet: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Write a contact sheet: some images with places and labels.")
     ] = None,
-    sheet_samples: Annotated[
-        int, typer.Option(min=1, max=2000, help="Number of images of each source on the sheet.")
-    ] = 24,
-    rename: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OLD=NEW", help="List a member under the name that Renamed gives it."),
-    ] = None,
+    config: Config = None,
+    storage_option: Storage = None,
+    timeout: Timeout = 10.0,
 ) -> None:
     """Show what a source holds: records, partitions, fields, formats, sizes, and the bad records of a sample.
 
@@ -149,29 +122,17 @@ def inspect(  # noqa: PLR0913, PLR0917  an option each
     Tar shards are indexed on the way, and the index is kept, as in a training run. Exits with 1 if no record of a
     source's sample is good.
     """
-    with _plainly():
-        from dali_feed.cli.inspect import inspect_all
+    from dali_feed.cli.inspect import inspect_all
+    from dali_feed.cli.targets import Access
 
-        bad, hopeless = inspect_all(
-            target,
-            sample=sample,
-            config=config or [],
-            timeout=timeout,
-            form=form,
-            storage=storage_option or [],
-            sheet=sheet,
-            sheet_samples=sheet_samples,
-            rename=rename or [],
-        )
+    access = Access.of(config, timeout, storage_option)
+    bad, hopeless = inspect_all(source, access, sample=sample, form=form, sheet=sheet)
     raise typer.Exit(1 if hopeless or (strict and bad) else 0)
 
 
 @app.command()
 def verify(
-    target: Annotated[
-        list[str],
-        typer.Argument(help="Tar shards ('train-*.tar', 's3://...'), image folders, or kafka://host:port/topic."),
-    ],
+    source: Sources,
     decode: Annotated[bool, typer.Option("--decode", help="Decode every image too, on the CPU.")] = False,
     dead_letter: Annotated[
         str | None,
@@ -187,18 +148,11 @@ def verify(
     For a set (NAME.dfset) it compares every byte with the checksums, and looks at images only with --decode. Exits with
     1 if a record is bad or a file is damaged.
     """
-    with _plainly():
-        from dali_feed.cli.verify import verify_all
+    from dali_feed.cli.targets import Access
+    from dali_feed.cli.verify import verify_all
 
-        bad = verify_all(
-            target,
-            decode=decode,
-            dead_letter=dead_letter,
-            readers=readers,
-            config=config or [],
-            timeout=timeout,
-            storage=storage_option or [],
-        )
+    access = Access.of(config, timeout, storage_option)
+    bad = verify_all(source, access, decode=decode, dead_letter=dead_letter, readers=readers)
     raise typer.Exit(1 if bad else 0)
 
 
@@ -212,19 +166,71 @@ def dead_letters(
     timeout: Timeout = 10.0,
 ) -> None:
     """List dead letters, the bad records that were kept: where they were, why, who refused them, and their size."""
-    with _plainly():
-        from dali_feed.cli.letters import list_letters
+    from dali_feed.cli.targets import Access
+    from dali_feed.cli.verify import list_letters
 
-        bad = list_letters(target, check=check, config=config or [], timeout=timeout)
+    bad = list_letters(target, Access.of(config, timeout), check=check)
     raise typer.Exit(1 if bad else 0)
 
 
-app.add_typer(topic_app(_plainly))
-app.add_typer(bench_app(_plainly))
-app.add_typer(shards_app(_plainly))
-app.command()(_plainly()(produce))
-app.command()(_plainly()(pack))
-app.command()(_plainly()(convert))
-app.command()(_plainly()(lag))
-app.command()(_plainly()(watch))
-app.command()(_plainly()(show))
+@app.command()
+def show(  # noqa: PLR0913, PLR0917  an option each
+    source: Sources,
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:NAME",
+            help="torchvision transforms, by the name that the file gives them. The file is run.",
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=0, metavar="N", help="Number of the batch in the epoch.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, max=1024, metavar="N", help="Samples in a batch.")] = 24,
+    epoch: Annotated[int, typer.Option(min=0, metavar="N", help="Number of the epoch.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of order and augmentation.")] = 0,
+    shuffle: Annotated[bool, typer.Option(help="Take the shuffled order of a run, or the source's own.")] = True,
+    out: Annotated[Path, typer.Option(metavar="FILE.png", help="The picture to write.")] = Path("sheet.png"),
+    config: Config = None,
+    storage_option: Storage = None,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Draw one batch as a model gets it, by the CPU's engine: each image with place, label and random numbers.
+
+    Normalizing is undone. A slot whose record is bad or absent is marked, with that record and the reason. A training
+    run on one rank with one lane, with the same seed and epoch, gets the same batch. Nothing before the batch is read.
+    """
+    from dali_feed.cli.options import load_object
+    from dali_feed.cli.show import Shown, show_batch
+    from dali_feed.cli.targets import Access, source_of
+
+    def read() -> Any:
+        return source_of(source, Access.of(config, timeout, storage_option))
+
+    user = None if transform is None else load_object("--transform", transform)
+    show_batch(read, user, Shown(batch, batch_size, epoch, seed, shuffle), out)
+
+
+@app.command()
+def watch(
+    url: Annotated[
+        list[str], typer.Argument(help="host:port of an endpoint (DALI_FEED_METRICS, watching.serve); one per rank.")
+    ],
+    every: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Seconds between two looks.")] = 1.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Look twice, show the rates, and end; exit with 1 if an endpoint is gone.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show running loaders, a line per rank and one for all: rates, what their steps wait for, lag, bad records, GPUs.
+
+    Shares of waits are of the time between two looks; lag and times of reads are those of `loader.stats()`. An endpoint
+    that goes away is shown with the time when it went, and comes back by itself.
+    """
+    from dali_feed.cli.watch import watch_endpoints
+
+    raise typer.Exit(1 if watch_endpoints(url, every, once=once, as_json=as_json) else 0)
+
+
+for command in (pack, merge, index, produce, lag):
+    app.command()(command)
+app.add_typer(topic_app)
+app.add_typer(bench_app())

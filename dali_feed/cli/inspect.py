@@ -1,72 +1,446 @@
-"""Looks into sources: what each holds by its snapshot, and what a sample of it says."""
+"""`dali-feed inspect`: what each source holds by its snapshot, and what a sample of its records says.
+
+Nothing is decoded but for a sheet. A record is judged as a training run would judge it before its decoder: by the
+source, by its header, by its number of pixels. A format that only some engines take is good, and the report names it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dali_feed.cli.findings import Findings, look
-from dali_feed.cli.imageless import imageless
-from dali_feed.cli.inspect_view import show
-from dali_feed.cli.members import VALUE, members_seen
-from dali_feed.cli.members_view import show_members
-from dali_feed.cli.sheet import Sheet
-from dali_feed.cli.targets import options_of, sources, with_names
-from dali_feed.cli.text import plural
+import numpy as np
+
+from dali_feed.cli.members import LOOKED_AT, VALUE, MembersSeen, members_of, members_report
+from dali_feed.cli.sheet import SIDE, Cell, Sheet
+from dali_feed.cli.targets import HEADERS, Access, imageless, sources
+from dali_feed.cli.view import Report, plural, show, size_text, table
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources import KafkaTopic
+from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
+from dali_feed.external_sources.record_files.source import RecordFiles
 from dali_feed.formats.named import format_of
+from dali_feed.records.source import LABEL, MANY_ABSENT, Block, Extents, Snapshot, Source, unpack_id, unpack_ids
+from dali_feed.screen.header import Header
+from dali_feed.screen.scans import MAX_WORK, overworked
+from dali_feed.screen.screen import MAX_PIXELS, UnusableError, header_of
 
-__all__ = ["inspect_all"]
+if TYPE_CHECKING:
+    from PIL import Image
+    from rich.table import Table
+
+__all__ = [
+    "SampleReport",
+    "bars",
+    "blocks",
+    "borders",
+    "class_lines",
+    "inspect_all",
+    "label_fault",
+    "look",
+    "no_labels",
+    "report_of",
+    "sizes_text",
+    "spread",
+]
+
+RUN = 16  # neighbours that are sampled together where a single record costs a seek
+CHUNK_BYTES = 64 << 20
+PARTITIONS, BAD, SIZES = 20, 20, 5  # that are listed
+SHEET = 24  # images of each source on a sheet
+MOST_BARS, WIDTH = 8, 30  # bars of a histogram; letters of the longest one
+NAMED = 3  # classes that are named at either end
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-def inspect_all(  # noqa: PLR0913  an option each
-    targets: Sequence[str],
-    *,
-    sample: int,
-    config: Sequence[str],
-    timeout: float,
-    form: str | None = None,
-    sheet: Path | None = None,
-    sheet_samples: int = 24,
-    storage: Sequence[str] = (),
-    rename: Sequence[str] = (),
+@dataclass(slots=True)
+class SampleReport:
+    """What a sample shows.
+
+    rows, absent  positions looked at, and how many of them hold no record
+    payloads      sizes in bytes of the records that are there
+    formats       image format -> records, of those with a sound header; as `sizes`
+    sizes         (width, height) as stored
+    turned        records whose EXIF orientation is another than 1, upright; a TIFF's is applied anyway, and not counted
+    fields        field -> the integers in it; None stands for a value that is none
+    unlabelled    where, of Kafka records without a header `label` that are good otherwise
+    bad           (where, reason)
+    """
+
+    rows: int = 0
+    absent: int = 0
+    payloads: list[int] = field(default_factory=list)
+    formats: Counter[str] = field(default_factory=Counter)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    turned: int = 0
+    fields: dict[str, list[int | None]] = field(default_factory=dict)
+    unlabelled: list[str] = field(default_factory=list)
+    bad: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def good(self) -> int:
+        """Records that can be used."""
+        return self.rows - self.absent - len(self.bad)
+
+
+def inspect_all(
+    targets: Sequence[str], access: Access, *, sample: int, form: str | None = None, sheet: Path | None = None
 ) -> tuple[int, int]:
-    """Print what each target holds; return how many bad records the samples had, and how many sources no good one.
+    """Show what each target holds; how many bad records the samples had, and how many sources no good one.
 
-    form   the format of topics' values; a record is good then whose value it fits
-    sheet  a PNG to be written with `sheet_samples` images of each source
-    rename OLD=NEW each: members are listed as `Renamed` calls them
+    Args:
+        targets: as people type them.
+        access: how they are reached.
+        sample: number of records of each.
+        form: the format of topics' values; a record is good then whose value it fits.
+        sheet: a PNG to be written with some images of each source.
 
     Raises:
         ConfigError: a target or an option that is not allowed, or the sheet cannot be written.
         SourceError: records cannot be read.
     """
     bad = hopeless = 0
-    pictures = None if sheet is None else Sheet(sheet, sheet_samples)
+    pictures = None if sheet is None else Sheet("--sheet", sheet)
     formats = {} if form is None else {VALUE: format_of(form)}
-    found = sources(targets, config=options_of(config), timeout=timeout, storage=storage)
-    if formats and not any(isinstance(source, KafkaTopic) for source in found):
+    every = sources(targets, access)
+    if formats and not any(isinstance(source, KafkaTopic) for source in every):
         msg = f"--format: is only for the values of topics; found {form!r} and no topic; leave it out"
         raise ConfigError(msg)
-    for source in found:
+    for source in every:
         snapshot = source.snapshot()
         topic = isinstance(source, KafkaTopic)
         bare = imageless(source)
+        snapshot = snapshot if bare is None else bare.snapshot()
+        members = members_of(source, spread(snapshot, min(sample, LOOKED_AT)), formats if topic else {})
         if (topic and formats) or bare is not None:
-            findings = Findings()
-            snapshot = snapshot if bare is None else bare.snapshot()
-            seen = members_seen(with_names(source, rename), snapshot, sample, formats, findings)
+            found = _by_members(source, members)
         else:
-            findings = look(source, snapshot, sample)
-            seen = members_seen(with_names(source, rename), snapshot, sample, {})
-        show(source, snapshot, findings)
-        show_members(seen, topic=topic)
-        bad += len(findings.bad)
-        hopeless += bool(findings.bad) and not findings.good
+            found = look(source, snapshot, sample)
+        show(report_of(source, snapshot, found))
+        show(members_report(members, topic=topic))
+        bad += len(found.bad)
+        hopeless += bool(found.bad) and not found.good
         if pictures is not None and bare is None:
-            pictures.add(source, snapshot)
+            for block in blocks(source, snapshot, spread(snapshot, SHEET)):
+                pictures.cells += _cells(source, block)
     if pictures is not None:
-        shown = pictures.write()
-        print(f"{sheet}: {shown:,} record{plural(shown)}")
+        pictures.write()
+        count = len(pictures.cells)
+        show(Report(notes=[(f"{sheet}: {count:,} record{plural(count)}", "")]))
     return bad, hopeless
+
+
+def _by_members(source: Source, members: MembersSeen) -> SampleReport:
+    """Of records without an image: they are as good as their members can be read."""
+    bad = [(source.where(*unpack_id(sample)), reason) for sample, _, reason in members.records if reason is not None]
+    sizes = [size for _, size, _ in members.records]
+    return SampleReport(len(sizes) + members.absent, members.absent, sizes, bad=bad)
+
+
+def look(source: Source, snapshot: Snapshot, count: int) -> SampleReport:
+    """Read a sample of `count` records and judge each. Holds about 64 MB of payloads at a time."""
+    found = SampleReport()
+    for block in blocks(source, snapshot, spread(snapshot, count)):
+        _judge(source, block, found)
+    if LABEL in found.fields:  # a topic without any label is read with label=None; one with some has bad records
+        found.bad += [(where, str(label_fault({}))) for where in found.unlabelled]
+    return found
+
+
+def blocks(source: Source, snapshot: Snapshot, extents: Extents) -> Iterator[Block]:
+    """The records of `extents`, about 64 MB of payloads at a time; a block's memory is gone when the next one comes."""
+    before = np.cumsum(extents.lengths) - extents.lengths
+    chunk = before // max(1, CHUNK_BYTES // snapshot.record_bytes)
+    reader = source.reader()
+    try:
+        for rows in np.split(np.arange(len(extents)), np.flatnonzero(np.diff(chunk)) + 1):
+            block = reader.read(extents[rows])
+            try:
+                yield block
+            finally:
+                block.payloads.clear()
+                block.lease.release()
+    finally:
+        reader.close()
+
+
+def spread(snapshot: Snapshot, count: int) -> Extents:
+    """`count` positions (all, where there are fewer), evenly over the partitions laid end to end.
+
+    Single ones where that is cheap, else runs of up to 16, which cost a seek each.
+    """
+    total = snapshot.positions
+    count = min(count, total)
+    run = 1 if snapshot.random_access else RUN
+    nth = np.arange(count, dtype=np.int64)
+    line = nth // run * run * total // count + nth % run
+    ends = np.cumsum(snapshot.stops - snapshot.starts)
+    partition = np.searchsorted(ends, line, side="right").astype(np.int64)
+    position = snapshot.stops[partition] - (ends[partition] - line)
+    first = np.flatnonzero((nth % run == 0) | (np.diff(partition, prepend=-1) != 0))
+    last = np.append(first[1:], count) - 1
+    return Extents(partition[first], position[first], position[last] + 1)
+
+
+def _judge(source: Source, block: Block, found: SampleReport) -> None:
+    partitions, positions = unpack_ids(block.ids)
+    for row, payload in enumerate(block.payloads):
+        found.rows += 1
+        if payload is None:
+            found.absent += 1
+            continue
+        found.payloads.append(len(payload))
+        where = source.where(int(partitions[row]), int(positions[row]))
+        reason = block.faults.get(row) or _take_image(payload, found)
+        values = {} if row in block.faults else _fields_of(block, row)
+        if reason is None and HEADERS in block.fields:
+            if LABEL in values:
+                reason = label_fault(block.fields[HEADERS][row])
+            else:
+                found.unlabelled.append(where)
+        for name, value in values.items():
+            found.fields.setdefault(name, []).append(value)
+        if reason is not None:
+            found.bad.append((where, reason))
+
+
+def _take_image(payload: memoryview, found: SampleReport) -> str | None:
+    header = _screened(payload)
+    if isinstance(header, str):
+        return header
+    found.formats[header.format] += 1
+    found.turned += header.orientation != 1
+    found.sizes.append((header.width, header.height))
+    return None
+
+
+def _screened(payload: memoryview) -> Header | str:
+    """The header, or why a training run would not give this to a decoder."""
+    try:
+        header = header_of(payload)
+    except UnusableError as error:
+        return str(error)
+    if header.width * header.height > MAX_PIXELS:
+        return f"{header.width}x{header.height} pixels, more than the limit of {MAX_PIXELS}"
+    return overworked(payload, header.width, header.height, MAX_WORK) or header
+
+
+def _fields_of(block: Block, row: int) -> dict[str, int | None]:
+    """The row's fields as integers; a Kafka record's are its headers."""
+    if HEADERS in block.fields:
+        return {name: _integer(value) for name, value in block.fields[HEADERS][row].items()}
+    return {name: int(values[row]) for name, values in block.fields.items()}
+
+
+def _integer(text: bytes | None) -> int | None:
+    return int(text) if text is not None and text.removeprefix(b"-").isdigit() and len(text) <= 20 else None
+
+
+def label_fault(headers: Mapping[str, bytes | None]) -> str | None:
+    """Why a record of a topic with labels has none, by its headers; None where it has one."""
+    rule = "header label: a decimal number is needed"
+    if LABEL not in headers:
+        return f"{rule}; the record has no such header"
+    return None if _integer(headers[LABEL]) is not None else f"{rule}; found {headers[LABEL]!r}"
+
+
+def no_labels(source: Source) -> str:
+    """Of a source whose records have none: where one would be."""
+    if isinstance(source, KafkaTopic):
+        return "no header `label`: read it with KafkaTopic(..., label=None), or name another header"
+    if isinstance(source, RecordFiles):
+        return "no label: name the member that holds it with label="
+    if isinstance(source, ShardSet):
+        return "no label: neither a .cls member nor a .json with the key label"
+    return "no label: the images lie in one folder"
+
+
+def _cells(source: Source, block: Block) -> Iterator[Cell]:
+    partitions, positions = unpack_ids(block.ids)
+    for row, payload in enumerate(block.payloads):
+        if payload is None:
+            continue
+        where = source.where(int(partitions[row]), int(positions[row]))
+        label = None if row in block.faults else _fields_of(block, row).get(LABEL)
+        reason = block.faults.get(row) or _screened(payload)
+        image = reason if isinstance(reason, str) else _small(payload)  # nothing unscreened reaches a decoder
+        yield Cell(where, "no label" if label is None else f"label {label}", image)
+
+
+def _small(payload: memoryview) -> Image.Image | str:
+    """The image as it is stored, not turned, at most SIDE pixels long; or what Pillow says of it."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(payload)) as opened:
+            opened.draft("RGB", (SIDE, SIDE))  # a JPEG is decoded at an eighth, a quarter or half where that is enough
+            image = opened.convert("RGBA" if "transparency" in opened.info else "RGB").convert("RGB")
+    except UnidentifiedImageError:
+        return "an image that Pillow cannot read"
+    except Exception as error:  # noqa: BLE001  a decoder may raise anything for a broken image
+        return f"Pillow: {error}"
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return image
+
+
+def report_of(source: Source, snapshot: Snapshot, found: SampleReport) -> Report:
+    """A source's facts, histograms, partitions, and the bad records of its sample."""
+    count = len(snapshot.names)
+    report = Report(snapshot.source, [("records", f"{_count(snapshot)} in {count:,} partition{plural(count)}")])
+    facts = report.facts
+    if snapshot.absent:
+        facts.append(("holes", _holes(snapshot)))
+    facts.append(("payloads", _bytes(snapshot, found)))
+    parts = f"{found.good:,} good, {len(found.bad):,} bad, {found.absent:,} absent"
+    facts.append(("sample", f"{found.rows:,} record{plural(found.rows)}: {parts}"))
+    if found.sizes:
+        formats = found.formats.most_common()
+        facts.append(("formats", ", ".join(f"{name} ({count:,})" for name, count in formats)))
+        facts.append(("sizes", sizes_text(found.sizes)))
+    if found.turned:
+        share = f"{found.turned:,} of {len(found.sizes):,} have an EXIF orientation and are not upright as stored"
+        facts.append(("turned", f"{share}; DataLoader(exif=True) turns them"))
+    of = "all records" if found.rows == snapshot.positions else f"the sample of {found.rows:,}"
+    for name, lines in (("fields", _fields(source, found)), ("classes", class_lines(found.fields.get(LABEL, []), of))):
+        facts += [("" if n else name, line) for n, line in enumerate(lines)]
+    pixels = [width * height for width, height in found.sizes]
+    report.tables += filter(None, (bars("bytes", found.payloads), bars("pixels", pixels)))
+    rows = list(zip(snapshot.names, snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True))
+    columns = {
+        "partition": lambda row: row[0],
+        "first": lambda row: f"{row[1]}" if row[2] > row[1] else "-",
+        "last": lambda row: f"{row[2] - 1}" if row[2] > row[1] else "-",
+        "positions" if snapshot.absent else "records": lambda row: f"{row[2] - row[1]:,}",
+    }
+    report.tables.append(table(rows, columns, left=["partition"], most=PARTITIONS))
+    report.notes += [(f"  bad  {where}: {reason}", "yellow") for where, reason in found.bad[:BAD]]
+    if len(found.bad) > BAD:
+        report.note(f"  ... and {len(found.bad) - BAD:,} more")
+    report.note("")
+    return report
+
+
+def _count(snapshot: Snapshot) -> str:
+    """How many records there are, as far as is known."""
+    if not snapshot.absent or snapshot.present is not None:
+        return f"{len(snapshot):,}"
+    return f"about {snapshot.positions * (1 - snapshot.absent):,.0f}"
+
+
+def _holes(snapshot: Snapshot) -> str:
+    """The share of positions without a record, and what a training run does about them."""
+    share = f"about {snapshot.absent:.1%} of {snapshot.positions:,} offsets hold no record"
+    if snapshot.absent > MANY_ABSENT:
+        return f"{share}; a run reads the topic once to learn which, or repeats others there: KafkaTopic(holes=...)"
+    return f"{share}; a run repeats others there"
+
+
+def _bytes(snapshot: Snapshot, found: SampleReport) -> str:
+    """Payload bytes: added up where the sample is everything, else the mean times the records."""
+    if not found.payloads:
+        return "unknown: the sample holds none"
+    least, most, total = min(found.payloads), max(found.payloads), sum(found.payloads)
+    mean = total / len(found.payloads)
+    if found.rows == snapshot.positions:
+        whole = size_text(total)
+    else:
+        whole = f"about {size_text(total / found.rows * snapshot.positions)}"  # holes included
+    return f"{whole}; mean {size_text(mean)}, from {size_text(least)} to {size_text(most)}"
+
+
+def sizes_text(sizes: list[tuple[int, int]]) -> str:
+    """A few sizes with their counts; of many the middle, and those of the fewest and most pixels."""
+    common = Counter(sizes).most_common()
+    if len(common) <= SIZES:
+        return ", ".join(f"{w}x{h} ({count:,})" for (w, h), count in common)
+    widths, heights = zip(*sizes, strict=True)
+    middle = f"median {statistics.median_low(widths)}x{statistics.median_low(heights)}"
+    pixels = sorted((w * h, w, h) for w, h in sizes)
+    (_, w0, h0), (_, w1, h1) = pixels[0], pixels[-1]
+    return f"{middle}, from {w0}x{h0} to {w1}x{h1}; {len(common):,} different"
+
+
+def _fields(source: Source, found: SampleReport) -> list[str]:
+    """A line per field."""
+    lines = [_field(name, values, found) for name, values in sorted(found.fields.items())]
+    if isinstance(source, FileList) and source.classes:
+        names = ", ".join(source.classes[:5]) + (", ..." if len(source.classes) > 5 else "")
+        lines.append(f"{len(source.classes):,} classes: {names}")
+    if LABEL in found.fields:
+        return lines
+    if isinstance(source, ShardSet) and LABEL in source.fields:
+        why = next((f": {reason}" for _, reason in found.bad if LABEL in reason), "")
+        lines.append(f"label: found, but not as an integer in any record of the sample{why}")
+        lines.append("  write integers into the shards, or read the images alone: ShardSet(..., label=None)")
+    else:
+        lines.append(no_labels(source))
+    return lines
+
+
+def _field(name: str, values: list[int | None], found: SampleReport) -> str:
+    numbers = [value for value in values if value is not None]
+    share = f"in {len(values):,} of {len(found.payloads):,}"
+    if not numbers:
+        return f"{name}: {share}, no numbers"
+    odd = f"; not a number: {len(values) - len(numbers):,}" if len(numbers) < len(values) else ""
+    different = len(set(numbers))
+    return f"{name}: {share}, {min(numbers)}..{max(numbers)}, {different:,} different value{plural(different)}{odd}"
+
+
+def borders(least: int, most: int) -> list[int]:
+    """Powers of two from `least` down to `most` up, so far apart that they make at most eight bars."""
+    low, high = max(0, least.bit_length() - 1), max(1, most.bit_length())
+    step = -(-(high - low) // MOST_BARS)
+    return [0 if least == 0 else 2**low, *(2 ** (low + step * k) for k in range(1, -(-(high - low) // step) + 1))]
+
+
+def bars(name: str, values: Sequence[int]) -> Table | None:
+    """A line per range of values: what it is, a bar, how many. None where the values are all the same."""
+    if not values or min(values) == max(values):
+        return None
+    edges = borders(min(values), max(values))
+    counts = Counter(next(k for k, edge in enumerate(edges[1:]) if value < edge) for value in values)
+    most = max(counts.values())
+    columns = {
+        name: lambda k: f"{edges[k]:,} to {edges[k + 1]:,}",
+        " ": lambda k: _bar(counts[k], most),
+        "records": lambda k: f"{counts[k]:,}",
+    }
+    return table(range(len(edges) - 1), columns, left=[" "])
+
+
+def _bar(count: int, most: int) -> str:
+    """So long as its share of the longest one's is; the least there is where there is anything."""
+    eighths = max(1, round(8 * WIDTH * count / most)) if count else 0
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def class_lines(labels: Sequence[int | None], of: str) -> list[str]:
+    """How many classes there are and how even they are; nothing where each record has a label of its own.
+
+    The number of even classes is exp(entropy): as many classes of one size would be as hard to guess.
+    """
+    counts = Counter(label for label in labels if label is not None)
+    total = sum(counts.values())
+    if len(counts) < 2 or len(counts) == total:
+        return []
+    ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    rarest = sorted(counts.items(), key=lambda each: (each[1], each[0]))
+    even = math.exp(-sum(n / total * math.log(n / total) for n in counts.values()))
+    skew = ordered[0][1] / rarest[0][1]
+    first = f"{len(counts):,} in {of}, {total / len(counts):,.1f} records each; most frequent {_named(ordered)}"
+    if skew <= 1:
+        return [first, "all equally frequent"]
+    if len(ordered) > NAMED:  # else all of them are named already
+        first += f"; rarest {_named(rarest)}"
+    balance = f"as balanced as {even:,.1f} classes of equal size"
+    return [first, f"the most frequent is {skew:,.1f} times the rarest; {balance}"]
+
+
+def _named(counts: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"{label} ({count:,})" for label, count in counts[:NAMED])

@@ -1,59 +1,202 @@
-"""`dali-feed show`: one batch as a model gets it, on a sheet. What it needs is imported when it runs."""
+"""`dali-feed show`: one batch of a run as a model gets it, on a sheet: who they are and what was drawn for them.
+
+Draws are pure, so they are not kept but made again, for the seed, the epoch and the sample's id.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+import numpy as np
+from numpy.typing import NDArray
 
-from dali_feed.cli.arguments import Config, Timeout
+from dali_feed.cli.inspect import blocks
+from dali_feed.cli.sheet import Cell, Sheet
+from dali_feed.cli.view import Report, plural, show
+from dali_feed.compiler.program import Program
+from dali_feed.errors import ConfigError
+from dali_feed.feed import Batch, Feed
+from dali_feed.options import BadRecords
+from dali_feed.records.source import LABEL, Extents, Source, unpack_ids
+from dali_feed.screen.screen import header_of
+from dali_feed.transforms.base import Op
+from dali_feed.transforms.keys import WINDOW, Arrays, numbered
+from dali_feed.transforms.nest import Nest
+from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.units import Place
 
-__all__ = ["show"]
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["Shown", "cells_of", "draws_in_words", "show_batch"]
+
+_UNDRAWN = ("scale", "draw")  # follow from the size; are no words
 
 
-def show(  # noqa: PLR0913, PLR0917  an option each
-    source: Annotated[
-        list[str],
-        typer.Argument(help="Tar shards ('train-*.tar', 's3://...'), image folders, or kafka://host:port/topic."),
-    ],
-    transform: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:NAME",
-            help="torchvision transforms, by the name that the file gives them. The file is run.",
-        ),
-    ] = None,
-    batch: Annotated[int, typer.Option(min=0, metavar="N", help="Number of the batch in the epoch.")] = 0,
-    batch_size: Annotated[int, typer.Option(min=1, max=1024, metavar="N", help="Samples in a batch.")] = 24,
-    epoch: Annotated[int, typer.Option(min=0, metavar="N", help="Number of the epoch.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of order and augmentation.")] = 0,
-    shuffle: Annotated[bool, typer.Option(help="Take the shuffled order of a run, or the source's own.")] = True,
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The file to write: .png, or .html with images in their full size.")
-    ] = Path("sheet.png"),
-    config: Config = None,
-    timeout: Timeout = 10.0,
-) -> None:
-    """Draw one batch as a model gets it, by the CPU's engine: each image with its place, its label and its random
-    numbers.
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Which batch is shown: number `batch` of an epoch on one rank, as a run of that seed and shuffle has it."""
 
-    Normalizing is undone. A slot whose record is bad or absent is marked, with that record and the reason. A training
-    run on one rank with one lane, with the same seed and epoch, gets the same batch. Nothing before the batch is read.
+    batch: int = 0
+    batch_size: int = 24
+    epoch: int = 0
+    seed: int = 0
+    shuffle: bool = True
+
+
+def show_batch(read: Callable[[], Source], transform: object, shown: Shown, out: Path) -> None:
+    """Write the sheet of a batch of the source that `read` gives, once it is known that it can be written.
+
+    Raises:
+        ConfigError: no PNG can be written to `out`, or what `cells_of` raises.
     """
-    from dali_feed.cli.batch_sheet import Shown, cells_of_batch
-    from dali_feed.cli.sheet import drawn, place_for, put_whole
-    from dali_feed.cli.sheet_page import page
-    from dali_feed.cli.targets import one_source
-    from dali_feed.cli.text import plural
-    from dali_feed.cli.user_file import object_of
-
-    place_for("--out", out, ".png", ".html")
-    made = None if transform is None else object_of("--transform", transform)
-    found = one_source(source, config=config or [], timeout=timeout)
-    cells = cells_of_batch(found, made, Shown(batch, batch_size, epoch, seed, shuffle))
-    title = f"batch {batch} of epoch {epoch}, seed {seed}: {', '.join(source)}"
-    put_whole("--out", out, page(title, cells) if out.suffix.lower() == ".html" else drawn(cells))
-    replaced = sum(bool(cell.mark) for cell in cells)
+    sheet = Sheet("--out", out)
+    sheet.cells = cells_of(read(), transform, shown)
+    sheet.write()
+    count, replaced = len(sheet.cells), sum(bool(cell.mark) for cell in sheet.cells)
     more = f", {replaced} of them in place of another" if replaced else ""
-    print(f"{out}: {len(cells)} record{plural(len(cells))}{more}")
+    show(Report(notes=[(f"{out}: {count} record{plural(count)}{more}", "")]))
+
+
+def cells_of(source: Source, transform: object, shown: Shown) -> list[Cell]:
+    """A cell per slot, by the host engine; what comes before the batch is not read.
+
+    Raises:
+        ConfigError: the epoch has no such batch, or there are several views; and what a Feed raises.
+    """
+    with Feed(
+        source,
+        shown.batch_size,
+        shuffle=shown.shuffle,
+        transform=transform,
+        seed=shown.seed,
+        engine="host",
+        bad=BadRecords(limit=None),
+    ) as feed:
+        if len(feed.program.views) > 1:
+            msg = f"--transform: must be one transform; found {len(feed.program.views)} views; show them one by one"
+            raise ConfigError(msg)
+        feed.set_epoch(shown.epoch)
+        if shown.batch >= len(feed):
+            msg = f"--batch: must lie in 0..{len(feed) - 1}, the batches of an epoch; found {shown.batch}"
+            raise ConfigError(msg)
+        first = shown.batch * shown.batch_size
+        feed.load_state_dict({**feed.state_dict(), "epoch": shown.epoch, "consumed": first})
+        wanted = feed.plan.ids(0, first, first + shown.batch_size) if hasattr(feed.plan, "ids") else None
+        batch = next(iter(feed))
+        reasons = dict(feed.stats().recent_bad)
+        images = _images(batch, feed.program.recipe)
+        draws = draws_in_words(feed.program, _sizes(source, feed, batch.ids), batch.ids, shown.seed, shown.epoch)
+        return [
+            Cell(
+                feed.where(int(batch.ids[slot])),
+                _label(batch, slot),
+                image,
+                tuple(draws[slot]),
+                "" if batch.ok[slot] else _replaced(feed, wanted, slot, reasons),
+            )
+            for slot, image in enumerate(images)
+        ]
+
+
+def _label(batch: Batch, slot: int) -> str:
+    values = batch.fields.get(LABEL)
+    return "" if values is None else f"label {values[slot]}"
+
+
+def _replaced(feed: Feed, wanted: NDArray[np.int64] | None, slot: int, reasons: dict[str, str]) -> str:
+    if wanted is None:
+        return "in place of another record"
+    where = feed.where(int(wanted[slot]))
+    return f"in place of {where}: {reasons.get(where, 'no record there')}"
+
+
+def _sizes(source: Source, feed: Feed, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Height and width in the headers of these records, int64 (n, 2), which are read again."""
+    unique = np.unique(ids)
+    partition, position = unpack_ids(unique)
+    sizes: dict[int, tuple[int, int]] = {}
+    for block in blocks(source, feed.snapshot, Extents(partition, position, position + 1)):
+        for sample, payload in zip(block.ids.tolist(), block.payloads, strict=True):
+            if payload is not None:
+                header = header_of(payload)
+                sizes[sample] = header.height, header.width
+    return np.array([sizes[sample] for sample in ids.tolist()], np.int64).reshape(-1, 2)
+
+
+def _images(batch: Batch, recipe: Recipe) -> Sequence[Image.Image]:
+    """The finished images with levels of 0..255 again: what Normalize and ToDtype did to values is undone."""
+    import torch
+    from PIL import Image
+
+    place = reduce(lambda place, op: op.place_behind(place), recipe.ops, Place())
+    values: Any = torch.utils.dlpack.from_dlpack(batch).float().permute(0, 2, 3, 1)
+    scale, bias = (torch.tensor(each, dtype=torch.float32) for each in (place.scale, place.bias))
+    levels = ((values - bias) / scale).round().clamp(0, 255).byte().numpy()
+    return [Image.fromarray(np.ascontiguousarray(each)) for each in levels]
+
+
+def draws_in_words(
+    program: Program, sizes: NDArray[Any], ids: NDArray[np.int64], seed: int, epoch: int
+) -> list[list[str]]:
+    """What was drawn for each sample, a line per transform that draws: a crop window, a flip, an angle.
+
+    Args:
+        program: of the transforms.
+        sizes: height and width in the header, int (n, 2).
+        ids: of the samples, int64 (n,).
+        seed: of the run.
+        epoch: of the run.
+    """
+    arrays = program.parameters(sizes, ids, seed, epoch).arrays
+    ops = list(enumerate(program.recipe.ops))
+    return [list(_lines(ops, arrays, row)) for row in range(len(ids))]
+
+
+def _lines(ops: Sequence[tuple[int, Op]], arrays: Arrays, row: int) -> Iterator[str]:
+    for n, op in ops:
+        if isinstance(op, Nest):
+            branches = op.within(n)
+            for pick in np.atleast_1d(arrays[numbered("pick", n)][row]).tolist():
+                if 0 <= pick < len(branches):
+                    yield from _lines(branches[pick], arrays, row)
+            continue
+        for what, value in _draws(op, n, arrays, row):
+            text = _text(what, value)
+            if text:
+                yield f"{op.title}: {text}"
+
+
+def _draws(op: Op, n: int, arrays: Arrays, row: int) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The arrays of op number n: what each is, and its row."""
+    if n == 0 and WINDOW in arrays:
+        yield "crop", arrays[WINDOW][row]
+    for key, rows in arrays.items():
+        name = key.rstrip("0123456789")
+        if (
+            key == numbered(name, n)
+            and name not in _UNDRAWN
+            and (any(True for _ in op.drawn()) or name in ("crop", "margin"))
+        ):
+            yield "erased" if op.erases() is not None else name, np.asarray(rows[row])
+
+
+def _text(what: str, value: NDArray[Any]) -> str:
+    """One row in words; "" where nothing was done."""
+    numbers = np.atleast_1d(value)
+    if what in ("crop", "erased"):
+        y, x, height, width = map(int, numbers[:4])
+        return f"{width} x {height} at {x}, {y}" if (height and width) or what == "crop" else "no"
+    if what == "margin":
+        sides = list(map(int, numbers[:4]))
+        return f"{', '.join(map(str, sides))} added" if any(sides) else ""
+    if value.dtype == np.bool_ and numbers.size == 1:
+        return "yes" if numbers[0] else "no"
+    if what == "angle":
+        return f"{float(numbers[0]):.1f} degrees"
+    flat = numbers.ravel()[:8]
+    return ", ".join(f"{float(each):.3g}" for each in flat) + (", ..." if numbers.size > len(flat) else "")

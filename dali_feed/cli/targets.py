@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from dali_feed.external_sources import (
     KafkaTopic,
     ParquetRows,
     RecordIO,
-    Renamed,
     ShardSet,
     TFRecords,
 )
@@ -33,39 +33,79 @@ from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
 from dali_feed.secrets import is_secret
 
-__all__ = [
-    "HEADERS",
-    "KAFKA",
-    "letters_at",
-    "named",
-    "one_source",
-    "options_of",
-    "sources",
-    "storage_options_of",
-    "with_members",
-    "with_names",
-]
+__all__ = ["HEADERS", "Access", "dead_letters_at", "imageless", "source_of", "sources", "topic_of"]
 
 KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
 _TFRECORD = re.compile(r"\.tf(rec|records?)(-[^/.]*)?$|-of-[0-9*?]+$", re.IGNORECASE)  # train-00000-of-01024 too
 _ENDINGS = {".rec": "recordio", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".npy": "array"}
+_SECRETS: dict[str, Callable[[str], FromEnv | FromFile]] = {"env": FromEnv, "file": FromFile}
 HEADERS = "headers"  # the field of a topic's records that holds them all
 
 
-def sources(
-    targets: Sequence[str],
-    *,
-    config: dict[str, Any],
-    timeout: float,
-    check: bool = False,
-    storage: Sequence[str] = (),
-) -> list[Source]:
-    """A source per topic, per folder, and one for all shards together, all files of a format, all single images.
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How targets are reached.
 
-    check    whether hashes of whole files are checked, where a set has them
-    storage  options of the store that shards lie in, KEY=VALUE each
+    config   options of librdkafka, for topics
+    storage  options of the store, for shards at addresses; None for none
+    timeout  seconds for a broker to answer in
     """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    storage: Mapping[str, Any] | None = None
+    timeout: float = 10.0
+
+    @classmethod
+    def of(cls, config: Sequence[str] | None, timeout: float, storage: Sequence[str] | None = None) -> Access:
+        """What --config and --storage-option were given, KEY=VALUE each. Raises ConfigError for no such pairs."""
+        return cls(_options(config or ()), _storage_options(storage or ()), timeout)
+
+
+def sources(targets: Sequence[str], access: Access, *, check: bool = False) -> list[Source]:
+    """To look into: a source per topic, per folder, and one for all shards, all files of a format, all single images.
+
+    Args:
+        targets: as people type them.
+        access: how they are reached.
+        check: whether hashes of whole files are checked, where a set has them.
+
+    Raises:
+        ConfigError: a target or an option that is not allowed.
+        SourceError: there is nothing, or it cannot be read.
+    """
+    return _sources(targets, access, partial(_topic_with_headers, access), check=check)
+
+
+def source_of(
+    targets: Sequence[str], access: Access, topic: Callable[..., Source] = KafkaTopic, **options: Any
+) -> Source:
+    """The one source that is named, as a training run has it.
+
+    Args:
+        targets: as people type them.
+        access: how it is reached.
+        topic: what makes a source of a topic.
+        options: of that source.
+
+    Raises:
+        ConfigError: several sources, or what `sources` raises.
+    """
+
+    def one(target: str) -> Source:
+        name, servers = topic_of(target)
+        return topic(name, servers, config=access.config, timeout=access.timeout, **options)
+
+    found = _sources(targets, access, one)
+    if len(found) != 1:
+        msg = f"source: must be one topic, one folder, or tar shards; found {', '.join(targets)}"
+        raise ConfigError(msg)
+    return found[0]
+
+
+def _sources(
+    targets: Sequence[str], access: Access, topic: Callable[[str], Source], *, check: bool = False
+) -> list[Source]:
     if not all(target.strip() for target in targets):
         msg = "source: must be named; found '', which has no name; for the current folder give '.'"
         raise ConfigError(msg)
@@ -73,16 +113,16 @@ def sources(
     files: dict[str, list[str]] = {}
     for target in targets:
         if target.startswith(KAFKA):
-            found.append(_topic(target, config, timeout))
+            found.append(topic(target))
         elif Path(target).is_dir():
             found.append(MDS(target, check=check) if is_mds(target) else _folder(target))
         else:
             files.setdefault(_kind(target), []).append(target)
-    if storage and "shards" not in files:
+    if access.storage and "shards" not in files:
         msg = f"--storage-option: is for shards at addresses such as s3://bucket/a.tar; found {', '.join(targets)}"
         raise ConfigError(msg)
     made: dict[str, Callable[[list[str]], Source]] = {
-        "shards": partial(ShardSet, storage_options=storage_options_of(storage)),
+        "shards": partial(ShardSet, storage_options=access.storage),
         "tfrecord": TFRecords,
         "recordio": RecordIO,
         "parquet": ParquetRows,
@@ -103,71 +143,36 @@ def _kind(target: str) -> str:
     return _ENDINGS.get(Path(name).suffix, "shards")
 
 
-def one_source(targets: Sequence[str], *, config: Sequence[str], timeout: float) -> Source:
-    """The one source that is named; a topic as a training run has it, its holes too. ConfigError for several."""
-    if len(targets) == 1 and targets[0].startswith(KAFKA):
-        topic, servers = named(targets[0])
-        return KafkaTopic(topic, servers, config=options_of(config), timeout=timeout)
-    found = sources(targets, config=options_of(config), timeout=timeout)
-    if len(found) != 1:
-        msg = f"source: must be one topic, one folder, or tar shards; found {', '.join(targets)}"
-        raise ConfigError(msg)
-    return found[0]
+def imageless(source: Source) -> Source | None:
+    """All members of a source that has no images; None for one that has them, or whose records are images by kind.
+
+    ConfigError where it has no members either, so that nothing can be judged.
+    """
+    if not isinstance(source, MDS | ArrayShards | ArrowFiles | ParquetRows | RecordIO | TFRecords):
+        return None
+    try:
+        source.reader().close()
+    except ConfigError as error:
+        names = tuple(member.name for member in source.members())
+        if not names:
+            msg = f"{source!r}: must have images or members to show; found neither; check the path"
+            raise ConfigError(msg) from error
+        return source.giving(None, names)
+    return None
 
 
-def letters_at(target: str, *, config: Sequence[str], timeout: float) -> DeadLetters:
+def dead_letters_at(target: str, access: Access) -> DeadLetters:
     """The folder or the topic that a target names."""
     if not target.startswith(KAFKA):
         return DeadLetterFolder(target)
-    topic, servers = named(target)
-    return DeadLetterTopic(topic, servers, config=options_of(config), timeout=timeout)
+    topic, servers = topic_of(target)
+    return DeadLetterTopic(topic, servers, config=access.config, timeout=access.timeout)
 
 
-def options_of(pairs: Sequence[str]) -> dict[str, Any]:
-    """What --config was given; of a secret env:NAME and file:PATH say where it is. ConfigError for no KEY=VALUE."""
-    split = {pair: pair.partition("=") for pair in pairs}
-    wrong = [pair for pair, (name, equals, _) in split.items() if not (name and equals)]
-    if wrong:
-        msg = f"--config: must be KEY=VALUE; found {wrong[0]!r}"
-        raise ConfigError(msg)
-    return {name: _told(name, value) for name, _, value in split.values()}
-
-
-def storage_options_of(pairs: Sequence[str]) -> dict[str, Any] | None:
-    """What --storage-option was given, `client_options.timeout=9s` as {"client_options": {...}}; None for none."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        *outer, last = name.split(".")
-        if not (equals and last and all(outer)):
-            msg = f"--storage-option: must be KEY=VALUE; found {name!r}"
-            raise ConfigError(msg)
-        inner = found
-        for part in outer:
-            inner = inner.setdefault(part, {})
-            if not isinstance(inner, dict):
-                msg = f"--storage-option: {part!r} must have a value or parts, not both; found {name!r} too"
-                raise ConfigError(msg)
-        kind, colon, where = value.partition(":")
-        kinds: dict[str, Any] = {"env": FromEnv, "file": FromFile} if colon and where else {}
-        inner[last] = kinds[kind](where) if kind in kinds else {"true": True, "false": False}.get(value, value)
-    return found or None
-
-
-def _told(name: str, value: str) -> str | FromEnv | FromFile:
-    kind, colon, where = value.partition(":")
-    if colon and where and is_secret(name):
-        if kind == "env":
-            return FromEnv(where)
-        if kind == "file":
-            return FromFile(where)
-    return value
-
-
-def named(target: str) -> tuple[str, str]:
+def topic_of(target: str) -> tuple[str, str]:
     """The topic and the servers of kafka://host:port/topic. Raises ConfigError where it is none."""
     servers, _, topic = target.removeprefix(KAFKA).partition("/")
-    if not servers or not topic or "/" in topic or "@" in servers:
+    if not target.startswith(KAFKA) or not servers or not topic or "/" in topic or "@" in servers:
         msg = (
             "target: must be a topic, kafka://host:port/topic or kafka://host:port,host:port/topic; found "
             f"{re.sub('//.*@', '//***@', target)!r}"  # somebody's password
@@ -176,32 +181,20 @@ def named(target: str) -> tuple[str, str]:
     return topic, addresses("target: ", servers)
 
 
-def with_members(source: Source) -> Source:
-    """The same, able to give members: a topic without the codec that `sources` reads its headers with."""
-    return source.without_codec() if isinstance(source, KafkaTopic) else source
-
-
-def with_names(source: Source, pairs: Sequence[str]) -> Source:
-    """The same, whose members have the names that --rename gives them. ConfigError for no OLD=NEW."""
-    source = with_members(source)
-    if not pairs:
-        return source
-    split = [pair.rpartition("=") for pair in pairs]
-    if wrong := [pair for pair, (old, _, new) in zip(pairs, split, strict=True) if not (old and new)]:
-        msg = f"--rename: must be OLD=NEW, as in jpeg=jpg; found {wrong[0]!r}"
-        raise ConfigError(msg)
-    return Renamed(source, {old: new for old, _, new in split})
-
-
-def _topic(target: str, config: dict[str, Any], timeout: float) -> KafkaTopic:
-    topic, servers = named(target)
+def _topic_with_headers(access: Access, target: str) -> KafkaTopic:
+    """Every header: which one holds the label is for the reader of the report to say."""
+    topic, servers = topic_of(target)
     return KafkaTopic(
-        topic, servers, codec=_with_headers, fields=(HEADERS,), config=config, timeout=timeout, holes="replace"
+        *(topic, servers),
+        codec=_all_headers,
+        fields=(HEADERS,),
+        config=access.config,
+        timeout=access.timeout,
+        holes="replace",
     )
 
 
-def _with_headers(value: memoryview, _: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
-    """Every header: which one holds the label is for the reader of the report to say."""
+def _all_headers(value: memoryview, _: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
     return {"image": value, HEADERS: dict(headers)}
 
 
@@ -232,3 +225,39 @@ def _images(target: str) -> list[str]:
         msg = f"{target!r} must name files that exist; found none; check the path"
         raise SourceNotFoundError(msg)
     return found
+
+
+def _options(pairs: Sequence[str]) -> dict[str, Any]:
+    """Of librdkafka; of a secret env:NAME and file:PATH say where it is."""
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (equals and name):
+            msg = f"--config: must be KEY=VALUE; found {'***' if is_secret(pair) else pair!r}"
+            raise ConfigError(msg)
+        options[name] = _secret(value) if is_secret(name) else value
+    return options
+
+
+def _storage_options(pairs: Sequence[str]) -> dict[str, Any] | None:
+    """Of a store, `headers.Authorization=env:NAME` as {"headers": {...}}; None for none."""
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        *outer, last = name.split(".")
+        if not (equals and last and all(outer)):
+            msg = f"--storage-option: must be KEY=VALUE; found {name!r}"
+            raise ConfigError(msg)
+        inner = options
+        for part in outer:
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                msg = f"--storage-option: {part!r} must have a value or parts, not both; found {name!r} too"
+                raise ConfigError(msg)
+        inner[last] = {"true": True, "false": False}.get(value, _secret(value))
+    return options or None
+
+
+def _secret(value: str) -> str | FromEnv | FromFile:
+    kind, colon, where = value.partition(":")
+    return _SECRETS[kind](where) if colon and where and kind in _SECRETS else value

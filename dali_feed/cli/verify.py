@@ -1,60 +1,322 @@
-"""Goes over sources, record by record, and says what was found."""
+"""`dali-feed verify` and `dead-letters`: a whole source looked at, and what was kept of it looked at again.
+
+The law: every position is looked at once, whoever reads it, and what is in memory does not grow with the source. Each
+record is read and screened as a training run would, and decoded where that is wanted. Threads take runs of a few MB in
+turn, each with a reader of its own; their parts are counted in the source's own order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import queue
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from dali_feed import packing
-from dali_feed.cli.imageless import imageless
-from dali_feed.cli.set_view import reading, show_set
-from dali_feed.cli.survey import verify
-from dali_feed.cli.targets import letters_at, options_of, sources
-from dali_feed.cli.verify_view import progress, show
+from dali_feed.cli.inspect import label_fault, look, no_labels
+from dali_feed.cli.members import size_of
+from dali_feed.cli.targets import HEADERS, Access, dead_letters_at, imageless, sources
+from dali_feed.cli.view import Report, plural, progress, show, size_text
 from dali_feed.errors import ConfigError
+from dali_feed.quarantine.letters import DeadLetters, Letter, Stage, with_original
+from dali_feed.records.source import LABEL, Block, Extents, Snapshot, Source, unpack_id
+from dali_feed.records.tally import Tally
+from dali_feed.screen.screen import MAX_PIXELS, screen
 
-__all__ = ["damaged", "verify_all"]
+__all__ = ["Survey", "list_letters", "report_of", "runs", "verify", "verify_all", "verify_set"]
+
+RUN_BYTES = 8 << 20  # of a read
+RUN = 8192  # positions of a read at most: the mean size is an estimate
+LOOKED_AT = 256  # records that say whether a topic has labels
+AT_ONCE = 64  # letters
+PATIENCE = 2.0  # seconds for a thread to end in
+_NOTHING = memoryview(b"")
+_WHO = {"source": "source", "screen": "screen", "decode": "decoder"}
+Refusal = Callable[[memoryview], str | None]
 
 
-def damaged(target: str) -> int:
-    """Read every byte of a set, print what is not as it was packed, and return how many files that are."""
-    with reading(target) as advance:
-        found = packing.verify(target, advance=advance)
-    show_set(target, found)
-    return len(found.damages)
+@dataclass(slots=True)
+class Survey(Tally):
+    """What became of records that were looked at: `records` are the good ones, `size` bytes of all of them.
+
+    labelled  good records that have a label
+    letters   of bad records, where they are wanted, until they are written
+    """
+
+    labelled: int = 0
+    letters: list[Letter] = field(default_factory=list)
 
 
 def verify_all(
-    targets: Sequence[str],
-    *,
-    decode: bool,
-    dead_letter: str | None,
-    readers: int,
-    config: Sequence[str],
-    timeout: float,
-    storage: Sequence[str] = (),
+    targets: Sequence[str], access: Access, *, decode: bool = False, dead_letter: str | None = None, readers: int = 4
 ) -> int:
-    """Go over each target, print what was found, and return how many records are bad.
+    """Go over each target, show what it holds, and return how many records are bad, and files of sets damaged.
 
     Raises:
         ConfigError: a target or an option that is not allowed.
         SourceError: records cannot be read.
         DeadLetterError: a dead letter could not be written.
     """
-    letters = None if dead_letter is None else letters_at(dead_letter, config=config, timeout=timeout)
+    letters = None if dead_letter is None else dead_letters_at(dead_letter, access)
     sets = [target for target in targets if target.endswith(".dfset")]
-    bad = sum(map(damaged, sets))
+    bad = sum(map(verify_set, sets))
     left = [target for target in targets if target not in sets or (decode and not bad)]
-    for source in sources(left, config=options_of(config), timeout=timeout, check=True, storage=storage):
+    for source in sources(left, access, check=True):
         bare = imageless(source)
         if bare is not None and decode:
             msg = f"{source!r}: --decode is for images; found none; leave it out, and records are read"
             raise ConfigError(msg)
         read, images = (source, True) if bare is None else (bare, False)
-        snapshot = read.snapshot()
-        with progress(snapshot) as advance:
-            report = verify(
+        snapshot, done = read.snapshot(), 0
+        with progress(snapshot.positions) as tell:
+
+            def advance(count: int, tell: Callable[[int], None] = tell) -> None:
+                nonlocal done
+                done += count
+                tell(done)
+
+            survey = verify(
                 read, snapshot, decode=decode, images=images, letters=letters, readers=readers, advance=advance
             )
-        show(source, snapshot, report, decoded=decode, images=images)
-        bad += report.bad
+        show(report_of(source, snapshot, survey, decoded=decode, images=images))
+        bad += survey.failed
     return bad
+
+
+def verify_set(target: str) -> int:
+    """Read every byte of a set, show what is not as it was packed, and return how many files that are."""
+    from dali_feed.storage.manifest import load_manifest
+
+    done = 0
+    with progress(sum(shard.size for shard in load_manifest(target).shards), "bytes") as tell:
+
+        def advance(size: int) -> None:
+            nonlocal done
+            done += size
+            tell(done)
+
+        found = packing.verify(target, advance=advance)
+    count = len(found.damages)
+    shards = f"{found.shards:,} with {found.samples:,} samples, {size_text(found.size)}"
+    report = Report(f"set {target}", [("shards", shards), ("damaged", f"{count:,} file{plural(count)}")])
+    report.notes += [(f"    {damage}", "yellow") for damage in found.damages]
+    show(report)
+    return count
+
+
+def report_of(source: Source, snapshot: Snapshot, survey: Survey, *, decoded: bool, images: bool) -> Report:
+    """Counts, and each kind of fault with its first places."""
+    how = "decoded" if decoded else "by their headers" if images else "read"
+    count = survey.records + survey.failed
+    facts = [
+        ("records", f"{count:,} of {snapshot.positions:,} positions; {survey.absent:,} absent"),
+        ("payloads", size_text(survey.size)),
+        ("good", f"{survey.records:,}, {how}"),
+        ("bad", f"{survey.failed:,}"),
+    ]
+    if images and survey.labelled == 0 < survey.records:
+        facts.append(("labels", no_labels(source)))
+    report = Report(snapshot.source, facts)
+    report.fail(survey)
+    report.note("")
+    return report
+
+
+def runs(snapshot: Snapshot) -> Iterator[Extents]:
+    """Everything, in runs of about RUN_BYTES."""
+    step = min(RUN, max(1, RUN_BYTES // snapshot.record_bytes))
+    for partition, (start, stop) in enumerate(zip(snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True)):
+        for first in range(start, stop, step):
+            yield Extents.one(partition, first, min(first + step, stop))
+
+
+def verify(
+    source: Source,
+    snapshot: Snapshot,
+    *,
+    decode: bool = False,
+    images: bool = True,
+    letters: DeadLetters | None = None,
+    readers: int = 4,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Survey:
+    """Look at every record.
+
+    Args:
+        source: of the records.
+        snapshot: of the source.
+        decode: whether images are decoded too.
+        images: whether there are any to be screened; else records are read, and what the source says of them counts.
+        letters: where bad records are kept.
+        readers: number of threads.
+        advance: is called with the number of positions that were done.
+    """
+    labelled = images and LABEL in look(source, snapshot, LOOKED_AT).fields
+    judge = _Judge(source, snapshot.source, labelled=labelled, images=images, keep=letters is not None)
+    survey, writer = Survey(), None if letters is None else letters.writer()
+    work = _Work(source, judge, decode=decode, readers=readers)
+    try:
+        for part in work.parts(runs(snapshot)):
+            for first in range(0, len(part.letters), AT_ONCE):
+                if writer is not None:
+                    writer.write(part.letters[first : first + AT_ONCE])
+            survey.add(part)
+            survey.labelled += part.labelled
+            advance(part.records + part.failed + part.absent)
+    finally:
+        work.close()
+        if writer is not None:
+            writer.close()
+    return survey
+
+
+class _Judge:
+    """Decides which records of a block are bad."""
+
+    def __init__(self, source: Source, name: str, *, labelled: bool, images: bool, keep: bool) -> None:
+        self._images = images
+        self._source, self._name, self._labelled, self._keep = source, name, labelled, keep
+
+    def part(self, block: Block, refusal: Refusal | None) -> Survey:
+        """A block's own survey, with letters of its bad records where they are wanted."""
+        part = Survey()
+        screened = screen(block.payloads, MAX_PIXELS).reasons if self._images else {}
+        for row, view in enumerate(block.payloads):
+            if view is None and row not in block.faults:
+                part.absent += 1
+                continue
+            payload = _NOTHING if view is None else view
+            part.size += len(payload) if self._images else size_of(block, row)
+            stage: Stage = "source"
+            reason = block.faults.get(row) or self._label(block, row)
+            if reason is None:
+                stage, reason = "screen", screened.get(row)
+            if reason is None and refusal is not None:
+                stage, reason = "decode", refusal(payload)
+            if reason is None:
+                part.records += 1
+                part.labelled += LABEL in (block.fields[HEADERS][row] if HEADERS in block.fields else block.fields)
+            else:
+                self._bad(part, int(block.ids[row]), stage, reason, payload)
+        return part
+
+    def _label(self, block: Block, row: int) -> str | None:
+        """A Kafka record's label, where its topic has labels; other sources report theirs as faults."""
+        if HEADERS not in block.fields:
+            return None
+        headers = block.fields[HEADERS][row]
+        return label_fault(headers) if self._labelled or LABEL in headers else None
+
+    def _bad(self, part: Survey, sample: int, stage: Stage, reason: str, payload: memoryview) -> None:
+        partition, position = unpack_id(sample)
+        where = self._source.where(partition, position)
+        part.fail(reason, where)
+        if self._keep:
+            letter = Letter(where, self._name, partition, position, sample, stage, reason, bytes(payload))
+            part.letters.append(with_original(letter, self._source))
+
+
+class _Work:
+    """Threads that read and judge. They are daemons: a read or a decoder that hangs does not keep the process."""
+
+    def __init__(self, source: Source, judge: _Judge, *, decode: bool, readers: int) -> None:
+        self._source, self._judge, self._decode = source, judge, decode
+        self._stop = threading.Event()
+        self._todo: queue.SimpleQueue[tuple[Extents, Future[Survey]] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(readers)]
+
+    def parts(self, every: Iterator[Extents]) -> Iterator[Survey]:
+        """A part for each, in order, at most two per thread at a time; raises what a thread raised.
+
+        Whoever closes it is known by now: an interrupt may come here.
+        """
+        ahead: deque[Future[Survey]] = deque()
+
+        def ask() -> None:
+            if (extents := next(every, None)) is not None:
+                ahead.append(Future())
+                self._todo.put((extents, ahead[-1]))
+
+        for _ in range(2 * len(self._threads)):
+            ask()
+        for thread in self._threads:
+            thread.start()
+        while ahead:
+            part = ahead.popleft().result()
+            ask()
+            yield part
+
+    def close(self) -> None:
+        """End the threads; readers see the stop event."""
+        self._stop.set()
+        for _ in self._threads:
+            self._todo.put(None)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(PATIENCE)
+
+    def _run(self) -> None:
+        reader, refusal = None, None
+        try:
+            while (task := self._todo.get()) is not None and not self._stop.is_set():
+                extents, part = task
+                try:
+                    refusal = refusal or (self._refusal() if self._decode else None)
+                    reader = reader or self._source.reader(None, self._stop)
+                    block = reader.read(extents)
+                    try:
+                        part.set_result(self._judge.part(block, refusal))
+                    finally:
+                        block.payloads.clear()
+                        block.lease.release()
+                except BaseException as error:  # noqa: BLE001  the main thread must hear of it, whatever it is
+                    part.set_exception(error)
+        finally:
+            if reader is not None:
+                reader.close()
+
+    def _refusal(self) -> Refusal:
+        """What decodes in this thread, for which the end of the interpreter waits: native code cannot be stopped."""
+        from dali_feed.engines.host.decode import Trial
+        from dali_feed.engines.lingering import linger
+
+        linger(threading.current_thread())  # by itself: nobody else may come to it, as when it was just begun
+        trial = Trial()
+        return lambda payload: None if self._stop.is_set() else trial.refusal(payload)
+
+
+def list_letters(target: str, access: Access, *, check: bool) -> int:
+    """Show each dead letter of a folder or a topic; with `check`, return how many are still bad."""
+    letters = dead_letters_at(target, access)
+    show(Report(str(letters)))
+    stages: Counter[str] = Counter()
+    bad = 0
+    for letter in letters.read():
+        stages[letter.stage] += 1
+        reason = _still_bad(letter) if check else letter.reason
+        bad += reason is not None
+        word, style = ("good", "green") if reason is None else ("bad ", "yellow")
+        gone = "; the record itself was gone" if letter.gone else ""
+        more = f"({letter.stage}, {size_text(len(letter.payload))}{gone})"
+        show(Report(notes=[(f"  {word}  {letter.where}: {reason or letter.reason}  {more}", style)]))
+    total = sum(stages.values())
+    by_stage = ", ".join(f"{count:,} by the {_WHO[stage]}" for stage, count in sorted(stages.items()))
+    summary = f"{total:,} dead letter{plural(total)}{': refused ' + by_stage if total else ''}"
+    again = f"; {total - bad:,} good now, {bad:,} still bad" if check else ""
+    show(Report(notes=[(f"  {summary}{again}", "")]))
+    return bad if check else 0
+
+
+def _still_bad(letter: Letter) -> str | None:
+    """Check it again; decode it too, where the decoder had refused it. A reason of the source stays."""
+    payload = memoryview(letter.payload)
+    reason = screen([payload], MAX_PIXELS).reasons.get(0)
+    if reason is None and letter.stage == "decode":
+        from dali_feed.engines.host.decode import Trial
+
+        reason = Trial().refusal(payload)
+    if reason is None and letter.stage == "source":
+        reason = f"{letter.reason}; the image itself is good"
+    return reason

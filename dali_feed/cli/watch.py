@@ -1,43 +1,322 @@
-"""`dali-feed watch`: running loaders on a terminal, from their endpoints. What it needs is imported when it runs."""
+"""`dali-feed watch`: running loaders by their endpoints: a line per rank and one for all, looked at again and again.
+
+The law: what an endpoint says is text from elsewhere. It is taken as numbers where numbers are wanted, and one that is
+silent or never ends holds up no other.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import json
+import math
 import time
-from typing import Annotated
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-import typer
+from dali_feed.cli.view import Report, live, size_text, table
+from dali_feed.errors import ConfigError
+from dali_feed.watching.exposition import VERSION
 
-__all__ = ["watch"]
+__all__ = ["EndpointState", "LoaderState", "WatchedEndpoint", "look_at", "number", "report_of", "watch_endpoints"]
+
+PATIENCE = 3.0  # seconds for an answer
+LARGEST = 64 << 20  # bytes of one
+BAD = 5  # last bad records that are shown
+WAITS = {"read_wait": "source", "engine_wait": "engine", "trainer_wait": "loop"}
+_GROWS = ("samples", "bytes_read", *WAITS)
 
 
-def watch(
-    url: Annotated[
-        list[str], typer.Argument(help="host:port of an endpoint (DALI_FEED_METRICS, watching.serve); one per rank.")
-    ],
-    every: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Seconds between two looks.")] = 1.0,
-    once: Annotated[
-        bool, typer.Option("--once", help="Look twice, show the rates, and end; exit with 1 if an endpoint is gone.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each look.")] = False,
-) -> None:
-    """Show running loaders, a line per rank and one for all: rates, what their steps wait for, lag, bad records, GPUs.
+@dataclass(frozen=True, slots=True)
+class LoaderState:
+    """A loader at one look.
 
-    Shares of waits are of the time between two looks; lag and times of reads are those of `loader.stats()`. An endpoint
-    that goes away is shown with the time when it went, and comes back by itself.
+    rank, epoch  None for all loaders together
+    rates        what its counts grew by per second since the look before; {} at the first
     """
-    from dali_feed.cli.looks import looking
-    from dali_feed.cli.watch_state import Site, look_at
-    from dali_feed.cli.watch_view import screen, told
 
-    sites = [Site(each) for each in url]
-    with looking(screen, told, as_json=as_json, live=not once) as show:
-        seen = list(look_at(sites))
+    job: str
+    loader: str
+    rank: int | None
+    epoch: int | None
+    stats: Mapping[str, Any]
+    rates: Mapping[str, float] = field(default_factory=dict)
+    gpu: Mapping[str, Any] | None = None
+    verdict: str = ""
+    error: str = ""
+
+    @property
+    def title(self) -> str:
+        """Which one it is."""
+        return f"rank {self.rank}{' ' if self.loader else ''}{self.loader}"
+
+    def waits(self) -> dict[str, float]:
+        """Which share of the feed's waits was for what, 0..1, since the look before; {} where it waited for nothing."""
+        spent = {label: self.rates.get(name, number(self.stats, name)) for name, label in WAITS.items()}
+        whole = sum(spent.values())
+        return {label: each / whole for label, each in spent.items()} if whole > 0 else {}
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointState:
+    """An endpoint at one look; `gone` says why there is no answer, `since` the Unix time of the first without one."""
+
+    url: str
+    loaders: tuple[LoaderState, ...] = ()
+    gone: str = ""
+    since: float | None = None
+
+
+class WatchedEndpoint:
+    """One that is looked at again and again. Raises ConfigError for what is no address."""
+
+    def __init__(self, address: str) -> None:
+        url = address if "://" in address else f"http://{address}"
+        scheme, _, rest = url.partition("://")
+        if scheme not in ("http", "https") or not _is_address(url) or not rest.strip("/"):
+            msg = f"URL: must be host:port or http://host:port of an endpoint; found {address!r}"
+            raise ConfigError(msg)
+        self.url = url.rstrip("/")
+        for page in ("/metrics", "/stats.json"):
+            self.url = self.url.removesuffix(page)
+        self._before: dict[tuple[str, str, int], tuple[float, Mapping[str, Any]]] = {}
+        self._state = EndpointState(self.url)
+
+    def look(self) -> EndpointState:
+        """What it says now. One that is gone keeps the loaders that it had last."""
+        try:
+            loaders = tuple(self._loader(each) for each in _answer(f"{self.url}/stats.json"))
+        except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError, RecursionError) as error:
+            since = self._state.since or time.time()
+            self._state = EndpointState(self.url, self._state.loaders, _why(error), since)
+            self._before.clear()
+        else:
+            self._state = EndpointState(self.url, loaders)
+        return self._state
+
+    def _loader(self, said: Mapping[str, Any]) -> LoaderState:
+        stats, at = _checked(said["stats"]), float(said["at"])
+        key = str(said["job"]), str(said["loader"]), int(said["rank"])
+        known, self._before[key] = self._before.get(key), (at, stats)
+        return LoaderState(
+            job=key[0],
+            loader=key[1],
+            rank=key[2],
+            epoch=int(said["epoch"]),
+            stats=stats,
+            rates={} if known is None else _rates(*known, at, stats),
+            gpu=said["gpu"] and _mapping(said["gpu"]),
+            verdict=str(said["verdict"]),
+            error=str(said["error"]),
+        )
+
+
+def watch_endpoints(urls: Sequence[str], every: float, *, once: bool, as_json: bool) -> bool:
+    """Show them every so many seconds until Ctrl-C, or `once`, after a second look; whether one is gone then."""
+    endpoints = [WatchedEndpoint(url) for url in urls]
+    with live(as_json=as_json, watch=not once) as show:
+        states = look_at(endpoints)
         while not once:
-            show(seen)
+            show(report_of(states))
             time.sleep(every)
-            seen = list(look_at(sites))
+            states = look_at(endpoints)
         time.sleep(every)
-        seen = list(look_at(sites))
-        show(seen)
-    if any(each.gone for each in seen):
-        raise typer.Exit(1)
+        states = look_at(endpoints)
+        show(report_of(states))
+    return any(each.gone for each in states)
+
+
+def look_at(endpoints: Sequence[WatchedEndpoint]) -> list[EndpointState]:
+    """All of them, at once: one that is silent holds up no other."""
+    with ThreadPoolExecutor(max_workers=min(64, len(endpoints))) as pool:
+        return list(pool.map(WatchedEndpoint.look, endpoints))
+
+
+def number(stats: Mapping[str, Any] | None, name: str) -> float:
+    """A number of stats, or what is nested in them; 0 where there is none."""
+    value = None if stats is None else stats.get(name)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _rates(then: float, old: Mapping[str, Any], now: float, new: Mapping[str, Any]) -> dict[str, float]:
+    grown = {name: number(new, name) - number(old, name) for name in _GROWS}
+    if now <= then or min(grown.values()) < 0:  # another process has the port now
+        return {}
+    return {name: each / (now - then) for name, each in grown.items()}
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:  # of the port, or of brackets
+        return False
+
+
+def _checked(stats: Any) -> Mapping[str, Any]:
+    """Stats, in which what is looked into has its form. Raises TypeError."""
+    checked = _mapping(stats or {})
+    for each in (checked.get("kafka"), checked.get("cache"), *(checked.get("storage") or ())):
+        _mapping(each or {})
+    for where, why in checked.get("recent_bad") or ():
+        str(where), str(why)
+    return checked
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, dict):
+        return value
+    msg = f"must be an object; found {type(value).__name__}"
+    raise TypeError(msg)
+
+
+def _answer(url: str) -> Iterable[Mapping[str, Any]]:
+    end, text = time.monotonic() + PATIENCE, bytearray()
+    with contextlib.closing(urllib.request.urlopen(url, timeout=PATIENCE)) as answer:  # noqa: S310  http(s): see above
+        while part := answer.read1(1 << 20):
+            text += part
+            if time.monotonic() > end or len(text) > LARGEST:
+                msg = "an answer that did not end"
+                raise TimeoutError(0, msg)
+    said = _mapping(json.loads(text, parse_int=_finite, parse_float=_finite, parse_constant=_finite))
+    if said["version"] != VERSION:
+        msg = f"must answer in version {VERSION}, which this dali-feed reads; found version {said['version']}"
+        raise ConfigError(msg)
+    return [_mapping(each) for each in said["loaders"]]
+
+
+def _finite(text: str) -> float:
+    """A number that can be added up and shown. Raises ValueError."""
+    value = int(text) if text.isdecimal() and len(text) < 20 else float(text)  # of 64 bits
+    if math.isfinite(value):
+        return value
+    raise ValueError(text)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ConfigError):
+        return str(error)
+    if isinstance(error, urllib.error.HTTPError):
+        return f"HTTP {error.code}"
+    if isinstance(error, urllib.error.URLError):
+        reason = error.reason
+        return str(getattr(reason, "strerror", None) or reason)
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return "an answer that is not from an endpoint of dali_feed"
+
+
+def report_of(states: Sequence[EndpointState]) -> Report:
+    """A line per rank, one for all of them, and what is to be said below."""
+    here = [each for state in states if not state.gone for each in state.loaders]
+    count = sum(max(1, len(each.loaders)) if each.gone else len(each.loaders) for each in states)
+    jobs = ", ".join(sorted({each.job for each in here if each.job}))
+    whole = _whole(here)
+    report = Report(f"dali_feed{' ' if jobs else ''}{jobs}, {len(here)} of {count} loaders")
+    report.tables.append(table([*here, whole] if len(here) > 1 else here, _COLUMNS, left=["rank", "loader"], most=1000))
+    for verdict, titles in _verdicts(here).items():
+        report.note(f"  {verdict}" if len(titles) == len(here) else f"  {', '.join(titles)}: {verdict}")
+    for each in here:
+        if each.error:
+            report.note(f"  {each.title}: {each.error}", "yellow")
+    now = time.time()
+    for state in states:
+        if state.gone:
+            since = time.strftime("%H:%M:%S", time.localtime(state.since))
+            ago = f"{now - (state.since or now):,.0f} s"
+            report.note(f"  {state.url} has been gone since {since} ({ago}): {state.gone}", "red")
+    bad = [(each.title, *pair) for each in here for pair in (each.stats.get("recent_bad") or ())[-BAD:]]
+    report.notes += [(f"  bad  {title}  {where}: {why}", "dim") for title, where, why in bad[-BAD:]]
+    together = {
+        "loaders": len(here),
+        "samples": int(whole.stats["samples"]),
+        "bad": int(whole.stats["bad"]),
+        "samples_per_second": whole.rates.get("samples"),
+    }
+    report.data = {"time": now, "endpoints": [asdict(each) for each in states], "all": together}
+    return report
+
+
+def _whole(here: Sequence[LoaderState]) -> LoaderState:
+    """All loaders as one: sums of what can be summed, the worst of waits."""
+    stats: dict[str, Any] = {name: sum(number(each.stats, name) for each in here) for name in ("samples", "bad")}
+    for name in ("step_wait_p50", "step_wait_p99"):
+        stats[name] = max((number(each.stats, name) for each in here), default=0.0)
+    lags = [kafka["lag"] for each in here if (kafka := each.stats.get("kafka") or {}).get("lag") is not None]
+    stats["kafka"] = {"lag": sum(lags)} if lags else None
+    known = [each.rates for each in here if each.rates]
+    rates = {name: sum(each[name] for each in known) for name in ("samples", "bytes_read")} if known else {}
+    return LoaderState("", "", None, None, stats, rates)
+
+
+def _verdicts(here: Sequence[LoaderState]) -> dict[str, list[str]]:
+    """What loaders say of themselves, and which say so."""
+    said: dict[str, list[str]] = {}
+    for each in here:
+        stage = each.stats.get("bottleneck")
+        verdict = each.verdict or (f"the slow part is the {stage}" if stage else "")
+        if verdict:
+            said.setdefault(verdict, []).append(each.title)
+    return said
+
+
+def _ms(name: str) -> Callable[[LoaderState], str]:
+    return lambda each: f"{1e3 * number(each.stats, name):,.1f} ms" if each.stats else ""
+
+
+def _wait(label: str) -> Callable[[LoaderState], str]:
+    return lambda each: f"{each.waits()[label]:.0%}" if label in each.waits() else ""
+
+
+def _lag(each: LoaderState) -> str:
+    kafka = each.stats.get("kafka") or {}
+    if kafka.get("lag") is None:
+        return ""
+    behind = "" if kafka.get("lag_seconds") is None else f", {number(kafka, 'lag_seconds'):,.0f} s"
+    return f"{number(kafka, 'lag'):,.0f}{behind}"
+
+
+def _storage(each: LoaderState) -> str:
+    slow = [number(store, "p99") for store in each.stats.get("storage") or ()]
+    return f"{1e3 * max(slow):,.1f} ms" if any(slow) else ""
+
+
+def _cache(each: LoaderState) -> str:
+    """Of records, and of images on the device."""
+    cache, parts = each.stats.get("cache"), []
+    for of in ("", "device_"):
+        hits, size = number(cache, f"{of}hits"), size_text(number(cache, f"{of}held"))
+        if looks := hits + number(cache, f"{of}misses"):
+            parts.append(f"{hits / looks:.0%} of {size}")
+    return ", ".join(parts)
+
+
+def _memory(each: LoaderState) -> str:
+    used, total = number(each.gpu, "used"), number(each.gpu, "total")
+    return f"{used / 2**30:,.0f}/{total / 2**30:,.0f} GiB" if total else ""
+
+
+_COLUMNS: Mapping[str, Callable[[LoaderState], str]] = {
+    "rank": lambda each: "all" if each.rank is None else str(each.rank),
+    "loader": lambda each: each.loader,
+    "epoch": lambda each: "" if each.epoch is None else str(each.epoch),
+    "samples": lambda each: f"{number(each.stats, 'samples'):,.0f}",
+    "samples/s": lambda each: f"{each.rates['samples']:,.0f}" if "samples" in each.rates else "",
+    "read": lambda each: f"{size_text(each.rates['bytes_read'])}/s" if each.rates.get("bytes_read") else "",
+    "wait p50": _ms("step_wait_p50"),
+    "p99": _ms("step_wait_p99"),
+    "source": _wait("source"),
+    "engine": _wait("engine"),
+    "loop": _wait("loop"),
+    "lag": _lag,
+    "read p99": _storage,
+    "cache": _cache,
+    "bad": lambda each: f"{number(each.stats, 'bad'):,.0f}" if each.stats else "",
+    "GPU": lambda each: f"{number(each.gpu, 'busy'):.0%}" if each.gpu and each.gpu.get("busy") is not None else "",
+    "memory": _memory,
+}

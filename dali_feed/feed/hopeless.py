@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dali_feed.errors import BadRecordLimitError, ConfigError
 from dali_feed.quarantine.letters import Stage
-from dali_feed.quarantine.reasons import kind_of
+from dali_feed.records.tally import kind_of
 
 __all__ = ["Proof", "hopeless"]
 

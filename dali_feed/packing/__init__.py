@@ -11,7 +11,6 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.packing.conversion import convert
-    from dali_feed.packing.dali_indexes import dali_index
     from dali_feed.packing.damage import Damage, Verified, verify
     from dali_feed.packing.merging import merge
     from dali_feed.packing.reindex import index
@@ -25,7 +24,6 @@ __all__ = [
     "PackedSet",
     "Verified",
     "convert",
-    "dali_index",
     "index",
     "merge",
     "pack",
@@ -41,7 +39,6 @@ __getattr__ = lazily(
         "PackedSet": "run",
         "Verified": "damage",
         "convert": "conversion",
-        "dali_index": "dali_indexes",
         "index": "reindex",
         "merge": "merging",
         "pack": "run",

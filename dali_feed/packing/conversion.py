@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import ConfigError, FormatError, SourceEmptyError
-from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.packing.contents import contents_of
 from dali_feed.packing.example_bytes import example_bytes, tfrecord_bytes
 from dali_feed.packing.job import as_source
@@ -29,6 +28,7 @@ from dali_feed.packing.run import PackedSet, Tell, pack
 from dali_feed.packing.shard import sample_bytes
 from dali_feed.packing.typed import Typed
 from dali_feed.records.source import Snapshot, unpack_id
+from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder
 
 __all__ = ["FORMATS", "convert"]

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dali_feed.errors import DataLostError, SourceNotFoundError
-from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.external_sources.tar_index import SUFFIX
 from dali_feed.external_sources.topic_shards import Replay
 from dali_feed.packing.job import Job
 from dali_feed.packing.shard import Made, ShardMaker
 from dali_feed.packing.work import Receipt, Work, denied, digest_of
+from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder
 from dali_feed.storage.manifest import SUFFIX as SET
 from dali_feed.storage.manifest import Manifest, Shard, load_manifest, manifest_bytes

@@ -17,13 +17,13 @@ from typing import Any
 
 from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.packing.job import Job, job_of
 from dali_feed.packing.on_ray import Asked, check_ray, write_on_ray
 from dali_feed.packing.output import Output
 from dali_feed.packing.place import place
 from dali_feed.packing.shard import ShardMaker
 from dali_feed.packing.work import Receipt, Work
+from dali_feed.records.tally import Tally
 from dali_feed.storage.striping import Layout
 
 __all__ = ["PackedSet", "Tell", "pack"]

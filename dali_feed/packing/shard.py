@@ -14,11 +14,11 @@ import numpy as np
 
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.external_sources.index_bytes import index_bytes
-from dali_feed.external_sources.kafka.tally import Tally
 from dali_feed.packing.contents import Contents, Sample
 from dali_feed.packing.plan import Plan, extents_of, probed
 from dali_feed.packing.tar import TarWriter
 from dali_feed.records.source import Reader, Snapshot, unpack_id
+from dali_feed.records.tally import Tally
 
 __all__ = ["Made", "ShardMaker", "sample_bytes"]
 

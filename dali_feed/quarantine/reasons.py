@@ -1,22 +1,14 @@
-"""Reasons why records cannot be used: which are alike, and where in the user's code one was raised."""
+"""Where in the user's code a reason why a record cannot be used was raised."""
 
 from __future__ import annotations
 
 import functools
-import re
 import traceback
 from typing import Any
 
-__all__ = ["kind_of", "place_of"]
+__all__ = ["place_of"]
 
 _CALL = "__call__"
-
-
-def kind_of(reason: str) -> str:
-    """A reason without what differs from record to record: numbers and quoted bytes."""
-    plain = re.sub(r" \(starts with .*\)", "", reason, flags=re.DOTALL)
-    plain = re.sub(r"b?\"[^\"]*\"|b?'[^']*'", "...", plain)
-    return re.sub(r"\b[0-9a-fx]*\d[0-9a-fx]*\b", "N", plain)
 
 
 def place_of(error: BaseException, function: Any) -> str:

@@ -40,9 +40,9 @@ from dali_feed.external_sources.kafka.errors import (
     unreachable,
 )
 from dali_feed.external_sources.kafka.produce import Item
-from dali_feed.external_sources.kafka.tally import Settled, Tally
+from dali_feed.external_sources.kafka.tally import Settled
 from dali_feed.external_sources.kafka.writes import Written
-
+from dali_feed.records.tally import Tally
 __all__ = [
     "CODECS",
     "OURS",

@@ -30,7 +30,7 @@ from dali_feed.errors import (
     StateError,
 )
 from dali_feed.external_sources.kafka.claims import Claim
-from dali_feed.external_sources.kafka.tally import Tally
+from dali_feed.records.tally import Tally
 from dali_feed.external_sources.kafka.writes import TOMBSTONE, WHERE, Writes, Written
 from dali_feed.locks import locked
 from dali_feed.quarantine.reasons import place_of

@@ -15,15 +15,13 @@ from kit.command import Cli, cli
 from kit.warm import Warm
 from PIL import Image
 
-from dali_feed.cli.demo.resume import compare, resumed
-from dali_feed.cli.demo.train import Job, Trace
-from dali_feed.cli.findings import look, spread
+from dali_feed.cli.demo import DemoJob, Trace, difference, process
+from dali_feed.cli.inspect import look, spread
 from dali_feed.errors import EngineError
 from dali_feed.native.library import used
 from dali_feed.records.source import Snapshot
 from dali_feed.testing import ScriptedSource
 from dali_feed.testing.scripted import Gap
-from dali_feed.testing.shards import write_shard
 
 __all__ = ["cli"]  # a fixture
 
@@ -65,32 +63,48 @@ def test_a_sample_is_spread(parts: list[tuple[int, int]], count: int, random_acc
     assert np.diff(line).max(initial=0) <= run * -(-len(snapshot) // len(ids))
 
 
-def test_unknown_options_and_the_version(cli: Cli) -> None:
-    """An unknown option is an error of usage; --version says the version, and whether the loops in C are used."""
-    assert cli("inspect", "--bogus", "x").code == 2
-    assert cli("demo", "--source", "carrier-pigeon").code == 2
+def test_the_version(cli: Cli) -> None:
+    """--version says it, and whether the loops in C are used."""
     done = cli("--version")
     assert done.code == 0
     assert re.fullmatch(rf"dali-feed \d+\.\d+\.\d+\S*\nloops in C: {used()}\n", done.out)
+
+
+def test_ctrl_c_is_one_line() -> None:
+    """An interrupt while a broker keeps silent ends with one line and 130."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(LONG)
+        target = f"kafka://127.0.0.1:{server.getsockname()[1]}/topic"
+        command = [sys.executable, "-I", "-m", "dali_feed.cli", "inspect", target, "--timeout", "60"]
+        with children_hear_ctrl_c():
+            started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with started as process:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1)  # it asks, so it waits for the answer
+                os.kill(process.pid, signal.SIGINT)
+                out, err = process.communicate(timeout=LONG)
+    assert (process.returncode, out, err) == (130, "", "dali-feed: interrupted\n")
 
 
 def test_the_comparison_sees_a_difference() -> None:
     """Other pixels, other ids, or batches too few or too many in the resumed run are named by their batch."""
     whole = Trace([[1, 2], [3, 4], [5, 6]], ["a", "b", "c"], "w")
     same = Trace([[3, 4], [5, 6]], ["b", "c"], "w")
-    assert str(compare(whole, same, 1)).startswith("resumed: identical (2 batches, ids and pixels of 4 samples")
+    assert difference(whole, same, 1).startswith("identical (2 batches, ids and pixels of 4 samples")
     for ids, pixels, batch in (
         ([[3, 4], [5, 6]], ["b", "x"], 2),
         ([[4, 3], [5, 6]], ["b", "c"], 1),
         ([[3, 4]], ["b"], 2),
         ([[3, 4], [5, 6], [7, 8]], ["b", "c", "d"], 3),
     ):
-        assert str(compare(whole, Trace(ids, pixels, "w"), 1)) == f"resumed: DIFFERENT at batch {batch}"
+        assert difference(whole, Trace(ids, pixels, "w"), 1) == f"DIFFERENT at batch {batch}"
 
 
 def test_a_process_that_fails_is_told(tmp_path: Path, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resumed process that finds no checkpoint is an error with its last words."""
+    """A process of the demo that finds no broker is an error with its last words."""
     monkeypatch.setattr(sys, "executable", str(warm.python))
-    write_shard(tmp_path / "digits-0.tar", [(jpeg(), 1)])
-    with pytest.raises(EngineError, match=r"one ended with 1: .*digits-1\.tar"):
-        resumed(Job("tar", str(tmp_path), "cpu", 1), tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nobody = f"127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(EngineError, match=r"one ended with 1: .*refused"):
+        process("resumed", DemoJob(nobody, "cpu", 1), tmp_path)

@@ -13,6 +13,7 @@ from kit.record_files import tfrecord
 from kit.tf_example import example_bytes
 
 from dali_feed.cli.inspect import inspect_all
+from dali_feed.cli.targets import Access
 from dali_feed.cli.verify import verify_all
 from dali_feed.errors import ConfigError
 
@@ -36,16 +37,16 @@ def written(folder: Path, kind: str) -> str:
 def test_members_are_listed_and_records_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     """A member has its share of the records and its mean size; no record is bad for want of an image."""
     path = written(tmp_path, kind)
-    assert inspect_all([path], sample=9, config=(), timeout=1) == (0, 0)
+    assert inspect_all([path], Access(), sample=9) == (0, 0)
     told = [line.strip() for line in capsys.readouterr().out.splitlines()]
     member = next(line for line in told if line.startswith("row" if kind == "npy" else "x "))
     assert "100%" in member
     assert "16 bytes" in member
     assert kind == "npy" or any(line.startswith("text") and "89%" in line and "4 bytes" in line for line in told)
-    assert verify_all([path], decode=False, dead_letter=None, readers=1, config=(), timeout=1) == 0
+    assert verify_all([path], Access(), readers=1) == 0
     assert "9, read" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="--decode is for images; found none"):
-        verify_all([path], decode=True, dead_letter=None, readers=1, config=(), timeout=1)
+        verify_all([path], Access(), decode=True)
 
 
 def test_faults_of_records_without_images_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +55,7 @@ def test_faults_of_records_without_images_are_counted(tmp_path: Path, capsys: py
     data[len(data) // 2] ^= 32
     path = tmp_path / "a.tfrecord"
     path.write_bytes(data)
-    assert inspect_all([str(path)], sample=3, config=(), timeout=1) == (1, 0)
+    assert inspect_all([str(path)], Access(), sample=3) == (1, 0)
     assert "a.tfrecord#1: the record's CRC is wrong" in capsys.readouterr().out
-    assert verify_all([str(path)], decode=False, dead_letter=None, readers=1, config=(), timeout=1) == 1
+    assert verify_all([str(path)], Access(), readers=1) == 1
     assert "2, read" in capsys.readouterr().out

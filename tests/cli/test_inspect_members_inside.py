@@ -6,8 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit.command import cli
 
 from dali_feed.cli.member_kinds import guess
+from dali_feed.cli.members import guess
+
+__all__ = ["cli"]  # a fixture
 
 
 @pytest.mark.parametrize(

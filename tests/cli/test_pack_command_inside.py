@@ -29,3 +29,18 @@ def test_targets_from_the_command_line(cli: Cli, tmp_path: Path) -> None:
     found = {(path.parent.name, path.name, path.stat().st_size) for folder in folders for path in folder.iterdir()}
     assert found == {(f"t{part.target}", part.file, part.size) for part in made.parts(0)}
     assert_one_line(cli(*command, "--targets", "", "--stripe-size", "4KiB"), "targets: must be one folder or more")
+
+
+def test_parts_are_packed_as_sets_are(cli: Cli, tmp_path: Path) -> None:
+    """Options of a set hold for each part: members, names, targets; and --verify reads all of them."""
+    write_shard(tmp_path / "a.tar", [{"txt": b"%d" % k, "cls": b"1"} for k in range(12)])
+    (tmp_path / "p" / "t0").mkdir(parents=True)
+    command = ("pack", tmp_path / "a.tar", tmp_path / "p", "--part", "val=5", "--part", "train=rest", "--seed", 3)
+    done = cli(*command, "--members", "txt", "--keys", "number", "--targets", tmp_path / "p" / "t0", "--verify")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count("damaged  0 files") == 2
+    for name, count in (("val", 5), ("train", 7)):
+        made = load_manifest(str(tmp_path / "p" / f"{name}.dfset"))
+        assert made.layout == Layout(("t0",), 1)
+        found = ShardSet(tmp_path / "p" / f"{name}.dfset", label=None)
+        assert (len(found.snapshot()), [member.name for member in found.members()]) == (count, ["txt"])

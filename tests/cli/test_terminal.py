@@ -10,18 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from rich.text import Text
 from typer.testing import CliRunner
 
 from dali_feed.bench.turns import Turn
-from dali_feed.cli import run_view
+from dali_feed.cli import view
 from dali_feed.cli.app import app
 from dali_feed.cli.bench.progress import listening
-from dali_feed.cli.looks import looking
-from dali_feed.cli.run_view import SoFar
-from dali_feed.cli.set_view import reading
-from dali_feed.packing import pack
-from dali_feed.testing import ScriptedSource
+from dali_feed.cli.view import Report, live, plain, progress, show, table
+from dali_feed.records.tally import Tally
 
 
 class Screen(io.StringIO):
@@ -57,25 +53,64 @@ def a_turn(images: int, seconds: float) -> Turn:
 
 
 def test_a_run_is_a_bar_on_a_terminal() -> None:
-    """It shows records that are done, those of an earlier run among them, and MB/s."""
-    with on_screen() as screen, run_view.progress() as tell:
-        tell(SoFar(total=200, begun=50, done=50, size=0, seconds=0.0))
-        tell(SoFar(total=200, begun=50, done=150, size=3_000_000, seconds=2.0))
+    """It shows records that are done, those of an earlier run among them, and how fast it is."""
+    with on_screen() as screen, progress() as tell:
+        tell(50, 200, "0.0 MB/s")
+        tell(150, 200, "1.5 MB/s")
     assert "150/200" in screen.seen
     assert "1.5 MB/s" in screen.seen
+
+
+def test_a_bar_of_bytes_counts_bytes() -> None:
+    """Of a set that is read again."""
+    with on_screen() as screen, progress(3_000_000, "bytes") as tell:
+        tell(1_500_000)
+    assert "1.5/3.0 MB" in screen.seen
 
 
 def test_a_run_is_a_line_now_and_then_elsewhere(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says how much is done, how fast, and how long the rest takes at that pace."""
-    monkeypatch.setattr(run_view, "LINE_SECONDS", -1.0)
-    with run_view.progress() as tell:
-        tell(SoFar(total=1200, begun=200, done=200, size=0, seconds=1.0))
-        tell(SoFar(total=1200, begun=200, done=700, size=4_000_000, seconds=4.0))
+    monkeypatch.setattr(view, "LINE_SECONDS", -1.0)
+    clock = iter((0.0, 1.0, 5.0))
+    monkeypatch.setattr("dali_feed.cli.view.time.monotonic", lambda: next(clock))
+    with progress() as tell:
+        tell(200, 1200, "0.0 MB/s")
+        tell(700, 1200, "1.0 MB/s")
     nothing, half = capsys.readouterr().err.splitlines()
     assert nothing == "200 of 1,200 records, 0.0 MB/s, nothing yet"
-    assert half == "700 of 1,200 records, 1.0 MB/s, 4 s left"
+    assert half == "700 of 1,200 records, 1.0 MB/s, 5 s left"
+
+
+def test_a_report_is_printed_in_its_order_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Title, facts, tables without empty columns and with the number of rows that are left out, notes; or its data."""
+    tally = Tally()
+    for n in range(5):
+        tally.fail(f"number {n} is odd", f"s#{n}")
+    rows = table(range(5), {"n": str, "empty": lambda _: "", "name": lambda n: f"row {n}"}, left=["name"], most=2)
+    report = Report("title", [("fact", "one"), ("", "two")], [rows], data={"n": 5})
+    assert report.fail(tally) == 5
+    report.warn(["hot"])
+    show(report)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        *("title", "fact one", "two", "n name", "0 row 0", "1 row 1", "... and 3 more"),
+        *("5 records: number N is odd", "s#0: number 0 is odd", "s#1: number 1 is odd", "s#2: number 2 is odd"),
+        *("... and 2 more", "warning hot"),
+    ]
+    show(report, as_json=True)
+    assert capsys.readouterr().out == '{"n": 5}\n'
+
+
+def test_a_terminal_obeys_nothing_that_data_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, reasons and cells are text: control characters are blanks, markup is shown."""
+    odd = "\x1b]0;owned\x07[red]a\nb\x9b2J"
+    show(Report(odd, [("x", odd)], [table([odd], {"c": str}, left=["c"])], [(odd, "red")]))
+    out = capsys.readouterr().out
+    assert out.count("[red]a b") == 4
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", out)
+    assert plain(odd) == " ]0;owned [red]a b 2J"
 
 
 def test_a_bench_is_a_bar_on_a_terminal() -> None:
@@ -97,24 +132,11 @@ def test_a_failed_turn_of_a_bench_is_a_line_elsewhere(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "2/4 torch (pil): FAILED: no files\n"
 
 
-def test_reading_a_set_is_a_bar_of_its_bytes(tmp_path: Path) -> None:
-    """The whole is what its manifest says, and it fills as bytes are told."""
-    made = pack(ScriptedSource([(b"x" * 3000, n) for n in range(4)]), tmp_path / "set")
-    size = sum(path.stat().st_size for path in (tmp_path / "set").rglob("*.tar"))
-    with on_screen() as screen, reading(str(made.path)) as tell:
-        tell(size)
-    assert f"{size / 1000:.1f}/{size / 1000:.1f} kB" in screen.seen
-
-
 def test_what_is_watched_stays_in_its_place_on_a_terminal() -> None:
     """Each look is drawn over the one before; a line for each is for what is no terminal."""
-
-    def told(look: str) -> dict[str, str]:
-        return {"look": look}
-
-    with on_screen() as screen, looking(Text, told, as_json=False, live=True) as show:
-        show("first look")
-        show("second look")
+    with on_screen() as screen, live() as show:
+        show(Report("first look"))
+        show(Report("second look"))
     assert "first look" in screen.seen
     assert "\x1b[2K" in screen.getvalue()  # the line is emptied first
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import typer
+from kit.command import cli
 
-from dali_feed.cli.amounts import bytes_of, seconds_of
-from dali_feed.errors import ConfigError
+from dali_feed.cli.amounts import seconds_of
+from dali_feed.cli.options import seconds_of, size_of
+
+__all__ = ["cli"]  # a fixture
 
 
 @pytest.mark.parametrize(
@@ -13,8 +17,8 @@ from dali_feed.errors import ConfigError
 )
 def test_times(text: str, seconds: float) -> None:
     """As people write them."""
-    assert seconds_of("--run", text) == seconds
-    assert seconds_of("--run", "forever") is None
+    assert seconds_of(text) == seconds
+    assert seconds_of("forever") is None
 
 
 @pytest.mark.parametrize(
@@ -22,12 +26,12 @@ def test_times(text: str, seconds: float) -> None:
 )
 def test_sizes(text: str, count: int) -> None:
     """As people write them: MB of 10^6, MiB of 2^20."""
-    assert bytes_of("--segment", text) == count
+    assert size_of(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "0", "0h", "-1", "5 parsecs", "1e9", "MB", "8mb", "5H"])
 def test_what_is_no_amount(text: str) -> None:
-    """A ConfigError that names the option and what was found."""
-    for read in (seconds_of, bytes_of):
-        with pytest.raises(ConfigError, match="^--option: .* found "):
-            read("--option", text)
+    """A usage error that shows what was typed."""
+    for read in (seconds_of, size_of):
+        with pytest.raises(typer.BadParameter, match="^must be a .* found "):
+            read(text)

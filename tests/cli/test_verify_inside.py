@@ -12,11 +12,11 @@ import pytest
 from kit.images import broken_png, jpeg, labelled
 from kit.shelves import opened
 
-from dali_feed.cli.report import FIRST
-from dali_feed.cli.survey import runs, verify
+from dali_feed.cli.verify import runs, verify
 from dali_feed.errors import DeadLetterError, SourceError
 from dali_feed.external_sources import ShardSet
 from dali_feed.quarantine.reasons import kind_of
+from dali_feed.records.tally import SHOWN, kind_of
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
 
 BAD: dict[int, Any] = {3: Corrupt(), 10: (broken_png(), 0), 40: Corrupt("label: 'x' is no number", jpeg(0)), 77: Gap()}
@@ -34,32 +34,32 @@ def test_every_position_is_looked_at_once(readers: int, monkeypatch: pytest.Monk
     """Whoever reads it: the counts add up, the first places stand in the source's order, letters are kept."""
     source = _source()
     snapshot = source.snapshot()
-    monkeypatch.setattr("dali_feed.cli.survey.RUN_BYTES", snapshot.record_bytes * 7)
+    monkeypatch.setattr("dali_feed.cli.verify.RUN_BYTES", snapshot.record_bytes * 7)
     assert len(list(runs(snapshot))) == 30
     held, done = opened(), list[int]()
     report = verify(source, snapshot, letters=held, readers=readers, advance=done.append)
-    assert (report.records, report.absent, report.bad, sum(done)) == (199, 1, 2, 200)
+    assert (report.records, report.absent, report.failed, sum(done)) == (197, 1, 2, 200)
     whole = sum(len(jpeg(n)) for n in range(200) if n not in BAD)
     assert report.size == whole + len(BAD[3].payload) + len(BAD[10][0]) + len(jpeg(0))
     assert {found.position: found.stage for found in held.letters} == {3: "screen", 40: "source"}
     decoded = verify(source, snapshot, decode=True, readers=readers)
-    assert (decoded.records, decoded.bad) == (199, 3)
-    assert [first for kind in decoded.kinds.values() for first in kind.first if "decoder" in first[2]] == [
-        (10, "scripted[0]@10", "decoder: nvImageCodec cannot decode it")
+    assert (decoded.records, decoded.failed) == (196, 3)
+    assert [first for kind in decoded.failures.values() for first in kind.first if "decoder" in first] == [
+        "scripted[0]@10: decoder: nvImageCodec cannot decode it"
     ]
 
 
 def test_what_is_held_does_not_grow_with_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of any number of bad records the report keeps a few places of each kind, the first ones."""
-    monkeypatch.setattr("dali_feed.cli.survey.RUN_BYTES", 200)
+    monkeypatch.setattr("dali_feed.cli.verify.RUN_BYTES", 200)
     source = ScriptedSource([b"<html>%05d" % n if n % 2 else jpeg(0)[: 20 + n] for n in range(400)])
     report = verify(source, source.snapshot())
-    assert report.bad == 400
-    assert len(report.kinds) < 12
-    assert all(len(kind.first) <= FIRST for kind in report.kinds.values())
-    texts = report.kinds["text, not an image"]
+    assert report.failed == 400
+    assert len(report.failures) < 12
+    assert all(len(kind.first) <= SHOWN for kind in report.failures.values())
+    texts = report.failures["text, not an image"]
     assert texts.count == 200
-    assert [where for _, where, _ in texts.first] == [f"scripted[0]@{n}" for n in (1, 3, 5)]
+    assert [first.partition(":")[0] for first in texts.first] == [f"scripted[0]@{n}" for n in (1, 3, 5)]
 
 
 def test_reasons_of_a_kind_fall_together() -> None:
@@ -100,6 +100,6 @@ def test_a_record_without_a_payload_is_bad_and_not_absent(tmp_path: Path) -> Non
             tar.addfile(member, io.BytesIO(held))
     source, held_letters = ShardSet(str(tmp_path / "a.tar")), opened()
     report = verify(source, source.snapshot(), letters=held_letters)
-    assert (report.records, report.absent, report.bad) == (3, 0, 1)
+    assert (report.records, report.absent, report.failed) == (2, 0, 1)
     (found,) = held_letters.letters
     assert (found.stage, found.reason, found.payload) == ("source", "the sample has no image member", b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import re
@@ -16,9 +17,9 @@ from kit.images import QUICK, labelled
 from kit.web import Web
 
 from dali_feed import watching
-from dali_feed.cli import watch_state
-from dali_feed.cli.watch_state import Site
-from dali_feed.cli.watch_view import screen, told
+from dali_feed.cli import watch
+from dali_feed.cli.view import show
+from dali_feed.cli.watch import EndpointState, WatchedEndpoint, report_of
 from dali_feed.feed import Feed
 from dali_feed.testing import ScriptedSource
 from dali_feed.testing.scripted import Corrupt
@@ -31,14 +32,12 @@ def feed_of(records: int, *more: Corrupt, **options: Any) -> Feed:
     return Feed(ScriptedSource([*labelled(records), *more]), 4, tuning=QUICK, **options)
 
 
-def drawn(*seen: object) -> str:
-    """What a terminal of 160 columns shows."""
-    from rich.console import Console
-
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115  closed with the console
-    console.print(screen(seen))  # type: ignore[arg-type]
-    console.file.close()
-    return console.export_text()
+def drawn(*seen: EndpointState) -> str:
+    """What is printed of a look."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        show(report_of(seen))
+    return out.getvalue()
 
 
 def _said(**other: object) -> bytes:
@@ -67,11 +66,11 @@ def test_ranks_side_by_side_and_summed(cli: Cli) -> None:
 def test_rates_are_between_looks() -> None:
     """A first look has no rate; a second has what the counts grew by, over the endpoint's own clock."""
     with feed_of(16) as feed, watching.serve(feed) as at:
-        site = Site(at.url)
-        (first,) = site.look().loaders
+        endpoint = WatchedEndpoint(at.url)
+        (first,) = endpoint.look().loaders
         list(feed)
-        (then,) = site.look().loaders
-        (still,) = site.look().loaders
+        (then,) = endpoint.look().loaders
+        (still,) = endpoint.look().loaders
     assert (first.rates, first.waits()) == ({}, {})
     assert then.rates["samples"] > 0
     assert sum(then.waits().values()) == pytest.approx(1)
@@ -82,16 +81,16 @@ def test_an_endpoint_that_goes_away_and_comes_back() -> None:
     """It is shown as gone with since when, the same moment at each look, and then as if nothing had been."""
     with feed_of(16) as feed:
         with watching.serve(feed) as at:
-            site = Site(at.url)
-            assert not site.look().gone
-        first, second = site.look(), site.look()
+            endpoint = WatchedEndpoint(at.url)
+            assert not endpoint.look().gone
+        first, second = endpoint.look(), endpoint.look()
         assert "refused" in first.gone
         assert first.since == second.since is not None
         assert len(first.loaders) == 1
         assert "has been gone since" in drawn(first)
         assert "0 of 1 loaders" in drawn(first)
         with watching.serve(feed, at.port):
-            assert not site.look().gone
+            assert not endpoint.look().gone
 
 
 def test_json(cli: Cli) -> None:
@@ -115,11 +114,14 @@ def test_what_is_no_endpoint(cli: Cli) -> None:
     with Web({}) as web:
         for answer in odd:
             web.files["stats.json"] = answer
-            assert Site(web.url).look().gone == "an answer that is not from an endpoint of dali_feed"
+            assert WatchedEndpoint(web.url).look().gone == "an answer that is not from an endpoint of dali_feed"
         web.files["stats.json"] = b'{"version": 2, "loaders": []}'
-        assert "must answer in version 1, which this dali-feed reads; found version 2" in Site(web.url).look().gone
+        assert (
+            "must answer in version 1, which this dali-feed reads; found version 2"
+            in WatchedEndpoint(web.url).look().gone
+        )
         web.files.clear()
-        assert Site(web.url).look().gone == "HTTP 404"
+        assert WatchedEndpoint(web.url).look().gone == "HTTP 404"
     for address in ("ftp://here", "here:port", "here:99999", "http://[::1"):
         assert_one_line(cli("watch", address, "--once"), "URL", "host:port", address)
 
@@ -136,12 +138,12 @@ def test_what_comes_out_of_a_cache() -> None:
         ({**records, **images}, "75% of 1.0 MB, 50%"),
     ):
         with Web({"stats.json": _said(stats={"samples": 1, "cache": cache})}) as web:
-            assert shown in drawn(Site(web.url).look())
+            assert shown in drawn(WatchedEndpoint(web.url).look())
 
 
 def test_an_answer_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that goes on sending holds up a look no longer than one that is silent."""
-    monkeypatch.setattr(watch_state, "PATIENCE", 0.2)
+    monkeypatch.setattr(watch, "PATIENCE", 0.2)
     ended = threading.Event()
 
     def drip(server: socket.socket) -> None:
@@ -153,7 +155,7 @@ def test_an_answer_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=drip, args=(server,), daemon=True)
         thread.start()
-        assert Site(f"127.0.0.1:{server.getsockname()[1]}").look().gone == "an answer that did not end"
+        assert WatchedEndpoint(f"127.0.0.1:{server.getsockname()[1]}").look().gone == "an answer that did not end"
         ended.set()
         thread.join()
 
@@ -162,8 +164,8 @@ def test_a_terminal_obeys_nothing_that_an_endpoint_says() -> None:
     """Reasons of bad records come from data: control characters are blanks, markup is text."""
     stats = {"samples": 1, "recent_bad": [["a\x1b[2J", "[red]\x07why\n"]], "bottleneck": "\x1b]0;x"}
     with Web({"stats.json": _said(loader="\x1b[1m", stats=stats)}) as web:
-        seen = Site(web.url).look()
+        seen = WatchedEndpoint(web.url).look()
     text = drawn(seen)
     assert "[red] why" in text
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", text)
-    assert told([seen])["all"]["samples"] == 1
+    assert report_of([seen]).data["all"]["samples"] == 1

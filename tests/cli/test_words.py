@@ -11,10 +11,9 @@ from kit.images import jpeg
 from kit.written import npy
 from torchvision.transforms import v2
 
-from dali_feed.cli.inspect_view import _sizes
-from dali_feed.cli.member_kinds import guess
-from dali_feed.cli.sheet import _small
-from dali_feed.cli.told_draws import draws_told
+from dali_feed.cli.inspect import _small, sizes_text
+from dali_feed.cli.members import guess
+from dali_feed.cli.show import draws_in_words
 from dali_feed.feed import Feed
 from dali_feed.testing import ScriptedSource
 
@@ -49,9 +48,9 @@ def test_a_value_is_guessed_by_what_it_holds(name: str, value: Any, text: str, k
 
 def test_many_sizes_are_told_by_their_middle_and_their_ends() -> None:
     """A few are counted each; of many the smallest and the largest are those of the fewest and most pixels."""
-    assert _sizes([(4, 3), (4, 3), (8, 6)]) == "4x3 (2), 8x6 (1)"
+    assert sizes_text([(4, 3), (4, 3), (8, 6)]) == "4x3 (2), 8x6 (1)"
     many = [(k, 100 - k) for k in range(1, 50)]
-    assert _sizes(many) == "median 25x75, from 1x99 to 49x51; 49 different"
+    assert sizes_text(many) == "median 25x75, from 1x99 to 49x51; 49 different"
 
 
 def test_what_pillow_cannot_show_has_a_sentence() -> None:
@@ -75,7 +74,7 @@ def test_draws_are_told_in_words() -> None:
     )
     sizes = np.array([[20, 30]] * 40)
     with Feed(ScriptedSource([(jpeg(0), 1)]), 1, transform=transform) as feed:
-        told = draws_told(feed.program, sizes, np.arange(40), 3, 0)
+        told = draws_in_words(feed.program, sizes, np.arange(40), 3, 0)
     lines = [line for each in told for line in each]
     for word in ("degrees", "x 24 at ", "Flip: yes", "Flip: no", "ColorJitter: ", "Solarize"):
         assert any(word in line for line in lines), (word, told[:3])

@@ -69,7 +69,7 @@ def test_an_index_with_checksums_that_is_not_the_shards_is_told(
         ShardSet(path).snapshot()
         (record,) = caplog.records
         assert f"the index with checksums beside it is {said}" in record.message
-        assert "nothing is compared until `dali-feed shards index` has run" in record.message
+        assert "nothing is compared until `dali-feed index` has run" in record.message
         assert beside.read_bytes() == kept
     index(path)
     caplog.clear()

@@ -12,6 +12,7 @@ from dali_feed.external_sources.kafka.tally import KINDS, Settled, Tally
 from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present
 from dali_feed.records.source import Snapshot
+from dali_feed.records.tally import KINDS, Tally
 
 
 def _snapshot(*, interleaved: bool, present: bool) -> Snapshot:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dali_feed.cli.targets import named, options_of
+from dali_feed.cli.targets import Access, topic_of
 from dali_feed.errors import ConfigError, SourceDeniedError
 from dali_feed.external_sources import FromEnv, FromFile, KafkaTopic, Topics
 from dali_feed.external_sources.kafka.client import TokenGuard
@@ -56,9 +56,9 @@ def test_which_options_are_secret() -> None:
 
 def test_secrets_on_the_command_line() -> None:
     """`-X sasl.password=env:NAME` and `file:PATH` say where it is; an address with a password in it is not repeated."""
-    found = options_of(
-        ["sasl.password=env:KAFKA", "ssl.key.password=file:/run/key", "client.id=env:x", "sasl.username=a"]
-    )
+    found = Access.of(
+        ["sasl.password=env:KAFKA", "ssl.key.password=file:/run/key", "client.id=env:x", "sasl.username=a"], 1.0
+    ).config
     assert found == {
         "sasl.password": FromEnv("KAFKA"),
         "ssl.key.password": FromFile("/run/key"),
@@ -66,5 +66,7 @@ def test_secrets_on_the_command_line() -> None:
         "sasl.username": "a",
     }
     with pytest.raises(ConfigError) as refused:
-        named("kafka://alice:pa55@host:9092/topic")
+        topic_of("kafka://alice:pa55@host:9092/topic")
     assert "pa55" not in str(refused.value)
+    with pytest.raises(ConfigError, match=r"--config: must be KEY=VALUE; found '\*\*\*'"):
+        Access.of(["sasl.passwordpa55"], 1.0)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kit.images import jpeg
 from kit.record_files import frame, mds, packed
 
-from dali_feed.cli.targets import sources
+from dali_feed.cli.targets import Access, sources
 from dali_feed.errors import FormatError
 from dali_feed.external_sources import MDS, FileList, RecordIO
 from dali_feed.external_sources.record_files.irheader import IRHeader
@@ -82,12 +82,12 @@ def test_any_bytes_give_values_or_a_fault(at: int, by: int, cut: int, more: byte
 
 def test_a_folder_is_known_by_its_index(tmp_path: Path) -> None:
     """To the command line; one of images that has some other index.json stays one of images."""
-    (found,) = sources([str(made(tmp_path))], config={}, timeout=1)
+    (found,) = sources([str(made(tmp_path))], Access())
     assert isinstance(found, MDS)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "0.jpg").write_bytes(jpeg(0))
     (tmp_path / "other" / "index.json").write_text('{"shards": [{"format": "csv"}, 3]}')
-    (found,) = sources([str(tmp_path / "other")], config={}, timeout=1)
+    (found,) = sources([str(tmp_path / "other")], Access())
     assert isinstance(found, FileList)
 
 

@@ -11,6 +11,7 @@ import pytest
 from kit.images import jpeg
 
 from dali_feed.cli.inspect import inspect_all
+from dali_feed.cli.targets import Access
 from dali_feed.cli.verify import verify_all
 
 IMAGES = [jpeg(n) for n in range(30)]
@@ -41,8 +42,8 @@ def test_inspect_and_verify_read_parquet(tmp_path: Path, capsys: pytest.CaptureF
     """By its ending; members are listed, and every record is looked at."""
     images = [{"bytes": b"no image" if n == 8 else image, "path": "x.jpg"} for n, image in enumerate(IMAGES)]
     path = written(tmp_path, rows=table(image=images))
-    assert inspect_all([path], sample=30, config=(), timeout=1) == (1, 0)
-    assert verify_all([path], decode=False, dead_letter=None, readers=1, config=(), timeout=1) == 1
+    assert inspect_all([path], Access(), sample=30) == (1, 0)
+    assert verify_all([path], Access(), readers=1) == 1
     told = capsys.readouterr().out
     assert "a.parquet#8: " in told
     assert "dictionary" in told

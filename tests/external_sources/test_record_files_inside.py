@@ -11,9 +11,11 @@ from kit.blocks import taken
 from kit.images import jpeg, text
 from kit.record_files import make, tfrecord
 
-from dali_feed.cli.members import members_seen
+from dali_feed.cli.inspect import spread
+from dali_feed.cli.members import members_of
 from dali_feed.cli.survey import verify
-from dali_feed.cli.targets import sources
+from dali_feed.cli.targets import Access, sources
+from dali_feed.cli.verify import verify
 from dali_feed.errors import (
     SourceDeniedError,
 )
@@ -62,13 +64,13 @@ def test_verify_reads_it_and_counts(kind: str, tmp_path: Path) -> None:
     """The command line knows the kind by the name of the file or by the folder, and goes over every record."""
     made = make(kind, tmp_path, [*(jpeg(n) for n in range(6)), text()], 4)
     target = str(tmp_path / "mds") if kind == "mds" else str(tmp_path / f"s-*.{'rec' if kind == 'recordio' else kind}")
-    (source,) = sources([target], config={}, timeout=1, check=True)
+    (source,) = sources([target], Access(), check=True)
     assert type(source) is type(made)
     report = verify(source, source.snapshot(), readers=1)
-    assert (report.records, report.bad, report.labelled) == (7, 1, 6)
+    assert (report.records, report.failed, report.labelled) == (6, 1, 6)
     seen = {
         one.name.rpartition("/")[2]: (one.count, one.guess.text)
-        for one in members_seen(source, source.snapshot(), 9, {})
+        for one in members_of(source, spread(source.snapshot(), 9), {}).members
     }
     assert (seen.get("encoded", seen.get("image")), seen["label"][0]) == ((7, "jpeg image"), 7)
 

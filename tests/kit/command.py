@@ -37,6 +37,13 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     return run
 
 
+def assert_usage(done: Done, *words: str) -> None:
+    """It was refused as it was typed, with exit code 2 and a message that says all of `words`."""
+    assert done.code == 2
+    said = " ".join(done.err.replace("│", " ").split())
+    assert all(word in said for word in words), done.err
+
+
 def assert_one_line(done: Done, *words: str) -> None:
     """It failed, in one line that says all of `words`."""
     assert done.code == 1

@@ -23,6 +23,7 @@ from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode
 from dali_feed.cli.survey import verify
+from dali_feed.cli.verify import verify
 from dali_feed.dali import DALIClassificationIterator
 from dali_feed.engines.choose import ENGINES
 from dali_feed.external_sources import DeadLetterFolder
@@ -155,8 +156,8 @@ def test_verify_agrees_with_the_loader(engine: str) -> None:
     """What `verify --decode` finds bad, a run replaces, and for the same reason; and nothing else."""
     source = ScriptedSource([(payload, n) for n, payload in enumerate(odd_and_bad())], extent=4)
     report = verify(source, source.snapshot(), decode=True)
-    found = {where: reason for kind in report.kinds.values() for _, where, reason in kind.first}
-    assert len(found) == report.bad == 5
+    found = dict(text.split(": ", 1) for kind in report.failures.values() for text in kind.first)
+    assert len(found) == report.failed == 5
     assert quarantined(odd_and_bad(), engine) == found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from dali_feed.cli.bench.decode import decode
@@ -14,21 +12,17 @@ from dali_feed.cli.bench.report import report
 from dali_feed.cli.bench.resume import resume
 from dali_feed.cli.bench.train import train
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import ContextDecorator
-
 __all__ = ["bench_app"]
 
 COMMANDS = (loader, decode, kernels, kafka, train, resume, report)
 
 
-def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
-    """The group of commands; `plainly` makes one line of an error."""
+def bench_app() -> typer.Typer:
+    """The group of commands."""
     app = typer.Typer(name="bench", help="Measure how fast this machine is.", no_args_is_help=True)
     app.callback()(_root)
     for command in COMMANDS:
-        app.command()(plainly()(command))
+        app.command()(command)
     return app
 
 

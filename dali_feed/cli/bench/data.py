@@ -13,8 +13,8 @@ from dali_feed.bench.contract import Data
 from dali_feed.bench.forms import touch
 from dali_feed.bench.own import own
 from dali_feed.bench.photos import cache_folder, photos
-from dali_feed.cli.findings import blocks, spread
-from dali_feed.cli.targets import one_source
+from dali_feed.cli.inspect import blocks, spread
+from dali_feed.cli.targets import Access, source_of
 from dali_feed.records.source import LABEL, Snapshot, Source
 
 __all__ = ["data_for", "scratch_in"]
@@ -49,7 +49,7 @@ def data_for(
         timeout: for a broker.
     """
     if targets:
-        source = one_source(targets, config=config, timeout=timeout)
+        source = source_of(targets, Access.of(config, timeout))
         snapshot = source.snapshot()
         data = own(_records(source, snapshot, images), snapshot.source, scratch / "own")
     else:

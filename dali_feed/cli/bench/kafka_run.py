@@ -15,7 +15,7 @@ from dali_feed.cli.bench.asked import Asked, check_batch
 from dali_feed.cli.bench.data import scratch_in
 from dali_feed.cli.bench.ending import Ending, ending
 from dali_feed.cli.bench.progress import listening
-from dali_feed.cli.targets import KAFKA, named, options_of, sources
+from dali_feed.cli.targets import KAFKA, Access, sources, topic_of
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.records.source import Source
@@ -27,7 +27,8 @@ __all__ = ["run"]
 def run(asked: Asked) -> None:
     """Measure and tell. Raises ConfigError for what cannot be; Ctrl-C ends with what was measured."""
     device, engine = asked.where
-    outcome, config = Outcome("kafka", {}), options_of(asked.config)
+    outcome, access = Outcome("kafka", {}), Access.of(asked.config, asked.timeout)
+    config = dict(access.config)
     how = Ending(SHOWN, csv=asked.csv, report=asked.report, plots=asked.plots, json=asked.json)
     with ending(outcome, how), ExitStack() as stack:
         which, given, about = _topic(asked, stack)
@@ -35,7 +36,7 @@ def run(asked: Asked) -> None:
         def whole() -> Source:
             if given is None:
                 return KafkaTopic(which.name, which.servers)
-            return sources([given], config=config, timeout=asked.timeout)[0]
+            return sources([given], access)[0]
 
         threads = asked.decoders
         reads = Reads(
@@ -70,10 +71,10 @@ def _topic(asked: Asked, stack: ExitStack) -> tuple[Topic, str | None, dict[str,
     """The topic; the target that names it, where it is the user's; and what rows say of it."""
     target = asked.source[0] if asked.source else None
     if target is not None and "/" in target.removeprefix(KAFKA):
-        name, servers = named(target)
+        name, servers = topic_of(target)
         return Topic(name, servers), target, {"data": f"the topic {name}", "broker": servers}
     if target is not None and (not target.startswith(KAFKA) or not target.removeprefix(KAFKA)):
-        named(target)  # which says how one is named
+        topic_of(target)  # which says how one is named
     if asked.config:
         msg = f"--config: is only for a topic of your own, kafka://host:port/topic; found {target or 'no target'}"
         raise ConfigError(msg)

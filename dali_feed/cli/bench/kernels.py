@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dali_feed.cli.arguments import Names
 from dali_feed.cli.bench.options import Batch, Csv, Json, Plots, Quick, Report
+from dali_feed.cli.options import Names
 
 __all__ = ["kernels"]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dali_feed.cli.arguments import Names
+from dali_feed.cli.options import Names
 
 __all__ = [
     "Batch",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dali_feed.cli.arguments import Config, Timeout
 from dali_feed.cli.bench.options import (
     Batch,
     Csv,
@@ -19,6 +18,7 @@ from dali_feed.cli.bench.options import (
     Source,
     Threads,
 )
+from dali_feed.cli.options import Config, Timeout
 
 __all__ = ["resume"]
 

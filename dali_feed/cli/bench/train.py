@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from dali_feed.cli.arguments import Config, Timeout
 from dali_feed.cli.bench.options import (
     Batch,
     Csv,
@@ -24,6 +23,7 @@ from dali_feed.cli.bench.options import (
     Source,
     Threads,
 )
+from dali_feed.cli.options import Config, Timeout
 
 __all__ = ["train"]
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from kit.broker.handle import Kafka
 from kit.command import Cli, assert_one_line, cli
-from kit.ctrl_c import children_hear_ctrl_c
 from kit.inside import write_shard
-from kit.limits import LONG
 from kit.warm import Warm
 from PIL import Image
 
@@ -179,25 +173,30 @@ def test_long_lists_are_cut(cli: Cli, tmp_path: Path) -> None:
     assert "20.tar" not in done.out
 
 
-def test_errors_are_one_line(cli: Cli, tmp_path: Path, embedded: Kafka) -> None:
-    """What cannot be found or understood is one line on stderr and exit code 1, without a traceback."""
-    write_shard(tmp_path / "a.tar", [jpeg()])
-    assert_one_line(cli("inspect", tmp_path / "nope-*.tar"), "nope-*.tar", "check the path")
-    assert_one_line(cli("inspect", tmp_path / "nope-*.jpg"), "nope-*.jpg", "check the path")
-    assert_one_line(cli("inspect", tmp_path), "*.tar")
+def test_a_topic_that_is_none_is_answered_with_one_that_is(cli: Cli, embedded: Kafka) -> None:
+    """Of a name that is nearly right."""
     embedded.publish("near-miss", [(jpeg(), 1)], partitions=1)
     assert_one_line(cli("inspect", f"kafka://{embedded.servers}/near-mis"), "did you mean near-miss?")
-    assert_one_line(cli("inspect", f"kafka://{embedded.servers}"), "kafka://host:port/topic")
-    assert_one_line(cli("inspect", "kafka://127.0.0.1:1/t", "--timeout", 0.5), "127.0.0.1:1", "refused")
-    assert_one_line(cli("inspect", "kafka://127.0.0.1:1/t", "-X", "no"), "KEY=VALUE", "'no'")
-    assert_one_line(cli("inspect", "kafka://127.0.0.1:1/t", "-X", "group.id=mine"), "group.id")
-    assert_one_line(cli("demo", "--out", tmp_path / "no" / "demo.png"), "--out")
+
+
+def test_a_terminal_obeys_no_name_and_no_reason(cli: Cli, tmp_path: Path) -> None:
+    """What a file's name or a reason holds for it is blank: in what is printed, and in an error."""
+    (tmp_path / "a\x1b[2J\x07.jpg").write_bytes(jpeg())
+    (tmp_path / "b\x1b]0;x\n.jpg").write_bytes(b"none")
+    for command in ("inspect", "verify"):
+        done = cli(command, tmp_path)
+        assert "b ]0;x" in done.out
+        assert not re.search(r"[\x00-\x09\x0b-\x1f]", done.out)
+    cli("verify", tmp_path, "--dead-letter", tmp_path / "dead")
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", cli("dead-letters", tmp_path / "dead").out)
+    (tmp_path / "no\x1b[2Jfolder").mkdir()
+    assert_one_line(cli("inspect", tmp_path / "no\x1b[2Jfolder"), "no [2Jfolder: a folder must hold images")
 
 
 def test_missing_packages_are_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo says which packages are missing and how to get them, before it starts."""
-    monkeypatch.setitem(sys.modules, "skimage", None)
-    assert_one_line(cli("demo"), "scikit-image", "pip install 'dali-feed[demo]'")
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    assert_one_line(cli("demo"), "scikit-learn", "pip install 'dali-feed[demo]'")
 
 
 def test_help_is_light() -> None:
@@ -210,38 +209,16 @@ def test_help_is_light() -> None:
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == []
     assert "--epochs" in done.stdout
-    assert "--quick" not in done.stdout
-
-
-def test_ctrl_c_is_one_line() -> None:
-    """An interrupt while a broker keeps silent ends with one line and 130."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(LONG)
-        target = f"kafka://127.0.0.1:{server.getsockname()[1]}/topic"
-        command = [sys.executable, "-I", "-m", "dali_feed.cli", "inspect", target, "--timeout", "60"]
-        with children_hear_ctrl_c():
-            started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        with started as process:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(1)  # it asks, so it waits for the answer
-                os.kill(process.pid, signal.SIGINT)
-                out, err = process.communicate(timeout=LONG)
-    assert (process.returncode, out, err) == (130, "", "dali-feed: interrupted\n")
 
 
 @pytest.mark.slow
 @pytest.mark.whole_machine
-def test_the_demo_resumes_and_draws(cli: Cli, tmp_path: Path, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo in small: killed and resumed without a difference, bad records told, a batch of pictures drawn."""
+def test_the_demo_resumes(cli: Cli, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It learns, is killed and resumed without a difference, and its bad records are told."""
     monkeypatch.setattr(sys, "executable", str(warm.python))
-    out = tmp_path / "demo.png"
-    done = cli("demo", "--quick", "--epochs", 2, "--device", "cpu", "--out", out)
-    assert done.code == 0, done.err + done.out
-    assert "resumed: identical (3 batches, ids and pixels of " in done.out
+    done = cli("demo", "--device", "cpu")
+    assert "resumed: identical (23 batches, ids and pixels of " in done.out, done.err + done.out
     assert "2 bad records replaced: digits[1]@17: JPEG cut off" in done.out
     assert "digits[3]@51: text, not an image" in done.out
-    assert "bottleneck: " in done.out
-    with Image.open(out) as sheet:
-        assert sheet.width > 1000
-        assert np.asarray(sheet).std() > 20  # pictures, not a blank page
+    assert "who waits: " in done.out
+    assert done.code == 0

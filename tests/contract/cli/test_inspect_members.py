@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from kit.broker.handle import Kafka
-from kit.command import Cli, assert_one_line, cli
+from kit.command import Cli, cli
 from kit.images import QUICK, jpeg
 from kit.inside import Source, write_shard
 from kit.member_shards import shards
 
 from dali_feed import DataLoader, columns, formats
-from dali_feed.external_sources import FileList, KafkaTopic, Renamed, ShardSet
+from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.testing import Message
 
 __all__ = ["cli"]  # a fixture
@@ -129,16 +129,3 @@ def test_a_format_is_for_topics(cli: Cli, tmp_path: Path) -> None:
     done = cli("inspect", "--format", "json", *shards(tmp_path, 2).paths)
     assert (done.code, "--format: is only for the values of topics" in done.err) == (1, True)
     assert "format 'jsn': must be one of" in cli("inspect", "--format", "jsn", tmp_path / "*.tar").err
-
-
-def test_with_other_names(cli: Cli, tmp_path: Path) -> None:
-    """--rename lists members as Renamed calls them, and what is inside of them; no other OLD=NEW is taken."""
-    source = shards(tmp_path, 8)
-    names = ("--rename", "jpg=photo", "--rename", "json=meta", "--rename", "f32=x")
-    done = cli("inspect", *source.paths, *names)
-    assert row(done.out, "photo").endswith("jpeg image")
-    assert row(done.out, "meta:list") == "meta:list 100% - int64 (2,)"
-    renamed = Renamed(ShardSet(source.paths, index_dir=tmp_path), {"jpg": "photo", "json": "meta", "f32": "x"})
-    batch = pasted(done.out, renamed)
-    assert batch["label"].tolist() == batch["n"].tolist()
-    assert_one_line(cli("inspect", *source.paths, "--rename", "jpg"), "--rename: must be OLD=NEW, as in jpeg=jpg")

@@ -45,7 +45,7 @@ def test_a_contact_sheet(cli: Cli, tmp_path: Path) -> None:
     """A PNG with the images of the sample, a frame with the reason for what is none."""
     red = encoded(np.full((40, 40, 3), (250, 10, 10), np.uint8))
     write_shard(tmp_path / "a.tar", [(red, 1), (b"<html>", 2), (cut_jpeg(), 3)], suffix="png")
-    done = cli("inspect", tmp_path / "a.tar", "--sheet", tmp_path / "s.png", "--sheet-samples", 3)
+    done = cli("inspect", tmp_path / "a.tar", "--sheet", tmp_path / "s.png")
     assert (done.code, done.err) == (0, "")
     assert "s.png: 3 records" in done.out
     with Image.open(tmp_path / "s.png") as sheet:

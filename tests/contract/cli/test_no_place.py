@@ -13,11 +13,9 @@ __all__ = ["cli"]  # a fixture
 
 COMMANDS = {
     "pack": ("pack", "a.tar", "OUT"),
-    "convert": ("convert", "a.tar", "OUT", "--to", "mds"),
-    "convert to tar": ("convert", "a.tar", "OUT", "--to", "tar"),
-    "split": ("shards", "split", "a.tar", "OUT", "--part", "a=1", "--part", "b=rest"),
-    "merge": ("shards", "merge", "p.dfset", "q.dfset", "OUT"),
-    "index": ("shards", "index", "--dali", "OUT", "a.tar"),
+    "pack to mds": ("pack", "a.tar", "OUT", "--to", "mds"),
+    "pack in parts": ("pack", "a.tar", "OUT", "--part", "a=1", "--part", "b=rest"),
+    "merge": ("merge", "p.dfset", "q.dfset", "OUT"),
 }
 
 
@@ -60,8 +58,6 @@ def test_a_folder_in_the_manifests_place_and_a_set_without_a_name_are_told(cli: 
     """`x.dfset` is a file; a set that is to be merged, and a source, have names too."""
     (here / "x.dfset").mkdir()
     assert_one_line(cli("pack", "a.tar", "x.dfset"), f"{here}/x.dfset must be a set's manifest, a file; found a folder")
-    assert_one_line(
-        cli("shards", "merge", "x.dfset", "", "y.dfset"), "merge: takes the manifests of sets", "'x.dfset', ''"
-    )
+    assert_one_line(cli("merge", "x.dfset", "", "y.dfset"), "merge: takes the manifests of sets", "'x.dfset', ''")
     assert_one_line(cli("pack", "", "set"), "source: must be named; found ''")
     assert not list((here / "x.dfset").iterdir())

@@ -45,20 +45,21 @@ def test_the_folder_of_a_set_is_answered_with_the_set(cli: Cli, tmp_path: Path) 
 
 
 def test_sets_from_the_command_line(cli: Cli, tmp_path: Path) -> None:
-    """`shards split`, `merge` and `index`, and what is no part."""
+    """`pack --part`, `merge` and `index`, and what is no part."""
     write_shard(tmp_path / "a.tar", [{"txt": b"%d" % k} for k in range(20)])
-    done = cli("shards", "split", tmp_path / "a.tar", tmp_path / "p", "--part", "val=5", "--part", "train=rest")
+    done = cli("pack", tmp_path / "a.tar", tmp_path / "p", "--part", "val=5", "--part", "train=rest")
     assert (done.code, done.err) == (0, "")
     assert "written 5 records" in " ".join(done.out.split())
     assert "written 15 records" in " ".join(done.out.split())
-    done = cli("shards", "merge", tmp_path / "p" / "val.dfset", tmp_path / "p" / "train.dfset", tmp_path / "m.dfset")
+    done = cli("merge", tmp_path / "p" / "val.dfset", tmp_path / "p" / "train.dfset", tmp_path / "m.dfset")
     assert (done.code, done.out) == (0, f"set {tmp_path / 'm.dfset'}\n")
-    assert cli("shards", "index", tmp_path / "m.dfset").out == "2 indexes written\n"
-    assert_one_line(cli("shards", "split", tmp_path / "a.tar", tmp_path / "q", "--part", "val"), "--part: must be NAME")
+    assert cli("index", tmp_path / "m.dfset").out == "2 indexes written\n"
+    assert_one_line(cli("pack", tmp_path / "a.tar", tmp_path / "q", "--part", "val"), "--part: must be NAME")
     shares = ("--part", "val=0.5", "--part", "train=rest")
-    assert cli("shards", "split", tmp_path / "a.tar", tmp_path / "s", *shares).code == 0
-    twice = cli("shards", "split", tmp_path / "a.tar", tmp_path / "q", *shares, "--part", "val=0.1")
+    assert cli("pack", tmp_path / "a.tar", tmp_path / "s", *shares).code == 0
+    twice = cli("pack", tmp_path / "a.tar", tmp_path / "q", *shares, "--part", "val=0.1")
     assert_one_line(twice, "a name of its own; found 'val' twice")
+    assert_one_line(cli("pack", tmp_path / "a.tar", tmp_path / "q", "--seed", 1), "--seed: decides which record goes")
 
 
 def test_a_topic_from_the_command_line_is_the_one_of_a_training_run(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from kit.member_shards import shards
 
 from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError
 from dali_feed.external_sources import MDS, ArrayShards, ArrowRows, FileList, ShardSet
-from dali_feed.packing import convert, dali_index, index, merge, pack, split
+from dali_feed.packing import convert, index, merge, pack, split
 from dali_feed.testing import ScriptedSource
 
 
@@ -57,8 +57,6 @@ def test_a_place_that_is_a_file_is_refused(tmp_path: Path) -> None:
         pack(source, tmp_path / "file" / "x.dfset")
     with pytest.raises(ConfigError, match=r"file is a file; give another name, or move it away"):
         convert(source, tmp_path / "file" / "out", "mds")
-    with pytest.raises(ConfigError, match="indexes"):
-        dali_index(source.paths, tmp_path / "file" / "out")
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -86,7 +86,7 @@ def test_indexes_are_written_again_and_for_the_tars_of_others(whole: Path, tmp_p
     before = contents(whole.parent)
     for path in whole.parent.glob("*.dfidx"):
         path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataLostError, match="`dali-feed shards index` writes it again|the manifest says"):
+    with pytest.raises(DataLostError, match="`dali-feed index` writes it again|the manifest says"):
         ShardSet(whole).snapshot()
     assert index(whole) == len(ShardSet(whole).paths)
     assert contents(whole.parent) == before
