@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from dali_feed.cli.arguments import Config, Storage, Timeout
-from dali_feed.cli.bench.app import bench_app
+from dali_feed.cli.bench import bench_app
 from dali_feed.cli.convert import convert
 from dali_feed.cli.lag import lag
 from dali_feed.cli.pack import pack

@@ -1,12 +1,10 @@
-"""`dali-feed tune`: the fastest `Tuning` for this machine and a user's own data, found and kept.
-
-What it needs is imported when it runs.
-"""
+"""`dali-feed tune`: the fastest `Tuning` for this machine and a user's own data, in turns in the bench's runner."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,12 +13,13 @@ import typer
 from dali_feed.cli.arguments import Config, Timeout
 
 if TYPE_CHECKING:
-    from dali_feed.feed import Feed
+    from dali_feed.options import Tuning
 
 __all__ = ["tune"]
 
-_SEARCH = 0.8  # share of the time; advice has the rest
-_QUICK = 0.25  # share of the time with --quick
+TURN = 1.5  # seconds, beside making the loader and its warm-up
+ROUNDS = 3
+GAIN = 1.05  # what another setting must win over the usual one: less is noise
 
 
 def tune(  # noqa: PLR0913, PLR0917  an option each
@@ -45,90 +44,83 @@ def tune(  # noqa: PLR0913, PLR0917  an option each
         int | None,
         typer.Option(min=1, help="Number of CPUs that the run will have.", show_default="those that this process has"),
     ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="Memory for encoded images and a cache together.", show_default="1GiB, and no cache"
-        ),
-    ] = None,
     shuffle: Annotated[bool, typer.Option(help="Measure a shuffled order.")] = True,
-    quick: Annotated[bool, typer.Option("--quick", help="A quarter of the time, and no advice.")] = False,
     config: Config = None,
     timeout: Timeout = 10.0,
 ) -> None:
-    """Measure which Tuning is fastest on your own data, print the line to paste, and keep it for Tuning.auto().
+    """Measure which Tuning is fastest on your own data, and print the line to paste.
 
-    It tries threads, readers, batches in flight and, with --memory, a cache, one step at a time, each in turns with the
-    best so far. None of them changes a batch; settings that would are only shown. Ctrl-C keeps what it found.
+    It tries threads, then readers, then batches in flight, each in turns with the best so far. None of them changes a
+    batch. Ctrl-C prints the best so far.
     """
-    from dali_feed.checks import bytes_of, whole
-    from dali_feed.cli import tune_view
-    from dali_feed.feed.advice import advised
-    from dali_feed.feed.measuring import measured
-    from dali_feed.feed.tuned import kept_away, key_of
+    from dali_feed.bench.ours import loader, ours
+    from dali_feed.bench.runner import Contestant, Race, race
+    from dali_feed.cli.bench import listening
+    from dali_feed.cli.targets import one_source
+    from dali_feed.loader.arguments import torch_device
+    from dali_feed.options import BadRecords, Tuning
+
+    feeding, until = one_source(source, config=config or [], timeout=timeout), time.perf_counter() + seconds
+    recipe, where, best, rates = _transform(transform), str(torch_device(device)), Tuning(), dict[str, float]()
+    options: dict[str, Any] = {"device": where, "shuffle": shuffle, "transform": recipe, "bad": BadRecords(limit=None)}
+
+    def contestant(name: str, tuning: Tuning) -> Contestant:
+        return Contestant(name, ours(lambda: loader(feeding, batch, tuning=tuning, **options)), role="ours")
+
+    with _on(cpus), listening() as heard:
+        try:
+            for name, settings in _steps():
+                tries = {_line(each): each for each in (best, *(_changed(best, name, value) for value in settings))}
+                result = Race("tune", "samples")
+                chosen = [contestant(line, each) for line, each in tries.items()]
+                race(result, chosen, rounds=ROUNDS, seconds=min(TURN, seconds / 20), heard=heard, until=until)
+                ratios = {row.who: ratio.median for row in result.rows if (ratio := result.ratio(row, _line(best)))}
+                rates |= {row.who: float(result.cell(row, result.figure) or 0) for row in result.rows}
+                fastest = max(ratios, key=lambda who: ratios[who], default=None)
+                if fastest is not None and ratios[fastest] > GAIN:
+                    best = tries[fastest]
+                for who, reason in result.missing.items():
+                    typer.echo(f"{who}: NOT MEASURED: {reason}", err=True)
+        except KeyboardInterrupt:
+            typer.echo("interrupted: the best so far", err=True)
+    if not rates:
+        typer.echo("nothing was measured; give more --seconds", err=True)
+        raise typer.Exit(1)
+    usual = rates.get("Tuning()", 0.0)
+    typer.echo(f"{_line(best)}  # {rates.get(_line(best), 0.0):,.0f} samples/s; Tuning() gives {usual:,.0f}")
+
+
+def _steps() -> Iterator[tuple[str, list[Any]]]:
+    from dali_feed.cores import whole_cores
+
+    cores = whole_cores()
+    yield "threads", sorted({max(1, cores // 2), max(1, cores - 1), cores + 1})
+    yield "readers", [1, 4, 8]
+    yield "prefetch", [1, 4]
+
+
+def _changed(tuning: Tuning, name: str, value: Any) -> Tuning:
+    from dataclasses import replace
+
+    changed: Tuning = replace(tuning, **{name: value})
+    return changed
+
+
+def _line(tuning: Tuning) -> str:
+    """As it is pasted: what differs from the usual."""
     from dali_feed.options import Tuning
 
-    seconds *= _QUICK if quick else 1.0
-    asked = Tuning.auto(memory=None if memory is None else whole("--memory", bytes_of("--memory", memory), 1 << 20))
-    with _on(cpus):
-        made = _feed(source, transform, batch, device, shuffle=shuffle, config=config or [], timeout=timeout)
-        with made as feed:
-            feed.fits(asked)
-            key = key_of(feed, asked)
-            tune_view.head(feed.describe())
-            with tune_view.progress(seconds) as tell:
-                outcome = measured(feed, asked, seconds * (1.0 if quick else _SEARCH), tell)
-            tune_view.show(outcome)
-            tune_view.told(outcome, kept_away(key, outcome))
-            if not quick and not outcome.broken and outcome.trials:
-                tune_view.advise(advised(feed, outcome.best, seconds * (1 - _SEARCH)))
-
-
-def _feed(
-    targets: Sequence[str],
-    transform: str | None,
-    batch: int,
-    device: str | None,
-    *,
-    shuffle: bool,
-    config: Sequence[str],
-    timeout: float,
-) -> Feed:
-    """As a DataLoader makes it of these arguments."""
-    from dali_feed.cli.targets import one_source
-    from dali_feed.feed import Feed
-    from dali_feed.loader.arguments import torch_device
-    from dali_feed.loader.array_batches import array_columns
-    from dali_feed.loader.functions import split
-
-    source, where = one_source(targets, config=config, timeout=timeout), torch_device(device)
-    lowered, _ = split(_transform(transform))
-    return Feed(
-        source,
-        batch,
-        shuffle=shuffle,
-        transform=lowered,
-        device=where.index if where.type == "cuda" else None,
-        columns=array_columns(source, lowered),
-    )
+    values = ((name, getattr(tuning, name)) for name in ("threads", "readers", "prefetch"))
+    return f"Tuning({', '.join(f'{name}={value}' for name, value in values if value != getattr(Tuning(), name))})"
 
 
 def _transform(target: str | None) -> Any:
+    from dali_feed.bench.ours import transform
     from dali_feed.cli.user_file import object_of
 
-    if target is not None:
-        return None if target == "none" else object_of("--transform", target)
-    import torch
-    from torchvision.transforms import v2
-
-    return v2.Compose(
-        [
-            v2.RandomResizedCrop(224),
-            v2.RandomHorizontalFlip(),
-            v2.ToDtype(torch.float32, scale=True),
-            v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ]
-    )
+    if target is None:
+        return transform()
+    return None if target == "none" else object_of("--transform", target)
 
 
 @contextmanager

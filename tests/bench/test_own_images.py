@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_feed.bench.held import payloads_of
-from dali_feed.bench.own import own
+from dali_feed.bench.data import own_images as own
+from dali_feed.bench.data import payloads_of
 from dali_feed.errors import SourceEmptyError
 from dali_feed.external_sources import FileList, ShardSet
 

@@ -1,50 +1,220 @@
-"""`dali-feed bench io`: what it measures is what was read, and what it advises follows from that."""
+"""`dali-feed bench ...` over data of one's own: who must have a row, what is kept, and what Ctrl-C does."""
 
 from __future__ import annotations
 
-import json
+import csv
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+from ctrl_c import children_hear_ctrl_c
+from limits import LONG
+from PIL import Image
 from typer.testing import CliRunner
 
+from dali_feed.bench.report import read
+from dali_feed.bench.runner import Race, Turnout
+from dali_feed.bench.storage import findings
+from dali_feed.cli import bench
 from dali_feed.cli.app import app
-from dali_feed.cli.bench.io import advice
-from dali_feed.storage.measure import Measured, measures
+
+SMALL = ["--batch", "2", "--threads", "1", "--device", "cpu", "--rounds", "1"]
+SHORT = [*SMALL, "--seconds", "0.05"]
+PLACES = ("start", "middle", "end")
+BESIDE = """
+import torch
+def mine(job):
+    return [(torch.zeros(job.batch, 3, job.crop, job.crop), None)] * 3
+"""
 
 
-def test_every_measurement_is_a_line_of_json(tmp_path: Path) -> None:
-    """Pattern, mode, threads and bytes are told, and no more is read than was asked for."""
-    (tmp_path / "file").write_bytes(bytes(1 << 20))
-    asked = ["bench", "io", str(tmp_path / "file"), "--quick", "--json", "--block", "64KiB", "--size", "512KiB"]
-    done = CliRunner().invoke(app, [*asked, "--depth", "2"])
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Six pictures of two classes; what the bench makes goes beside them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for k in range(6):
+        path = tmp_path / "mine" / f"class {k % 2}" / f"{k}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(k).integers(0, 256, (48, 64, 3), np.uint8)).save(path)
+    (tmp_path / "beside.py").write_text(BESIDE)
+    return tmp_path / "mine"
+
+
+def run(*arguments: object) -> Any:
+    """The command line's answer."""
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+COMMANDS = {
+    "loader": (["--crop", "32", "--no-peers"], ["tar", "folder", "ceiling", "bare"]),
+    "decode": (["--images", "6"], ["host", "host windows", "dali", "dali windows", "pillow", "torchvision"]),
+    "train": (["--width", "8", "--no-peers"], ["tar", "replay"]),
+    "resume": (["--no-peers"], [f"{who}, {place}" for place in PLACES for who in ("tar", "folder")]),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_row_for_everybody(command: str, folder: Path, tmp_path: Path) -> None:
+    """Kept as a line, as rows and as a page; each says where it was made; copies of the images are gone."""
+    options, expected = COMMANDS[command]
+    outs = [tmp_path / f"kept.{kind}" for kind in ("json", "csv", "html")]
+    small = SMALL if command == "resume" else SHORT
+    done = run(command, folder, *small, *options, *(each for out in outs for each in ("--out", out)))
     assert done.exit_code == 0, done.output
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(row["mode"], row["pattern"]) for row in rows] == [
-        (mode, pattern) for mode in ("cold", "warm") for pattern in ("random", "sequential")
-    ]
-    assert all(0 < row["bytes"] <= 512 << 10 and row["bytes"] == row["reads"] << 16 for row in rows)
+    result = read(outs[0])
+    assert (result.kind, [row.who for row in result.rows], result.missing) == (command, expected, {})
+    assert all(rate > 0 for row in result.rows for rate in row.rates)
+    assert {str(result.about[name]) for name in ("images", "batch", "device")} == {"6", "2", "cpu"}
+    assert result.about["machine"]
+    assert str(folder) in result.about["data"]
+    with outs[1].open(newline="") as file:
+        assert [row["who"] for row in csv.DictReader(file)] == expected
+    assert outs[2].read_text().count("<html") == 1
+    assert list((tmp_path / "cache" / "dali_feed" / "bench").iterdir()) == []
+    ours = [row for row in result.rows if row.role == "ours"]
+    assert command not in {"loader", "train"} or all("verdict" in row.extra for row in ours)
+
+
+def test_a_loader_of_ones_own_is_a_contestant(folder: Path, tmp_path: Path) -> None:
+    """By a function that gets the job and gives batches."""
+    out = tmp_path / "kept.json"
+    beside = f"{tmp_path / 'beside.py'}:mine"
+    done = run("loader", folder, *SHORT, "--no-peers", "--crop", "16", "--beside", beside, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert [(row.who, row.role) for row in read(out).rows][-1] == ("mine", "peer")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--batch", "7"], "--batch: must be at most the number of images, 6; found 7"),
+        (["--out", "nowhere/kept.csv"], "--out: must be a file that ends with one of .json, .csv, .html, in a folder"),
+        (["--out", "kept.txt"], "--out: must be a file that ends with one of .json, .csv, .html, in a folder"),
+        (["--device", "tpu"], "device: must be a CUDA device or the CPU; found 'tpu'"),
+        (["--engine", "gpu"], "engine: must be one of 'dali', 'host'"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_runs(folder: Path, arguments: list[str], says: str) -> None:
+    """A line and exit code 1."""
+    done = run("loader", folder, *SHORT, "--no-peers", *arguments)
+    assert done.exit_code == 1
+    assert says in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["loader", "train"])
+def test_a_quick_run_begins_no_turn_when_its_time_is_up(
+    command: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever had none is named with the reason, and the command ends well."""
+    monkeypatch.setattr(bench, "QUICK_LIMIT", 0.0)
+    out = tmp_path / "kept.json"
+    done = run(command, folder, "--batch", 2, "--device", "cpu", "--no-peers", "--quick", "--out", out)
+    assert done.exit_code == 0, done.output
+    result = read(out)
+    assert result.rows == []
+    assert list(result.missing) == COMMANDS[command][1]
+    assert all("--quick" in reason for reason in result.missing.values())
+
+
+def test_a_topic_is_read_alone_and_as_tensors(tmp_path: Path) -> None:
+    """On the mock broker, of photographs that are made."""
+    pytest.importorskip("skimage")
+    out = tmp_path / "kept.json"
+    done = run("kafka", "--images", 16, *SHORT, "--no-peers", "--out", out)
+    assert done.exit_code == 0, done.output
+    result = read(out)
+    assert [row.who for row in result.rows] == ["plain", "in order", "at random", "kafka"]
+    assert all(row.extra["bytes"] for row in result.rows[:3])
+
+
+def test_storage_is_a_row_for_each_measurement(tmp_path: Path) -> None:
+    """No place is read twice, no more than was asked for; and a sentence that advises."""
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+    out = tmp_path / "kept.json"
+    asked = ["--quick", "--block", "64KiB", "--size", "512KiB", "--threads", 2, "--out", out]
+    done = run("storage", tmp_path / "file", *asked)
+    assert done.exit_code == 0, done.output
+    result = read(out)
+    names = [f"{mode}, {pattern}, 65,536 B x2" for mode in ("cold", "warm") for pattern in ("random", "sequential")]
+    assert [row.who for row in result.rows] == names
+    assert all(row.extra["reads"] == [8.0] for row in result.rows)
+    assert "Tuning(readers=2)" in done.stdout
 
 
 def test_a_file_that_is_too_small_is_named(tmp_path: Path) -> None:
-    """With what it must have."""
+    """With what it must have; one that is a folder too."""
     (tmp_path / "file").write_bytes(b"x")
-    done = CliRunner().invoke(app, ["bench", "io", str(tmp_path / "file"), "--quick"])
+    done = run("storage", tmp_path / "file", "--quick")
     assert done.exit_code == 1
-    assert "must have 100000 bytes or more; found 1" in done.stderr
+    assert "must have 1048576 bytes or more; found 1" in done.stderr
+    assert "a file to measure must be readable" in run("storage", tmp_path).stderr
 
 
 def test_the_fewest_readers_that_are_near_the_best_are_advised() -> None:
     """Sixteen threads that win by a twentieth are not worth it; what the page cache gave does not count."""
-
-    def row(mode: str, threads: int, rate: int) -> Measured:
-        return Measured("random", mode, 1 << 20, threads, 1, rate, 1.0, 0.1, 0.1)
-
-    found = [row("cold", 1, 100), row("cold", 4, 190), row("cold", 16, 200), row("warm", 1, 9000)]
-    assert advice(found).startswith("Tuning(readers=4)")
+    rates = {"cold, random, 1 B x1": 100, "cold, random, 1 B x4": 190, "cold, random, 1 B x16": 200}
+    rates["warm, random, 1 B x1"] = 9000
+    rows = [Turnout("", who, rates=[float(rate)]) for who, rate in rates.items()]
+    assert findings(Race("storage", "MB", rows=rows))[0].startswith("Tuning(readers=4)")
 
 
-def test_no_place_is_read_twice(tmp_path: Path) -> None:
-    """Else the second read of it would be warm: a small file gives as many reads as it has blocks."""
-    (tmp_path / "file").write_bytes(bytes(8 << 12))
-    for each in measures(str(tmp_path / "file"), blocks=(1 << 12,), threads=(1,), modes=("cold",), seconds=60.0):
-        assert (each.reads, each.bytes) == (8, 8 << 12)
+def test_kernels_need_a_gpu() -> None:
+    """Without one nothing is measured, in a sentence and exit code 1; a kernel that is none is named before."""
+    done = run("kernels", "tokens")
+    assert (done.exit_code, "must be some of finish, jitter, unpack; found tokens" in done.stderr) == (1, True)
+    import torch
+
+    if not torch.cuda.is_available():
+        done = run("kernels")
+        assert done.exit_code == 1
+        assert "needs a GPU" in done.stderr or "cupy" in done.stderr.lower()
+
+
+def interrupted(command: list[str], mark: str) -> tuple[int, str, str]:
+    """Exit code, output and later errors of a process that gets SIGINT once a line of its errors begins with `mark`.
+
+    And again after each 15 lines: CPython drops an interrupt that comes inside a weak reference's callback.
+    """
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with children_hear_ctrl_c():
+        process = subprocess.Popen([sys.executable, "-P", *command], **pipes)
+    try:
+        assert process.stderr is not None
+        assert any(line.startswith(mark) for line in process.stderr)
+        process.send_signal(signal.SIGINT)
+        more = list[str]()
+        for line in process.stderr:
+            more.append(line)
+            if len(more) % 15 == 0:
+                process.send_signal(signal.SIGINT)
+        said, rest = process.communicate(timeout=LONG)
+    finally:
+        process.kill()
+    return process.returncode, said, "".join(more) + rest
+
+
+def test_ctrl_c_ends_with_what_was_measured(tmp_path: Path) -> None:
+    """A table of the turns before it, the same rows in the CSV, and exit code 130."""
+    kept = tmp_path / "kept.csv"
+    code, said, rest = interrupted([str(Path(__file__).with_name("bench_forever.py")), str(kept)], "5/")
+    assert code == 130, rest
+    assert "interrupted: what follows was measured before" in rest
+    assert "Traceback" not in rest
+    assert [line.split()[0] for line in said.splitlines()[:3]] == ["who", "tar", "ceiling"]
+    with kept.open(newline="") as file:
+        assert [row["who"] for row in csv.DictReader(file)] == ["tar", "ceiling"]
+
+
+@pytest.mark.long(form="test_ctrl_c_ends_with_what_was_measured")
+def test_ctrl_c_ends_loaders_with_what_was_measured(folder: Path, tmp_path: Path) -> None:
+    """Of real loaders too, whose threads end, and the copies of the images are gone."""
+    command = ["-m", "dali_feed.cli", "bench", "loader", str(folder), *SHORT[:-4], "--seconds", "0.05", "--no-peers"]
+    code, said, rest = interrupted([*command, "--rounds", "100000"], "6/")  # in the second round
+    assert code == 130, rest
+    assert "Traceback" not in rest
+    assert [line.split()[0] for line in said.splitlines()[1:5]] == COMMANDS["loader"][1]
+    assert list((tmp_path / "cache" / "dali_feed" / "bench").iterdir()) == []

@@ -11,21 +11,14 @@ from pathlib import Path
 
 import pytest
 from rich.text import Text
-from typer.testing import CliRunner
 
-from dali_feed.bench.turns import Turn
-from dali_feed.cli import run_view, tune_view
-from dali_feed.cli.app import app
-from dali_feed.cli.bench.progress import listening
+from dali_feed.cli import run_view
+from dali_feed.cli.bench import listening
 from dali_feed.cli.looks import looking
 from dali_feed.cli.run_view import SoFar
 from dali_feed.cli.set_view import reading
-from dali_feed.feed.advice import Idea
-from dali_feed.options import Cache, Tuning
 from dali_feed.packing import pack
 from dali_feed.testing import ScriptedSource
-from dali_feed.tuner.race import Trial
-from dali_feed.tuner.search import Outcome
 
 
 class Screen(io.StringIO):
@@ -55,11 +48,6 @@ def on_screen() -> Iterator[Screen]:
         yield made
 
 
-def a_turn(images: int, seconds: float) -> Turn:
-    """One that took so long."""
-    return Turn(images, seconds, 0.0, 0.0, 0.0, [], 0)
-
-
 def test_a_run_is_a_bar_on_a_terminal() -> None:
     """It shows records that are done, those of an earlier run among them, and MB/s."""
     with on_screen() as screen, run_view.progress() as tell:
@@ -86,7 +74,7 @@ def test_a_bench_is_a_bar_on_a_terminal() -> None:
     """Each turn leaves a line; whoever fails leaves the reason."""
     with on_screen() as screen, listening() as listener:
         listener.begins("tar", "host", 0, 2)
-        listener.took("tar", "host", a_turn(500, 2.0))
+        listener.took("tar", "host", 250.0)
         listener.begins("torch", "", 1, 2)
         listener.failed("torch", "", "no [files]")
     assert "tar (host): 250/s" in screen.seen
@@ -121,81 +109,3 @@ def test_what_is_watched_stays_in_its_place_on_a_terminal() -> None:
         show("second look")
     assert "first look" in screen.seen
     assert "\x1b[2K" in screen.getvalue()  # the line is emptied first
-
-
-def test_a_tuning_is_a_bar_on_a_terminal() -> None:
-    """It names what is tried and what came of it."""
-    more = Tuning(threads=4)
-    with on_screen() as screen, tune_view.progress(10.0) as tell:
-        tell(Trial(more, Tuning(threads=4, cache=Cache(1 << 20)), (), "the cache is too small"))
-    assert "cache None -> of records: not possible: the cache is too small" in screen.seen
-
-
-def test_a_cache_that_won_is_told_as_code_that_makes_it() -> None:
-    """`Tuning(...)` of the line to paste is Python that gives the same tuning."""
-    start = Tuning(threads=2)
-    won = Tuning(threads=2, cache=Cache(1 << 20, pixels=True))
-    told = tune_view.code_of(Outcome(start, (Trial(start, won, (100.0, 200.0, 100.0, 200.0)),)))
-    assert told == "Tuning(cache=Cache(1048576, pixels=True))"
-    assert eval(told) == Tuning(cache=won.cache)  # noqa: S307  our own text
-
-
-def test_what_was_measured_before_an_interrupt_is_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The table has a trial that could not be, and says that it was cut short; without a rate it asks for more."""
-    monkeypatch.setenv("COLUMNS", "120")
-    start = Tuning(threads=2)
-    tried = Trial(start, Tuning(threads=2, cache=Cache(1, pixels=True)), (), "too small")
-    outcome = Outcome(start, (tried,), broken=True)
-    tune_view.show(outcome)
-    tune_view.told(outcome, None)
-    out, err = capsys.readouterr()
-    assert err == "interrupted: what follows was measured before\n"
-    assert "cache None -> of pixels" in out
-    assert "not possible" in out
-    assert out.endswith("nothing was measured; give more --seconds\n")
-
-
-def test_advice_ends_at_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
-    """What was found before is told, and the command goes on to its end."""
-
-    def found() -> Iterator[tuple[Idea, Trial]]:
-        yield Idea("batch_size=8", "a step learns from more", {}), Trial(Tuning(), Tuning(), (1.0, 2.0, 1.0, 2.0))
-        raise KeyboardInterrupt
-
-    tune_view.advise(found())
-    out, err = capsys.readouterr()
-    assert out.endswith("batch_size=8: +100.0%, spread 0.0%; a step learns from more\n")
-    assert err == "interrupted\n"
-
-
-def test_reads_are_a_table_for_people(tmp_path: Path) -> None:
-    """`bench io` without --json: a row for each measurement and the sentence that advises."""
-    (tmp_path / "file").write_bytes(bytes(1 << 20))
-    asked = ["bench", "io", str(tmp_path / "file"), "--quick", "--block", "64KiB", "--size", "512KiB", "--depth", "2"]
-    done = CliRunner().invoke(app, asked)
-    assert done.exit_code == 0, done.output
-    assert re.search(r"random\W+cold\W+65,536\W+2\W", done.stdout), done.stdout
-    assert "Tuning(readers=2)" in done.stdout
-
-
-def test_resuming_is_measured_at_each_place(tmp_path: Path) -> None:
-    """`bench resume` has a row for each contestant and place, and keeps what it says as CSV and as a page."""
-    from PIL import Image
-
-    for k in range(8):
-        path = tmp_path / "mine" / f"class {k % 2}" / f"{k}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (48, 40), (k * 9, 90, 40)).save(path)
-    kept, page = tmp_path / "kept.csv", tmp_path / "kept.html"
-    command = ["bench", "resume", str(tmp_path / "mine"), "--batch", "2", "--threads", "1", "--device", "cpu"]
-    command += ["--repeats", "1", "--no-peers", "--data", str(tmp_path / "made"), "--csv", str(kept)]
-    done = CliRunner().invoke(app, [*command, "--report", str(page)])
-    assert done.exit_code == 0, done.output
-    lines = [line.split() for line in done.stdout.splitlines() if line.lstrip().startswith(("tar", "folder"))]
-    assert {(line[0], line[1]) for line in lines if len(line) > 3} >= {
-        (who, at) for who in ("tar", "folder") for at in ("start", "middle", "end")
-    }
-    assert page.read_text().count("<html") == 1
-    assert len(kept.read_text().splitlines()) == 7

@@ -92,7 +92,7 @@ def test_what_is_left_out_has_a_form_that_is_run(collected: list[pytest.Item]) -
     """`make test` runs each test, some of them shorter or with fewer of its parameters: none is `long` alone.
 
     `long(form="test_name")` says which test of its file is the short form. But of benchmarks some are only started
-    there: tests/bench/test_every_script.py.
+    there: tests/bench/test_programs.py.
     """
     run: set[tuple[Path, str]] = set()
     forms: dict[tuple[Path, str], str] = {}

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import kinds
 import numpy as np
 import pytest
 import torch
 from dali_pipelines import plain
 from gif_avif import opened
 from images import QUICK, jpeg
-from kinds_bench import kinds
 from numpy.typing import NDArray
 from odd_images import LEVELS, gray_tiff, odd_and_bad, quarantined
 from PIL import Image

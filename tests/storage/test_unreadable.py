@@ -31,7 +31,6 @@ from dali_feed.records.slabs import SlabPool
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.lustre_reads import ahead_of
 from dali_feed.storage.manifest import load_manifest
-from dali_feed.storage.measure import measures
 from dali_feed.testing.shards import write_shard
 
 
@@ -45,10 +44,6 @@ def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
         (no_file, lambda: tar_index.build(f"{path}.tar")),
         (no_file, lambda: kept_index.build(f"{path}.rec", RECORDIO)),
         (no_file, lambda: array_file(f"{path}.npy", None, None)),
-        (
-            "a file to measure must be readable; found:? Is a directory",
-            lambda: list(measures(f"{path}.tar", seconds=0.01, modes=("warm",))),
-        ),
     ]
     for said, read in reads:
         with pytest.raises(SourceError, match=f"{path}.*: {said}"):
