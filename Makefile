@@ -65,7 +65,7 @@ check: .venv/.stamp  ## lint, format, types
 bench: .venv/.native  ## our loader, a topic and storage beside what bounds them: rows into bench/results
 	@$(BIN)/dali-feed bench loader --batch 64 --rounds 5 --out bench/results/loader.jsonl
 	$(BIN)/dali-feed bench loader --batch 256 --rounds 5 --out bench/results/loader.jsonl
-	for program in kafka stream columns storage options; do
+	for program in topics stream columns storage options; do
 	    $(PY) bench/$$program.py  # without -P: it finds its helpers in bench/, and the root folder stays off the path
 	done
 

@@ -96,10 +96,9 @@ def timed(work: Callable[[], tuple[float, float, dict[str, float | str]]]) -> Op
     return opened(lambda: Timed(work))
 
 
-def child(*arguments: str, interpreter: Sequence[str] = (), **more: Any) -> dict[str, Any]:
-    """What a process of this folder's programs printed as its last line, JSON. CalledProcessError where it failed."""
-    command = [sys.executable, *interpreter, *arguments]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **more)
+def child(*arguments: str, **more: Any) -> dict[str, Any]:
+    """What a process printed as its last line, JSON. CalledProcessError where it failed."""
+    done = subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.PIPE, text=True, **more)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 

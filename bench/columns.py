@@ -17,7 +17,7 @@ import io
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -55,11 +55,6 @@ class Small:
     def size(self) -> int:
         """Bytes of an array."""
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
-
-    @property
-    def kinds(self) -> dict[str, Kind]:
-        """As columns."""
-        return {"x": Array(self.suffix, self.dtype, self.shape), "y": Number("cls")}
 
     def records(self) -> Iterator[tuple[bytes, int]]:
         """(array, label) of each."""
@@ -111,9 +106,10 @@ def of_source(source: Callable[[], Any], batch: int, **options: Any) -> Opens:
 def tars(options: Options, name: str) -> Iterator[Heat]:
     """Ours, the straight read, and peers, over tar shards."""
     which = small(options, name)
+    kinds: dict[str, Kind] = {"x": Array(which.suffix, which.dtype, which.shape), "y": Number("cls")}
     chosen = [Contestant("straight", straight(which), role="top")]
     for who, shuffle in (("ours", True), ("windows", WINDOWS), ("in order", False)):
-        opens = of_source(lambda: ShardSet(which.paths), 256, columns=which.kinds, shuffle=shuffle)
+        opens = of_source(lambda: ShardSet(which.paths), 256, columns=kinds, shuffle=shuffle)
         chosen.append(Contestant(who, opens, role="ours", beside="straight"))
     yield Heat(f"{name}, tar", chosen, "records", options.seconds)
 
@@ -126,7 +122,7 @@ def kafka(options: Options) -> Iterator[Heat]:
         source = KafkaTopic(name, cluster.servers)
 
         def alone() -> int:
-            with Reading(source, extents_of(source, shuffled=False), 2) as sizes:
+            with closing(Reading(source, extents_of(source, shuffled=False), 2)) as sizes:
                 return sum(count for count, _ in sizes)
 
         def plainly() -> int:

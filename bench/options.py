@@ -15,6 +15,7 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from _common import Heat, Options, broker, main, new_topic
@@ -88,8 +89,8 @@ def readers(options: Options) -> Iterator[Heat]:
         publish(cluster.servers, name, data.records())
         chosen = []
         for count in (1, 2, 4, "auto"):
-            topic, tuning = KafkaTopic(name, cluster.servers), Tuning(readers=count)  # type: ignore[arg-type]
-            opens = ours(lambda topic=topic, tuning=tuning: loader(topic, BATCH, transform=transform(), tuning=tuning))
+            how: dict[str, Any] = {"transform": transform(), "tuning": Tuning(readers=count)}
+            opens = ours(partial(loader, KafkaTopic(name, cluster.servers), BATCH, **how))
             chosen.append(Contestant(f"{count} readers", opens, role="ours", beside="2 readers"))
         yield Heat("readers of a topic", chosen, seconds=options.seconds, server=getattr(cluster, "pid", None))
 

@@ -28,7 +28,8 @@ def produced(results: Results) -> list[str]:
     )
     return bullets(
         f"Speed: at 100 KB {ours['of C']} of the MB/s of a C loop of librdkafka, with transactions "
-        f"{transactions['of C']} (measured by a program of commit 4bf1ae6, [rows](../bench/results/produce.csv); the broker on "
+        f"{transactions['of C']} (measured by a program of commit 4bf1ae6, "
+        "[rows](../bench/results/produce.csv); the broker on "
         "the same cores).",
     )
 
@@ -75,7 +76,8 @@ def judged(results: Results) -> list[str]:
         f"Resizing to nearest pixels changes {nearest['others than tensors']}. Beside torch's loader on tensors its "
         f"largest difference of a logit is {number(ours, 'logit from tensors', 3)} with the `host` engine, "
         f"{number(pil, 'logit from tensors', 3)} where torch's Pillow resizes, and "
-        f"{number(dali, 'logit from tensors', 3)} with the `dali` engine on the CPU (measured by a program of commit 4bf1ae6, "
+        f"{number(dali, 'logit from tensors', 3)} with the `dali` engine on the CPU (measured by a "
+        "program of commit 4bf1ae6, "
         "[rows](../bench/results/top1.csv)).",
     )
 

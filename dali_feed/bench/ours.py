@@ -281,10 +281,11 @@ def ceiling(job: BenchJob) -> Contestant:
     def opens(_: str) -> Iterator[Steps]:
         views = [memoryview(payload) for payload in payloads_of(job.data)]
         name, index, tuning = engine_of(job.engine, job.device), cuda_index(job.device), Tuning(threads=job.threads)
-        program, rng = compile_for(name, lower(transform(job.crop)), index, tuning), np.random.default_rng(0)
+        program = compile_for(name, lower(transform(job.crop)), index, tuning)
+        rng = np.random.default_rng(0)
         works: list[Work] = []
         sizes = screen(views).sizes
-        for _ in range(PREPARED):
+        while len(works) < PREPARED:
             rows = rng.integers(0, len(views), job.batch)
             works.append(Work([views[k] for k in rows], program.parameters(sizes[rows], rows, 0, 0).arrays))
         engine = make_engine(name, program, batch_size=job.batch, device=index, tuning=tuning)

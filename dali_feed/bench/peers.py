@@ -84,19 +84,13 @@ def worker_loader(dataset: Any, workers: int, images: Callable[[Any], Any], **op
                     each._shutdown_workers()
 
 
-def _missing(package: str, modules: Sequence[str], install: str) -> str | None:
-    for module in modules:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            return f"no {package}: {error}; {install}"
-        except Exception as error:  # noqa: BLE001  whatever it fails on, the others take part
-            reason = f"{type(error).__name__}: {error}"
-            return (
-                f"{package} {installed(package)} cannot be imported: {reason}; {install} in an environment of its own"
-            )
+def _missing(package: str, module: str, install: str) -> str | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module(module)
+    except Exception as error:  # noqa: BLE001  whatever it fails on, the others take part
+        return f"no {package} that can be imported: {type(error).__name__}: {error}; {install}"
     return None
 
 
@@ -184,7 +178,7 @@ def _webdataset(job: BenchJob) -> Contestant:
         with worker_loader(dataset, workers, _finish(job, floats=kind == "all"), **options) as steps:
             yield steps
 
-    unable = _missing("webdataset", ("webdataset",), "pip install 'dali-feed[peers]'")
+    unable = _missing("webdataset", "webdataset", "pip install 'dali-feed[peers]'")
     return Contestant("webdataset", opens, _ways(job, "uint8", "all"), unable=unable, version=installed("webdataset"))
 
 
@@ -252,7 +246,7 @@ def _dali(job: BenchJob) -> Contestant:
             steps.epoch.close()
             pipe._shutdown()  # its threads end now, whoever holds it
 
-    unable = _missing("nvidia-dali-cuda120", ("nvidia.dali",), "pip install 'dali-feed[cuda12]'")
+    unable = _missing("nvidia-dali-cuda120", "nvidia.dali", "pip install 'dali-feed[cuda12]'")
     version = installed("nvidia-dali-cuda120", "nvidia-dali-cuda130")
     return Contestant("dali", opens, _ways(job, "reader", "external source"), unable=unable, version=version)
 

@@ -160,14 +160,14 @@ def contestants(
         return Trainer(make, torch.device(job.device))
 
     (ours,) = our_contestants(job, "tar")
-    chosen = [ours, Contestant(REPLAY, _trained(ours.opens, trainer, replay=True), role="top")]
-    feeding = [ours, *others]
+    feeding = [*others]
     if peers:
         from dali_feed.bench.peers import torch_peer  # which loads torchvision's datasets
 
-        feeding.insert(1, torch_peer(job))
-    wrapped = [replace(each, opens=_trained(each.opens, trainer)) for each in feeding]
-    return [wrapped[0], chosen[1], *wrapped[1:]]
+        feeding.insert(0, torch_peer(job))
+    trained = [replace(each, opens=_trained(each.opens, trainer)) for each in (ours, *feeding)]
+    trained.insert(1, Contestant(REPLAY, _trained(ours.opens, trainer, replay=True), role="top"))
+    return trained
 
 
 def findings(race: Race) -> list[str]:

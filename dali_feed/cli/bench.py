@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,13 +28,24 @@ if TYPE_CHECKING:
     from dali_feed.bench.data import BenchJob, Data, Topic
     from dali_feed.bench.runner import Contestant, Listener, Race
 
-__all__ = ["bench_app", "finish", "listening"]
+__all__ = [
+    "bench_app",
+    "decode",
+    "finish",
+    "kafka",
+    "kernels",
+    "listening",
+    "loader",
+    "report",
+    "resume",
+    "storage",
+    "train",
+]
 
 WIDTH = 160
 INTERRUPTED = 130  # exit code
 QUICK_IMAGES, QUICK_BATCH, QUICK_SECONDS, QUICK_ROUNDS = 256, 32, 0.3, 2
 QUICK_LIMIT = 40.0  # seconds after which no other turn begins: with the last one's end it is under a minute
-SLOW = "it may take longer than --quick allows; leave --quick out"
 LEFT = ("case", "who", "way", "beside", "busy")  # columns of text
 
 
@@ -81,12 +93,11 @@ MEASURED = ("rounds", "quick", "out")
 LOADING = ("source", "batch", "threads", "device", "engine", "images", *MEASURED, "config", "timeout")
 
 
-def takes(*names: str, **defaults: Any) -> Callable[[Callable[[SimpleNamespace], None]], Callable[..., None]]:
+def _takes(*names: str, **defaults: Any) -> Callable[[Callable[[SimpleNamespace], None]], Callable[..., None]]:
     """A command with these options of `OPTIONS`, which its function gets as one namespace; `defaults` of its own."""
-    order = [*(name for name in names if _is_argument(name)), *(name for name in names if not _is_argument(name))]
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = []
-    for name in order:
+    for name in names:
         annotation, default = OPTIONS[name]
         default = defaults.get(name, default)
         absent = inspect.Parameter.empty if default is ... else default
@@ -102,10 +113,6 @@ def takes(*names: str, **defaults: Any) -> Callable[[Callable[[SimpleNamespace],
         return command
 
     return decorate
-
-
-def _is_argument(name: str) -> bool:
-    return name in {"source", "target", "path", "names"}
 
 
 def _quickly(options: SimpleNamespace) -> SimpleNamespace:
@@ -195,8 +202,6 @@ def _beside(options: SimpleNamespace, job: BenchJob) -> list[Contestant]:
 
 def _quick(options: SimpleNamespace, contestants: Sequence[Contestant]) -> list[Contestant]:
     """With --quick only the first way of each."""
-    from dataclasses import replace
-
     return [replace(each, ways=each.ways[:1]) if options.quick else each for each in contestants]
 
 
@@ -325,7 +330,7 @@ def _turns(options: SimpleNamespace, heard: Listener, **more: Any) -> dict[str, 
     return {"rounds": options.rounds, "until": options.until, "heard": heard, **more}
 
 
-@takes(*LOADING, "seconds", "crop", "peers", "beside", "broker", batch=256)
+@_takes(*LOADING, "seconds", "crop", "peers", "beside", "broker", batch=256)
 def loader(options: SimpleNamespace) -> None:
     """Measure images per second of our loader, of what bounds it and of other loaders over the same images, in turns.
 
@@ -333,8 +338,6 @@ def loader(options: SimpleNamespace) -> None:
     first; `bench storage` measures storage. Ctrl-C ends with a table of what was measured. docs/benchmarking.md says
     how to read it.
     """
-    from dataclasses import replace
-
     from dali_feed.bench import loading
     from dali_feed.bench.data import topic_at
     from dali_feed.bench.runner import race
@@ -349,7 +352,7 @@ def loader(options: SimpleNamespace) -> None:
         race(result, _quick(options, chosen), **_turns(options, heard, seconds=options.seconds))
 
 
-@takes("target", *LOADING[1:], "seconds", "peers", "beside")
+@_takes("target", *LOADING[1:], "seconds", "peers", "beside")
 def kafka(options: SimpleNamespace) -> None:
     """Measure records per second of a topic, as tensors and read alone, beside librdkafka's plain consumer, in turns.
 
@@ -389,8 +392,6 @@ def kafka(options: SimpleNamespace) -> None:
 
 def _topic(options: SimpleNamespace, stack: ExitStack) -> tuple[Data, Topic, str | None]:
     """The data with its topic, the topic, and the target that names it, where it is the user's."""
-    from dataclasses import replace
-
     from dali_feed.bench.data import Data, Topic, photos, topic_at, topic_here
     from dali_feed.cli.targets import KAFKA, named
     from dali_feed.errors import ConfigError
@@ -415,7 +416,7 @@ def _topic(options: SimpleNamespace, stack: ExitStack) -> tuple[Data, Topic, str
     return replace(data, topic=topic), topic, None
 
 
-@takes(*LOADING[:4], "images", *MEASURED, "config", "timeout", "seconds", batch=32, seconds=2.0)
+@_takes(*LOADING[:4], "images", *MEASURED, "config", "timeout", "seconds", batch=32, seconds=2.0)
 def decode(options: SimpleNamespace) -> None:
     """Measure images per second of decoding alone, from memory: our decoder, DALI's, Pillow, torchvision.
 
@@ -433,7 +434,7 @@ def decode(options: SimpleNamespace) -> None:
             race(result, chosen, case=case, **_turns(options, heard, seconds=options.seconds))
 
 
-@takes(*LOADING, "seconds", "width", "peers", "beside", seconds=6.0)
+@_takes(*LOADING, "seconds", "width", "peers", "beside", seconds=6.0)
 def train(options: SimpleNamespace) -> None:
     """Measure how much of a training step is waiting for its batch: with our loader, with torch's, and with none.
 
@@ -452,7 +453,7 @@ def train(options: SimpleNamespace) -> None:
         race(result, _quick(options, chosen), **_turns(options, heard, seconds=options.seconds))
 
 
-@takes(*LOADING, "peers")
+@_takes(*LOADING, "peers")
 def resume(options: SimpleNamespace) -> None:
     """Measure seconds to the first batch of a restored run, at the start, in the middle and near the end of an epoch.
 
@@ -469,7 +470,7 @@ def resume(options: SimpleNamespace) -> None:
         race(result, chosen, **_turns(options, heard))
 
 
-@takes("names", "batch", *MEASURED, "seconds", batch=256, seconds=0.01)
+@_takes("names", "batch", *MEASURED, "seconds", batch=256, seconds=0.01)
 def kernels(options: SimpleNamespace) -> None:
     """Measure GB/s of each kernel on the first GPU, beside a device copy of as many bytes.
 
@@ -493,7 +494,7 @@ def kernels(options: SimpleNamespace) -> None:
         raise typer.Exit(1)
 
 
-@takes("path", "size", "threads", "block", "direct", "seconds", *MEASURED, seconds=1.0, rounds=1)
+@_takes("path", "size", "threads", "block", "direct", "seconds", *MEASURED, seconds=1.0, rounds=1)
 def storage(options: SimpleNamespace) -> None:
     """Read a file in order and at random places, cold and from the page cache, and say which settings to use.
 

@@ -19,7 +19,7 @@ PROGRAMS = {  # program and arguments -> who must have a row
     "storage.py reads": {"plain", "ours"},
     "columns.py arrays features pairs": {"straight", "ours", "windows", "in order", "image alone", "image and mask"},
     "columns.py kafka": {"straight", "plain", "ours", "ours, no label"},
-    "kafka.py": {"plain", "order x1", "order x2", "random x1", "random x2"},
+    "topics.py": {"plain", "order x1", "order x2", "random x1", "random x2"},
     "stream.py": {"reader", "loader"},
     "options.py watched cached threads": {"nobody", "endpoint", "no cache", "pixels", "x1"},
     "options.py readers": {"1 readers", "2 readers", "auto readers"},

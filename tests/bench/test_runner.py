@@ -55,10 +55,10 @@ class Script:
         return Contestant(who, opens, tuple(sizes) or ("",))
 
 
-def raced(*contestants: Contestant, rounds: int = 2, **how: float) -> Race:
+def raced(*contestants: Contestant, rounds: int = 2, until: float = math.inf) -> Race:
     """Their turns, each so short that a batch or two is counted."""
     result = Race("some", "images")
-    race(result, contestants, rounds=rounds, seconds=1e-4, **how)
+    race(result, contestants, rounds=rounds, seconds=1e-4, until=until)
     return result
 
 

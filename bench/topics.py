@@ -1,6 +1,6 @@
 """Records of a topic read by us, beside librdkafka in C and confluent_kafka's own consumer.
 
-    python bench/kafka.py [--rounds 5]
+    python bench/topics.py [--rounds 5]
 
 By payload (4, 36, 100, 1024 KB; 400 MB a topic), whole passes:
 
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
 
 import numpy as np
@@ -57,7 +58,7 @@ def in_c(topic: Topic, runs: Sequence[Extents], readers: int) -> tuple[float, fl
 def by_us(source: KafkaTopic, runs: Sequence[Extents], readers: int) -> tuple[float, float, dict[str, float | str]]:
     """The same by our readers; read_c.c does not close its consumers either."""
     begun = time.perf_counter()
-    with Reading(source, runs, readers) as sizes:
+    with closing(Reading(source, runs, readers)) as sizes:
         size = sum(size for _, size in sizes)
         return size / 1e6, time.perf_counter() - begun, {}
 
@@ -91,4 +92,4 @@ def read(options: Options) -> Iterator[Heat]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, "kafka", {"read": read}, ["of plain", "server us"]))
+    sys.exit(main(__doc__, "topics", {"read": read}, ["of plain", "server us"]))
