@@ -104,10 +104,7 @@ def lines_of(process: subprocess.Popen[str], most: int | None) -> int:
     return seen
 
 
-Kill = Callable[[], None] | None
-
-
-def chain(scene: Scene, folder: Path, kills: int, rng: random.Random, kill: Kill = None) -> Outcome:
+def chain(scene: Scene, folder: Path, kills: int, rng: random.Random, kill: Any = None) -> Outcome:
     """Start, wait for lines or a while, kill, start again; the last one ends by itself.
 
     `kill` None: the process is killed. Else it is called under the one process, and kills what that depends on.
@@ -425,7 +422,7 @@ SCENES: dict[str, Callable[..., tuple[Scene, Any]]] = {
 
 def run(name: str, options: argparse.Namespace) -> Outcome:
     """Chains of a scene until there were kills enough; one that came to its end before has another behind it."""
-    total, rng, begun = Outcome(), random.Random(options.seed), time.monotonic()
+    total, rng = Outcome(), random.Random(options.seed)
     while total.faults < options.kills and not total.errors:
         with ExitStack() as stack:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -439,7 +436,6 @@ def run(name: str, options: argparse.Namespace) -> Outcome:
                 total.faults, total.chains = total.faults + outcome.faults, total.chains + 1
                 total.errors += outcome.errors
                 total.counts.update(outcome.counts)
-    total.counts["seconds"] = round(time.monotonic() - begun)
     return total
 
 

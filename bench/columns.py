@@ -170,8 +170,7 @@ def pairs(options: Options) -> Iterator[Heat]:
     yield Heat("pairs, tar", chosen, "images", options.seconds)
 
 
-CASES: dict[str, Callable[[Options], Iterator[Heat]]]
-CASES = {"arrays": partial(tars, name="arrays"), "features": partial(tars, name="features")}
+CASES: dict[str, Any] = {"arrays": partial(tars, name="arrays"), "features": partial(tars, name="features")}
 CASES |= {"kafka": kafka, "pairs": pairs}
 if __name__ == "__main__":
     sys.exit(main(__doc__, "columns", CASES, ["feed us"]))
