@@ -29,7 +29,7 @@ from PIL import Image as Picture
 
 from dali_feed import Shuffle
 from dali_feed.bench.data import SHARDS, Topic, cached, photos
-from dali_feed.bench.kafka import Reading, extents_of, plain
+from dali_feed.bench.kafka import TopicReading, extents_of, plain
 from dali_feed.bench.ours import loader, ours, transform
 from dali_feed.bench.runner import Called, Contestant, Opens, Steps
 from dali_feed.columns import Array, Boxes, Image, Kind, Mask, Number, Text
@@ -122,7 +122,7 @@ def kafka(options: Options) -> Iterator[Heat]:
         source = KafkaTopic(name, cluster.servers)
 
         def alone() -> int:
-            with closing(Reading(source, extents_of(source, shuffled=False), 2)) as sizes:
+            with closing(TopicReading(source, extents_of(source, shuffled=False), 2)) as sizes:
                 return sum(count for count, _ in sizes)
 
         def plainly() -> int:

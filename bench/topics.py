@@ -27,7 +27,7 @@ import numpy as np
 from _common import HERE, Heat, Options, broker, compiled, main, new_topic, once, timed
 
 from dali_feed.bench.data import Topic
-from dali_feed.bench.kafka import Reading, extents_of, plain
+from dali_feed.bench.kafka import TopicReading, extents_of, plain
 from dali_feed.bench.runner import Contestant
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.external_sources.kafka.options import _LAWS, _TUNING
@@ -58,7 +58,7 @@ def in_c(topic: Topic, runs: Sequence[Extents], readers: int) -> tuple[float, fl
 def by_us(source: KafkaTopic, runs: Sequence[Extents], readers: int) -> tuple[float, float, dict[str, float | str]]:
     """The same by our readers; read_c.c does not close its consumers either."""
     begun = time.perf_counter()
-    with closing(Reading(source, runs, readers)) as sizes:
+    with closing(TopicReading(source, runs, readers)) as sizes:
         size = sum(size for _, size in sizes)
         return size / 1e6, time.perf_counter() - begun, {}
 

@@ -29,7 +29,7 @@ from dali_feed.options import Tuning
 from dali_feed.plan.order import canonical
 from dali_feed.records.source import Extents, Source
 
-__all__ = ["SHOWN", "UNIT", "Reading", "contestants", "extents_of", "findings", "plain"]
+__all__ = ["SHOWN", "UNIT", "TopicReading", "contestants", "extents_of", "findings", "plain"]
 
 UNIT = "records"
 SHOWN = [
@@ -86,7 +86,7 @@ def extents_of(source: KafkaTopic, *, shuffled: bool) -> list[Extents]:
     return [snapshot.located(line[k : k + 1]) for k in order.tolist()]
 
 
-class Reading(Iterator[Size]):
+class TopicReading(Iterator[Size]):
     """Our readers in as many threads, sharing the extents as a loader's do, copied into slabs as blocks.
 
     Args:
@@ -198,7 +198,7 @@ def contestants(
         def opens(way: str) -> Iterator[Steps]:
             source = alone()
             extents = extents_of(source, shuffled=shuffled)
-            with closing(Reading(source, extents, int(way.removeprefix("x")), endless=True)) as sizes:
+            with closing(TopicReading(source, extents, int(way.removeprefix("x")), endless=True)) as sizes:
                 yield _Sized(sizes)
 
         return opens

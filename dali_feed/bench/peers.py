@@ -25,7 +25,7 @@ from dali_feed.bench.ours import BIAS, MEAN, SCALE, STD, FloatPool, cuda_index, 
 from dali_feed.bench.runner import Contestant, Steps, installed
 from dali_feed.errors import EngineError, SourceUnreachableError
 
-__all__ = ["Batches", "beside", "image_peers", "kafka_peer", "torch_loader", "torch_peer", "worker_loader"]
+__all__ = ["PeerBatches", "beside", "image_peers", "kafka_peer", "torch_loader", "torch_peer", "worker_loader"]
 
 EPOCH = 36_000  # images at least of torch's, so that the end of an epoch is not what is measured
 AHEAD = 4  # batches that each worker has made before they are asked for
@@ -41,7 +41,7 @@ CONSUMER = {
 }
 
 
-class Batches(Steps):
+class PeerBatches(Steps):
     """Steps that take batches from an iterable, which is begun again when it ends.
 
     Args:
@@ -66,7 +66,7 @@ class Batches(Steps):
 
 
 @contextmanager
-def worker_loader(dataset: Any, workers: int, images: Callable[[Any], Any], **options: Any) -> Iterator[Batches]:
+def worker_loader(dataset: Any, workers: int, images: Callable[[Any], Any], **options: Any) -> Iterator[PeerBatches]:
     """Steps over torch's DataLoader, whose workers end with the context; `options` are further arguments of it."""
     with one_torch_thread(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than CPUs: a try
@@ -75,7 +75,7 @@ def worker_loader(dataset: Any, workers: int, images: Callable[[Any], Any], **op
             options = {"prefetch_factor": AHEAD, "persistent_workers": True} | options
             options.setdefault("multiprocessing_context", "fork")
         loader: Any = torch.utils.data.DataLoader(dataset, num_workers=workers, **options)
-        steps = Batches(lambda: iter(loader), images)
+        steps = PeerBatches(lambda: iter(loader), images)
         try:
             yield steps
         finally:
@@ -141,7 +141,7 @@ def _decoded(path: str) -> torch.Tensor:
 
 
 @contextmanager
-def torch_loader(job: BenchJob, way: str) -> Iterator[Batches]:
+def torch_loader(job: BenchJob, way: str) -> Iterator[PeerBatches]:
     """Torch's DataLoader over an ImageFolder, in one of `torch_peer`'s ways."""
     kind, workers = _way(way)
     whole = transform(job.crop).transforms
@@ -183,7 +183,7 @@ def _webdataset(job: BenchJob) -> Contestant:
 
 
 def _endless(files: Sequence[str], seed: int, batch: int) -> Iterator[list[Any]]:
-    """Batches of files' bytes without end, each epoch in an order of its own."""
+    """PeerBatches of files' bytes without end, each epoch in an order of its own."""
     rng, line = np.random.default_rng(seed), list[int]()
     while True:
         while len(line) < batch:
@@ -239,7 +239,7 @@ def _dali(job: BenchJob) -> Contestant:
                 (batch,) = pipe.run(**stream)
                 yield torch.utils.dlpack.from_dlpack(batch.as_tensor())
 
-        steps = Batches(images_of, lambda batch: batch)
+        steps = PeerBatches(images_of, lambda batch: batch)
         try:
             yield steps
         finally:
@@ -340,7 +340,7 @@ def beside(function: Callable[[BenchJob], Iterable[Any]], job: BenchJob, name: s
     def opens(_: str) -> Iterator[Steps]:
         loader: Any = function(job)
         try:
-            yield Batches(lambda: iter(loader), images)
+            yield PeerBatches(lambda: iter(loader), images)
         finally:
             if hasattr(loader, "close"):
                 loader.close()
