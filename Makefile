@@ -2,13 +2,11 @@
 #
 #   CUDA=12|13      which DALI and CuPy to install; changing it builds .venv anew
 #   KILLS=20        of `make chaos`
-#   WRITE=1         of `make bench-check`: make the baseline, BASELINE=FILE, anew
 #   JOBS=3          test files at a time; default: the CPUs and two more, as a third of the time is waiting
 #   PYTHON=python3  what .venv is made from, 3.11 or newer
 
 CUDA ?= 12
 KILLS ?= 20
-BASELINE ?= bench/baseline.json
 JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 PYTHON ?= python3
 
@@ -45,7 +43,7 @@ install() {
 }
 endef
 
-.PHONY: help demo test test-long check bench bench-check chaos reference tables docs clean system
+.PHONY: help demo test test-long check bench chaos reference tables docs clean system
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -65,30 +63,15 @@ check: .venv/.stamp  ## lint, format, types, layers
 	$(BIN)/mypy dali_feed tests bench examples docs
 	$(BIN)/lint-imports --no-cache --no-logo
 
-bench: .venv/.native  ## samples per second beside the ceiling and the usual loaders
-	@$(SHELL_LIB)
-	# SPDL is a peer that is measured beside us, py-spy a profiler: where they can be had.
-	extra='import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"])'
-	$(PY) -Im pip install --quiet --disable-pip-version-check $$($(PY) -Ic "$$extra") ||
-	    echo "make: going on without SPDL or py-spy" >&2
-	loads='import spdl.io, spdl.pipeline; spdl.io.demux_config()'  # the call loads FFmpeg's libraries
-	$(PY) -Ic "$$loads" 2>/dev/null || install "no FFmpeg libraries for SPDL" ffmpeg ||
-	    echo "make: going on without SPDL" >&2
-	$(PY) bench/bench_loader.py  # without -P: it finds its helpers in bench/, and the root folder stays off the path
-	$(PY) bench/bench_memory.py
-	$(PY) bench/bench_kafka.py
-	$(PY) bench/bench_adapting.py
-	$(PY) bench/bench_produce.py
-	$(PY) bench/bench_stream.py
-	$(PY) bench/bench_lock.py
+bench: .venv/.native  ## our loader, a topic and storage beside what bounds them: rows into bench/results
+	@$(BIN)/dali-feed bench loader --batch 64 --rounds 5 --out bench/results/loader.jsonl
+	$(BIN)/dali-feed bench loader --batch 256 --rounds 5 --out bench/results/loader.jsonl
+	for program in topics stream columns storage options; do
+	    $(PY) bench/$$program.py  # without -P: it finds its helpers in bench/, and the root folder stays off the path
+	done
 
-bench-check: .venv/.native  ## fails where the loader became slower than bench/baseline.json; WRITE=1 writes that
-	@$(PY) bench/bench_check.py --baseline $(BASELINE) $(if $(WRITE),--write)
-
-chaos: .venv/.stamp system .venv/.native  ## kill training, producing and following processes (KILLS=20), a broker at random, and compare
+chaos: .venv/.stamp system .venv/.native  ## kill training, producing, packing and following processes (KILLS=20), and a broker
 	@$(PY) bench/chaos.py --kills $(KILLS)
-	$(PY) bench/chaos_produce.py --kills $(KILLS)
-	$(PY) bench/chaos_stream.py --kills $(KILLS)
 
 reference: .venv/.stamp  ## write docs/reference.md and docs/cli.md from signatures, docstrings and options
 	@$(PY) -P docs/_reference.py
@@ -135,8 +118,8 @@ clean:  ## remove .venv and everything else that is made here
 	fi
 	touch $@
 
-# The broker tests run Apache Kafka from Maven Central (Java 17 or newer; with a JDK its own client too), one bench is in
-# C++. Missing, they are skipped.
+# The broker tests run Apache Kafka from Maven Central (Java 17 or newer; with a JDK its own client too). Missing, they
+# are skipped.
 system:
 	@$(SHELL_LIB)
 	java=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || true)
@@ -145,4 +128,3 @@ system:
 	command -v kcat >/dev/null || install "no kcat" kcat || echo "make: going on without kcat as another client" >&2
 	command -v chromium >/dev/null || install "no Chromium" chromium ||
 	    echo "make: going on without the report's check in a browser" >&2
-	command -v g++ >/dev/null || install "no g++" g++ || echo "make: going on without the C++ comparison" >&2

@@ -137,12 +137,12 @@ def costs(results: Results) -> list[str]:
         "([kafka.csv](../bench/results/kafka.csv)).",
         f"A live record is a tensor {number(live, 'p50 ms')} ms after it was produced, 99 of 100 within "
         f"{number(live, 'p99 ms')} ms: 64 KB photographs, batch 1, the broker on the same cores "
-        "([stream.csv](../bench/results/stream.csv), `python bench/bench_stream.py`).",
+        "([stream.csv](../bench/results/stream.csv), `python bench/stream.py`).",
     )
 
 
 def survived(results: Results) -> list[str]:
-    """README: kills and damaged images. The newest run of `make chaos KILLS=200`."""
+    """README: kills and damaged images. The newest run with 200 kills."""
     process, broker = results.newest(
         "chaos", {"fault": "kill -9 of the process", "faults": 200}, {"fault": "kill -9 of the broker", "faults": 10}
     )

@@ -16,7 +16,7 @@ def lock(results: Results) -> list[str]:
     return bullets(
         "The `host` engine's threads share one Python interpreter: an image holds its lock for "
         f"{number(few, 'lock us')} microseconds with 2 threads and {number(many, 'lock us')} with 16 "
-        "(`python bench/bench_lock.py`, [rows](../bench/results/lock.csv)). So one process gives at most "
+        "(measured by a program of commit 4bf1ae6, [rows](../bench/results/lock.csv)). So one process gives at most "
         f"{number(many, 'bound img/s')} images per second, with however many threads.",
     )
 
@@ -28,7 +28,8 @@ def produced(results: Results) -> list[str]:
     )
     return bullets(
         f"Speed: at 100 KB {ours['of C']} of the MB/s of a C loop of librdkafka, with transactions "
-        f"{transactions['of C']} (`python bench/bench_produce.py`, [rows](../bench/results/produce.csv); the broker on "
+        f"{transactions['of C']} (measured by a program of commit 4bf1ae6, "
+        "[rows](../bench/results/produce.csv); the broker on "
         "the same cores).",
     )
 
@@ -75,7 +76,8 @@ def judged(results: Results) -> list[str]:
         f"Resizing to nearest pixels changes {nearest['others than tensors']}. Beside torch's loader on tensors its "
         f"largest difference of a logit is {number(ours, 'logit from tensors', 3)} with the `host` engine, "
         f"{number(pil, 'logit from tensors', 3)} where torch's Pillow resizes, and "
-        f"{number(dali, 'logit from tensors', 3)} with the `dali` engine on the CPU (`python bench/measure_top1.py`, "
+        f"{number(dali, 'logit from tensors', 3)} with the `dali` engine on the CPU (measured by a "
+        "program of commit 4bf1ae6, "
         "[rows](../bench/results/top1.csv)).",
     )
 
@@ -90,5 +92,5 @@ def folder(results: Results) -> list[str]:
     said = f"of {ours['image']} JPEGs gives {number(ours, 'img/s')} images per second where torch's loader at its best"
     return [
         f"On {ours['cpus']} CPU cores the same folder {said} gives {number(torch, 'img/s')}",
-        "(`python bench/bench_loader.py --sources folder`, batch 64, [rows](../bench/results/loader.csv)).",
+        "(`dali-feed bench loader`, batch 64, [rows](../bench/results/loader.csv)).",
     ]

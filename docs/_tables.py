@@ -23,6 +23,8 @@ import _figures_pages as others
 import _figures_prose as prose
 import _figures_scaling as scales
 
+from dali_feed.bench.runner import Race
+
 ROOT = Path(__file__).resolve().parents[1]
 REGION = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 OPENED = re.compile(r"<!-- (?:table: [^>]*|end) -->")
@@ -56,9 +58,17 @@ class Results:
         self._folder = folder
 
     def runs(self, name: str) -> list[list[Row]]:
-        """The runs of NAME.csv, the newest first; a run's rows have one date. Headings may change within the file."""
+        """The runs of NAME.csv and NAME.jsonl, the newest first; a run's rows have one date.
+
+        A CSV's headings may change within the file; a line of the other is what `dali-feed bench --out` kept.
+        """
         heading: list[str] = []
         runs: dict[str, list[Row]] = {}
+        path = self._folder / f"{name}.jsonl"
+        for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            rows = Race.from_json(text, str(path)).flat()
+            dates = runs.setdefault(str(rows[0]["date"]), []) if rows else []
+            dates += [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
         with (self._folder / f"{name}.csv").open(newline="", encoding="utf-8") as file:
             for line in csv.reader(file):
                 if line[:1] == ["date"]:

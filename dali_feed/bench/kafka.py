@@ -5,211 +5,238 @@ Contestants, in turns over the same topic:
     plain      one consumer of confluent_kafka with librdkafka's defaults, all partitions; values counted and dropped
     in order   our readers, extents in the order of shuffle=False, copied into blocks; ways: 1 or 2 readers
     at random  the same in a random order, as a shuffled epoch has them
-    tensors    our loader: read, screened, decoded, cropped, normalized
-    NAME       another loader that does the same, as far as it is installed
+    kafka      our loader: read, screened, decoded, cropped, normalized
+    NAME       another loader that does the same
 """
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
-import torch
+import numpy as np
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from dali_feed.bench.chance import CHANCE, overlap
-from dali_feed.bench.contract import Job, Outcome, Steps, Topic
-from dali_feed.bench.kafka_reads import Reading, extents_of, plain
-from dali_feed.bench.ours import KAFKA_SHUFFLE, ours
-from dali_feed.bench.peers.table import kafka_peers
-from dali_feed.bench.quick import FirstWay
-from dali_feed.bench.turns import Listener, Make, Measured, Turn, quantiles, ratios, spread, take_turns
+from dali_feed.bench.data import BenchJob, Topic
+from dali_feed.bench.loading import verdicts
+from dali_feed.bench.ours import KAFKA_SHUFFLE, loader, ours, transform
+from dali_feed.bench.runner import CHANCE, Contestant, Opens, Race, Steps, installed
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.options import Tuning
-from dali_feed.records.source import Source
+from dali_feed.plan.order import canonical
+from dali_feed.records.source import Extents, Source
 
-__all__ = ["SHOWN", "Reads", "contestants", "findings", "measure", "others"]
+__all__ = ["SHOWN", "UNIT", "TopicReading", "contestants", "extents_of", "findings", "plain"]
 
-SHOWN = (
-    *("who", "way", "records/s", "least", "most", "MB/s", "of plain", "of tensors"),
-    *("cpu us", "p50 ms", "p99 ms", "broker us"),
-)
-READERS = {"x2": 2, "x1": 1}  # the default first
-ALONE = ("plain", "in order", "at random")  # that read and make no tensors
+UNIT = "records"
+SHOWN = [
+    *("who", "way", "records/s", "least", "most", "MB/s", "of plain", "of kafka"),
+    *("cpu us", "p50 ms", "p99 ms", "peak MB", "server us", "busy"),
+]
+READERS = ("x2", "x1")  # the default first
 NEAR = 0.8  # of reading alone: reading limits
+AT_ONCE = 64  # records of a call
+SILENT_S = 60.0  # without a record: the broker is gone
+Size = tuple[int, int]  # records and their bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """What is read, and how.
+def plain(topic: Topic, config: Mapping[str, Any], *, count: int | None = None) -> Generator[Size, None, None]:
+    """One consumer of confluent_kafka, all partitions from their first record on, librdkafka's defaults.
 
-    topic    where
-    alone    makes a source without labels, for reading alone
-    whole    makes a source for the loader
-    config   options of librdkafka for the plain consumer, secrets revealed
-    batch, threads, device, engine  of the loader
+    Values are counted and dropped. After `count` records it ends; None: a partition begins anew at its end, so that
+    neither connections nor ends are what is measured. To this end a broker is asked to wait for 10 ms there, not 500,
+    which changes nothing where there are records. Raises KafkaException: what the broker or librdkafka says.
+    """
+    options: dict[str, Any] = {"group.id": "dali_feed.bench", **config, "bootstrap.servers": topic.servers}
+    options |= {"enable.auto.commit": False, "auto.offset.reset": "error"}
+    consumer = Consumer(options if count else options | {"enable.partition.eof": True, "fetch.wait.max.ms": 10})
+    try:
+        partitions = consumer.list_topics(topic.name, timeout=SILENT_S).topics[topic.name].partitions
+        consumer.assign([TopicPartition(topic.name, p, OFFSET_BEGINNING) for p in partitions])
+        seen = 0
+        while count is None or seen < count:
+            first = consumer.poll(SILENT_S)
+            if first is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{topic.name}: nothing for {SILENT_S:.0f} s"))
+            records = size = 0
+            # What is there; with a timeout it would wait at the topic's end for records that do not come.
+            for message in (first, *consumer.consume(AT_ONCE - 1, 0)):
+                error = message.error()
+                if error is None:
+                    records, size = records + 1, size + len(message.value() or b"")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    consumer.seek(TopicPartition(topic.name, message.partition() or 0, OFFSET_BEGINNING))
+                else:
+                    raise KafkaException(error)
+            if records:
+                seen += records
+                yield records, size
+    finally:
+        consumer.close()
+
+
+def extents_of(source: KafkaTopic, *, shuffled: bool) -> list[Extents]:
+    """The extents of a topic in the order of an epoch: the canonical one, or one at random."""
+    snapshot = source.snapshot()
+    line = canonical(snapshot, snapshot.extent)
+    order = np.random.default_rng(1).permutation(len(line)) if shuffled else np.arange(len(line))
+    return [snapshot.located(line[k : k + 1]) for k in order.tolist()]
+
+
+class TopicReading(Iterator[Size]):
+    """Our readers in as many threads, sharing the extents as a loader's do, copied into slabs as blocks.
+
+    Args:
+        source: whose readers they are.
+        extents: in the order they are read.
+        readers: threads, with a consumer each.
+        endless: whether it begins anew at the end; else the iteration ends there.
     """
 
-    topic: Topic
-    alone: Callable[[], KafkaTopic]
-    whole: Callable[[], Source]
-    config: Mapping[str, Any]
-    batch: int
-    threads: int
-    device: str
-    engine: str
+    def __init__(self, source: KafkaTopic, extents: Sequence[Extents], readers: int, *, endless: bool = False) -> None:
+        self._source, self._extents, self._endless = source, extents, endless
+        self._next, self._stop = 0, threading.Event()
+        self._lock = threading.Lock()  # guards _next
+        self._results: queue.SimpleQueue[Size | BaseException | None] = queue.SimpleQueue()
+        self._working = readers
+        self._threads = [threading.Thread(target=self._work, name=f"bench-read-{n}") for n in range(readers)]
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # Ctrl-C: they might go on for ever
+            self._stop.set()
+            raise
+
+    def _task(self) -> Extents | None:
+        with self._lock:
+            if self._stop.is_set() or (self._next >= len(self._extents) and not self._endless):
+                return None
+            self._next += 1
+            return self._extents[(self._next - 1) % len(self._extents)]
+
+    def _work(self) -> None:
+        try:
+            reader = self._source.reader(stop=self._stop)
+            try:
+                while (extents := self._task()) is not None:
+                    block = reader.read(extents)
+                    there = [payload for payload in block.payloads if payload is not None]
+                    self._results.put((len(there), sum(map(len, there))))
+                    del there
+                    block.lease.release()
+                self._results.put(None)  # before its connection is closed, which is no reading
+            finally:
+                reader.close()
+        except BaseException as error:  # noqa: BLE001  it is raised in the thread that waits
+            self._results.put(error)
+
+    def __next__(self) -> Size:
+        while self._working:
+            result = self._results.get()
+            if isinstance(result, BaseException):
+                self._working = 0
+                raise result
+            if result is not None:
+                return result
+            self._working -= 1
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the threads."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
 
 
 class _Sized(Steps):
-    """Steps over (records, bytes)."""
+    """Steps over (records, bytes), which know the size of a record."""
 
-    def __init__(self, sizes: Iterator[tuple[int, int]], beside: int | None) -> None:
-        self.beside, self._sizes, self._records, self._bytes = beside, sizes, 0, 0
+    def __init__(self, sizes: Iterator[Size]) -> None:
+        self._sizes, self._records, self._bytes = sizes, 0, 0
 
     def __next__(self) -> int:
         records, size = next(self._sizes)
         self._records, self._bytes = self._records + records, self._bytes + size
-        self.notes = {"bytes": self._bytes / self._records}
         return records
 
+    def extras(self) -> dict[str, float | str]:
+        return {"bytes": self._bytes / self._records}
 
-def contestants(reads: Reads) -> dict[str, dict[str, Make]]:
-    """By name, and their ways."""
+
+def contestants(
+    job: BenchJob,
+    alone: Callable[[], KafkaTopic],
+    whole: Callable[[], Source],
+    config: Mapping[str, Any],
+    *,
+    peers: bool = True,
+) -> list[Contestant]:
+    """In the order of their turns.
+
+    Args:
+        job: whose data has the topic.
+        alone: makes a source without labels, for reading alone.
+        whole: makes a source for the loader.
+        config: options of librdkafka that the broker asks for, secrets revealed.
+        peers: whether other loaders take part.
+    """
+    topic, version = job.data.topic or Topic("", ""), installed("dali-feed")
 
     @contextmanager
-    def plainly() -> Iterator[Steps]:
-        sizes = plain(reads.topic, reads.config)
+    def plainly(_: str) -> Iterator[Steps]:
+        sizes = plain(topic, config)
         try:
-            yield _Sized(sizes, reads.topic.pid)
+            yield _Sized(sizes)
         finally:
             sizes.close()  # and with it the consumer
 
-    def reading(readers: int, *, shuffled: bool) -> Make:
+    def reading(*, shuffled: bool) -> Opens:
         @contextmanager
-        def make() -> Iterator[Steps]:
-            source = reads.alone()
-            with Reading(source, extents_of(source, shuffled=shuffled), readers, endless=True) as sizes:
-                yield _Sized(sizes, reads.topic.pid)
+        def opens(way: str) -> Iterator[Steps]:
+            source = alone()
+            extents = extents_of(source, shuffled=shuffled)
+            with closing(TopicReading(source, extents, int(way.removeprefix("x")), endless=True)) as sizes:
+                yield _Sized(sizes)
 
-        return make
+        return opens
 
-    tensors = ours(
-        reads.whole,
-        reads.batch,
-        Tuning(threads=reads.threads),
-        torch.device(reads.device),
-        reads.engine,
-        shuffle=KAFKA_SHUFFLE,
-        beside=reads.topic.pid,
-    )
-    return {
-        "plain": {"": plainly},
-        "in order": {way: reading(count, shuffled=False) for way, count in READERS.items()},
-        "at random": {way: reading(count, shuffled=True) for way, count in READERS.items()},
-        "tensors": {"": tensors},
-    }
-
-
-def others(
-    job: Job, config: Mapping[str, Any], *, mock: bool, quick: bool
-) -> tuple[dict[str, dict[str, Make]], dict[str, str]]:
-    """Other loaders over the job's topic: their ways by name, and who cannot take part, and why.
-
-    config  options of librdkafka that the broker asks for; others are not given any
-    mock    the broker is librdkafka's, in this process
-    quick   the first way of each alone
-    """
-    makers: dict[str, dict[str, Make]] = {}
-    missing: dict[str, str] = {}
-    for each in [FirstWay(peer) if quick else peer for peer in kafka_peers()]:
-        reason = each.missing(job)
-        if config:
-            reason = "it does not take --config; measure on a listener that needs no such options"
-        elif mock and each.name == "kafka-python":
-            reason = "it cannot talk to the embedded broker; give a real one, kafka://host:port"
-        if reason is not None:
-            missing[each.name] = reason
-            continue
-        makers[each.name] = {way: functools.partial(each.turn, job, way) for way in each.ways(job)}
-    return makers, missing
-
-
-def measure(
-    makers: Mapping[str, Mapping[str, Make]],
-    outcome: Outcome,
-    *,
-    repeats: int,
-    seconds: float,
-    listener: Listener | None = None,
-    until: float = math.inf,
-) -> None:
-    """Let them take turns; `outcome` holds what was found, also where it is interrupted."""
-    found = Measured()
-    try:
-        take_turns(makers, found, repeats=repeats, seconds=seconds, listener=listener, until=until)
-    finally:
-        outcome.missing |= found.missing
-        sizes = [turn.notes["bytes"] for turns in found.turns.values() for turn in turns if "bytes" in turn.notes]
-        for who, turns in found.turns.items():
-            outcome.rows.append(_row(who, found.ways[who], turns, found.turns, spread(sizes)[0] if sizes else None))
-            outcome.waits[who] = turns[-1].waits
-            if turns[-1].told:
-                outcome.told[who] = turns[-1].told
-        outcome.findings += findings(outcome.rows)
-
-
-def _row(
-    who: str, way: str, turns: Sequence[Turn], everybody: Mapping[str, Sequence[Turn]], size: float | None
-) -> dict[str, Any]:
-    rate, least, most = spread(turn.rate for turn in turns)
-    beside = ratios(turns, everybody["plain"]) if "plain" in everybody else (None,) * 3
-    same_work = who not in ALONE and "tensors" in everybody
-    of_ours = ratios(turns, everybody["tensors"]) if same_work else (None,) * 3
-    broker = spread(turn.beside_cpu / turn.images for turn in turns)[0]
-    p50, p99 = quantiles(turns)
-    return {
-        "who": who,
-        "way": way,
-        "records/s": round(rate),
-        "least": round(least),
-        "most": round(most),
-        "MB/s": None if size is None else round(rate * size / 1e6, 1),
-        **{f"of plain{end}": r and round(r, 3) for end, r in zip(("", ", least", ", most"), beside, strict=True)},
-        **{f"of tensors{end}": r and round(r, 3) for end, r in zip(("", ", least", ", most"), of_ours, strict=True)},
-        "cpu us": round(spread(turn.cpu / turn.images for turn in turns)[0] * 1e6, 1),
-        "take us": round(spread(turn.consumer_cpu / turn.images for turn in turns)[0] * 1e6, 1),
-        "p50 ms": round(p50 * 1e3, 1),
-        "p99 ms": round(p99 * 1e3, 1),
-        "broker us": round(broker * 1e6) if broker else None,
-    }
-
-
-def findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sentences about what limits a loop that trains from the topic."""
-    rates = {row["who"]: row["records/s"] for row in rows}
-    found = []
-    if "tensors" in rates and "at random" in rates:
-        share = rates["tensors"] / rates["at random"]
-        start = f"A loop gets {rates['tensors']:,} images/s, {share:.2f} of what reading alone gives in random order: "
-        if share >= NEAR:
-            found.append(
-                start + "reading the topic is the limit; see Tuning(readers=...) and the broker's network and disks."
-            )
-        else:
-            found.append(
-                start + "decoding is the limit, and a faster broker would change little; see `dali-feed bench loader`."
-            )
-    if "plain" in rates and "at random" in rates:
-        ratio = rates["at random"] / rates["plain"]
-        found.append(f"Our readers in random order give {ratio:.2f} times what a plain consumer gives in order.")
-    peers = [row for row in rows if row["who"] not in {*ALONE, "tensors"} and row.get("of tensors")]
+    options: dict[str, Any] = {"device": job.device, "engine": job.engine, "transform": transform(job.crop)}
+    options |= {"shuffle": KAFKA_SHUFFLE, "tuning": Tuning(threads=job.threads)}
+    chosen = [
+        Contestant("plain", plainly, role="top", version=installed("confluent-kafka")),
+        Contestant("in order", reading(shuffled=False), READERS, role="ours", version=version),
+        Contestant("at random", reading(shuffled=True), READERS, role="ours", version=version),
+        Contestant("kafka", ours(lambda: loader(whole(), job.batch, **options)), role="ours", version=version),
+    ]
     if peers:
-        fastest = max(peers, key=lambda row: float(row["of tensors"]))
-        way = f" ({fastest['way']})" if fastest["way"] else ""
-        said = f"dali_feed gives {1 / fastest['of tensors']:.2f} times the tensors of the fastest other loader"
-        chance = any(overlap(row, fastest) for row in rows if row["who"] == "tensors")
-        found.append(f"{said}, {fastest['who']}{way}{f'; their turns overlap, so that {CHANCE}' if chance else ''}.")
-    return found
+        from dali_feed.bench.peers import kafka_peer  # which loads torchvision's datasets
+
+        why = "it does not take --config; measure on a listener that needs no such options" if config else None
+        chosen.append(kafka_peer(job, why))
+    return chosen
+
+
+def findings(race: Race) -> list[str]:
+    """What limits a loop that trains from the topic, and who is faster."""
+    sentences = []
+    tensors, random = race.row("kafka"), race.row("at random")
+    if tensors is not None and (share := race.ratio(tensors, "at random")) is not None:
+        rate = f"A loop gets {race.cell(tensors, race.figure):,.0f} images/s, {share.median:.2f} of what reading alone "
+        limit = "decoding is the limit, and a faster broker would change little; see `dali-feed bench loader`."
+        if share.median >= NEAR:
+            limit = "reading the topic is the limit; see Tuning(readers=...) and the broker's network and disks."
+        sentences.append(f"{rate}gives in random order: {limit}")
+    if random is not None and (ratio := race.ratio(random, "plain")) is not None:
+        times = f"{ratio.median:.2f} times what a plain consumer gives in order"
+        sentences.append(f"Our readers in random order give {times}.")
+    peers = [row.who for row in race.rows if row.role == "peer"] if tensors is not None else []
+    ratios = {who: ratio for who in peers if tensors is not None and (ratio := race.ratio(tensors, who))}
+    if ratios:
+        fastest = min(ratios, key=lambda who: ratios[who].median)
+        chance = f"; their turns overlap, so that {CHANCE}" if ratios[fastest].chance else ""
+        times = f"dali_feed gives {ratios[fastest].median:.2f} times the tensors of the fastest other loader"
+        sentences.append(f"{times}, {fastest}{chance}.")
+    return sentences + verdicts(race)

@@ -1,159 +1,446 @@
-"""Our loader as a contestant: over tar shards, over a folder of files, over a topic."""
+"""Our loader as a contestant, and who stands above it: its engine fed from memory, and a bare loop of its decoder.
+
+The law: everybody does the same work, from encoded bytes to a normalized float batch on the device. The ceiling reads
+nothing, screens nothing and draws nothing; the bare loop reads each image from the tar shards, in the same task: the
+work that a loader over them has too. What a loader loses beside them is the loader's.
+
+All that a bench needs of the loader's arguments and of the engines' insides stands in this file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from time import thread_time
-from typing import Any, Literal
+import functools
+import os
+import tarfile
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from nvidia import nvimgcodec
+from torch.nn.functional import interpolate
+from torchvision.transforms import v2
 
-from dali_feed.bench.contract import Data, Job, Steps
-from dali_feed.bench.one_way import OneWay
-from dali_feed.bench.since import since
-from dali_feed.bench.told import told_of
-from dali_feed.bench.turns import Make
-from dali_feed.bench.work import CROP, transform
+from dali_feed.bench.data import BenchJob, payloads_of
+from dali_feed.bench.runner import Contestant, Opens, Steps, installed
+from dali_feed.compiler.host import compile_host
+from dali_feed.engines.choose import choose_engine, make_engine
+from dali_feed.engines.compiling import compile_for
+from dali_feed.engines.engine import Engine, Result, Work
+from dali_feed.engines.gpu.handover import tensor_of
+from dali_feed.engines.host.decode import decoded, new_decoder
+from dali_feed.errors import DataLostError, EngineError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
+from dali_feed.feed.stages import StageStats
+from dali_feed.feed.stats import Stats
+from dali_feed.feed.verdict import verdict
 from dali_feed.loader import DataLoader
-from dali_feed.options import BadRecords, Decode, Tuning
+from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import Shuffle
 from dali_feed.records.source import Source
+from dali_feed.screen.screen import screen
+from dali_feed.transforms.keys import Key
+from dali_feed.transforms.lower import lower
 
-__all__ = ["Ours", "ours"]
+__all__ = [
+    "CROP",
+    "MEAN",
+    "STD",
+    "FloatPool",
+    "bare",
+    "ceiling",
+    "cuda_index",
+    "decoders",
+    "draw_windows",
+    "engine_of",
+    "loader",
+    "one_torch_thread",
+    "our_contestants",
+    "ours",
+    "pooled",
+    "to_float",
+    "transform",
+]
 
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+SCALE = 1 / (255 * torch.tensor(STD).view(3, 1, 1))
+BIAS = -torch.tensor(MEAN).view(3, 1, 1) / torch.tensor(STD).view(3, 1, 1)
+CROP = 224
 KAFKA_SHUFFLE = Shuffle(window=2)  # 64 MB read at a time: with the usual 256 a turn sees too few windows
+PREPARED = 64  # batches that the ceiling is fed with in turn
 
 
-class _Timed:
-    """DALI's pipeline object, with the CPU time that its own Run and Outputs take of the thread that calls them."""
+def transform(crop: int = CROP) -> v2.Compose:
+    """What everybody does to each image: a float32 (3, crop, crop) comes out."""
+    pixels = [v2.RandomResizedCrop(crop, antialias=True), v2.RandomHorizontalFlip()]
+    return v2.Compose([*pixels, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
 
-    def __init__(self, pipe: Any) -> None:
-        self._pipe, self.spent = pipe, 0.0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pipe, name)
+def cuda_index(device: str) -> int | None:
+    """The number that engines know a device by; None for the CPU."""
+    where = torch.device(device)
+    return None if where.type == "cpu" else where.index or 0
 
-    def _counted(self, call: Callable[..., Any], *args: object) -> Any:
-        begun = thread_time()
+
+def engine_of(name: str | None, device: str) -> str:
+    """The engine of that name, or the loader's own choice there. Raises ConfigError where there is no such one."""
+    return choose_engine(name, cuda_index(device), graph=False)
+
+
+def to_float(pixels: torch.Tensor, out: torch.Tensor) -> None:
+    """uint8 (3, height, width), normalized into `out`."""
+    out.copy_(pixels)  # first: one call that multiplies too takes twice as long, as dtypes and strides differ
+    out.mul_(SCALE).add_(BIAS)
+
+
+class _Watched(np.ndarray[Any, Any]):
+    """A view whose death can be watched."""
+
+
+class FloatPool:
+    """Batches of floats in memory that is used again once the last tensor over it has died.
+
+    Fresh memory of this size costs a page fault every 4 KB, more than all that is done to its pixels. Whoever would
+    pay that gets this one, so that the contestants differ in their own work.
+    """
+
+    def __init__(self, batch: int, crop: int = CROP) -> None:
+        self._shape = (batch, 3, crop, crop)
+        self._idle: deque[NDArray[np.float32]] = deque()
+
+    def take(self) -> torch.Tensor:
+        """A batch that is nobody else's; any thread may take one."""
         try:
-            return call(*args)
-        finally:
-            self.spent += thread_time() - begun
+            raw = self._idle.pop()
+        except IndexError:
+            raw = np.empty(self._shape, np.float32)
+        view = raw.view(_Watched)
+        weakref.finalize(view, self._idle.append, raw).atexit = False
+        return torch.from_numpy(view)
 
-    def Run(self) -> None:  # noqa: N802  DALI's name
-        """Start a batch."""
-        self._counted(self._pipe.Run)
 
-    def Outputs(self, stream: object) -> Any:  # noqa: N802  DALI's name
-        """Wait for a batch."""
-        return self._counted(self._pipe.Outputs, stream)
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Torch computes with one thread, in this thread and in those that start meanwhile.
+
+    With more, the threads of one operation wait for each other in busy loops, on the cores that others decode on.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def loader(source: Source, batch: int, *, device: str = "cpu", engine: str | None = None, **options: Any) -> DataLoader:
+    """Our loader as every bench makes it: whole batches, and no bad record. `options`: further arguments of it."""
+    every: dict[str, Any] = {"shuffle": True, "drop_last": True, "bad": BadRecords(limit=0)} | options
+    return DataLoader(source, batch, device=torch.device(device), engine=engine, **every)
 
 
 class _Ours(Steps):
-    def __init__(self, loader: DataLoader, beside: int | None) -> None:
-        self.beside, self._loader, self._before = beside, loader, loader.stats()
-        self._batches: Iterator[Any] = iter(loader)
-        feed: Any = loader._feed
-        main = getattr(feed._machine.engine, "_main", None)
-        self._timed = None if main is None else _Timed(main._pipe)
-        if main is not None:
-            main._pipe = self._timed
+    def __init__(self, feeding: DataLoader) -> None:
+        self._loader, self._batches = feeding, iter(feeding)
+        self._before = feeding.stats()
 
     def begins(self) -> None:
         self._before = self._loader.stats()
 
     def __next__(self) -> int:
         try:
-            images, _ = next(self._batches)
+            batch = next(self._batches)
         except StopIteration:
             self._batches = iter(self._loader)
-            images, _ = next(self._batches)
-        return self.kept(images)
+            batch = next(self._batches)
+        return self.step(next(iter(batch.values())) if isinstance(batch, dict) else batch[0])
 
-    def close(self) -> None:
-        self._loader.close()  # the feed thread's time is added when it ends
+    def extras(self) -> dict[str, float | str]:
+        """What it says of the steps that were counted; `feed us` of the whole turn, as it is added at its end."""
         stats = self._loader.stats()
-        per_sample = 1e6 / max(1, stats.samples)
-        notes = {"feed_us": stats.feed_cpu * per_sample, "slab_peak": stats.slab_peak}
-        notes["own_us"] = (stats.feed_cpu - (self._timed.spent if self._timed else 0)) * per_sample
-        notes |= {"read_wait": stats.read_wait, "engine_wait": stats.engine_wait, "trainer_wait": stats.trainer_wait}
-        self.notes, self.told = notes, told_of(since(self._before, stats))
+        said = verdict(_since(self._before, stats))
+        numbers: dict[str, float | str]
+        numbers = {"feed us": round(1e6 * stats.feed_cpu / max(1, stats.samples), 2), "slab MB": stats.slab_peak / 1e6}
+        return {**numbers, "verdict": said.sentence, "advice": "; ".join(said.advice)}
 
 
-def ours(
-    source: Callable[[], Source],
-    batch: int,
-    tuning: Tuning,
-    device: torch.device,
-    engine: str | None,
-    *,
-    shuffle: bool | Shuffle = True,
-    beside: int | None = None,
-    crop: int = CROP,
-) -> Make:
-    """Our loader; `beside` is the broker's process, where it is on this machine."""
+def ours(make: Callable[[], DataLoader]) -> Opens:
+    """`Contestant.opens` of our loader, made afresh for each turn and closed behind it."""
 
     @contextmanager
-    def make() -> Iterator[Steps]:
-        loader = DataLoader(
-            source(),
-            batch,
-            shuffle=shuffle,
-            drop_last=True,
-            transform=transform(crop),
-            device=device,
-            decode=Decode(engine=engine),
-            bad=BadRecords(limit=0),
-            tuning=tuning,
-        )
-        steps = _Ours(loader, beside)
-        try:
-            yield steps
-        finally:
-            steps.close()
+    def opens(_: str) -> Iterator[Steps]:
+        with make() as feeding:
+            yield _Ours(feeding)
 
-    return make
+    return opens
 
 
-@dataclass(frozen=True, slots=True)
-class Ours(OneWay):
-    """Our loader. `reads`: "tar", "folder" or "kafka"; it is the contestant's name too."""
+def _since(before: Stats, after: Stats) -> Stats:
+    """What a loader counted between two looks at it, as far as a verdict is made of it: a warm-up is not in it."""
+    earlier = {stage.name: stage for stage in before.stages}
+    causes = {each.cause: each.seconds for each in before.wait_causes}
+    left = [replace(each, seconds=each.seconds - causes.get(each.cause, 0.0)) for each in after.wait_causes]
+    cpu = after.cpu
+    if before.cpu is not None and cpu is not None and cpu.seconds > before.cpu.seconds:
+        seconds = cpu.seconds - before.cpu.seconds
+        busy = (cpu.busy * cpu.seconds - before.cpu.busy * before.cpu.seconds) / seconds
+        delayed = None if cpu.delayed is None else cpu.delayed - (before.cpu.delayed or 0.0)
+        cpu = replace(cpu, busy=busy, seconds=seconds, delayed=delayed)
+    return replace(
+        after,
+        samples=after.samples - before.samples,
+        batches=after.batches - before.batches,
+        stages=tuple(_stage_since(earlier.get(stage.name), stage) for stage in after.stages),
+        cpu=cpu,
+        step_wait=after.step_wait - before.step_wait,
+        wait_causes=tuple(sorted((each for each in left if each.seconds > 0), key=lambda each: -each.seconds)),
+    )
 
-    reads: Literal["tar", "folder", "kafka"]
-    engine: str | None = None
 
-    @property
-    def name(self) -> str:
-        """As a table says it."""
-        return self.reads
+def _stage_since(before: StageStats | None, after: StageStats) -> StageStats:
+    if before is None:
+        return after
+    samples = after.samples - before.samples
+    spent = (after.samples / after.rate if after.rate else 0.0) - (before.samples / before.rate if before.rate else 0.0)
+    waits = {name: max(0.0, getattr(after, name) - getattr(before, name)) for name in ("waited", "worked", "blocked")}
+    return replace(after, samples=samples, rate=samples / spent if samples > 0 and spent > 0 else None, **waits)
 
-    def missing(self, job: Job) -> str | None:
-        """Why the data is not there in this form."""
-        if self.reads == "kafka" and job.data.topic is None:
-            return "this data is not in a topic; `dali-feed bench kafka` measures one"
-        return None
 
-    def turn(self, job: Job, way: str) -> AbstractContextManager[Steps]:
-        """A new loader."""
-        topic, shuffle = job.data.topic, KAFKA_SHUFFLE if self.reads == "kafka" else True
-        make = ours(
-            lambda: self._source(job.data),
-            job.batch,
-            Tuning(threads=job.threads),
-            torch.device(job.device),
-            self.engine,
-            shuffle=shuffle,
-            beside=topic.pid if topic and self.reads == "kafka" else None,
-            crop=job.crop,
-        )
-        return make()
+def our_contestants(job: BenchJob, *reads: str) -> list[Contestant]:
+    """Our loader over the same images: as "tar" shards, as a "folder" of files, as a topic ("kafka")."""
+    data, version = job.data, installed("dali-feed")
+    shared: dict[str, Any] = {"device": job.device, "engine": job.engine, "transform": transform(job.crop)}
+    shared |= {"tuning": Tuning(threads=job.threads), "seed": job.seed}
 
-    def _source(self, data: Data) -> Source:
-        if self.reads == "kafka" and data.topic is not None:
+    def source(kind: str) -> Source:
+        if kind == "kafka" and data.topic is not None:
             return KafkaTopic(data.topic.name, data.topic.servers)
-        if self.reads == "folder":
+        if kind == "folder":
             return FileList.from_folder(data.files)
         return ShardSet([str(path) for path in data.linked or data.shards])
+
+    def contestant(kind: str) -> Contestant:
+        options = shared | ({"shuffle": KAFKA_SHUFFLE} if kind == "kafka" else {})
+        unable = None
+        if kind == "kafka" and data.topic is None:
+            unable = "this data is not in a topic; `dali-feed bench kafka` measures one"
+        opens = ours(lambda: loader(source(kind), job.batch, **options))
+        return Contestant(kind, opens, role="ours", unable=unable, version=version)
+
+    return [contestant(kind) for kind in reads]
+
+
+class _Ceiling(Steps):
+    def __init__(self, works: list[Work], engine: Engine, device: torch.device) -> None:
+        self._engine, self._device = engine, device
+        self._works = [Work(engine.prepare(work.payloads), work.arrays) for work in works]
+        self._at = 0
+        for _ in range(engine.depth):
+            self._submit()
+
+    def _submit(self) -> None:
+        self._engine.submit(self._works[self._at % len(self._works)])
+        self._at += 1
+
+    def __next__(self) -> int:
+        result = self._engine.take()
+        if result.bad:
+            msg = f"ceiling: every image must be decodable; one is not: {next(iter(result.bad.values()))}; leave it out"
+            raise EngineError(msg)
+        images = _finished(result, self._device)
+        self._submit()
+        return self.step(images)
+
+    def close(self) -> None:
+        for _ in range(self._engine.depth):
+            self._engine.discard()
+        self._engine.close()
+
+
+def _finished(result: Result, device: torch.device) -> torch.Tensor:
+    """A batch as the loader gives it: as it is, or with the finish step on the device."""
+    if result.tail is None:
+        return tensor_of(result.images)
+    from dali_feed.engines.gpu.finish import finished  # CuPy, which only a GPU needs
+
+    return finished(result.images, result.tail, device)
+
+
+def ceiling(job: BenchJob) -> Contestant:
+    """The engine fed from memory, with prepared batches in turn."""
+
+    @contextmanager
+    def opens(_: str) -> Iterator[Steps]:
+        views = [memoryview(payload) for payload in payloads_of(job.data)]
+        name, index, tuning = engine_of(job.engine, job.device), cuda_index(job.device), Tuning(threads=job.threads)
+        program = compile_for(name, lower(transform(job.crop)), index, tuning)
+        rng = np.random.default_rng(0)
+        works: list[Work] = []
+        sizes = screen(views).sizes
+        while len(works) < PREPARED:
+            rows = rng.integers(0, len(views), job.batch)
+            works.append(Work([views[k] for k in rows], program.parameters(sizes[rows], rows, 0, 0).arrays))
+        engine = make_engine(name, program, batch_size=job.batch, device=index, tuning=tuning)
+        with closing(_Ceiling(works, engine, torch.device(job.device))) as steps:
+            yield steps
+
+    return Contestant("ceiling", opens, role="top", version=installed("dali-feed"))
+
+
+Task = Callable[[Any, NDArray[np.int64], int], Sized]
+
+
+class _Pooled(Steps):
+    """Batches of rows worked on by a pool of threads, a task each, in order; one more in flight than threads."""
+
+    def __init__(self, task: Task, begin: Callable[[], Any], count: int, batch: int, threads: int) -> None:
+        self._task, self._begin, self._count, self._batch = task, begin, count, batch
+        self._rng, self._number, self._local = np.random.default_rng(0), 0, threading.local()
+        self._pool = ThreadPoolExecutor(threads, "bench-pool", self._start)
+        self._flying: deque[Future[Any]] = deque()
+        for _ in range(threads + 1):
+            self._submit()
+
+    def _start(self) -> None:
+        self._local.own = self._begin()
+
+    def _submit(self) -> None:
+        rows = self._rng.integers(0, self._count, self._batch)
+        self._flying.append(self._pool.submit(self._run, rows, self._number))
+        self._number += 1
+
+    def _run(self, rows: NDArray[np.int64], number: int) -> Sized:
+        return self._task(self._local.own, rows, number)
+
+    def __next__(self) -> int:
+        done = self._flying.popleft().result()
+        self._submit()
+        return self.step(done)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def pooled(task: Task, begin: Callable[[], Any], count: int, batch: int, threads: int) -> Opens:
+    """`Contestant.opens` of so many threads.
+
+    `task` is called as task(own, rows, number) with `batch` of `count` rows, drawn at random, int64, and the number of
+    the batch; what it gives is as long as they are. `begin` makes what a thread owns.
+    """
+
+    @contextmanager
+    def opens(_: str) -> Iterator[Steps]:
+        with closing(_Pooled(task, begin, count, batch, threads)) as steps:
+            yield steps
+
+    return opens
+
+
+class _TarReads:
+    """Images as they lie in tar shards: each is one `preadv` of its own bytes, into memory that is used again.
+
+    For any thread. No index of ours, no header, no label: who reads a record at random can hardly do less.
+    """
+
+    def __init__(self, shards: Sequence[Path]) -> None:
+        self._shards, self._places = tuple(shards), _places(tuple(shards))
+        self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in shards]
+        self._own = threading.local()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __call__(self, rows: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """The bytes of those images, until the same thread's next call."""
+        places = self._places[rows]
+        ends = np.cumsum(places[:, 2])
+        memory: NDArray[np.uint8] | None = getattr(self._own, "memory", None)
+        if memory is None or len(memory) < ends[-1]:
+            memory = self._own.memory = np.empty(int(ends[-1]) * 5 // 4, np.uint8)
+        views = []
+        for (shard, at, size), end in zip(places.tolist(), ends.tolist(), strict=True):
+            view = memory[end - size : end]
+            if os.preadv(self._files[shard], (view.data,), at) != size:
+                path = self._shards[shard]
+                msg = f"{path}: must have {size} bytes at byte {at}, as before; it was cut; write it again"
+                raise DataLostError(msg)
+            views.append(view)
+        return views
+
+    def close(self) -> None:
+        files, self._files = self._files, []
+        for file in files:
+            os.close(file)
+
+
+@functools.lru_cache(maxsize=1)  # listed once, not in every turn
+def _places(shards: tuple[Path, ...]) -> NDArray[np.int64]:
+    """Shard, first byte and size of each image, int64 (n, 3): of each member that is no label."""
+    places = []
+    for number, path in enumerate(shards):
+        with tarfile.open(path) as tar:
+            places += [(number, each.offset_data, each.size) for each in tar if not each.name.endswith(".cls")]
+    return np.array(places, np.int64).reshape(-1, 3)
+
+
+def bare(job: BenchJob) -> Contestant:
+    """The host engine's decoder and resize in a bare loop of threads, which reads each image from the shards.
+
+    A task is a whole batch; batches come in their order. No screen, no bad image, no state.
+    """
+    program = compile_host(lower(transform(job.crop)))
+
+    @contextmanager
+    def opens(_: str) -> Iterator[Steps]:
+        pool = FloatPool(job.batch, job.crop)
+        with closing(_TarReads(job.data.shards)) as reads:
+
+            def task(decoder: Any, rows: NDArray[np.int64], number: int) -> torch.Tensor:
+                streams = [nvimgcodec.CodeStream(encoded) for encoded in reads(rows)]
+                sizes = np.array([(stream.height, stream.width) for stream in streams], np.int32)
+                drawn = program.parameters(sizes, rows, 0, number).arrays
+                views = [nvimgcodec.Region(y, x, y + h, x + w) for y, x, h, w in drawn[Key("window")].tolist()]
+                regions = [
+                    stream.get_sub_code_stream(nvimgcodec.CodeStreamView(region=view))
+                    for stream, view in zip(streams, views, strict=True)
+                ]
+                images, out = decoder.decode(regions), pool.take()
+                for image, mirrored, to in zip(images, drawn[Key("flip1")].tolist(), out, strict=True):
+                    pixels = torch.from_numpy(np.asarray(image))[None].permute(0, 3, 1, 2)
+                    scaled = interpolate(pixels, size=(job.crop, job.crop), mode="bilinear", antialias=True)[0]
+                    to_float(scaled.flip(-1) if mirrored else scaled, to)
+                return out
+
+            with one_torch_thread(), pooled(task, new_decoder, len(reads), job.batch, job.threads)("") as steps:
+                yield steps
+
+    unable = None if job.device == "cpu" else "decodes on the CPU; measured with --device cpu"
+    version = installed("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13")
+    return Contestant("bare", opens, role="top", unable=unable, version=version)
+
+
+def draw_windows(payloads: Sequence[bytes], crop: int) -> NDArray[np.int32]:
+    """A window of each image, int32 (n, 4): y, x, height, width; as RandomResizedCrop draws them."""
+    sizes = screen([memoryview(payload) for payload in payloads]).sizes
+    drawn = compile_host(lower(transform(crop))).parameters(sizes, np.arange(len(payloads)), 0, 0).arrays
+    return np.ascontiguousarray(drawn[Key("window")], np.int32)
+
+
+def decoders(payloads: Sequence[bytes], windows: Sequence[Sequence[int]] | None) -> tuple[Task, Callable[[], Any]]:
+    """The host engine's decoding alone, of whole images or of windows: a task for `pooled`, and what a thread owns."""
+    views = [memoryview(payload) for payload in payloads]
+
+    def task(decoder: Any, rows: NDArray[np.int64], _: int) -> Sized:
+        for row in rows.tolist():
+            decoded(decoder, views[row], None if windows is None else windows[row])
+        return rows
+
+    return task, new_decoder

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dali_feed.cli.bench.app import bench_app
+from dali_feed.cli.bench import bench_app
 from dali_feed.cli.kafka import lag, topic_app
 from dali_feed.cli.options import Config, Device, Json, Sources, Storage, Timeout
+from dali_feed.cli.tune import tune
 from dali_feed.cli.write import index, merge, pack, produce
 
 __all__ = ["Commands", "app", "dead_letters", "demo", "inspect", "main", "show", "verify", "watch"]
@@ -230,7 +231,7 @@ def watch(
     raise typer.Exit(1 if watch_endpoints(url, every, once=once, as_json=as_json) else 0)
 
 
-for command in (pack, merge, index, produce, lag):
+for command in (pack, merge, index, produce, lag, tune):
     app.command()(command)
 app.add_typer(topic_app)
 app.add_typer(bench_app())

@@ -297,8 +297,8 @@ def _layout(out: str, parts: list[str], targets: str | None, count: int | None, 
     """The layout over folders. Without any, the layout is set for a folder on Lustre; its files stay whole."""
     from dali_feed.packing.place import folder_at, place
     from dali_feed.packing.work import Work
-    from dali_feed.storage.striping import STRIPE_BYTES, Layout
     from dali_feed.storage.lustre import LustreLayout, set_layout
+    from dali_feed.storage.striping import STRIPE_BYTES, Layout
 
     folder, name = (folder_at(out), "") if parts else place(out)
     if targets is not None:

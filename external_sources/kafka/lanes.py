@@ -43,6 +43,7 @@ from dali_feed.external_sources.kafka.produce import Item
 from dali_feed.external_sources.kafka.tally import Settled
 from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.records.tally import Tally
+
 __all__ = [
     "CODECS",
     "OURS",

@@ -30,12 +30,12 @@ from dali_feed.errors import (
     StateError,
 )
 from dali_feed.external_sources.kafka.claims import Claim
-from dali_feed.records.tally import Tally
 from dali_feed.external_sources.kafka.writes import TOMBSTONE, WHERE, Writes, Written
 from dali_feed.locks import locked
 from dali_feed.quarantine.reasons import place_of
 from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.source import Block, Reader, Snapshot, Source, unpack_id
+from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder, write_whole
 
 __all__ = ["Item", "Journal", "Maker", "Numbered", "ReadAhead", "journal_lock", "load", "save"]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_feed.bench.held import payloads_of
-from dali_feed.bench.own import own
+from dali_feed.bench.data import cached, payloads_of
+from dali_feed.bench.data import own_images as own
 from dali_feed.errors import SourceEmptyError
 from dali_feed.external_sources import FileList, ShardSet
 
@@ -79,3 +79,20 @@ def test_held_images_are_spread_over_the_classes(tmp_path: Path) -> None:
     held = payloads_of(data, 4 * data.mean_bytes)
     assert len(held) == 4
     assert {label for payload, label in records(9) if bytes(payload) in held} == {0, 1, 2}
+
+
+def test_of_two_first_runs_at_once_the_second_takes_what_the_first_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own is dropped; once there, nothing is made again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    home = tmp_path / "dali_feed" / "bench"
+
+    def make(folder: Path) -> None:
+        (folder / "a").write_text("second")
+        (home / "some").mkdir()
+        (home / "some" / "a").write_text("first")
+
+    assert (cached("some", make) / "a").read_text() == "first"
+    assert cached("some", make) == home / "some"
+    assert list(home.iterdir()) == [home / "some"]

@@ -56,6 +56,7 @@ def test_as_people_read_it(cli: Cli, embedded: Kafka, monkeypatch: pytest.Monkey
     assert "read/s written/s" in words
     assert f"warning {embedded.topic}[0]: offsets 6..9 are gone" in words
 
+
 @pytest.mark.parametrize("servers", ["h:abc", "h:70000", "h:1,", "h:1, :2"])
 def test_addresses_that_cannot_be(cli: Cli, servers: str) -> None:
     """One line at once, where librdkafka would ask another port until the timeout; a last comma says nothing."""

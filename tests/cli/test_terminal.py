@@ -7,14 +7,11 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from dali_feed.bench.turns import Turn
 from dali_feed.cli import view
-from dali_feed.cli.app import app
+from dali_feed.cli.bench import listening
 from dali_feed.cli.bench.progress import listening
 from dali_feed.cli.view import Report, live, plain, progress, show, table
 from dali_feed.records.tally import Tally
@@ -45,11 +42,6 @@ def on_screen() -> Iterator[Screen]:
         patch.setattr(sys, "stderr", made)
         patch.setattr(sys, "stdout", made)
         yield made
-
-
-def a_turn(images: int, seconds: float) -> Turn:
-    """One that took so long."""
-    return Turn(images, seconds, 0.0, 0.0, 0.0, [], 0)
 
 
 def test_a_run_is_a_bar_on_a_terminal() -> None:
@@ -117,7 +109,7 @@ def test_a_bench_is_a_bar_on_a_terminal() -> None:
     """Each turn leaves a line; whoever fails leaves the reason."""
     with on_screen() as screen, listening() as listener:
         listener.begins("tar", "host", 0, 2)
-        listener.took("tar", "host", a_turn(500, 2.0))
+        listener.took("tar", "host", 250.0)
         listener.begins("torch", "", 1, 2)
         listener.failed("torch", "", "no [files]")
     assert "tar (host): 250/s" in screen.seen
@@ -139,26 +131,3 @@ def test_what_is_watched_stays_in_its_place_on_a_terminal() -> None:
         show(Report("second look"))
     assert "first look" in screen.seen
     assert "\x1b[2K" in screen.getvalue()  # the line is emptied first
-
-
-
-
-def test_resuming_is_measured_at_each_place(tmp_path: Path) -> None:
-    """`bench resume` has a row for each contestant and place, and keeps what it says as CSV and as a page."""
-    from PIL import Image
-
-    for k in range(8):
-        path = tmp_path / "mine" / f"class {k % 2}" / f"{k}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (48, 40), (k * 9, 90, 40)).save(path)
-    kept, page = tmp_path / "kept.csv", tmp_path / "kept.html"
-    command = ["bench", "resume", str(tmp_path / "mine"), "--batch", "2", "--threads", "1", "--device", "cpu"]
-    command += ["--repeats", "1", "--no-peers", "--data", str(tmp_path / "made"), "--csv", str(kept)]
-    done = CliRunner().invoke(app, [*command, "--report", str(page)])
-    assert done.exit_code == 0, done.output
-    lines = [line.split() for line in done.stdout.splitlines() if line.lstrip().startswith(("tar", "folder"))]
-    assert {(line[0], line[1]) for line in lines if len(line) > 3} >= {
-        (who, at) for who in ("tar", "folder") for at in ("start", "middle", "end")
-    }
-    assert page.read_text().count("<html") == 1
-    assert len(kept.read_text().splitlines()) == 7

@@ -1,6 +1,6 @@
 """pixels: what the DALI engine gives on the CPU beside torchvision, on photographs; the random transforms replayed.
 
-Every bound is about 1.3 times what was measured, which stands beside it; bench/measure_pixels.py measures more.
+Every bound is about 1.3 times what was measured, which stands beside it.
 Decoding is exact here (DALI 2.4 and torchvision 0.29 both build on libjpeg-turbo and libpng), so what is left is
 resampling: torchvision rounds to whole levels after each of its two passes, DALI once at the end.
 """

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import kinds
 import numpy as np
 import pytest
 import torch

@@ -1,0 +1,238 @@
+"""Turns of contestants that follow a script: who goes when, whose rounds are kept, and what a failure costs."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from dali_feed.bench.runner import Called, Contestant, Listener, Race, Steps, Timed, Turnout, opened, race
+from dali_feed.errors import ConfigError
+
+
+class Counted(Steps):
+    """Gives `size` each step, and raises after `most` steps."""
+
+    def __init__(self, size: int, most: float, error: type[BaseException]) -> None:
+        self.size, self.most, self.error, self.taken = size, most, error, 0
+
+    def __next__(self) -> int:
+        self.taken += 1
+        if self.taken > self.most:
+            msg = "as the script says"
+            raise self.error(msg)
+        return self.size
+
+
+@dataclass
+class Script:
+    """Contestants whose turns are written down; `fails` names the turns of "who/way" that fail, by number."""
+
+    fails: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    error: type[BaseException] = ValueError
+    order: list[str] = field(default_factory=list)
+    steps: list[Counted] = field(default_factory=list)
+
+    def contestant(self, who: str, **sizes: int) -> Contestant:
+        """One whose batches are of that size, by way: twice as large is about twice as fast."""
+
+        @contextmanager
+        def opens(way: str) -> Iterator[Steps]:
+            name = f"{who}/{way}"
+            number = self.order.count(name)
+            self.order.append(name)
+            most = 2 if number in self.fails.get(name, ()) else math.inf
+            self.steps.append(Counted(sizes.get(way, 1), most, self.error))
+            yield self.steps[-1]
+
+        return Contestant(who, opens, tuple(sizes) or ("",))
+
+
+def raced(*contestants: Contestant, rounds: int = 2, until: float = math.inf) -> Race:
+    """Their turns, each so short that a batch or two is counted."""
+    result = Race("some", "images")
+    race(result, contestants, rounds=rounds, seconds=1e-4, until=until)
+    return result
+
+
+def test_contestants_take_turns_and_each_turn_is_made_afresh() -> None:
+    """a, b, c, a, b, c; what one turn made is not used by the next; every round is kept."""
+    script = Script()
+    result = raced(*(script.contestant(who) for who in "abc"))
+    assert script.order == ["a/", "b/", "c/"] * 2
+    assert len({id(steps) for steps in script.steps}) == 6
+    assert [(row.who, len(row.rates), len(row.cpu_us), len(row.others)) for row in result.rows] == [
+        (who, 2, 2, 2) for who in "abc"
+    ]
+
+
+def test_the_first_steps_of_a_turn_are_not_counted() -> None:
+    """They were taken; without a duration a turn is one step, and no other was taken."""
+    script = Script()
+    raced(script.contestant("a"), rounds=1)
+    assert script.steps[0].taken > 6
+    result = Race("some", "images")
+    race(result, [script.contestant("b")], rounds=1)
+    assert script.steps[1].taken == 1
+
+
+def test_the_fastest_way_goes_on_and_its_trial_does_not_count() -> None:
+    """Each way is tried once; the round that won the choice would be the best of several noisy ones."""
+    script = Script()
+    result = raced(script.contestant("a", slow=1, fast=10_000), script.contestant("b"))
+    assert script.order == ["a/slow", "a/fast", "a/fast", "b/", "a/fast", "b/"]
+    assert [(row.who, row.way, len(row.rates)) for row in result.rows] == [("a", "fast", 2), ("b", "", 2)]
+
+
+def test_whoever_fails_is_out_and_the_others_go_on() -> None:
+    """With the reason; a way that fails costs that way alone; in a later round it costs the row."""
+    script = Script({"a/x": (0,), "b/": (1,), "c/x": (0,), "c/y": (0,)})
+    contestants = [script.contestant("a", x=5, y=1), script.contestant("b"), script.contestant("c", x=1, y=1)]
+    result = raced(*contestants, replace(script.contestant("d"), unable="no d; pip install d"), script.contestant("e"))
+    assert [(row.who, row.way) for row in result.rows] == [("a", "y"), ("e", "")]
+    reason = "failed: ValueError: as the script says"
+    assert result.missing == {"b": reason, "c": reason, "d": "no d; pip install d"}
+
+
+def test_an_interrupted_race_keeps_what_it_had() -> None:
+    """Ctrl-C is no failure of a contestant."""
+    script = Script({"b/": (1,)}, KeyboardInterrupt)
+    result = Race("some", "images")
+    with pytest.raises(KeyboardInterrupt):
+        race(result, [script.contestant("a"), script.contestant("b")], rounds=5, seconds=1e-4)
+    assert [(row.who, len(row.rates)) for row in result.rows] == [("a", 2), ("b", 1)]
+
+
+def test_when_the_time_is_up_who_had_no_turn_is_named() -> None:
+    """And no turn begins."""
+    script = Script()
+    result = raced(script.contestant("a"), until=time.perf_counter())
+    assert (script.order, result.rows) == ([], [])
+    assert "--quick" in result.missing["a"]
+
+
+def test_a_listener_hears_of_each_turn() -> None:
+    """What begins, of how many, and how it ended."""
+    heard: list[object] = []
+
+    class Ears(Listener):
+        def begins(self, who: str, way: str, done: int, total: int) -> None:
+            heard.append((who, way, done, total))
+
+        def failed(self, who: str, way: str, reason: str) -> None:
+            heard.append(reason)
+
+    script = Script({"b/": (0,)})
+    result = Race("some", "images")
+    race(result, [script.contestant("a"), script.contestant("b")], rounds=1, seconds=1e-4, heard=Ears())
+    assert heard == [("a", "", 0, 2), ("b", "", 1, 2), "ValueError: as the script says"]
+
+
+def _run() -> Race:
+    rows = [Turnout("", "a", "ours", rates=[10.0, 30.0, 20.0], beside="b"), Turnout("", "b", rates=[20.0, 20.0, 20.0])]
+    for row in rows:
+        row.cpu_us, row.server_us, row.others = [1.0] * 3, [0.0] * 3, [0.0] * 3
+    return Race("some", "images", ["who", "images/s", "of b"], {"machine": "m"}, rows)
+
+
+def test_ratios_are_of_the_same_rounds() -> None:
+    """The median of the rounds' ratios, not the ratio of medians; they overlap, so it may be chance."""
+    result = _run()
+    ratio = result.ratio(result.rows[0], "b")
+    assert ratio is not None
+    assert (ratio.median, ratio.least, ratio.most, ratio.chance) == (1.0, 0.5, 1.5, True)
+    assert [result.cell(result.rows[0], name) for name in ("images/s", "of it", "of c", "busy")] == [
+        20.0,
+        1.0,
+        None,
+        None,
+    ]
+    assert result.ratio(result.rows[0], "nobody") is None
+    result.rows[0].rates = [40.0, 50.0, 60.0]
+    assert not result.chance(result.rows[0], "of b")
+
+
+def test_of_times_less_is_better() -> None:
+    """The figure is the time of a step, and its ratio the other way round."""
+    result = _run()
+    result.unit = "ms"
+    assert result.cell(result.rows[0], "ms") == pytest.approx(50.0)
+    ratio = result.ratio(result.rows[0], "b")
+    assert ratio is not None
+    assert ratio.most == pytest.approx(2.0)
+
+
+def test_other_programs_make_a_row_busy() -> None:
+    """A row says so where they took more than a tenth of the cores."""
+    result = _run()
+    result.rows[0].others = [0.0, 0.3, 0.2]
+    assert result.cell(result.rows[0], "busy") == "busy"
+
+
+def test_a_race_is_a_line_and_back() -> None:
+    """With every round; what is no such line is named."""
+    result = _run()
+    line = result.to_json()
+    assert "\n" not in line
+    assert Race.from_json(line) == result
+    for text in ("", "[]", "{}", line.replace('"form": 1', '"form": 9'), '{"form": 1, "rows": [{"x": 1}]}'):
+        with pytest.raises(ConfigError, match=r"kept\.json: must be a line that"):
+            Race.from_json(text, "kept.json")
+
+
+BURN = "import time\nuntil = time.process_time() + 0.3\nwhile time.process_time() < until: pass"
+
+
+def _burn() -> None:
+    exec(BURN, {})  # noqa: S102  ours
+
+
+@pytest.mark.parametrize("kind", ["here", "multiprocessing", "subprocess", "grandchild"])
+def test_the_processor_time_of_all_descendants_is_counted(kind: str) -> None:
+    """Also of a child that subprocess started, and of its child: a peer may have another interpreter of its own."""
+
+    def work() -> int:
+        if kind == "here":
+            _burn()
+        elif kind == "multiprocessing":
+            process = multiprocessing.get_context("fork").Process(target=_burn)
+            process.start()
+            process.join()
+        else:
+            inner = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])"
+            subprocess.run([sys.executable, "-c", BURN if kind == "subprocess" else inner], check=True)
+        return 1
+
+    result = Race("some", "images")
+    race(result, [Contestant("a", opened(lambda: Called(work)))], rounds=1)
+    assert result.rows[0].cpu_us[0] >= 0.25e6
+
+
+def test_the_time_of_a_server_is_counted_apart() -> None:
+    """Though it is a child of this process, as a broker is."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as server:
+        try:
+            result = Race("some", "images")
+            sleeping = Contestant("a", opened(lambda: Called(lambda: len([time.sleep(0.5)]))))  # type: ignore[func-returns-value]
+            race(result, [sleeping], rounds=1, server=server.pid)
+        finally:
+            server.kill()
+    assert result.rows[0].server_us[0] > result.rows[0].cpu_us[0]
+
+
+def test_steps_may_have_a_clock_and_waits_of_their_own() -> None:
+    """Of a call that knows the seconds that count; and numbers of each round are kept."""
+    numbers = iter((1.0, 3.0))
+    result = Race("some", "images")
+    timed = Contestant("a", opened(lambda: Timed(lambda: (6, 2.0, {"size": next(numbers), "says": "so"}))))
+    race(result, [timed], rounds=2)
+    assert result.rows[0].rates == [3.0, 3.0]
+    assert result.rows[0].extra == {"size": [1.0, 3.0], "says": "so"}
+    assert result.cell(result.rows[0], "size") == 2.0

@@ -1,0 +1,131 @@
+"""Insides that contract/cli/test_bench_command.py needs not: they go with what they test."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from dali_feed.bench.report import read
+from dali_feed.bench.runner import Race, Turnout
+from dali_feed.bench.storage import findings
+from dali_feed.cli import bench
+from dali_feed.cli.app import app
+
+SMALL = ["--batch", "2", "--threads", "1", "--device", "cpu", "--rounds", "1"]
+SHORT = [*SMALL, "--seconds", "0.05"]
+PLACES = ("start", "middle", "end")
+BESIDE = """
+import torch
+def mine(job):
+    return [(torch.zeros(job.batch, 3, job.crop, job.crop), None)] * 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Six pictures of two classes; what the bench makes goes beside them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for k in range(6):
+        path = tmp_path / "mine" / f"class {k % 2}" / f"{k}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(k).integers(0, 256, (48, 64, 3), np.uint8)).save(path)
+    (tmp_path / "beside.py").write_text(BESIDE)
+    return tmp_path / "mine"
+
+
+def run(*arguments: object) -> Any:
+    """The command line's answer."""
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
+
+
+COMMANDS = {
+    "loader": (["--crop", "32", "--no-peers"], ["tar", "folder", "ceiling", "bare"]),
+    "decode": (["--images", "6"], ["host", "host windows", "dali", "dali windows", "pillow", "torchvision"]),
+    "train": (["--width", "8", "--no-peers"], ["tar", "replay"]),
+    "resume": (["--no-peers"], [f"{who}, {place}" for place in PLACES for who in ("tar", "folder")]),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_row_for_everybody(command: str, folder: Path, tmp_path: Path) -> None:
+    """Kept as a line, as rows and as a page; each says where it was made; copies of the images are gone."""
+    options, expected = COMMANDS[command]
+    outs = [tmp_path / f"kept.{kind}" for kind in ("json", "csv", "html")]
+    small = SMALL if command == "resume" else SHORT
+    done = run(command, folder, *small, *options, *(each for out in outs for each in ("--out", out)))
+    assert done.exit_code == 0, done.output
+    result = read(outs[0])
+    assert (result.kind, [row.who for row in result.rows], result.missing) == (command, expected, {})
+    assert all(rate > 0 for row in result.rows for rate in row.rates)
+    assert {str(result.about[name]) for name in ("images", "batch", "device")} == {"6", "2", "cpu"}
+    assert result.about["machine"]
+    assert str(folder) in result.about["data"]
+    with outs[1].open(newline="") as file:
+        assert [row["who"] for row in csv.DictReader(file)] == expected
+    assert outs[2].read_text().count("<html") == 1
+    assert list((tmp_path / "cache" / "dali_feed" / "bench").iterdir()) == []
+    ours = [row for row in result.rows if row.role == "ours"]
+    assert command not in {"loader", "train"} or all("verdict" in row.extra for row in ours)
+
+
+def test_a_loader_of_ones_own_is_a_contestant(folder: Path, tmp_path: Path) -> None:
+    """By a function that gets the job and gives batches."""
+    out = tmp_path / "kept.json"
+    beside = f"{tmp_path / 'beside.py'}:mine"
+    done = run("loader", folder, *SHORT, "--no-peers", "--crop", "16", "--beside", beside, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert [(row.who, row.role) for row in read(out).rows][-1] == ("mine", "peer")
+
+
+@pytest.mark.parametrize("command", ["loader", "train"])
+def test_a_quick_run_begins_no_turn_when_its_time_is_up(
+    command: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever had none is named with the reason, and the command ends well."""
+    monkeypatch.setattr(bench, "QUICK_LIMIT", 0.0)
+    out = tmp_path / "kept.json"
+    done = run(command, folder, "--batch", 2, "--device", "cpu", "--no-peers", "--quick", "--out", out)
+    assert done.exit_code == 0, done.output
+    result = read(out)
+    assert result.rows == []
+    assert list(result.missing) == COMMANDS[command][1]
+    assert all("--quick" in reason for reason in result.missing.values())
+
+
+def test_a_topic_is_read_alone_and_as_tensors(tmp_path: Path) -> None:
+    """On the mock broker, of photographs that are made."""
+    pytest.importorskip("skimage")
+    out = tmp_path / "kept.json"
+    done = run("kafka", "--images", 16, *SHORT, "--no-peers", "--out", out)
+    assert done.exit_code == 0, done.output
+    result = read(out)
+    assert [row.who for row in result.rows] == ["plain", "in order", "at random", "kafka"]
+    assert all(row.extra["bytes"] for row in result.rows[:3])
+
+
+def test_storage_is_a_row_for_each_measurement(tmp_path: Path) -> None:
+    """No place is read twice, no more than was asked for; and a sentence that advises."""
+    (tmp_path / "file").write_bytes(bytes(1 << 20))
+    out = tmp_path / "kept.json"
+    asked = ["--quick", "--block", "64KiB", "--size", "512KiB", "--threads", 2, "--out", out]
+    done = run("storage", tmp_path / "file", *asked)
+    assert done.exit_code == 0, done.output
+    result = read(out)
+    names = [f"{mode}, {pattern}, 65,536 B x2" for mode in ("cold", "warm") for pattern in ("random", "sequential")]
+    assert [row.who for row in result.rows] == names
+    assert all(row.extra["reads"] == [8.0] for row in result.rows)
+    assert "Tuning(readers=2)" in done.stdout
+
+
+def test_the_fewest_readers_that_are_near_the_best_are_advised() -> None:
+    """Sixteen threads that win by a twentieth are not worth it; what the page cache gave does not count."""
+    rates = {"cold, random, 1 B x1": 100, "cold, random, 1 B x4": 190, "cold, random, 1 B x16": 200}
+    rates["warm, random, 1 B x1"] = 9000
+    rows = [Turnout("", who, rates=[float(rate)]) for who, rate in rates.items()]
+    assert findings(Race("storage", "MB", rows=rows))[0].startswith("Tuning(readers=4)")
