@@ -35,7 +35,7 @@ def part(engine: str, first: int, count: int) -> None:
     mutated = support("mutations").mutated
     source = ScriptedSource([mutated(number) for number in range(first, first + count)], extent=BATCH)
     transform = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip()])
-    decode = Decode(engine=engine, max_pixels=MAX_PIXELS, max_work=MAX_WORK)
+    decode = Decode(engine=engine, **BOUNDS)
     options: dict[str, Any] = {"decode": decode, "transform": transform, "bad": BadRecords(limit=None)}
     options |= {"shuffle": Shuffle(extent=BATCH, window=8), "tuning": Tuning(threads=2)}
     own: set[int] = set()

@@ -30,7 +30,7 @@ from dali_feed.bench.data import Topic
 from dali_feed.bench.kafka import TopicReading, extents_of, plain
 from dali_feed.bench.runner import Contestant
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka.options import _LAWS, _TUNING
+from dali_feed.external_sources.kafka.client import _LAWS, _TUNING
 from dali_feed.records.source import Extents
 from dali_feed.testing import publish
 

@@ -26,7 +26,7 @@ from dali_feed.errors import MissingPackageError, SourceEmptyError
 from dali_feed.external_sources import Topics
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
-from dali_feed.storage.user_cache import user_cache
+from dali_feed.storage.durable import user_cache
 from dali_feed.testing import broker, publish
 from dali_feed.testing.shards import write_shard
 

@@ -43,7 +43,7 @@ from dali_feed.feed.stages import StageStats
 from dali_feed.feed.stats import Stats
 from dali_feed.feed.verdict import verdict
 from dali_feed.loader import DataLoader
-from dali_feed.options import BadRecords, Tuning
+from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.plan import Shuffle
 from dali_feed.records.source import Source
 from dali_feed.screen.screen import screen
@@ -144,7 +144,8 @@ def one_torch_thread() -> Iterator[None]:
 def loader(source: Source, batch: int, *, device: str = "cpu", engine: str | None = None, **options: Any) -> DataLoader:
     """Our loader as every bench makes it: whole batches, and no bad record. `options`: further arguments of it."""
     every: dict[str, Any] = {"shuffle": True, "drop_last": True, "bad": BadRecords(limit=0)} | options
-    return DataLoader(source, batch, device=torch.device(device), engine=engine, **every)
+    every.setdefault("decode", Decode(engine=engine))
+    return DataLoader(source, batch, device=torch.device(device), **every)
 
 
 class _Ours(Steps):
@@ -192,8 +193,7 @@ def _since(before: Stats, after: Stats) -> Stats:
     if before.cpu is not None and cpu is not None and cpu.seconds > before.cpu.seconds:
         seconds = cpu.seconds - before.cpu.seconds
         busy = (cpu.busy * cpu.seconds - before.cpu.busy * before.cpu.seconds) / seconds
-        delayed = None if cpu.delayed is None else cpu.delayed - (before.cpu.delayed or 0.0)
-        cpu = replace(cpu, busy=busy, seconds=seconds, delayed=delayed)
+        cpu = replace(cpu, busy=busy, seconds=seconds)
     return replace(
         after,
         samples=after.samples - before.samples,
@@ -281,7 +281,7 @@ def ceiling(job: BenchJob) -> Contestant:
     def opens(_: str) -> Iterator[Steps]:
         views = [memoryview(payload) for payload in payloads_of(job.data)]
         name, index, tuning = engine_of(job.engine, job.device), cuda_index(job.device), Tuning(threads=job.threads)
-        program = compile_for(name, lower(transform(job.crop)), index, tuning)
+        program = compile_for(name, lower(transform(job.crop)), index)
         rng = np.random.default_rng(0)
         works: list[Work] = []
         sizes = screen(views).sizes

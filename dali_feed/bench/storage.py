@@ -19,7 +19,7 @@ import numpy as np
 
 from dali_feed.bench.runner import Contestant, Race, Timed, opened
 from dali_feed.errors import ConfigError, SourceError
-from dali_feed.storage.layout import BLOCK
+from dali_feed.storage.striping import BLOCK
 
 __all__ = ["BLOCKS", "MODES", "SHOWN", "THREADS", "UNIT", "contestants", "findings"]
 

@@ -20,11 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dali_feed.cli.arguments import Config, Names, Timeout
+from dali_feed.cli.options import Config, Names, Timeout
 
 if TYPE_CHECKING:
-    from contextlib import ContextDecorator
-
     from dali_feed.bench.data import BenchJob, Data, Topic
     from dali_feed.bench.runner import Contestant, Listener, Race
 
@@ -151,11 +149,11 @@ def _records(options: SimpleNamespace) -> tuple[Iterator[tuple[memoryview, int]]
     """(payload, label) of records of the user's source, spread evenly, and its name."""
     import numpy as np
 
-    from dali_feed.cli.findings import blocks, spread
-    from dali_feed.cli.targets import one_source
+    from dali_feed.cli.inspect import blocks, spread
+    from dali_feed.cli.targets import Access, source_of
     from dali_feed.records.source import LABEL
 
-    source = one_source(options.source, config=options.config or (), timeout=options.timeout)
+    source = source_of(options.source, Access.of(options.config, options.timeout))
     snapshot = source.snapshot()
 
     def records() -> Iterator[tuple[memoryview, int]]:
@@ -195,9 +193,9 @@ def _beside(options: SimpleNamespace, job: BenchJob) -> list[Contestant]:
     if not options.beside:
         return []
     from dali_feed.bench.peers import beside
-    from dali_feed.cli.user_file import object_of
+    from dali_feed.cli.options import load_object
 
-    return [beside(object_of("--beside", text), job, text.rpartition(":")[2]) for text in options.beside]
+    return [beside(load_object("--beside", text), job, text.rpartition(":")[2]) for text in options.beside]
 
 
 def _quick(options: SimpleNamespace, contestants: Sequence[Contestant]) -> list[Contestant]:
@@ -363,13 +361,14 @@ def kafka(options: SimpleNamespace) -> None:
     from dali_feed.bench.data import BenchJob
     from dali_feed.bench.ours import engine_of
     from dali_feed.bench.runner import race
-    from dali_feed.cli.targets import options_of, sources
+    from dali_feed.cli.targets import Access, sources
     from dali_feed.external_sources import KafkaTopic
     from dali_feed.loader.arguments import torch_device
     from dali_feed.options import Tuning
     from dali_feed.secrets import revealed
 
-    config, device = options_of(options.config or ()), str(torch_device(options.device))
+    access, device = Access.of(options.config, options.timeout), str(torch_device(options.device))
+    config = access.config
     engine, threads = engine_of(options.engine, device), Tuning(threads=options.threads).cpu_threads
     with _race("kafka", reads, options.out) as (result, heard), ExitStack() as stack:
         data, topic, own = _topic(options, stack)
@@ -378,7 +377,7 @@ def kafka(options: SimpleNamespace) -> None:
         def whole() -> Any:
             if own is None:
                 return KafkaTopic(topic.name, topic.servers)
-            return sources([own], config=config, timeout=options.timeout)[0]
+            return sources([own], access)[0]
 
         def alone() -> KafkaTopic:
             return KafkaTopic(topic.name, topic.servers, label=None, config=config, timeout=options.timeout)
@@ -393,16 +392,16 @@ def kafka(options: SimpleNamespace) -> None:
 def _topic(options: SimpleNamespace, stack: ExitStack) -> tuple[Data, Topic, str | None]:
     """The data with its topic, the topic, and the target that names it, where it is the user's."""
     from dali_feed.bench.data import Data, Topic, photos, topic_at, topic_here
-    from dali_feed.cli.targets import KAFKA, named
+    from dali_feed.cli.targets import KAFKA, topic_of
     from dali_feed.errors import ConfigError
 
     target: str | None = options.target
     if target is not None and "/" in target.removeprefix(KAFKA):
-        name, servers = named(target)
+        name, servers = topic_of(target)
         topic = Topic(name, servers)
         return Data(f"the topic {name}", Path(), (), 0, 0, topic=topic), topic, target
     if target is not None and (not target.startswith(KAFKA) or not target.removeprefix(KAFKA)):
-        named(target)  # which says how one is named
+        topic_of(target)  # which says how one is named
     if options.config:
         msg = f"--config: is only for a topic of your own, kafka://host:port/topic; found {target or 'no target'}"
         raise ConfigError(msg)
@@ -503,16 +502,16 @@ def storage(options: SimpleNamespace) -> None:
     """
     from dali_feed.bench import storage as reads
     from dali_feed.bench.runner import about_machine, race
-    from dali_feed.cli.amounts import bytes_of
+    from dali_feed.cli.options import size_of
 
-    blocks = reads.BLOCKS if options.block is None else (bytes_of("--block", options.block),)
+    blocks = reads.BLOCKS if options.block is None else (size_of(options.block),)
     modes = ("direct",) if options.direct else reads.MODES[:2] if options.quick else reads.MODES
     chosen = reads.contestants(
         str(options.path),
         blocks=blocks[1:3] if options.quick and options.block is None else blocks,
         threads=reads.THREADS if options.threads is None else (options.threads,),
         modes=modes,
-        most_bytes=bytes_of("--size", options.size),
+        most_bytes=size_of(options.size),
         seconds=options.seconds,
     )
     with _race("storage", reads, options.out) as (result, heard):
@@ -553,12 +552,12 @@ def report(
         raise typer.Exit(1)
 
 
-def bench_app(plainly: Callable[[], ContextDecorator]) -> typer.Typer:
-    """The group of commands; `plainly` makes one line of an error."""
+def bench_app() -> typer.Typer:
+    """The group of commands."""
     app = typer.Typer(name="bench", help="Measure how fast this machine is.", no_args_is_help=True)
     app.callback()(_root)
     for command in (loader, kafka, decode, train, resume, kernels, storage, report):
-        app.command()(plainly()(command))
+        app.command()(command)
     return app
 
 

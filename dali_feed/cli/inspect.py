@@ -27,8 +27,8 @@ from dali_feed.external_sources.record_files.source import RecordFiles
 from dali_feed.formats.named import format_of
 from dali_feed.records.source import LABEL, MANY_ABSENT, Block, Extents, Snapshot, Source, unpack_id, unpack_ids
 from dali_feed.screen.header import Header
-from dali_feed.screen.scans import MAX_WORK, overworked
-from dali_feed.screen.screen import MAX_PIXELS, UnusableError, header_of
+from dali_feed.screen.jpeg import overworked
+from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK, UnusableError, header_of
 
 if TYPE_CHECKING:
     from PIL import Image

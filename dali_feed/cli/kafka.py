@@ -14,8 +14,8 @@ from dali_feed.cli.options import Config, Json, Strict, Timeout, Topic, duration
 
 if TYPE_CHECKING:
     from dali_feed.cli.view import Report
-    from dali_feed.external_sources.kafka.lag_facts import LagFacts, Stand
-    from dali_feed.external_sources.kafka.topic_facts import TopicFacts
+    from dali_feed.external_sources.kafka.lag import LagFacts, Stand
+    from dali_feed.external_sources.kafka.topics import TopicFacts
 
 __all__ = ["create", "describe", "lag", "lag_report", "state_position", "topic_app", "topic_report"]
 
@@ -64,7 +64,7 @@ def create(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed.cli.targets import Access, topic_of
     from dali_feed.cli.view import Report, plural, show
     from dali_feed.external_sources import Topics
-    from dali_feed.external_sources.kafka.topic_facts import span_text
+    from dali_feed.external_sources.kafka.topics import span_text
 
     topic, servers = topic_of(target)
     access = Access.of(config, timeout)
@@ -104,7 +104,7 @@ def describe(
     from dali_feed.cli.targets import Access, topic_of
     from dali_feed.cli.view import show
     from dali_feed.external_sources import Topics
-    from dali_feed.external_sources.kafka.topic_facts import warnings
+    from dali_feed.external_sources.kafka.topics import warnings
 
     topic, servers = topic_of(target)
     facts = Topics(servers, config=Access.of(config, timeout).config, timeout=timeout).describe(topic)
@@ -119,7 +119,7 @@ def topic_report(facts: TopicFacts, warnings: list[str]) -> Report:
 
     count, replicas = len(facts.partitions), min(len(each.replicas) for each in facts.partitions)
     brokers = f"{facts.brokers} broker{plural(facts.brokers)}"
-    report = Report(f"kafka topic {facts.topic} at {facts.servers}", data=facts.told() | {"warnings": warnings})
+    report = Report(f"kafka topic {facts.topic} at {facts.servers}", data=facts.to_json() | {"warnings": warnings})
     report.facts += [
         ("partitions", f"{count:,}, replication {replicas}, {brokers}"),
         ("records", _records(facts)),
@@ -167,7 +167,7 @@ def _written(facts: TopicFacts) -> str:
     """When the first and the last record were."""
     from datetime import UTC, datetime
 
-    from dali_feed.external_sources.kafka.topic_facts import span_text
+    from dali_feed.external_sources.kafka.topics import span_text
 
     if facts.span is None:
         return "not known" if facts.offsets else "never"
@@ -179,7 +179,7 @@ def _written(facts: TopicFacts) -> str:
 def _kept(facts: TopicFacts) -> str:
     """How long records are kept, how much of them, and when the first may go."""
     from dali_feed.cli.view import size_text
-    from dali_feed.external_sources.kafka.topic_facts import span_text
+    from dali_feed.external_sources.kafka.topics import span_text
 
     keeps, most, room = facts.number("retention.ms"), facts.number("retention.bytes"), facts.headroom
     text = "not known" if keeps is None else "for ever" if keeps < 0 else span_text(keeps / 1000)
@@ -225,13 +225,12 @@ def lag(
     """
     from dali_feed.cli.targets import Access, topic_of
     from dali_feed.cli.view import live
-    from dali_feed.external_sources.kafka.lag import look
-    from dali_feed.external_sources.kafka.lag_facts import lag_warnings, since
-    from dali_feed.external_sources.kafka.options import KafkaOptions
+    from dali_feed.external_sources.kafka.connection import Connection
+    from dali_feed.external_sources.kafka.lag import lag_warnings, look, since
 
     topic, servers = topic_of(target)
     reader = _reader(group, state, topic, servers)
-    options = KafkaOptions(topic, servers, None, None, (), timeout, dict(Access.of(config, timeout).config))
+    options = Connection(topic, servers, timeout, Access.of(config, timeout).config)
     with live(as_json=as_json, watch=watch is not None) as show:
         facts = look(options, reader)
         found = lag_warnings(facts)
@@ -267,8 +266,8 @@ def state_position(path: Path, topic: str, servers: str) -> Stand | str:
         StateError: it cannot be read, is no state, or is one of another source.
     """
     from dali_feed.errors import StateError
-    from dali_feed.external_sources.kafka.lag_facts import Stand
-    from dali_feed.external_sources.kafka.pin import pin_of
+    from dali_feed.external_sources.kafka.lag import Stand
+    from dali_feed.external_sources.kafka.snapshot import pin_of
     from dali_feed.feed.reached import reached
 
     try:
@@ -300,8 +299,8 @@ def state_position(path: Path, topic: str, servers: str) -> Stand | str:
 
 def _stream_position(of: str, topic: str, marks: list[Any]) -> Stand | str:
     from dali_feed.errors import StateError
-    from dali_feed.external_sources.kafka.lag_facts import Stand
-    from dali_feed.external_sources.kafka.mark import merged_marks
+    from dali_feed.external_sources.kafka.lag import Stand
+    from dali_feed.external_sources.kafka.stream import merged_marks
 
     groups = {mark["fleet"] for mark in marks if isinstance(mark, Mapping) and "fleet" in mark}
     if len(groups) == 1:
@@ -317,7 +316,7 @@ def _stream_position(of: str, topic: str, marks: list[Any]) -> Stand | str:
 def lag_report(facts: LagFacts, warnings: list[str]) -> Report:
     """What is known of the reader, and the partitions with the largest lag."""
     from dali_feed.cli.view import Report, plural, table
-    from dali_feed.external_sources.kafka.topic_facts import span_text
+    from dali_feed.external_sources.kafka.topics import span_text
 
     def count(number: int | None) -> str:
         return "" if number is None else f"{number:,}"
@@ -332,7 +331,7 @@ def lag_report(facts: LagFacts, warnings: list[str]) -> Report:
         return "now" if seconds is not None and seconds <= 0 else span(seconds)
 
     title = f"kafka topic {facts.topic} at {facts.servers}, {facts.stand.of}"
-    report = Report(title, [("reader", _reader_text(facts))], data=facts.told() | {"warnings": warnings})
+    report = Report(title, [("reader", _reader_text(facts))], data=facts.to_json() | {"warnings": warnings})
     longest = "" if facts.longest is None else f", {span_text(facts.longest)}"
     lag = "not known" if facts.lag is None else f"{facts.lag:,} offset{plural(facts.lag)}{longest}"
     report.facts.append(("lag", lag))
@@ -362,12 +361,7 @@ def lag_report(facts: LagFacts, warnings: list[str]) -> Report:
 
 
 def _reader_text(facts: LagFacts) -> str:
-    from dali_feed.cli.view import plural
-
     stand = facts.stand
     if stand.ends is not None:
         return "a loader's state; it reads up to where the topic ended when it began"
-    if not stand.state and stand.members is None:
-        return "only positions are known"
-    members = "" if stand.members is None else f"{stand.members:,} member{plural(stand.members)}"
-    return ", ".join(filter(None, (stand.state, members)))
+    return stand.state or "only positions are known"

@@ -20,7 +20,7 @@ from dali_feed.cli.view import Report, plural, show
 from dali_feed.compiler.program import Program
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
-from dali_feed.options import BadRecords
+from dali_feed.options import BadRecords, Decode
 from dali_feed.records.source import LABEL, Extents, Source, unpack_ids
 from dali_feed.screen.screen import header_of
 from dali_feed.transforms.base import Op
@@ -74,7 +74,7 @@ def cells_of(source: Source, transform: object, shown: Shown) -> list[Cell]:
         shuffle=shown.shuffle,
         transform=transform,
         seed=shown.seed,
-        engine="host",
+        decode=Decode(engine="host"),
         bad=BadRecords(limit=None),
     ) as feed:
         if len(feed.program.views) > 1:

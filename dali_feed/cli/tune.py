@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dali_feed.cli.arguments import Config, Timeout
+from dali_feed.cli.options import Config, Timeout
 
 if TYPE_CHECKING:
     from dali_feed.options import Tuning
@@ -56,11 +56,11 @@ def tune(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed.bench.ours import loader, ours
     from dali_feed.bench.runner import Contestant, Race, race
     from dali_feed.cli.bench import listening
-    from dali_feed.cli.targets import one_source
+    from dali_feed.cli.targets import Access, source_of
     from dali_feed.loader.arguments import torch_device
     from dali_feed.options import BadRecords, Tuning
 
-    feeding, until = one_source(source, config=config or [], timeout=timeout), time.perf_counter() + seconds
+    feeding, until = source_of(source, Access.of(config, timeout)), time.perf_counter() + seconds
     recipe, where, best, rates = _transform(transform), str(torch_device(device)), Tuning(), dict[str, float]()
     options: dict[str, Any] = {"device": where, "shuffle": shuffle, "transform": recipe, "bad": BadRecords(limit=None)}
 
@@ -116,11 +116,11 @@ def _line(tuning: Tuning) -> str:
 
 def _transform(target: str | None) -> Any:
     from dali_feed.bench.ours import transform
-    from dali_feed.cli.user_file import object_of
+    from dali_feed.cli.options import load_object
 
     if target is None:
         return transform()
-    return None if target == "none" else object_of("--transform", target)
+    return None if target == "none" else load_object("--transform", target)
 
 
 @contextmanager
