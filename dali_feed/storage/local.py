@@ -25,7 +25,7 @@ from dali_feed.storage import lustre
 from dali_feed.storage.paths import matches
 from dali_feed.storage.store import FileOf, Stamp
 
-__all__ = ["LOCAL", "LocalFile", "LocalStore", "Place", "advise", "read_place"]
+__all__ = ["LOCAL", "LocalFile", "LocalStore", "ReadAt", "advise", "read_place"]
 
 DEPTH = 128  # reads asked of the disk and not waited for
 LARGE = 1 << 20  # bytes of a read that the kernel reads ahead of better than advice does
@@ -34,7 +34,7 @@ _AT_ONCE = getattr(os, "RWF_NOWAIT", 0)
 _UNKNOWN = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
-class Place(NamedTuple):
+class ReadAt(NamedTuple):
     """Where bytes of a file lie: from byte `at` of its part number `part`, `size` of them, for these views in turn."""
 
     part: int
@@ -61,13 +61,13 @@ class LocalFile:
         """What `fstat` says."""
         return Stamp.of(os.fstat(self.fds[0]))
 
-    def places(self, view: memoryview, at: int) -> Sequence[Place]:
+    def places(self, view: memoryview, at: int) -> Sequence[ReadAt]:
         """Where the bytes for `view` lie, from byte `at` on."""
-        return (Place(0, (view,), at, len(view)),)
+        return (ReadAt(0, (view,), at, len(view)),)
 
     def read(self, view: memoryview, at: int) -> int:
         """See `storage.store.File`."""
-        return read_place(self.fds[0], Place(0, (view,), at, len(view)))
+        return read_place(self.fds[0], ReadAt(0, (view,), at, len(view)))
 
     def close(self) -> None:
         """Close it. Safe to call twice."""
@@ -154,7 +154,7 @@ class _Late(NamedTuple):
     """A place that is asked for and not read: of which read, since when."""
 
     k: int
-    place: Place
+    place: ReadAt
     since: float
     meter: StorageMeter | None
 
@@ -215,7 +215,7 @@ class _Reads:
             self.counts[late.k] = -1
             _queue(late.meter, late.place.part, -1)
 
-    def _at_once(self, k: int, place: Place, file: LocalFile) -> bool:
+    def _at_once(self, k: int, place: ReadAt, file: LocalFile) -> bool:
         """Whether the page cache had all of a place of a file on targets."""
         if not file.at_once:
             return False
@@ -229,7 +229,7 @@ class _Reads:
             self._count(k, place, got, perf_counter() - begun, file.meter)
         return got == place.size
 
-    def _ask(self, k: int, place: Place, since: float, file: LocalFile) -> LocalFile:
+    def _ask(self, k: int, place: ReadAt, since: float, file: LocalFile) -> LocalFile:
         """Have a place read ahead once there is room for it; its file, which that may have closed and opened again."""
         while self._late and (len(self._late) == DEPTH or 0 < file.ahead < self._asked + place.size):
             self._wait()
@@ -252,7 +252,7 @@ class _Reads:
             _queue(meter, place.part, -1)
             self._count(k, place, got, perf_counter() - since, meter)
 
-    def _count(self, k: int, place: Place, got: int, seconds: float, meter: StorageMeter | None) -> None:
+    def _count(self, k: int, place: ReadAt, got: int, seconds: float, meter: StorageMeter | None) -> None:
         if meter is None:
             self.took.append(seconds)
             self.bytes += max(0, got)
@@ -273,14 +273,14 @@ def _queue(meter: StorageMeter | None, part: int, more: int) -> None:
         meter.queues[part] += more
 
 
-def advise(fd: int, place: Place) -> None:
+def advise(fd: int, place: ReadAt) -> None:
     """Have the kernel read it, and do not wait."""
     with suppress(OSError):  # a file system that takes no advice
         for done in range(0, place.size, ADVICE):
             os.posix_fadvise(fd, place.at + done, min(ADVICE, place.size - done), os.POSIX_FADV_WILLNEED)
 
 
-def read_place(fd: int, place: Place) -> int:
+def read_place(fd: int, place: ReadAt) -> int:
     """Fill the views of a place from one of its file's descriptors; how many bytes there were. Raises OSError."""
     got = more = os.preadv(fd, place.views, place.at)
     while more and got < place.size:  # a read may come short before the end of a file

@@ -27,7 +27,7 @@ from typing import IO
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceDeniedError, SourceError
 from dali_feed.records.storage_stats import StorageMeter, StorageStats
 from dali_feed.storage.durable import sync_folder
-from dali_feed.storage.local import LocalFile, Place, advise, read_place
+from dali_feed.storage.local import LocalFile, ReadAt, advise, read_place
 from dali_feed.storage.store import Stamp
 
 __all__ = [
@@ -235,7 +235,7 @@ class StripedFile(LocalFile):
         """See `records.storage_stats.Stored`."""
         return () if self.meter is None else (self.meter.stats(),)
 
-    def places(self, view: memoryview, at: int) -> list[Place]:
+    def places(self, view: memoryview, at: int) -> list[ReadAt]:
         """Of each part what `view` wants of it, in reads of about PLACE_BYTES, all parts in turn."""
         rows: list[list[tuple[list[memoryview], int, int]]] = [[] for _ in self._parts]
         done = 0
@@ -249,7 +249,7 @@ class StripedFile(LocalFile):
             else:
                 reads.append(([room], byte, length))
         most = max(map(len, rows))
-        return [Place(part, *reads[k]) for k in range(most) for part, reads in enumerate(rows) if k < len(reads)]
+        return [ReadAt(part, *reads[k]) for k in range(most) for part, reads in enumerate(rows) if k < len(reads)]
 
     def read(self, view: memoryview, at: int) -> int:
         """See `storage.store.File`."""
@@ -263,7 +263,7 @@ class StripedFile(LocalFile):
             self._read(place)
         return sum(place.size for place in places)
 
-    def _read(self, place: Place) -> None:
+    def _read(self, place: ReadAt) -> None:
         folder, part, began, got = self._folders[place.part], self._parts[place.part], perf_counter(), 0
         try:
             got = read_place(self.fds[place.part], place)

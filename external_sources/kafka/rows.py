@@ -47,10 +47,10 @@ __all__ = [
     "Filled",
     "KafkaParts",
     "MemberCells",
-    "MembersSeen",
     "OffsetRun",
     "SlabsForC",
     "Taken",
+    "TopicMembers",
     "by_path",
     "merged",
 ]
@@ -693,7 +693,7 @@ def _times(filled: Filled) -> dict[str, list[int | None]]:
     return {"timestamp": [time if taken else None for taken, time in there]}
 
 
-class MembersSeen:
+class TopicMembers:
     """Which members some records have, and what a format finds in their values. It takes records as rows do."""
 
     def __init__(self, form: Format | None = None) -> None:

@@ -26,7 +26,7 @@ from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.connection import Connection, addresses
 from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, meaning, remade
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.rows import LABEL, Codec, Decoding, KafkaParts, MembersSeen, by_path
+from dali_feed.external_sources.kafka.rows import LABEL, Codec, Decoding, KafkaParts, TopicMembers, by_path
 from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned
 from dali_feed.formats.format import Format
 from dali_feed.quarantine.letters import Original
@@ -322,7 +322,7 @@ class KafkaTopic(TopicSource):
 
     def members(self) -> tuple[Member, ...]:
         """What a few records, spread over the topic, have: value, key, timestamp, and their headers by name."""
-        snapshot, seen = self.snapshot(), MembersSeen(self._forms.get(VALUE))
+        snapshot, seen = self.snapshot(), TopicMembers(self._forms.get(VALUE))
         reader = KafkaReader(self._to, identity=self._identity, modest=True)
         try:
             for start in np.linspace(0, max(0, len(snapshot) - LOOKED_AT), LOOKS).astype(np.int64).tolist():

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINTER = Path(sys.executable).with_name("lint-imports")
 # Files outside of kernels/ and bench/ that call a GPU by `torch.cuda` or CuPy. No file comes to them.
 ON_THE_DEVICE = {
-    "dali_feed/engines/dali/behind.py",
+    "dali_feed/cli/bench.py",
     "dali_feed/engines/device_cache.py",
     "dali_feed/engines/failures.py",
     "dali_feed/engines/gpu/devices.py",

@@ -25,10 +25,11 @@ class Absent:
 sys.meta_path.insert(0, Absent())
 """
 FEED = """
+from dali_feed import Decode
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import ScriptedSource
 from torchvision.transforms import v2
-iter(Feed(ScriptedSource([(b"", 0)] * 4), 2, transform=v2.Resize((8, 8)), engine={engine!r}))
+iter(Feed(ScriptedSource([(b"", 0)] * 4), 2, transform=v2.Resize((8, 8)), decode=Decode(engine={engine!r})))
 """
 DALI, CODEC = "pip install nvidia-dali-cuda120", "pip install nvidia-nvimgcodec-cu12"
 KAFKA = "pip install 'confluent-kafka>=2.13.2'"
@@ -39,7 +40,7 @@ CASES = {
     "nothing of NVIDIA": ("nvidia", FEED.format(engine="dali"), DALI),
     "a topic": ("confluent_kafka", "from dali_feed.external_sources import KafkaTopic", KAFKA),
     "a broker": ("confluent_kafka", "from dali_feed.testing import broker", KAFKA),
-    "a kernel": ("cupy", "from dali_feed.kernels import _module; _module.kernel('finish', (), 0)", "cupy-cuda12x"),
+    "a kernel": ("cupy", "from dali_feed.kernels import launch; launch.kernel('finish', (), 0)", "cupy-cuda12x"),
     "the loader": ("torch", "from dali_feed import DataLoader", "pip install torch"),
 }
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKS = {"kernels": "../kernels", "external_sources": "../external_sources"}
-SHIPPED = {".py", ".cu", ".cuh", ".c", ".h", ".typed"}
+SHIPPED = {".py", ".cu", ".cuh", ".c", ".h", ".j2", ".typed"}
 COMPILED = "dali_feed/native/_native.abi3.so"
 
 

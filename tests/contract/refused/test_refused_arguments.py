@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from kit.images import labelled
+from kit.inside import arguments as torch_arguments
 from torch.utils.data import BatchSampler, SequentialSampler, TensorDataset
 from torchvision.transforms import v2
 
@@ -23,9 +24,7 @@ from dali_feed import BadRecords, Cache, DataLoader, Decode, Tuning
 from dali_feed.columns import Number
 from dali_feed.errors import ConfigError, FallbackWarning
 from dali_feed.external_sources import DeadLetterFolder
-from dali_feed.loader import arguments as torch_arguments
-from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.testing.scripted_stream import ScriptedStream
+from dali_feed.testing import ScriptedSource, ScriptedStream
 
 GROUPS = {"decode": Decode, "bad": BadRecords, "tuning": Tuning}
 GIVEN = (
