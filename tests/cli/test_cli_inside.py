@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.command import Cli, cli
+from kit.ctrl_c import children_hear_ctrl_c
+from kit.limits import LONG
 from kit.warm import Warm
 from PIL import Image
 

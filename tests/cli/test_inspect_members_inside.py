@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from kit.command import cli
 
-from dali_feed.cli.member_kinds import guess
 from dali_feed.cli.members import guess
 
 __all__ = ["cli"]  # a fixture

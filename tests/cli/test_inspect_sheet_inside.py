@@ -5,10 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.cli.histogram import bars, borders, class_lines
 from dali_feed.cli.inspect import bars, borders, class_lines
-
-__all__ = ["cli"]  # a fixture
 
 
 def test_what_is_no_set_of_classes_is_not_called_one() -> None:

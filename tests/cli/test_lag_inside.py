@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from kit.broker.handle import Kafka
 from kit.command import Cli, assert_one_line, cli
+from kit.images import QUICK, jpeg
 
 from dali_feed import DataLoader
 from dali_feed.cli.targets import topic_of

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kit.command import Cli, assert_one_line, cli
 
+from dali_feed.external_sources import ShardSet
 from dali_feed.storage.manifest import load_manifest
 from dali_feed.storage.striping import Layout
 from dali_feed.testing.shards import write_shard

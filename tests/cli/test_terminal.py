@@ -12,7 +12,6 @@ import pytest
 
 from dali_feed.cli import view
 from dali_feed.cli.bench import listening
-from dali_feed.cli.bench.progress import listening
 from dali_feed.cli.view import Report, live, plain, progress, show, table
 from dali_feed.records.tally import Tally
 

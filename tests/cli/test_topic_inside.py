@@ -6,7 +6,6 @@ import pytest
 import typer
 from kit.command import cli
 
-from dali_feed.cli.amounts import seconds_of
 from dali_feed.cli.options import seconds_of, size_of
 
 __all__ = ["cli"]  # a fixture

@@ -15,7 +15,6 @@ from kit.shelves import opened
 from dali_feed.cli.verify import runs, verify
 from dali_feed.errors import DeadLetterError, SourceError
 from dali_feed.external_sources import ShardSet
-from dali_feed.quarantine.reasons import kind_of
 from dali_feed.records.tally import SHOWN, kind_of
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
 

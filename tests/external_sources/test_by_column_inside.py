@@ -1,4 +1,4 @@
-"""Insides that contract/kafka/test_by_column.py needs not: they go with what they test."""
+"""Insides that contract/topics/test_by_column.py needs not: they go with what they test."""
 
 from __future__ import annotations
 

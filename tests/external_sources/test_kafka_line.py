@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dali_feed.external_sources.kafka.produce import Numbered
-from dali_feed.external_sources.kafka.tally import KINDS, Settled, Tally
+from dali_feed.external_sources.kafka.tally import Settled
 from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present
 from dali_feed.records.source import Snapshot

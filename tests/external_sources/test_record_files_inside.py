@@ -13,7 +13,6 @@ from kit.record_files import make, tfrecord
 
 from dali_feed.cli.inspect import spread
 from dali_feed.cli.members import members_of
-from dali_feed.cli.survey import verify
 from dali_feed.cli.targets import Access, sources
 from dali_feed.cli.verify import verify
 from dali_feed.errors import (

@@ -1,4 +1,4 @@
-"""Insides that contract/kafka/test_topics.py needs not: they go with what they test."""
+"""Insides that contract/topics/test_topics.py needs not: they go with what they test."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from dali_feed.engines import choose
 from dali_feed.feed import Batch, Feed
 
 # Figures of `loader.stats()`, which a test makes by hand to see what is said of them.
-from dali_feed.feed.stages import CpuStats, LongWait, ReplayStats, Running, StageStats, WaitCause
+from dali_feed.feed.stages import CpuStats, Running, StageStats, WaitCause
 from dali_feed.feed.verdict import verdict
 
 # What runs a loader: where torch's own loader is to run it, and where a warning comes from.
@@ -56,12 +56,10 @@ __all__ = [
     "Item",
     "Kind",
     "Letter",
-    "LongWait",
     "Member",
     "Pace",
     "Pieces",
     "Reader",
-    "ReplayStats",
     "Running",
     "SlabPool",
     "Slabs",

@@ -14,7 +14,6 @@ import torch
 from gif_files import opened
 from kit.dali_pipelines import plain
 from kit.images import QUICK, jpeg
-from kit.kinds_bench import kinds
 from kit.warm import Warm
 from numpy.typing import NDArray
 from odd_images import LEVELS, gray_tiff, odd_and_bad, quarantined
@@ -23,7 +22,6 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode
-from dali_feed.cli.survey import verify
 from dali_feed.cli.verify import verify
 from dali_feed.dali import DALIClassificationIterator
 from dali_feed.engines.choose import ENGINES
