@@ -32,11 +32,11 @@ from warnings import warn
 import numpy as np
 import torch
 
+from dali_feed.columns.column import Kind
 from dali_feed.columns.graph_inputs import graph_inputs
-from dali_feed.columns.kind import Kind
 from dali_feed.columns.number import Number
-from dali_feed.compiler.user_pipeline import FieldInput, PipelineProgram
-from dali_feed.engines.gpu.handover import tensor_of
+from dali_feed.compiler.user_graph import FieldInput, PipelineProgram
+from dali_feed.engines.gpu.device import tensor_of
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.passes import Batches
@@ -48,7 +48,7 @@ from dali_feed.plan.order import Shuffle
 from dali_feed.records.source import Source, lacking
 
 with needed():
-    from dali_feed.engines.dali.read_pipeline import open_pipeline, read_pipeline
+    from dali_feed.engines.dali.user_pipeline import open_pipeline, read_pipeline
 
 __all__ = ["DALIClassificationIterator", "DALIGenericIterator", "LastBatchPolicy"]
 

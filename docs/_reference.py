@@ -39,9 +39,7 @@ This page is written from the code by `make reference`. Do not edit it: edit the
 SECTIONS = {
     "The loader": {
         "dali_feed": "DataLoader Info",
-        "dali_feed.feed.stats": "Stats",
-        "dali_feed.feed.stages": "StageStats CpuStats WaitCause Running",
-        "dali_feed.feed.verdict": "verdict Verdict",
+        "dali_feed.feed.stats": "Stats StageStats CpuStats WaitCause Running verdict Verdict",
         "dali_feed.records.gauges": "KafkaStats PartitionStats BrokerStats StorageStats TargetStats CacheStats",
     },
     "Options": {"dali_feed": "Shuffle BadRecords Decode Tuning Cache Mixing"},

@@ -11,10 +11,8 @@ from dali_feed.packages import lazily
 from dali_feed.secrets import FromEnv, FromFile
 
 if TYPE_CHECKING:
-    from dali_feed.external_sources.array_shards import ArrayShards
-    from dali_feed.external_sources.arrow_files import ArrowFiles
-    from dali_feed.external_sources.arrow_rows import ArrowRows
-    from dali_feed.external_sources.concat import Concat
+    from dali_feed.external_sources.arrays import ArrayShards
+    from dali_feed.external_sources.concat import Concat, Mix
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
     from dali_feed.external_sources.files import FileList
     from dali_feed.external_sources.kafka.claims import Claim
@@ -25,13 +23,13 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.topic import KafkaTopic
     from dali_feed.external_sources.kafka.topics import Topics
     from dali_feed.external_sources.kafka.writes import Copied, Payload, Values
-    from dali_feed.external_sources.mix import Mix
-    from dali_feed.external_sources.parquet_rows import ParquetRows
-    from dali_feed.external_sources.record_files.mds import MDS
-    from dali_feed.external_sources.record_files.recordio import RecordIO
-    from dali_feed.external_sources.record_files.tfrecords import TFRecords
-    from dali_feed.external_sources.renamed import Renamed
+    from dali_feed.external_sources.mds import MDS
+    from dali_feed.external_sources.recordio import RecordIO
+    from dali_feed.external_sources.request import Renamed
     from dali_feed.external_sources.shards import DiskCache, ShardSet
+    from dali_feed.external_sources.table import ArrowRows
+    from dali_feed.external_sources.table_files import ArrowFiles, ParquetRows
+    from dali_feed.external_sources.tfrecord import TFRecords
     from dali_feed.records.tally import Tally
 
 __all__ = [
@@ -68,10 +66,10 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "MDS": "record_files.mds",
-        "ArrayShards": "array_shards",
-        "ArrowFiles": "arrow_files",
-        "ArrowRows": "arrow_rows",
+        "MDS": "mds",
+        "ArrayShards": "arrays",
+        "ArrowFiles": "table_files",
+        "ArrowRows": "table",
         "Claim": "kafka.claims",
         "Concat": "concat",
         "Copied": "kafka.writes",
@@ -82,15 +80,15 @@ __getattr__ = lazily(
         "Fleet": "kafka.group",
         "KafkaStream": "kafka.stream",
         "KafkaTopic": "kafka.topic",
-        "Mix": "mix",
-        "ParquetRows": "parquet_rows",
+        "Mix": "concat",
+        "ParquetRows": "table_files",
         "Payload": "kafka.writes",
         "Produced": "kafka.producer",
         "Producer": "kafka.producer",
-        "RecordIO": "record_files.recordio",
-        "Renamed": "renamed",
+        "RecordIO": "recordio",
+        "Renamed": "request",
         "ShardSet": "shards",
-        "TFRecords": "record_files.tfrecords",
+        "TFRecords": "tfrecord",
         "Tally": "kafka.tally",
         "Topics": "kafka.topics",
         "Values": "kafka.writes",

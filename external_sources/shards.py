@@ -6,37 +6,630 @@ byte ranges (`tar_index`), so any record costs one read, and neighbours are read
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import itertools
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dali_feed.checks import paths_of
-from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError
-from dali_feed.external_sources import tar_index
-from dali_feed.external_sources.checksums import expected
-from dali_feed.external_sources.formatted import forms_of, with_formats
-from dali_feed.external_sources.shard_members import ShardMembers, members_of
-from dali_feed.external_sources.shard_reader import ShardReader, ShardTable, check_shard, foresee
-from dali_feed.external_sources.topic_shards import Replay
+from dali_feed.errors import (
+    ClosedError,
+    ConfigError,
+    DaliFeedError,
+    DataLostError,
+    FormatError,
+    SourceChangedError,
+    SourceEmptyError,
+    SourceError,
+    SourceNotFoundError,
+)
+from dali_feed.external_sources import tar as tar_index
+from dali_feed.external_sources.replay import Replay
+from dali_feed.external_sources.request import MemberSource, forms_of, with_formats
+from dali_feed.external_sources.tar import TarIndex, compare, expected
 from dali_feed.formats.format import Format
+from dali_feed.formats.json_text import loads
 from dali_feed.formats.named import format_of
-from dali_feed.records.members import Member
+from dali_feed.records.gauges import StorageStats, in_all, storage_of
+from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Coming, Reader, Slabs, Snapshot, Source
+from dali_feed.records.source import (
+    Block,
+    Coming,
+    Extents,
+    Int64s,
+    Lease,
+    Member,
+    Reader,
+    Slabs,
+    Snapshot,
+    Source,
+    alternatives,
+    unpack_ids,
+)
 from dali_feed.storage.disk_cache import CachedStore, DiskCache
 from dali_feed.storage.paths import shown, unique_names
 from dali_feed.storage.sets import SetStore, store_for
-from dali_feed.storage.store import Store, read_at
+from dali_feed.storage.store import File, Stamp, Store, read_at
 
-__all__ = ["DiskCache", "ShardSet"]
+__all__ = ["DiskCache", "ShardFiles", "ShardSet", "Shards", "check_shard", "foresee", "gone", "room_for", "runs_of"]
+
+
+# Read samples of tar shards into slabs: one pread for a run of neighbours, one for a lone sample.
+#
+# The law: a sample that lacks a member or whose label is no number costs its own row; a shard
+# that is not what was indexed, before the first of a block's reads or after the last, costs the read. No byte
+# is copied twice: payloads are views of the slab that the kernel wrote.
+
+
+RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of its own
+FAR_BYTES = 64 << 10
+NO_LABEL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """All samples of all shards, shard after shard: row base[p] + k is sample k of shard p.
+
+    `stamps` are what each shard was when it was indexed.
+    """
+
+    names: tuple[str, ...]
+    stamps: tuple[Stamp, ...]
+    digests: tuple[str, ...]
+    counts: Int64s
+    base: Int64s
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTable(Shards):
+    """Where images and labels lie. Offset 0 says that a sample lacks the member.
+
+    `label` is the suffix and, for JSON, the key of labels; `image_crc`, `label_crc` are what `checksums.expected` says.
+    """
+
+    image: Int64s
+    image_bytes: Int64s
+    label: tuple[str, str] | None
+    label_at: Int64s
+    label_bytes: Int64s
+    image_crc: Int64s | None = None
+    label_crc: Int64s | None = None
+
+    def spans(self, row: Int64s) -> tuple[NDArray[np.bool_], Int64s, Int64s]:
+        """What to read of each sample, from and up to: the image, and its label with it unless that lies far off."""
+        image, size = self.image[row], self.image_bytes[row]
+        label, label_size = self.label_at[row], self.label_bytes[row]
+        low, high = np.minimum(image, label), np.maximum(image + size, label + label_size)
+        near = (label > 0) & (high - low - size - label_size <= FAR_BYTES)
+        return near, np.where(near, low, image), np.where(near, high, image + size)
+
+
+class ShardFiles:
+    """What readers of shards share: files that are what they were, and reads that end where they should."""
+
+    told = "ShardSet"  # whose reader it is, in messages
+
+    def __init__(
+        self, paths: tuple[str, ...], table: Shards, slabs: Slabs, stop: threading.Event | None, store: Store
+    ) -> None:
+        self._paths = paths
+        self._shards = table
+        self._slabs = slabs
+        self._stop = stop or threading.Event()
+        self._store = store.metered()
+        self._open: OrderedDict[int, File] = OrderedDict()
+        self._closed = False
+        self._left: tuple[StorageStats, ...] = ()  # what the files measured that are closed
+
+    def read(self, extents: Extents) -> Block:
+        """All samples of `extents` in order; see `dali_feed.records.source.Reader`.
+
+        Raises:
+            ConfigError: an extent that leaves the snapshot.
+            SourceChangedError: a shard is not what it was when it was indexed.
+            DataLostError: a shard ends before a sample does, or is gone.
+            ClosedError: the reader is closed or the stop event is set.
+        """
+        if self._closed:
+            msg = f"{self.told}: this reader is closed; make another one"
+            raise ClosedError(msg)
+        extents.check_inside(self._shards.counts, self.told)
+        ids = extents.ids()
+        lease = self._slabs.lease()
+        block = Block(ids, [memoryview(b"")] * len(ids), {}, lease)
+        try:
+            self._fill(block)
+        except BaseException:
+            lease.release()
+            raise
+        return block
+
+    def close(self) -> None:
+        """Close all files. Safe to call twice."""
+        self._closed = True
+        while self._open:
+            self._let_go(self._open.popitem()[1])
+
+    def storage(self) -> tuple[StorageStats, ...]:
+        """What its files have measured, or their store for this reader, where they do."""
+        meter = self._store.meter
+        own = () if meter is None else (meter.stats(),)
+        return in_all((*self._left, *own, *storage_of(list(self._open.values()))))
+
+    def _let_go(self, file: File) -> None:
+        self._left = in_all((*self._left, *storage_of([file])))
+        file.close()
+
+    def _fill(self, block: Block) -> None:
+        """Read all rows of a block."""
+        raise NotImplementedError
+
+    def _check_read(self, partition: Int64s) -> None:
+        """The shards that a block came from are still what they were."""
+        for shard in np.unique(partition).tolist():
+            if shard in self._open:
+                _check(self._paths[shard], self._shards.stamps[shard], self._open[shard].stamp(), self.told)
+
+    def _read(self, file: File, view: memoryview, at: int, ids: Int64s, row: int) -> int:
+        """Fill `view` from byte `at`; return how many bytes there were."""
+        if self._stop.is_set():
+            msg = f"{self.told}: the read was stopped"
+            raise ClosedError(msg)
+        try:
+            return file.read(view, at)
+        except OSError as error:
+            found = f"{error.strerror} (errno {error.errno})"
+            msg = f"{self._where(ids[row])}: the shard must be readable; found: {found}; check the disk"
+            raise SourceError(msg) from error
+
+    def _fill_views(
+        self,
+        shards: list[int],
+        views: list[memoryview],
+        at: list[int],
+        ids: Int64s,
+        rows: list[int],
+        highs: Int64s | None = None,
+    ) -> None:
+        """Fill views from bytes of shards, each with rows from `rows` on; `highs`: where each row of the block ends.
+
+        Raises:
+            DataLostError: a shard ends before a row does, the first of its view where `highs` is not known.
+        """
+        counts = self._store.fill(self._file, shards, views, at, self._stop)
+        for k, (got, view) in enumerate(zip(counts, views, strict=True)):
+            if got == len(view):
+                continue
+            # Short, stopped, or an error, of which the careful way tells.
+            got, row = self._read(self._file(shards[k]), view, at[k], ids, rows[k]), rows[k]  # noqa: PLW2901
+            if got < len(view):
+                row += 0 if highs is None else int(np.argmax(highs[row:] > at[k] + got))
+                raise self._lost(ids[row], at[k] + got)
+
+    def _far(self, file: File, size: int, at: int, ids: Int64s, row: int) -> bytes:
+        text = bytearray(size)
+        got = self._read(file, memoryview(text), at, ids, row)
+        if got < size:
+            raise self._lost(ids[row], at + got)
+        return bytes(text)
+
+    def _file(self, shard: int) -> File:
+        file = self._open.get(shard)
+        if file is not None:
+            self._open.move_to_end(shard)
+            return file
+        path = self._paths[shard]
+        try:
+            file = self._store.open(path, self._stop)
+        except SourceNotFoundError as error:
+            raise gone(path) from error
+        try:
+            _check(path, self._shards.stamps[shard], file.stamp(), self.told)
+        except DaliFeedError:
+            file.close()
+            raise
+        self._open[shard] = file
+        if len(self._open) > self._store.most_open:
+            oldest, old = self._open.popitem(last=False)
+            try:
+                # This block may have read it.
+                _check(self._paths[oldest], self._shards.stamps[oldest], old.stamp(), self.told)
+            finally:
+                self._let_go(old)
+        return file
+
+    def _where(self, sample: np.int64) -> str:
+        partition, position = unpack_ids(np.asarray(sample))
+        return f"{self._paths[int(partition)]}#{int(position)}"
+
+    def _lost(self, sample: np.int64, byte: int) -> DataLostError:
+        msg = (
+            f"{self._where(sample)}: the shard ends at byte {byte}, before the end of the sample; fetch the shard again"
+        )
+        return DataLostError(msg)
+
+
+class ShardReader(ShardFiles):
+    """Reads rows of the table into slabs: one pread for a run of neighbours, one for a lone sample."""
+
+    def __init__(
+        self, paths: tuple[str, ...], table: ShardTable, slabs: Slabs, stop: threading.Event | None, store: Store
+    ) -> None:
+        super().__init__(paths, table, slabs, stop, store)
+        self._table = table
+
+    def _fill(self, block: Block) -> None:
+        table = self._table
+        partition, position = unpack_ids(block.ids)
+        row = table.base[partition] + position
+        image, size = table.image[row], table.image_bytes[row]
+        label, label_size = table.label_at[row], table.label_bytes[row]
+        near, low, high = table.spans(row)
+        begins, ends = runs_of(partition, position, low, high)
+        there = low[begins] > 0  # else no image member: nothing to read
+        begins, ends = begins[there], ends[there]
+        sizes = high[ends - 1] - low[begins]
+        room = room_for(block.lease, int(sizes.sum()))
+        views, begin, first = [room(size) for size in sizes.tolist()], begins.tolist(), low[begins].tolist()
+        self._fill_views(partition[begins].tolist(), views, first, block.ids, begin, high)
+        images, images_end = image.tolist(), (image + size).tolist()
+        labels, labels_end, with_image = label.tolist(), (label + label_size).tolist(), near.tolist()
+        texts: list[bytes] = [b""] * len(row)
+        payloads = block.payloads
+        for view, at, k0, k1 in zip(views, first, begin, ends.tolist(), strict=True):
+            for k in range(k0, k1):
+                payloads[k] = view[images[k] - at : images_end[k] - at]
+                if with_image[k]:
+                    texts[k] = view[labels[k] - at : labels_end[k] - at].tobytes()
+                elif labels[k]:
+                    file = self._file(int(partition[k]))
+                    texts[k] = self._far(file, labels_end[k] - labels[k], labels[k], block.ids, k)
+        for k in np.flatnonzero(image == 0).tolist():
+            block.faults[k] = "the sample has no image member"
+        self._check_read(partition)
+        if table.image_crc is not None:
+            compare(payloads, table.image_crc[row], block.faults)
+        if table.label_crc is not None:
+            compare(texts, table.label_crc[row], block.faults, "the label")
+        if table.label is not None:
+            block.fields["label"] = _labels(texts, labels, table.label, block.faults)
+
+
+def foresee(
+    store: CachedStore,
+    paths: tuple[str, ...],
+    table: Shards,
+    coming: Coming,
+    spans: Callable[[Int64s], tuple[Int64s, Int64s]],
+) -> None:
+    """Tell a store what will be read: of each row's bytes `spans` says from and up to where, 0 for none."""
+    extents, this = coming()
+    partition, position = unpack_ids(extents.ids())
+    low, high = spans(table.base[partition] + position)
+    there = low > 0
+    size = (high - low)[there]
+    store.foresee(paths, table.stamps, partition[there], low[there], size, int(there[:this].sum()))
+
+
+def check_shard(store: Store, path: str, stamp: Stamp, told: str = "ShardSet") -> None:
+    """SourceChangedError where the file at `path` is not what it was; DataLostError where there is none."""
+    try:
+        _check(path, stamp, store.stamp(path), told)
+    except SourceNotFoundError as error:
+        raise gone(path) from error
+
+
+def _check(path: str, stamp: Stamp, now: Stamp, told: str) -> None:
+    if changed := stamp.change(now):
+        msg = f"{path}: a shard must not change after it was indexed; {changed}; make a new {told} to read it as it is"
+        raise SourceChangedError(msg)
+
+
+def gone(path: str) -> DataLostError:
+    """Of a shard that was there."""
+    return DataLostError(f"{path}: a shard must not be removed while it is read; the file is gone; put it back")
+
+
+def room_for(lease: Lease, total: int) -> Callable[[int], memoryview]:
+    """Where the runs of a block go: one after the other in one piece of memory if a slab holds them all."""
+    if total > lease.slab_bytes:
+        return lease.room
+    rest = lease.room(total)
+
+    def room(size: int) -> memoryview:
+        nonlocal rest
+        view, rest = rest[:size], rest[size:]
+        return view
+
+    return room
+
+
+def runs_of(partition: Int64s, position: Int64s, low: Int64s, high: Int64s) -> tuple[Int64s, Int64s]:
+    """Begin and end of the rows that each read takes in: neighbours with little between them, up to RUN_BYTES."""
+    gap = low[1:] - high[:-1]
+    joined = (np.diff(partition) == 0) & (np.diff(position) == 1) & (low[1:] > 0) & (low[:-1] > 0)
+    joined &= (gap >= 0) & (gap <= 4096 + (high - low)[1:] // 4)
+    borders = np.concatenate([[0], np.flatnonzero(~joined) + 1, [len(low)]]) if len(low) else np.zeros(1, np.int64)
+    begins, ends = borders[:-1], borders[1:]
+    if (((high[ends - 1] - low[begins]) <= RUN_BYTES) | (ends - begins == 1)).all():
+        return begins, ends
+    cut: list[int] = []
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        while end - begin > 1 and high[end - 1] - low[begin] > RUN_BYTES:
+            cut.append(begin)
+            begin += max(1, int(np.searchsorted(high[begin:end], low[begin] + RUN_BYTES, side="right")))  # noqa: PLW2901
+        if begin < end:
+            cut.append(begin)
+    return np.asarray(cut, np.int64), np.asarray([*cut[1:], len(low)], np.int64)
+
+
+def _labels(texts: list[bytes], offsets: list[int], kind: tuple[str, str], faults: dict[int, str]) -> Int64s:
+    """The label of each row, int64; a row without one gets NO_LABEL and, if nothing else is wrong, a fault."""
+    found = [NO_LABEL] * len(texts)
+    for k, text in enumerate(texts):
+        if k in faults:
+            continue
+        if not offsets[k]:
+            faults[k] = f"the sample has no .{kind[0]} member for its label"
+            continue
+        try:
+            found[k] = _label(text, kind)
+        except ValueError as error:
+            faults[k] = str(error)
+    return np.array(found, np.int64)
+
+
+def _label(text: bytes, kind: tuple[str, str]) -> int:
+    """The label in a member; ValueError says why there is none."""
+    suffix, key = kind
+    value: Any
+    if suffix == "cls":
+        try:
+            value = int(text) if b"_" not in text else None  # to Python 1_0 is a number too
+        except ValueError:
+            value = None
+        if value is None:
+            msg = f"the label must be decimal text; found {text[:40]!r}"
+            raise ValueError(msg)
+    else:
+        try:
+            record = loads(text)
+        except FormatError as error:
+            msg = f"the .json member with the label cannot be parsed: {error}"
+            raise ValueError(msg) from error
+        value = record.get(key) if isinstance(record, dict) else None
+        if not isinstance(value, int) or isinstance(value, bool):
+            msg = f"the label must be an integer under the key {key!r} of the .json member; found {str(value)[:40]!r}"
+            raise ValueError(msg)
+    if not -(1 << 63) <= value < 1 << 63:
+        msg = "the label must fit in 64 bits"
+        raise ValueError(msg)
+    return int(value)
+
+
+# Members of tar samples: which suffixes there are, and any of them read in one go with the others of its sample.
+#
+# The law of this file: no byte is copied twice, and none is read that was not asked for but what lies between members
+# of one sample that are read together.
+
+
+_NOTHING = memoryview(b"")
+ALIGNED = 64  # bytes: of a cache line
+_NO_IMAGE = "the sample has no image member"
+
+
+def members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
+    """The suffixes of all samples, the most frequent first, then by name."""
+    count: dict[bytes, int] = {}
+    size: dict[bytes, int] = {}
+    for index in indexes:
+        for k, suffix in enumerate(index.suffixes):
+            has = index.suffix == k
+            count[suffix] = count.get(suffix, 0) + int(has.sum())
+            size[suffix] = size.get(suffix, 0) + int(index.length[has].sum())
+    samples = max(1, sum(map(len, indexes)))
+    found = [
+        Member(suffix.decode(errors="replace"), min(1.0, n / samples), round(size[suffix] / n))
+        for suffix, n in count.items()
+        if n
+    ]
+    return tuple(sorted(found, key=lambda member: (-member.share, member.name)))
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberTable(Shards):
+    """Where the members lie, int64 (members, rows); offset 0 says that a sample lacks one.
+
+    `crc` is what `checksums.expected` says of each member.
+    """
+
+    at: Int64s
+    size: Int64s
+    crc: tuple[Int64s | None, ...]
+
+
+class ShardMembers(MemberSource):
+    """Samples of a ShardSet with the members that were asked for. See `records.members.Members.giving`."""
+
+    def __init__(
+        self,
+        shards: Source,
+        paths: tuple[str, ...],
+        load: Callable[[], tuple[Shards, Sequence[TarIndex]]],
+        store: Store,
+        image: str | None,
+        members: tuple[str, ...],
+        *,
+        check: bool = True,
+        replay: Replay | None = None,
+    ) -> None:
+        super().__init__(shards, image, members)
+        self._replay = replay
+        self._paths, self._load, self._store, self._checks = paths, load, store, check
+        self._table: _MemberTable | None = None
+        self._loading = threading.Lock()
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """The ShardSet's, with the size of these members. ConfigError for a member that no sample has."""
+        table = self._tabulated()  # first: it reads the indexes, of which the ShardSet then knows all it needs
+        found = self._source.snapshot(pin)
+        if self._replay is not None:  # an order depends on the size of a record, and is the topic's
+            return found
+        return replace(found, record_bytes=max(1, round(float(table.size.sum(axis=0).mean()))))
+
+    def foresee(self, coming: Coming) -> None:
+        """Where there is a cache: it evicts what is needed last. See `records.source.Foresees`."""
+        if isinstance(self._store, CachedStore):
+            table = self._tabulated()
+
+            def spans(row: Int64s) -> tuple[Int64s, Int64s]:
+                at, size = table.at[:, row], table.size[:, row]
+                low = np.where(at > 0, at, np.iinfo(np.int64).max).min(axis=0)
+                return np.where((at > 0).any(axis=0), low, 0), (at + size).max(axis=0)
+
+            foresee(self._store, self._paths, table, coming, spans)
+
+    def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
+        image, table = self._image is not None, self._tabulated()
+        made = _MemberReader(self._paths, table, self._members, slabs, stop, self._store, image=image)
+        return made if self._replay is None else self._replay.reader(made, table.counts)
+
+    def _tabulated(self) -> _MemberTable:
+        with self._loading:
+            if self._table is None:
+                shards, indexes = self._load()
+                asked = (*(() if self._image is None else (self._image,)), *self._members)
+                every = [_rows(name, indexes) for name in asked]
+                self._table = _MemberTable(
+                    shards.names,
+                    shards.stamps,
+                    shards.digests,
+                    shards.counts,
+                    shards.base,
+                    at=np.stack([at for at, _ in every]),
+                    size=np.stack([size for _, size in every]),
+                    crc=tuple(expected(indexes, _suffixes(name)) if self._checks else None for name in asked),
+                )
+            return self._table
+
+
+def _suffixes(name: str) -> list[bytes]:
+    return [part.lower().encode() for part in alternatives(name)]
+
+
+def _rows(name: str, indexes: Sequence[TarIndex]) -> tuple[Int64s, Int64s]:
+    found = [index.member(_suffixes(name)) for index in indexes]
+    at, size = (np.concatenate(each) for each in zip(*found, strict=True))
+    if not at.any():
+        there = [member.name for member in members_of(indexes)]
+        near = difflib.get_close_matches(name, there, n=1)
+        cure = f"Did you mean {near[0]!r}?" if near else "`dali-feed inspect` lists them"
+        msg = f"member {name!r}: no sample has it; found {', '.join(there[:8])}. {cure}"
+        raise ConfigError(msg)
+    return at, size
+
+
+class _MemberReader(ShardFiles):
+    """Reads the members of neighbours with one pread, those that lie far from each other one by one."""
+
+    def __init__(
+        self,
+        paths: tuple[str, ...],
+        table: _MemberTable,
+        members: tuple[str, ...],
+        slabs: Slabs,
+        stop: threading.Event,
+        store: Store,
+        *,
+        image: bool,
+    ) -> None:
+        super().__init__(paths, table, slabs, stop, store)
+        self._table, self._members, self._image = table, members, image
+
+    def _fill(self, block: Block) -> None:
+        partition, position = unpack_ids(block.ids)
+        row = self._table.base[partition] + position
+        at, size = self._table.at[:, row], self._table.size[:, row]
+        there = at > 0
+        low = np.where(there, at, np.iinfo(np.int64).max).min(axis=0)
+        high = (at + size).max(axis=0)
+        none = ~there.any(axis=0)
+        low[none] = 0
+        far = (high - low - size.sum(axis=0) > FAR_BYTES) & ~none
+        together = np.where(far, 0, low), np.where(far, 0, high)
+        begin, end = runs_of(partition, position, *together)
+        read = together[0][begin] > 0
+        memories, of, base = self._read_runs(block, partition, low, high, begin[read], end[read])
+        members = [
+            Pieces(memories, np.where(has, of, -1), np.where(has, offset - base, 0), length)
+            for has, offset, length in zip(there, at, size, strict=True)
+        ]
+        for k in np.flatnonzero(far).tolist():
+            for pieces, offset, length in zip(members, at[:, k].tolist(), size[:, k].tolist(), strict=True):
+                if offset:
+                    pieces[k] = self._whole(int(partition[k]), block.lease.room(length), offset, block.ids, k)
+        self._given(block, members)
+        self._check_read(partition)
+        names = (*(("the image",) if self._image else ()), *(f"member {name!r}" for name in self._members))
+        for what, pieces, crc in zip(names, members, self._table.crc, strict=True):
+            if crc is not None:
+                compare(pieces, crc[row], block.faults, what)
+
+    def _read_runs(
+        self, block: Block, partition: Int64s, low: Int64s, high: Int64s, begin: Int64s, end: Int64s
+    ) -> tuple[list[memoryview], Int64s, Int64s]:
+        """Read runs of rows: the memories that they lie in, and of each row which of them, and the byte it begins at.
+
+        A memory is a slab full of runs, each from a multiple of ALIGNED on: lone members of one size then lie at one
+        distance from each other, though the labels behind them have one digit or three.
+        """
+        first = low[begin]
+        sizes = high[end - 1] - first
+        run = np.searchsorted(begin, np.arange(len(partition)), side="right") - 1  # a row of no run may be given any
+        if not len(begin):
+            return [], run, run
+        stops = np.cumsum(-(-sizes // ALIGNED) * ALIGNED)
+        starts = np.concatenate([[0], stops[:-1]])
+        memories, views, of, a = list[memoryview](), list[memoryview](), np.empty_like(begin), 0
+        while a < len(begin):
+            b = max(a + 1, int(np.searchsorted(stops, starts[a] + block.lease.slab_bytes, side="right")))
+            memory = block.lease.room(int(starts[b - 1] - starts[a] + sizes[b - 1]))
+            starts[a:b] -= starts[a]
+            views += [
+                memory[at:upto] for at, upto in zip(starts[a:b].tolist(), (starts + sizes)[a:b].tolist(), strict=True)
+            ]
+            of[a:b] = len(memories)
+            memories.append(memory)
+            a = b
+        self._fill_views(partition[begin].tolist(), views, first.tolist(), block.ids, begin.tolist())
+        return memories, of[run], (first - starts)[run]
+
+    def _given(self, block: Block, members: list[Pieces]) -> None:
+        if self._image:
+            block.payloads[:] = [_NOTHING if view is None else view for view in members[0]]
+            block.faults.update(dict.fromkeys(np.flatnonzero(members[0].missing).tolist(), _NO_IMAGE))
+        block.fields.update(zip(self._members, members[1:] if self._image else members, strict=True))
+
+    def _whole(self, shard: int, view: memoryview, at: int, ids: Int64s, row: int) -> memoryview:
+        """`view`, filled; DataLostError where the shard ends before."""
+        if len(view):
+            got = self._read(self._file(shard), view, at, ids, row)
+            if got < len(view):
+                raise self._lost(ids[row], at + got)
+        return view
+
 
 EXTENT_BYTES = 8 << 20
 INDEX_THREADS = 8

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dali_feed.kernels._numbers import fma
 from dali_feed.kernels.arguments import COUNT_LIMIT, Rules
 from dali_feed.kernels.launch import Launch, launch
-from dali_feed.transforms.colours import KINDS, MAX_STEPS
+from dali_feed.transforms.colour import KINDS, MAX_STEPS
 
 __all__ = ["bytes_moved", "jitter", "jitter_reference", "prepare"]
 
@@ -41,7 +41,7 @@ def jitter(images: object, out: object, steps: object, *, stream: object = None)
     - `images`: uint8 (N, H, W, 3), C contiguous.
     - `out`: the same, apart from `images`.
     - `steps`: float32 (N, count, 2), count from 1 to 64: for each sample its steps in order, each a number of
-      `dali_feed.transforms.colours.KINDS` and a factor as torchvision's `adjust_...` takes it (of hue -0.5 .. 0.5).
+      `dali_feed.transforms.colour.KINDS` and a factor as torchvision's `adjust_...` takes it (of hue -0.5 .. 0.5).
     - `stream`: as in `finish`.
 
     One block works on each image, so a batch with fewer images than the GPU has multiprocessors leaves some idle.

@@ -21,7 +21,7 @@ from dali_feed.kernels import unpack as unpack_module
 from dali_feed.kernels.finish import Mix
 from dali_feed.kernels.launch import Launch, kernel
 from dali_feed.packages import needed
-from dali_feed.transforms.colours import KINDS
+from dali_feed.transforms.colour import KINDS
 
 __all__ = ["CASES", "SHOWN", "UNIT", "Case", "contestants", "gpu"]
 

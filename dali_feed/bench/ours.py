@@ -32,16 +32,13 @@ from torchvision.transforms import v2
 from dali_feed.bench.data import BenchJob, payloads_of
 from dali_feed.bench.runner import Contestant, Opens, Steps, installed
 from dali_feed.compiler.host import compile_host
-from dali_feed.engines.choose import choose_engine, make_engine
-from dali_feed.engines.compiling import compile_for
+from dali_feed.engines.choose import choose_engine, compile_for, make_engine
 from dali_feed.engines.engine import Engine, Result, Work
-from dali_feed.engines.gpu.handover import tensor_of
+from dali_feed.engines.gpu.device import tensor_of
 from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.errors import DataLostError, EngineError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
-from dali_feed.feed.stages import StageStats
-from dali_feed.feed.stats import Stats
-from dali_feed.feed.verdict import verdict
+from dali_feed.feed.stats import StageStats, Stats, verdict
 from dali_feed.loader import DataLoader
 from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.plan import Shuffle

@@ -23,7 +23,7 @@ from dali_feed.cli.targets import HEADERS, Access, imageless, sources
 from dali_feed.cli.view import Report, plural, show, size_text, table
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
-from dali_feed.external_sources.record_files.source import RecordFiles
+from dali_feed.external_sources.file_source import RecordFiles
 from dali_feed.formats.named import format_of
 from dali_feed.records.source import LABEL, MANY_ABSENT, Block, Extents, Snapshot, Source, unpack_id, unpack_ids
 from dali_feed.screen.header import Header

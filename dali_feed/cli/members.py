@@ -24,8 +24,7 @@ from dali_feed.formats.format import Format
 from dali_feed.formats.npy import MAGIC
 from dali_feed.formats.npy import header_of as npy_header
 from dali_feed.formats.paths import steps_of
-from dali_feed.records.members import Members, alternatives
-from dali_feed.records.source import Block, Extents, Source
+from dali_feed.records.source import Block, Extents, Members, Source, alternatives
 from dali_feed.screen.screen import UnusableError, header_of
 
 __all__ = [

@@ -23,11 +23,9 @@ from dali_feed.feed import Batch, Feed
 from dali_feed.options import BadRecords, Decode
 from dali_feed.records.source import LABEL, Extents, Source, unpack_ids
 from dali_feed.screen.screen import header_of
-from dali_feed.transforms.base import Op
 from dali_feed.transforms.keys import WINDOW, Arrays, numbered
 from dali_feed.transforms.nest import Nest
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.units import Place
+from dali_feed.transforms.op import Op, Place, Recipe
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -28,7 +28,7 @@ from dali_feed.external_sources import (
 )
 from dali_feed.external_sources.files import IMG_EXTENSIONS
 from dali_feed.external_sources.kafka.connection import addresses
-from dali_feed.external_sources.record_files.mds_index import is_mds
+from dali_feed.external_sources.mds import is_mds
 from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
 from dali_feed.secrets import is_secret

@@ -280,7 +280,7 @@ class _Work:
     def _refusal(self) -> Refusal:
         """What decodes in this thread, for which the end of the interpreter waits: native code cannot be stopped."""
         from dali_feed.engines.host.decode import Trial
-        from dali_feed.engines.lingering import linger
+        from dali_feed.engines.workers import linger
 
         linger(threading.current_thread())  # by itself: nobody else may come to it, as when it was just begun
         trial = Trial()

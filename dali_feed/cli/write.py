@@ -226,7 +226,7 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
         raise ConfigError(msg)
     change = None
     if resize is not None or quality is not None:
-        from dali_feed.packing.pictures import Pictures
+        from dali_feed.packing.changes import Pictures
 
         change = Pictures(resize, 90 if quality is None else quality)
     kept = Path(f"{topic}.produce") if journal is None else journal
@@ -295,8 +295,8 @@ def _parts(texts: list[str]) -> dict[str, float | int | None]:
 
 def _layout(out: str, parts: list[str], targets: str | None, count: int | None, size: int | None) -> Layout | None:
     """The layout over folders. Without any, the layout is set for a folder on Lustre; its files stay whole."""
-    from dali_feed.packing.place import folder_at, place
-    from dali_feed.packing.work import Work
+    from dali_feed.packing.pack import folder_at, place
+    from dali_feed.packing.runner import Work
     from dali_feed.storage.lustre import LustreLayout, set_layout
     from dali_feed.storage.striping import STRIPE_BYTES, Layout
 

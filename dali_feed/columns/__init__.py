@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
-    from dali_feed.columns.arrays import Array
-    from dali_feed.columns.boxes import Boxes, Counted, Keypoints
+    from dali_feed.columns.array import Array
+    from dali_feed.columns.column import Kind
+    from dali_feed.columns.follow import Boxes, Counted, Keypoints, Mask
     from dali_feed.columns.image import Image
-    from dali_feed.columns.kind import Kind
-    from dali_feed.columns.mask import Mask
     from dali_feed.columns.number import Number
     from dali_feed.columns.packed import Packed, PackedBatch
     from dali_feed.columns.text import Bytes, Json, Text
@@ -41,15 +40,15 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "Array": "arrays",
-        "Boxes": "boxes",
+        "Array": "array",
+        "Boxes": "follow",
         "Bytes": "text",
-        "Counted": "boxes",
+        "Counted": "follow",
         "Image": "image",
         "Json": "text",
-        "Keypoints": "boxes",
-        "Kind": "kind",
-        "Mask": "mask",
+        "Keypoints": "follow",
+        "Kind": "column",
+        "Mask": "follow",
         "Number": "number",
         "Packed": "packed",
         "PackedBatch": "packed",

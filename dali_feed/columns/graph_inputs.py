@@ -11,14 +11,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from dali_feed.columns.arrays import Array
-from dali_feed.columns.further import screened_views
-from dali_feed.columns.image import Image
-from dali_feed.columns.kind import Faults, Kind
-from dali_feed.columns.late import Late, attempt
-from dali_feed.columns.mask import Mask
+from dali_feed.columns.array import Array
+from dali_feed.columns.column import Faults, Kind
+from dali_feed.columns.columns import Columnar, Late, attempt
+from dali_feed.columns.follow import Mask
+from dali_feed.columns.image import Image, screened_views
 from dali_feed.columns.packed import Packed
-from dali_feed.columns.source import Columnar
 from dali_feed.columns.text import Json
 from dali_feed.columns.tokens import Tokens
 from dali_feed.errors import ConfigError

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.columns.kind import Faults, Kind, check_member
+from dali_feed.columns.column import Faults, Kind, check_member
 from dali_feed.errors import ConfigError
 from dali_feed.records.pieces import MOST_DIGITS, Pieces
 
 __all__ = ["Number"]
+
 
 _SHOWN = 40
 

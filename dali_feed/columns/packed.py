@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from dali_feed.checks import whole
 from dali_feed.columns import packing
-from dali_feed.columns.kind import Faults, Kind, check_member
+from dali_feed.columns.column import Faults, Kind, check_member
 from dali_feed.columns.text import Text
-from dali_feed.columns.tokenizing import MOST, Tokenize, tokenized, tokenizing
+from dali_feed.columns.tokens import MOST, Tokenize, tokenized, tokenizing
 from dali_feed.errors import ConfigError
 
 __all__ = ["Packed", "PackedBatch"]

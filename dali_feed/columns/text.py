@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dali_feed.columns.kind import Faults, Kind, check_member, missing
-from dali_feed.columns.late import Late
+from dali_feed.columns.column import Faults, Kind, check_member, missing
+from dali_feed.columns.columns import Late
 from dali_feed.formats.json_text import loads
 
 __all__ = ["Bytes", "Json", "Text"]
+
 
 _BYTES = (memoryview, bytes, bytearray)
 

@@ -2,20 +2,144 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns.kind import Faults, Kind, check_member
+from dali_feed.columns.column import Faults, Kind, check_member
 from dali_feed.columns.text import Text
-from dali_feed.columns.tokenizing import Side, Tokenize, check_side, tokenized, tokenizing
+from dali_feed.errors import ConfigError
 
-__all__ = ["TokenBatch", "Tokens"]
+__all__ = ["MOST", "TokenBatch", "Tokenize", "Tokens", "tokenized", "tokenizing"]
+
+
+# Tokenizing: from texts to token ids, by a file or an object of the `tokenizers` library, or by any callable.
+#
+# The law: the ids of a text depend on the text alone, not on the texts that are tokenized with it; and a text that
+# cannot be tokenized is a fault of its own record.
+
+
+Ids = NDArray[np.int32]
+Side = Literal["right", "left"]
+Tokenize = Callable[[Sequence[str]], Sequence[Any]]  # texts -> each one's ids
+
+MOST = int(np.iinfo(np.int32).max)  # of an id
+_NONE = np.empty(0, np.int32)
+
+
+def check_side(name: str, side: object) -> None:
+    """Right or left; ConfigError otherwise."""
+    if side not in ("right", "left"):
+        msg = f'{name} must be "right" or "left"; found {side!r}'
+        raise ConfigError(msg)
+
+
+@dataclass(frozen=True)
+class _Each:
+    """A user's callable, called text by text."""
+
+    tokenize: Callable[[str], Any]
+
+    def __call__(self, texts: Sequence[str]) -> list[Any]:
+        return [self.tokenize(text) for text in texts]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """An object of `tokenizers`, called for all texts at once: for a single one it keeps the interpreter's lock."""
+
+    tokenizer: Any
+    special: bool
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        found = self.tokenizer.encode_batch(texts, add_special_tokens=self.special)
+        return [each.ids for each in found]
+
+
+def tokenizing(kind: str, tokenizer: Any, *, special: bool, length: int | None = None, cut: Side = "right") -> Tokenize:
+    """What makes ids of texts, `length` of each at most where that is given; ConfigError for what makes none.
+
+    The tokenizer itself is not changed: truncation and padding are set in a copy.
+    """
+    if isinstance(tokenizer, str | os.PathLike):
+        made = _opened(kind, os.fspath(tokenizer))
+    elif (inner := getattr(tokenizer, "backend_tokenizer", tokenizer)) and hasattr(inner, "encode_batch"):
+        made = _copied(kind, inner)
+    elif callable(tokenizer):
+        return _Each(tokenizer)
+    else:
+        rule = "tokenizer must be a file, a Tokenizer of the tokenizers library or a function"
+        msg = f"{kind}: {rule}; found {tokenizer!r}"
+        raise ConfigError(msg)
+    if getattr(made.model, "dropout", None):
+        rule = "tokenizer must give a text the same ids each time it is read"
+        msg = f"{kind}: {rule}; found BPE with dropout; set model.dropout = None"
+        raise ConfigError(msg)
+    made.no_padding()
+    made.no_truncation()
+    if length is not None:
+        own = made.num_special_tokens_to_add(is_pair=False) if special else 0
+        if length <= own:
+            msg = f"{kind}: length must be more than the {own} special tokens that the tokenizer adds; found {length}"
+            raise ConfigError(msg)
+        made.enable_truncation(length, direction=cut)
+    return _Batch(made, special)
+
+
+def tokenized(tokenize: Tokenize, texts: Sequence[str], faults: Faults) -> list[Ids]:
+    """The ids of each text, int32; none for rows with a fault, now or before."""
+    rows = [row for row in range(len(texts)) if row not in faults]
+    out = [_NONE] * len(texts)
+    found: Sequence[Any] = [None] * len(rows)
+    if isinstance(tokenize, _Batch):
+        with contextlib.suppress(Exception):  # one of them is to blame: which, and why, is asked of each below
+            found = tokenize([texts[row] for row in rows])
+    for row, ids in zip(rows, found, strict=True):
+        try:
+            out[row] = _whole(tokenize([texts[row]])[0] if ids is None else ids)
+        except Exception as error:  # noqa: BLE001  whatever a user's function raises is about this record
+            faults[row] = f"tokenizer: {type(error).__name__}: {error}"
+    return out
+
+
+def _whole(ids: Any) -> Ids:
+    """The ids, checked: a model's table is looked up by them, and on a GPU a wrong one ends the process."""
+    values = np.asarray(ids["input_ids"] if isinstance(ids, Mapping) else ids)
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+        msg = f"the ids must be a list of ints; found {values.dtype} of shape {values.shape}"
+        raise ValueError(msg)
+    if values.size and not (values.min() >= 0 and values.max() <= MOST):
+        msg = f"ids must lie in 0..{MOST}; found {values.min()} to {values.max()}"
+        raise ValueError(msg)
+    return values.astype(np.int32)
+
+
+def _opened(kind: str, path: str) -> Any:
+    """The tokenizer of a file."""
+    from dali_feed.packages import needed
+
+    with needed():
+        import tokenizers
+    try:
+        return tokenizers.Tokenizer.from_file(path)
+    except Exception as error:  # what the library raises is of no class of its own
+        msg = f"{kind}: tokenizer must be a file that the tokenizers library wrote; {path}: {error}"
+        raise ConfigError(msg) from error
+
+
+def _copied(kind: str, tokenizer: Any) -> Any:
+    """A copy of a tokenizer, which its owner may go on changing."""
+    try:
+        return type(tokenizer).from_str(tokenizer.to_str())
+    except Exception as error:  # as above: parts that are written in Python cannot be copied
+        msg = f"{kind}: tokenizer cannot be copied: {error}. Give a function that encodes a text with it"
+        raise ConfigError(msg) from error
 
 
 class TokenBatch(NamedTuple):

@@ -14,23 +14,31 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.finish import erased_at, finish_at, last_erasing
-from dali_feed.compiler.outline import outline
-from dali_feed.compiler.program import Ints, Parameters
-from dali_feed.compiler.steps import Colours, DecodeStep, Finish, Resample, Slice, Step
-from dali_feed.compiler.turning import stored, turns
+from dali_feed.compiler.program import (
+    Colours,
+    DecodeStep,
+    Finish,
+    Ints,
+    Parameters,
+    Resample,
+    Slice,
+    Step,
+    erased_at,
+    finish_at,
+    last_erasing,
+    outline,
+    stored,
+    turns,
+)
 from dali_feed.draws.streams import STREAMS_PER_OP
-from dali_feed.transforms.base import Op, effect_key
-from dali_feed.transforms.edges import rows
-from dali_feed.transforms.geometry import Window
-from dali_feed.transforms.graph import BLACK, GraphStep
-from dali_feed.transforms.keys import ERASE, FLIPS, TURN, WINDOW, numbered
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.rules import Drawn, DType, Fill, Interpolation
-from dali_feed.transforms.run import Run
-from dali_feed.transforms.units import Place
+from dali_feed.transforms.colour import KIND, MAX_STEPS, Colour
+from dali_feed.transforms.crops import rows
+from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, TURN, WINDOW, Key, numbered
+from dali_feed.transforms.op import BLACK, GraphStep, Op, Place, Recipe, Run, Window, effect_key
+from dali_feed.transforms.settings import Drawn, DType, Fill, Interpolation
 
-__all__ = ["DaliProgram", "compile_recipe"]
+__all__ = ["DaliProgram", "compile_dali", "compile_recipe"]
+
 
 Maker = Callable[[Run], None]
 
@@ -268,3 +276,40 @@ def compile_recipe(recipe: Recipe, *, region_decode: bool) -> DaliProgram:
     for n, op in enumerate(recipe.ops):
         compiler.op(op, n)
     return compiler.done()
+
+
+# The program of the dali engine; colour steps at its end, on a GPU, are left to the kernel `jitter`.
+#
+# It does only colour steps directly before the finish step, for there the batch is dense uint8. A colour step that
+# is followed by another step, such as a blur, stays in the graph, and so does every one on DALI's CPU backend.
+
+
+def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = None) -> DaliProgram:
+    """The program of the dali engine, all of it a graph but for the finish step.
+
+    `region_decode`: as in `compile_recipe`; None: True on the CPU alone.
+
+    Raises TransformError where ops stand in an order that has no meaning, or DALI has no operator for one.
+    """
+    program = compile_recipe(recipe, region_decode=not on_gpu if region_decode is None else region_decode)
+    return with_kernel(program) if on_gpu else program
+
+
+def with_kernel(program: DaliProgram) -> DaliProgram:
+    """The program with its last colour steps, as many as the kernel takes, moved to the finish step."""
+    finish, keys, count = program.finish, list[Key](), 0
+    if finish is None:
+        return program
+    steps = program.steps[:-1]
+    while isinstance(step := steps[-1], Colour) and count + step.steps <= MAX_STEPS:
+        steps.pop()
+        keys.insert(0, numbered(step.name, step.k))
+        count += step.steps
+    if not keys:
+        return program
+
+    def gather(run: Run) -> None:
+        run.arrays[ADJUST] = np.concatenate([run.arrays.pop(key)[..., KIND] for key in keys], axis=1)
+
+    done = replace(finish, adjusts=count)
+    return replace(program, steps=[*steps, done], makers=[*program.makers, gather])

@@ -16,16 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram, compile_host
-from dali_feed.compiler.program import Program, View
-from dali_feed.compiler.steps import Finish
+from dali_feed.compiler.program import Finish, Program, View
 from dali_feed.errors import ConfigError
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.convert import Own, name_of
+from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key, numbered
-from dali_feed.transforms.numbering import walk
-from dali_feed.transforms.own import Own, name_of
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.rules import Fill
+from dali_feed.transforms.op import Op, Recipe, walk
+from dali_feed.transforms.settings import Fill
 
 __all__ = ["SUBJECT", "Crop", "Drawless", "drawless"]
 

@@ -17,18 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.finish import erased_at, finish_at, last_erasing
-from dali_feed.compiler.outline import outline
-from dali_feed.compiler.program import Ints, Parameters
-from dali_feed.compiler.steps import Finish
-from dali_feed.compiler.turning import turns
-from dali_feed.transforms.base import OnImage, OnPlanes, Op, effect_key
-from dali_feed.transforms.flip import Flip
+from dali_feed.compiler.program import Finish, Ints, Parameters, erased_at, finish_at, last_erasing, outline, turns
+from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import ERASE, FLIPS, SIZE, TURN, Key, numbered
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.rules import DType, Layout
-from dali_feed.transforms.run import SizedDraws
-from dali_feed.transforms.units import Place
+from dali_feed.transforms.op import OnImage, OnPlanes, Op, Place, Recipe, SizedDraws, effect_key
+from dali_feed.transforms.settings import DType, Layout
 
 __all__ = ["HostProgram", "HostStep", "compile_host"]
 

@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.keys import Key
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.rules import DType
+from dali_feed.draws.philox import seed_within
+from dali_feed.draws.streams import COLUMNS, STREAMS_PER_OP, VIEWS
+from dali_feed.errors import TransformError
+from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
+from dali_feed.transforms.keys import CANVAS, Key, as_column, as_followed, viewed
+from dali_feed.transforms.lower import taken_apart
+from dali_feed.transforms.op import BLACK, Arrays, Given, OnImage, Op, Place, Recipe, SizedDraws, walk
+from dali_feed.transforms.settings import Drawn, DType, Fill, Interpolation, Layout
 
-__all__ = ["Ints", "Parameters", "Program", "View"]
+__all__ = [
+    "Colours",
+    "DecodeStep",
+    "Finish",
+    "Followed",
+    "Ints",
+    "NoImage",
+    "Parameters",
+    "Picture",
+    "PicturesProgram",
+    "Program",
+    "Resample",
+    "Slice",
+    "Step",
+    "View",
+    "Views",
+    "ViewsProgram",
+    "as_views",
+    "compile_following",
+    "erased_at",
+    "finish_at",
+    "last_erasing",
+    "outline",
+    "seed_of_column",
+    "stored",
+    "turns",
+    "unfit",
+]
+
 
 Ints = NDArray[np.int64]
 
@@ -65,3 +99,411 @@ class View(Program, Protocol):
     def dtype(self) -> DType | None:
         """The dtype of the output's pixels; None where a user's graph decides it."""
         ...
+
+
+# Outline: what is known of a recipe before any sample is seen: sizes, dtype and random streams of its ops.
+#
+# The law: an order of ops that has no meaning is refused here, for every engine, and an image that
+# an op cannot take is known by its header's size, so that it is a bad record and never a failure of an engine.
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """size: (height, width) of every image, or None where it depends on the input's; dtype; streams of every sample."""
+
+    size: tuple[int, int] | None
+    dtype: DType
+    streams: list[int]
+
+
+def outline(recipe: Recipe) -> Outline:
+    """The outline. Raises TransformError where ops stand in an order that has no meaning (Normalize of uint8, ...)."""
+    size: tuple[int, int] | None = None
+    place = Place()
+    streams: list[int] = []
+    normalized, channels = False, 3
+    for n, op in walk(recipe.ops):
+        channels = op.channels_behind() or channels
+        _check_channels(op, channels)
+        if normalized and not op.normalized:
+            msg = (
+                f"{op.title}: must stand before Normalize, as it resamples or recolours pixels; found it after. Move it"
+            )
+            raise TransformError(msg)
+        streams += [n * STREAMS_PER_OP + k for k in op.drawn()]
+        size = op.size_behind(size)
+        op.check(place.dtype)
+        place = op.place_behind(place)
+        normalized |= op.normalizes
+    return Outline(size, place.dtype, streams)
+
+
+def _check_channels(op: Op, channels: int) -> None:
+    """Raise TransformError for three values where images have one channel."""
+    fields = ("fill", "value", "mean", "std")
+    values = (getattr(op, name, None) for name in fields)
+    three = next((value for value in values if isinstance(value, tuple) and len(value) == 3), None)
+    if channels == 1 and three is not None:
+        msg = f"{op.title}: must have one number, as images have one channel after Grayscale(1); found {three}"
+        raise TransformError(msg)
+
+
+def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
+    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 means no image."""
+    every = [op for _, op in walk(recipe.ops)]
+    if all(type(op).unfit is Op.unfit for op in every):  # its ops take every size
+        return {}
+    reasons: dict[int, str] = {}
+    rows = np.flatnonzero(sizes[:, 0] > 0)
+    h, w = sizes[rows, 0].astype(np.int64), sizes[rows, 1].astype(np.int64)
+    for op in every:  # ops in a nest keep sizes as they are
+        for row, reason in op.unfit(h, w):
+            reasons.setdefault(int(rows[row]), reason)
+        h, w = op.sizes_behind(h, w)
+    return reasons
+
+
+# What follows the images of a recipe: the ops that move pixels, and what each sample takes into them.
+#
+# The law: the numbers are those of the image's own steps, for draws belong to the sample. They are computed again, from
+# the same streams, so a follower is right beside any engine.
+
+
+@dataclass(slots=True)
+class Followed:
+    """The steps of tv_tensors that follow an image, in turn."""
+
+    recipe: Recipe
+    streams: list[int] = field(default_factory=list)
+    steps: list[OnImage] = field(default_factory=list)
+    drawing: list[tuple[int, Op]] = field(default_factory=list)  # by number, what changes sizes too
+
+    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> dict[Key, NDArray[Any]]:
+        """What samples `ids`, whose images are of `sizes` (n, 2 or 3), see `Program`, take into the steps."""
+        run = SizedDraws(self.streams, sizes, ids, seed, epoch)
+        for n, op in self.drawing:
+            op.host_rows(run, n)
+        made = {name: np.ascontiguousarray(rows) for name, rows in run.arrays.items()}
+        return made | {CANVAS: np.ascontiguousarray(sizes[:, :2], np.int32)}
+
+    def run(self, given: Any, arrays: Arrays, slot: int) -> Any:
+        """A tv_tensor, moved as the image in that slot is."""
+        for step in self.steps:
+            given = step(given, arrays, slot)
+        return given
+
+
+def compile_following(recipe: Recipe, *, boxes: bool, masks: bool = True) -> Followed:
+    """Compile.
+
+    TransformError where nothing can follow an op, where boxes and points cannot (padding that mirrors), or where masks
+    cannot (a fill of three numbers, which torchvision cannot fill them with either).
+    """
+    known = outline(recipe)
+    for _, op in walk(recipe.ops) if masks else ():
+        _check_fill(op)
+    own = [(n, op, op.follow_steps(n)) for n, op in enumerate(recipe.ops)]
+    for _, op, moving in own if boxes else ():
+        mode = getattr(op, "mode", "constant")
+        if mode != "constant" and moving:
+            msg = f'{op.title}: boxes and points need padding_mode="constant"; found "{mode}"'
+            raise TransformError(msg)
+    steps = [step for _, _, each in own for step in each]
+    drawing = [(n, op) for n, op, each in own if each or op.size_behind(None) is not None]
+    return Followed(recipe, known.streams, steps, drawing)
+
+
+def _check_fill(op: Op) -> None:
+    """Raise TransformError for three numbers where masks are filled."""
+    fill = getattr(op, "fill", 0.0) if getattr(op, "masks", None) is None else getattr(op, "masks", 0.0)
+    if isinstance(fill, tuple) and getattr(op, "pads", True) and op.follow_steps(0):
+        cure = 'fill={tv_tensors.Mask: 0, "others": ...}'
+        msg = f"{op.title}: masks must be filled with one number; found fill={fill}. Give {cure}"
+        raise TransformError(msg)
+
+
+# The program of a record's images: one image with what follows it, or several, each with its own transform.
+#
+# The law: an image column draws with a seed of its own, made from the run's and the name of the column whose random
+# numbers it takes. So no other column, and no order of columns, changes its draws; the first one has the run's seed,
+# and is what it is alone.
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image column's part of a program.
+
+    view      the program of its images
+    followed  what moves the columns that follow it; None where none does
+    draws     the column whose random numbers it takes; empty: the first, whose seed is the run's
+    """
+
+    view: View
+    followed: Followed | None = None
+    draws: str = ""
+
+    def parameters(
+        self, number: int, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int
+    ) -> tuple[dict[Key, NDArray[Any]], Ints]:
+        """The arrays of image column `number`, of its images of `sizes`, among those of all; and the sizes it gives."""
+        seed = seed_of_column(self.draws, seed)
+        own = self.view.parameters(sizes, ids, seed, epoch)
+        arrays = as_column(own.arrays, number)
+        if self.followed is not None:
+            arrays |= as_followed(as_column(self.followed.parameters(sizes, ids, seed, epoch), number))
+        return arrays, own.sizes
+
+
+def seed_of_column(name: str, seed: int) -> int:
+    """The seed that the column of that name draws with: of 64 bits of its name's BLAKE2b. Without a name the run's."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return seed_within(seed, COLUMNS[0], int.from_bytes(digest, "little")) if name else seed
+
+
+@dataclass(slots=True)
+class PicturesProgram:
+    """The images of a record, and what follows them. As a `Program`, sizes are those of all columns, side by side."""
+
+    pictures: Sequence[Picture]
+    fixed: bool = True
+
+    @property
+    def views(self) -> Sequence[View]:
+        """The program of each image column."""
+        return tuple(picture.view for picture in self.pictures)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the first column."""
+        return self.pictures[0].view.recipe
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(height, width) of the first column, or None where one of them depends on the input's."""
+        return None if any(view.size is None for view in self.views) else self.views[0].size
+
+    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
+        """Of all; `sizes` (n, 2 * columns): height and width of each; where images are turned 3, see `Program`."""
+        each = sizes.shape[1] // len(self.pictures)
+        arrays: dict[Key, NDArray[Any]] = {}
+        made: list[Ints] = []
+        for number, picture in enumerate(self.pictures):
+            its, given = picture.parameters(number, sizes[:, each * number : each * (number + 1)], ids, seed, epoch)
+            arrays |= its
+            made.append(given)
+        return Parameters(arrays, made[0] if len(made) == 1 else np.concatenate(made, axis=1))
+
+
+# Views: several transforms of one decoded image, such as the two of SimCLR or the crops of DINO.
+#
+# The law: a view's random numbers are its own. Each but the first has a seed made from the run's; so the first gives
+# what its transform gives alone, and no view changes the random numbers of another one.
+
+
+MAX_VIEWS = 64
+
+
+class Views:
+    """Transforms of which each makes a view of the image.
+
+    transforms  1 to 64 transforms; each is what a loader takes for one
+
+    Raises TransformError where there are none, or more than 64.
+    """
+
+    def __init__(self, transforms: Iterable[Callable[[Any], Any]]) -> None:
+        self.transforms = tuple(transforms)
+        if not 1 <= len(self.transforms) <= MAX_VIEWS:
+            msg = f"transform: several views take 1 to {MAX_VIEWS} transforms; found {len(self.transforms)}"
+            raise TransformError(msg)
+
+    def __repr__(self) -> str:
+        return f"Views({list(self.transforms)!r})"
+
+
+def as_views(transform: object) -> Views | None:
+    """A list of transforms, or an object whose transforms give a list, as views. None for any other transform."""
+    if isinstance(transform, list | tuple):
+        return Views(transform)
+    if isinstance(transform, Views):
+        return transform
+    apart = None if transform is None or isinstance(transform, Recipe) else taken_apart(transform)
+    return Views(apart) if isinstance(apart, list) else None
+
+
+def _seed_of(view: int, seed: int) -> int:
+    return seed_within(seed, VIEWS[0], view) if view else seed
+
+
+_P = TypeVar("_P", bound=View)
+
+
+@dataclass(slots=True)
+class ViewsProgram(Generic[_P]):
+    """Programs over one decoded image; all of one engine and one layout."""
+
+    views: tuple[_P, ...]
+    fixed: bool = True
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the first view."""
+        return self.views[0].recipe
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(height, width) of the first view, or None where one of them depends on the input's."""
+        return None if any(view.size is None for view in self.views) else self.views[0].size
+
+    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
+        """The parameters of all views; sizes: int64 (n, 2 * views)."""
+        found = [view.parameters(sizes, ids, _seed_of(v, seed), epoch) for v, view in enumerate(self.views)]
+        arrays = {viewed(name, v): rows for v, each in enumerate(found) for name, rows in each.arrays.items()}
+        return Parameters(arrays, np.concatenate([each.sizes for each in found], axis=1))
+
+
+# The program of records without an image: nothing is decoded, and nothing drawn.
+
+
+@dataclass(slots=True)
+class NoImage:
+    """As a `Program` is asked: no view, no size that images must share."""
+
+    recipe: Recipe = field(default_factory=Recipe)
+    views: tuple[View, ...] = ()
+    size: tuple[int, int] | None = None
+    fixed: bool = False
+
+    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
+        """None; sizes: int64 (n, 2) of 0."""
+        return Parameters({}, np.zeros((len(ids), 2), np.int64))
+
+
+# Turning: how a stored image becomes the upright one, and where the upright one's windows lie in it. Pure arithmetic.
+#
+# The law: recipes and draws know the upright image alone, its sizes and its windows; decoders know the stored one. What
+# lies between is one row for each sample, and is the same for every engine.
+
+
+def turns(sizes: NDArray[Any]) -> NDArray[np.int32] | None:
+    """A row per sample of `sizes` (n, 3: height, width, orientation); None where they have no orientations.
+
+    int32 (n, 5): whether the stored image is mirrored top to bottom, left to right, and whether its axes are exchanged
+    then; its height and width, as stored.
+    """
+    if sizes.shape[1] < 3:
+        return None
+    high, wide, way = sizes.T
+    sideways = np.isin(way, SIDEWAYS)
+    found = np.isin(way, MIRRORED_Y), np.isin(way, MIRRORED_X), sideways
+    return np.stack([*found, np.where(sideways, wide, high), np.where(sideways, high, wide)], axis=1).astype(np.int32)
+
+
+def stored(windows: NDArray[Any], rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Windows (n, 4: y, x, height, width) of upright images as windows of the stored ones, by the `turns` of each."""
+    mirrored, sideways, size = rows[:, :2] != 0, rows[:, 2:3] != 0, rows[:, 3:]
+    start = np.where(sideways, windows[:, 1::-1], windows[:, :2])
+    edges = np.where(sideways, windows[:, :1:-1], windows[:, 2:])
+    start = np.where(mirrored, size - start - edges, start)
+    return np.concatenate([start, edges], axis=1).astype(np.int32)
+
+
+# The steps of a program: the DALI engine's graph is built from them.
+#
+# A step names its arrays, which have a row per sample, by its own number k: size{k}, roi{k}, ... Crops and flips are
+# folded into the steps in this file; a transform's own step builds itself (`dali_feed.transforms.op.GraphStep`).
+
+
+Colours = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """Payload to RGB. With `window`, only window (int32: y, x, height, width) of it; with `turns`, turned by turn."""
+
+    window: bool
+    turns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resample:
+    """To `size`, or per-sample size{k} (float32: height, width); `roi`: from roi{k} (float32: y0, x0, y1, x1) only.
+
+    Interpolation "random": by number mode{k} (int32) of dali_feed.transforms.op.DRAWN.
+    """
+
+    k: int
+    size: tuple[int, int] | None
+    roi: bool
+    interpolation: Interpolation | Drawn
+    antialias: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """`size` pixels, or shape{k} (int32: height, width), from anchor{k} (int32: y, x) on; `fill` outside the image."""
+
+    k: int
+    size: tuple[int, int] | None
+    fill: Colours = BLACK
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """flip_x, flip_y (int32) where there are any; value * scale + bias per channel; cast; to `layout`.
+
+    With `erase`, rectangle erase (int32: y, x, height, width) of the output gets that value. With `adjusts`, that
+    many colour steps come before all this: adjust (float32: adjusts, 2), a kind and a factor each, of colours.py.
+    """
+
+    dtype: DType
+    scale: Colours
+    bias: Colours
+    flip_x: bool
+    flip_y: bool
+    layout: Layout = "NCHW"
+    erase: Colours | None = None
+    adjusts: int = 0
+
+
+class OwnStep(Protocol):
+    """A step that builds itself: a transform's, or a user's graph."""
+
+    def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
+        """Its output node for the image's node; `given` makes the nodes of its arrays."""
+        ...
+
+
+Step = DecodeStep | Resample | Slice | Finish | OwnStep
+
+# The finish step, which replaces the last ops of a recipe: flips, floats, and the rectangle that is erased last.
+
+
+_LARGEST = 3.4e38  # exact in float32, and so in the finish step
+
+
+def erased_at(place: Place, value: Fill, behind: Place) -> Colours:
+    """The value that an op writes in the units of `place`, in the units of `behind`, without rounding to a level."""
+    three = np.broadcast_to(value, 3)
+    three = np.trunc(three) if place.dtype == "uint8" else three
+    gain = behind.scale / place.scale
+    red, green, blue = (three * gain + (behind.bias - place.bias * gain)).tolist()
+    return red, green, blue
+
+
+def finish_at(place: Place, flips: Collection[str], layout: Layout, erase: Colours | None = None) -> Finish:
+    """The step that turns levels into the units of `place`, flips along these axes and erases to `erase`."""
+    r, g, b = place.scale.tolist()
+    br, bg, bb = place.bias.tolist()
+    return Finish(place.dtype, (r, g, b), (br, bg, bb), "x" in flips, "y" in flips, layout, erase)
+
+
+def last_erasing(ops: Sequence[Op]) -> int | None:
+    """The number of the op whose rectangle the finish step erases: all ops after it are done by the finish step too."""
+    for n in reversed(range(len(ops))):
+        value = ops[n].erases()
+        if value is not None:
+            return n if all(abs(one) <= _LARGEST for one in np.atleast_1d(value)) else None
+        if not ops[n].of_finish:
+            break
+    return None

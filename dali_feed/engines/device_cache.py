@@ -8,6 +8,8 @@ to rows is enqueued on one stream, and the consumer's stream waits for that.
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
 from collections import deque
@@ -20,25 +22,214 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.compiler.drawless import Crop, Drawless
+from dali_feed.compiler.drawless import Crop, Drawless, drawless
 from dali_feed.compiler.host import HostProgram
-from dali_feed.engines.clock import EngineWork, work_of
-from dali_feed.engines.crew import Crew, Job
-from dali_feed.engines.device_rows import DeviceRows
-from dali_feed.engines.dtypes import DTYPES
-from dali_feed.engines.engine import Engine, Result, Tail, Work
-from dali_feed.engines.failures import engine_error
-from dali_feed.engines.gpu.handover import keep, viewed
-from dali_feed.engines.gpu.uploads import Uploaded
-from dali_feed.engines.host.image import ImageSteps
-from dali_feed.engines.host.memory import Pool
-from dali_feed.engines.windows import cut_out
+from dali_feed.compiler.program import Program
+from dali_feed.engines.choose import Compiled
+from dali_feed.engines.engine import DTYPES, Engine, EngineWork, Result, Tail, Work, work_of
+from dali_feed.engines.failures import engine_error, out_of_memory
+from dali_feed.engines.gpu.device import Uploaded, keep, viewed
+from dali_feed.engines.host.image import ImageSteps, Pool
+from dali_feed.engines.workers import Crew, Job
 from dali_feed.errors import DaliFeedError, EngineError
 from dali_feed.options import Tuning
 from dali_feed.transforms.keys import SIZE, Arrays
-from dali_feed.transforms.rules import as_list
+from dali_feed.transforms.settings import as_list
 
-__all__ = ["CachingEngine"]
+__all__ = ["CachingEngine", "DeviceRows", "OnDevice", "cut_out"]
+
+
+# Images in the memory of a device, a row for each record: what a cache there keeps.
+#
+# The law: a row is given for the record and the parameters that it was made with, and for no others. Nothing is taken
+# away until all is. Where the device has no memory left, nothing more is kept; it is never an error.
+
+
+FIRST = 64 << 20  # bytes; then each time as many as are held: few pieces, of which the last may be empty in part
+
+log = logging.getLogger("dali_feed")
+
+Rows = NDArray[np.int64]
+
+
+class DeviceRows:
+    """Rows of one shape, in up to `limit` bytes of `device`; `forget` says of how many records, before the first.
+
+    first  bytes that are taken first
+    held   bytes that are taken now
+    Used by one thread, on whatever stream is current there: always the same one.
+    """
+
+    def __init__(self, limit: int, device: torch.device) -> None:
+        self._limit, self._device, self.first = limit, device, FIRST
+        self.hits = self.misses = 0
+        self.forget(0)
+
+    def forget(self, records: int) -> None:
+        """Let all go: from here on rows are of another snapshot, of so many records."""
+        self._most = records
+        self._at: dict[int, int] = {}
+        self._pieces: list[tuple[int, torch.Tensor]] = []  # the number of the first row, and (rows, bytes of one)
+        self._room = 0  # rows that all of them have
+        self._kind: tuple[tuple[int, ...], torch.dtype] | None = None
+        self._keys = np.zeros((0, 0), np.uint8)
+        self._full = False
+        self.held = 0  # bytes
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def find(self, ids: NDArray[np.int64], keys: NDArray[np.uint8]) -> Rows:
+        """The rows of records whose parameters are `keys` (n, bytes); -1 where there is none."""
+        get = self._at.get
+        at = np.fromiter((get(sample, -1) for sample in ids.tolist()), np.int64, len(ids))
+        if not self._at or self._keys.shape[1] != keys.shape[1]:
+            at[:] = -1
+        else:
+            at[(self._keys[at] != keys).any(axis=1)] = -1
+        found = int((at >= 0).sum())
+        self.hits, self.misses = self.hits + found, self.misses + len(ids) - found
+        return at
+
+    def new(self, count: int) -> torch.Tensor:
+        """Memory for a batch of rows, of which there are some."""
+        shape, dtype = self._kind or ((), torch.uint8)
+        return torch.empty((count, *shape), dtype=dtype, device=self._device)
+
+    def give(self, at: Rows, slots: Rows, out: torch.Tensor) -> None:
+        """Copy the rows to these slots of a batch."""
+        flat = _bytes(out)
+        for first, piece in self._pieces:
+            here = (at >= first) & (at < first + len(piece))
+            if here.any():
+                flat.index_copy_(0, self.there(slots[here]), piece.index_select(0, self.there(at[here] - first)))
+
+    def row(self, number: int) -> torch.Tensor:
+        """An image where it lies."""
+        shape, dtype = self._kind or ((), torch.uint8)
+        first, piece = next(each for each in reversed(self._pieces) if each[0] <= number)
+        return piece[number - first].view(dtype).view(shape)
+
+    def there(self, numbers: NDArray[Any]) -> torch.Tensor:
+        """Numbers on the device, without a wait."""
+        here = torch.from_numpy(np.ascontiguousarray(numbers))
+        return here if self._device.type == "cpu" else here.pin_memory().to(self._device, non_blocking=True)
+
+    def keep(self, ids: NDArray[np.int64], keys: NDArray[np.uint8], images: torch.Tensor) -> None:
+        """Keep images of records that are not there yet, as many as there is room for."""
+        if self._full or not len(ids):
+            return
+        if self._kind is None:
+            self._kind = tuple(images.shape[1:]), images.dtype
+            self._keys = np.zeros((0, keys.shape[1]), np.uint8)
+        if self._kind != (tuple(images.shape[1:]), images.dtype) or self._keys.shape[1] != keys.shape[1]:
+            return
+        fresh = {sample: slot for slot, sample in enumerate(ids.tolist()) if sample not in self._at}
+        flat, wanted = _bytes(images), np.array(list(fresh.values()), np.int64)
+        while len(wanted) and (len(self._at) < self._room or self._grown(flat.shape[1])):
+            first, piece = self._pieces[-1]
+            used = len(self._at) - first
+            now, wanted = wanted[: len(piece) - used], wanted[len(piece) - used :]
+            whole = len(now) == len(flat)
+            piece[used : used + len(now)].copy_(flat if whole else flat.index_select(0, self.there(now)))
+            self._keys[first + used : first + used + len(now)] = keys[now]
+            self._at.update(zip(ids[now].tolist(), range(first + used, first + used + len(now)), strict=True))
+
+    def _grown(self, row: int) -> bool:
+        """Take memory for more rows of so many bytes."""
+        rows = min(max(1, self.first // row, self._room), self._most - self._room, (self._limit - self.held) // row)
+        if self._full or rows <= 0:
+            self._full = True
+            return False
+        try:
+            piece = torch.empty((rows, row), dtype=torch.uint8, device=self._device)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            self._full = True
+            log.warning(
+                "Cache(device=...): %s has no memory for %.0f MB more; %s images in %.0f of %.0f MB stay there,"
+                " and no more are added",
+                self._device,
+                rows * row / 1e6,
+                f"{len(self._at):,}",
+                self.held / 1e6,
+                self._limit / 1e6,
+            )
+            return False
+        self._pieces.append((self._room, piece))
+        self._keys = np.concatenate([self._keys, np.zeros((rows, self._keys.shape[1]), np.uint8)])
+        self._room, self.held = self._room + rows, self.held + rows * row
+        return True
+
+
+def _bytes(images: torch.Tensor) -> torch.Tensor:
+    """Dense images as bytes (n, bytes of one): a view."""
+    return images.reshape(len(images), math.prod(images.shape[1:])).view(torch.uint8)
+
+
+# What the engines of one feed keep on the loader's device: of each image column a part of the limit.
+
+
+class OnDevice:
+    """Up to `limit` bytes of a CUDA device, or of this process's memory (`device` None).
+
+    ConfigError where images change from epoch to epoch before a part of the program that can run behind the cache.
+    """
+
+    def __init__(self, made: Compiled, limit: int, device: int | None) -> None:
+        programs: list[tuple[str, Program]] = [(each.engine, each.picture.view) for each in made.columns]
+        programs = programs or [(made.engine, made.program)]
+        self.parts: Sequence[Drawless] = [drawless(engine, program, device) for engine, program in programs]
+        self.limit, self._device = limit, device
+        self._rows: list[DeviceRows] = []
+        self._of: tuple[str, int] = "", 0
+
+    def begin(self, fingerprint: str, records: int) -> None:
+        """A pass over that snapshot begins, while no other is under way: what was kept of another one is dropped."""
+        if self._of != (fingerprint, records):
+            self._of = fingerprint, records
+            for rows in self._rows:
+                rows.forget(records)
+
+    def before(self, number: int, engine: Engine, tuning: Tuning) -> Engine:
+        """That engine, which runs the head of part `number`, with a cache before it."""
+        import torch
+
+        from dali_feed.engines.device_cache import CachingEngine, DeviceRows
+
+        place = torch.device("cpu") if self._device is None else torch.device("cuda", self._device)
+        rows = DeviceRows(self.limit // len(self.parts), place)
+        rows.forget(self._of[1])
+        self._rows.append(rows)
+        return CachingEngine(engine, self.parts[number], rows, device=self._device, tuning=tuning)
+
+    @property
+    def counted(self) -> tuple[int, int, int, int]:
+        """Images that were there, and that were not; how many are kept, and the bytes that they take. Any thread."""
+        rows = self._rows
+        hits, misses = sum(each.hits for each in rows), sum(each.misses for each in rows)
+        return hits, misses, sum(map(len, rows)), sum(each.held for each in rows)
+
+
+# Windows cut out of a batch of images, each its own, on the device where they lie.
+#
+# The law: a pixel is the image's own, or the colour outside it: as `transforms.edges.crop` cuts one image, bit for bit.
+
+
+def cut_out(images: torch.Tensor, corners: torch.Tensor, size: tuple[int, int], colour: torch.Tensor) -> torch.Tensor:
+    """Of images (n, height, width, 3) the windows of `size` from `corners` (n, 2: y, x) on; `colour` outside them.
+
+    All are on one device, corners int64, colour of the images' dtype; enqueued on the current stream there.
+    """
+    count, high, wide = images.shape[:3]
+    y = corners[:, :1] + torch.arange(size[0], device=images.device)
+    x = corners[:, 1:] + torch.arange(size[1], device=images.device)
+    inside = ((y >= 0) & (y < high))[:, :, None] & ((x >= 0) & (x < wide))[:, None, :]
+    which = torch.arange(count, device=images.device)[:, None, None]
+    taken = images[which, y.clamp(0, high - 1)[:, :, None], x.clamp(0, wide - 1)[:, None, :]]
+    return torch.where(inside[..., None], taken, colour)
+
 
 _ENGINE = "cache on the device"  # its name in errors
 

@@ -9,17 +9,20 @@ be in flight, and `take` waits for the oldest of them.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from dali_feed.compiler.steps import Finish
+from dali_feed.compiler.program import Finish, Program, outline
+from dali_feed.options import Tuning
 from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key
 
-__all__ = ["Engine", "Result", "Tail", "Work"]
+__all__ = ["DTYPES", "Engine", "EngineWork", "NoImageEngine", "Result", "Tail", "Work", "like", "no_images", "work_of"]
 
 
 @dataclass(slots=True)
@@ -40,7 +43,7 @@ class Work:
 class Tail:
     """The finish step, to be run by the consumer on its own stream: the step, and its parameters for each sample.
 
-    The parameters are NumPy arrays, or have been sent to the device: `dali_feed.engines.gpu.parcels.Sent`.
+    The parameters are NumPy arrays, or have been sent to the device: `dali_feed.engines.gpu.parcel.Sent`.
     """
 
     finish: Finish
@@ -126,3 +129,120 @@ class Engine(Protocol):
     def close(self) -> None:
         """Drop what is in flight and release threads and device memory. Safe to call twice."""
         ...
+
+
+# What an engine's own threads have worked, where it can say.
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWork:
+    """Since the engine was made: its threads, the seconds that they worked all together, and the images they made."""
+
+    threads: int
+    seconds: float
+    images: int
+
+
+@runtime_checkable
+class Clocked(Protocol):
+    """An engine whose threads count their time."""
+
+    def worked(self) -> EngineWork | None:
+        """For any thread. None where what it is made of cannot say."""
+        ...
+
+
+def work_of(engine: object) -> EngineWork | None:
+    """What an engine's threads have worked; None where it cannot say."""
+    return engine.worked() if isinstance(engine, Clocked) else None
+
+
+# The dtypes a recipe may end in, as torch knows them.
+
+
+DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+# The engine of records without an image: no pixels are left to make.
+
+
+class NoImageEngine:
+    """Batches come out as they went in. See `engines.engine.Engine`."""
+
+    name = "none"
+
+    def __init__(self, program: object, *, batch_size: int, device: int | None, tuning: Tuning) -> None:
+        self.depth = tuning.prefetch
+        self._flying: deque[Work] = deque()
+
+    def enter(self) -> None:
+        """Nothing of a device is used."""
+
+    def prepare(self, payloads: list[memoryview]) -> list[Any]:
+        """Payloads are empty."""
+        return list(payloads)
+
+    def submit(self, work: Work) -> None:
+        """Nothing is started."""
+        self._flying.append(work)
+
+    def take(self) -> Result:
+        """A result without images."""
+        self._flying.popleft()
+        return Result(None)
+
+    def discard(self) -> None:
+        """The oldest one is dropped."""
+        self._flying.popleft()
+
+    def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
+        """The same."""
+        return Result(None)
+
+    def halt(self) -> None:
+        """Nothing waits."""
+
+    def resume(self) -> None:
+        """Nothing did."""
+
+    def at_work(self) -> Sequence[int]:
+        """Nobody is."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing is held."""
+        self._flying.clear()
+
+
+# Images of a batch without records, as tensors: no rows, of the shape and dtype that a program's images have.
+
+
+Like = tuple[tuple[int, ...], torch.dtype]  # of one image
+
+
+def like(images: Any) -> Like:
+    """The shape of one of these images, and their dtype; nothing is copied, and no GPU is waited for."""
+    if isinstance(images, torch.Tensor):
+        return tuple(images.shape[1:]), images.dtype
+    shown = getattr(images, "__cuda_array_interface__", None)
+    if shown is not None:
+        return tuple(shown["shape"][1:]), torch.from_numpy(np.empty(0, np.dtype(shown["typestr"]))).dtype
+    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(images)
+    return tuple(tensor.shape[1:]), tensor.dtype
+
+
+def no_images(program: Program, device: int | None, seen: dict[int, Like]) -> list[torch.Tensor]:
+    """For each view of the program a tensor of no rows, in the layout that an engine gives, on its device.
+
+    `seen`: by view what images were like, where the program does not say: of unknown size they are (0, 3, 0, 0).
+    """
+    made = []
+    for number, view in enumerate(program.views):
+        shape, dtype = seen.get(number, ((), torch.uint8))
+        if program.fixed:
+            known = outline(view.recipe)
+            dtype = DTYPES[known.dtype]
+            if known.size is not None:
+                shape = (3, *known.size) if view.recipe.layout == "NCHW" else (*known.size, 3)
+        shape = shape or ((3, 0, 0) if view.recipe.layout == "NCHW" else (0, 0, 3))
+        made.append(torch.empty((0, *shape), dtype=dtype, device="cpu" if device is None else f"cuda:{device}"))
+    return made

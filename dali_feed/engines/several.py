@@ -13,8 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from dali_feed.engines.clock import EngineWork, work_of
-from dali_feed.engines.engine import Engine, Result, Work
+from dali_feed.engines.engine import Engine, EngineWork, Result, Work, work_of
 from dali_feed.transforms.keys import by_column
 
 __all__ = ["SeveralEngine", "Side"]

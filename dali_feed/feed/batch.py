@@ -2,22 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.engines.engine import Result, Work
+from dali_feed.columns.array import Room
+from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.errors import ConfigError
-from dali_feed.feed.held import Held
 from dali_feed.feed.lane import Draw, Piece, Prepare
-from dali_feed.feed.pixels import Pixels
+from dali_feed.feed.window import Held
 from dali_feed.quarantine.budget import Fault
 from dali_feed.records.pieces import Pieces
+from dali_feed.records.slabs import Reused
 
-__all__ = ["Batch", "Flight", "Made"]
+if TYPE_CHECKING:
+    from dali_feed.engines.gpu.parcel import Parcels
+
+__all__ = ["Batch", "Beside", "Companions", "Flight", "Made", "Pixels", "none"]
+
+
+# Pixels: images as an engine gave them, with the finish step that is left. They support DLPack.
+
+
+@dataclass(slots=True)
+class Pixels:
+    """Images of a batch: `from_dlpack(pixels)` gives them finished.
+
+    images  dense; with `tail`, uint8 NHWC on the device, for the finish step; without, an array with `__dlpack__`
+    """
+
+    images: Any
+    tail: Tail | None
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(type, number) of the device, as DLPack counts them: (1, 0) is the CPU, (2, n) a CUDA device."""
+        kind, number = self.images.__dlpack_device__()
+        return int(kind), int(number)
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        """The finished images; without a copy where nothing is left to finish. On a GPU they are ready on `stream`.
+
+        (n, 3, height, width), or (n, height, width, 3) with `Feed(layout="NHWC")`. `stream`: as DLPack says. Each call
+        that has to finish makes a new array. So does each for what a user's graph left in DALI's memory on a GPU:
+        DALI would wait for the device to release it.
+        """
+        from dali_feed.engines.gpu.device import is_foreign  # torch: there since an engine made them
+
+        if self.tail is None and not is_foreign(self.images):
+            return self.images.__dlpack__(**({} if stream is None else {"stream": stream}), **options)
+        from dali_feed.engines.gpu.finish import exported  # CuPy: on a GPU only
+
+        return exported(self.images, self.tail, self.__dlpack_device__()[1], stream, options)
+
 
 Made = Callable[[dict[str, Any], int], dict[str, Any]]  # fields of a batch of so many lanes -> its columns
 
@@ -32,7 +71,7 @@ class Batch(Pixels):
     more    further views of the images; further image columns, in order; or what a user's pipeline gives after its
             first output
     beside  what else goes with it, arrays by name
-    sent    on a GPU, those of them that can be sent to one: `dali_feed.engines.gpu.parcels.Sent`
+    sent    on a GPU, those of them that can be sent to one: `dali_feed.engines.gpu.parcel.Sent`
     position  of a stream, per partition that has moved since the batch before where it stands behind this one
     """
 
@@ -179,3 +218,51 @@ class Flight:
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
         return Batch(result.images, result.tail, fields, self.ids, self.ok, more)
+
+
+# Arrays that go with the images of a batch: made, and sent to a GPU, by the feed thread.
+#
+# The law: when the training loop takes a batch, no random number is left to draw, and nothing is copied from memory
+# that would make its thread wait for the GPU.
+
+
+Companions = Callable[[Batch, int], Mapping[str, NDArray[Any]]]
+
+
+def none(batch: Batch, epoch: int) -> Mapping[str, NDArray[Any]]:
+    """The default: nothing goes with a batch."""
+    del batch, epoch
+    return {}
+
+
+class Beside:
+    """Adds to each batch what goes with it: `companions` of (batch, epoch). Used by one thread at a time."""
+
+    def __init__(self, companions: Companions, parcels: Parcels | None, device: int | None = None) -> None:
+        self._companions, self._parcels, self._device = companions, parcels, device
+        self.room: Room = Reused() if parcels is None else parcels.room  # memory for a batch's arrays
+
+    @classmethod
+    def on(cls, device: int | None, companions: Companions) -> Beside:
+        """For the batches of a CUDA device, or of the CPU."""
+        if device is None:
+            return cls(companions, None)
+        from dali_feed.engines.gpu.device import Uploads
+        from dali_feed.engines.gpu.parcel import Parcels
+
+        return cls(companions, Parcels(Uploads(device)), device)
+
+    def __call__(self, batch: Batch, epoch: int) -> None:
+        """Call it before `batch` is handed over. Errors of a companion go on; EngineError where it cannot be sent."""
+        batch.beside = dict(self._companions(batch, epoch))
+        if self._parcels is not None:
+            shown = (batch, *batch.more)
+            try:
+                tails, batch.sent = self._parcels.with_tails([each.tail for each in shown], batch.beside)
+            except RuntimeError as error:
+                from dali_feed.engines.failures import engine_error
+
+                subject, what = "feed", "what goes with a batch cannot be sent to the GPU"
+                raise engine_error(subject, what, error, self._device) from error
+            for each, tail in zip(shown, tails, strict=True):
+                each.tail = tail

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from dali_feed.plan.batching import Shares
 from dali_feed.plan.order import Order
-from dali_feed.plan.shares import Shares
 from dali_feed.records.source import MANY_ABSENT, Snapshot
-from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.op import Recipe
 
 __all__ = ["described", "running", "warn_of_holes"]
 

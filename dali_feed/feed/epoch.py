@@ -16,14 +16,11 @@ from typing import Protocol
 
 from dali_feed.engines.ranges import WAITS
 from dali_feed.errors import ClosedError
-from dali_feed.feed.lane import Lane, Piece
-from dali_feed.feed.mixed_lane import MixedLane
-from dali_feed.feed.run import Run
-from dali_feed.feed.setting import EpochSetting
-from dali_feed.feed.watchdog import reads
+from dali_feed.feed.lane import Lane, MixedLane, Piece
+from dali_feed.feed.run import EpochSetting, Run, reads
 from dali_feed.quarantine.budget import Quarantine
 
-__all__ = ["EpochRun", "Following", "Stretch"]
+__all__ = ["EpochRun", "Stretch"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-from dali_feed.engines import lingering
+from dali_feed.engines import workers as lingering
 from dali_feed.errors import ClosedError, DeadLetterError
 
 __all__ = ["Closes", "close_at_exit"]

@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from dali_feed.columns.kind import Kind
-from dali_feed.columns.source import with_columns
-from dali_feed.engines.pictures import compile_pictures
-from dali_feed.feed.beside import Companions, none
+from dali_feed.columns.column import Kind
+from dali_feed.columns.columns import with_columns
+from dali_feed.engines.choose import compile_pictures
+from dali_feed.feed.batch import Companions, none
 from dali_feed.feed.commit import Placing, commit, progress
 from dali_feed.feed.describe import described, running
-from dali_feed.feed.following import Begins
 from dali_feed.feed.foresight import foresee
-from dali_feed.feed.life import Life
-from dali_feed.feed.machine import Machine
-from dali_feed.feed.memory import check_memory
-from dali_feed.feed.passes import Batches, Passes
-from dali_feed.feed.planning import Planning, check_order
+from dali_feed.feed.machine import Machine, check_memory
+from dali_feed.feed.passes import Batches, Life, Passes
+from dali_feed.feed.passes_ahead import Begins, Planning, check_order
 from dali_feed.feed.stats import Stats
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan import state as states
+from dali_feed.plan.batching import MAX_EPOCH, Dealt, Shares, check_epoch
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle
-from dali_feed.plan.shares import MAX_EPOCH, Dealt, Shares, check_epoch
 from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.source import Snapshot, Source, unpack_id
 
@@ -173,7 +170,7 @@ class Feed(Dealt):
 
         A pass that was left early is over: its iterator raises ClosedError from here on. A pass of which no batch was
         taken does not count, because some frameworks make an iterator and then another one; and a pass of which only
-        the first batch was taken does not count either (`dali_feed.plan.position`). Their epoch comes again.
+        the first batch was taken does not count either (`dali_feed.plan.state`). Their epoch comes again.
         """
         self._life.check()
         self._outbox.retry()

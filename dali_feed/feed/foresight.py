@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from dali_feed.feed.planning import Planning
+from dali_feed.feed.passes_ahead import Planning
 from dali_feed.options import local_processes
-from dali_feed.plan.shares import MAX_EPOCH, Shares
+from dali_feed.plan.batching import MAX_EPOCH, Shares
 from dali_feed.records.source import Extents, Source
 
 __all__ = ["foresee", "lanes_here"]

@@ -2,46 +2,151 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
-from dali_feed.columns.source import Columnar
+from dali_feed.columns.columns import Columnar
 from dali_feed.draws.philox import seed_of_turn
-from dali_feed.engines.clock import work_of
-from dali_feed.engines.engine import Engine
+from dali_feed.engines.choose import Compiled, make_ready
+from dali_feed.engines.device_cache import OnDevice
+from dali_feed.engines.engine import Engine, EngineWork, work_of
 from dali_feed.engines.late import LateEngine
-from dali_feed.engines.on_device import OnDevice
-from dali_feed.engines.pictures import Compiled, make_ready
-from dali_feed.errors import ClosedError
-from dali_feed.feed.adapting import decide
-from dali_feed.feed.beside import Beside, Companions
-from dali_feed.feed.cached import RecordCache
+from dali_feed.errors import ClosedError, ConfigError
+from dali_feed.feed.adapting import FIRST_READERS, Policy, Steering, decide, steering_for
+from dali_feed.feed.batch import Beside, Companions
+from dali_feed.feed.cache import RecordCache, WholePixels
 from dali_feed.feed.exits import Closes, close_at_exit
-from dali_feed.feed.hopeless import Proof
-from dali_feed.feed.lane import Lane
-from dali_feed.feed.measured import Measured
-from dali_feed.feed.memory import slab_bytes
+from dali_feed.feed.lane import Lane, MixedLane
 from dali_feed.feed.meter import Meter
-from dali_feed.feed.mixed_lane import MixedLane
-from dali_feed.feed.reading import ReadPool
-from dali_feed.feed.setting import EpochSetting, Setting
-from dali_feed.feed.stages import Running, StageStats
-from dali_feed.feed.stats import Stats
-from dali_feed.feed.steering import FIRST_READERS, Policy, Steering, steering_for
-from dali_feed.feed.summary import stages
+from dali_feed.feed.reading import ReaderWork, ReadPool
+from dali_feed.feed.run import EpochSetting, Setting
+from dali_feed.feed.stats import Running, StageStats, Stats
 from dali_feed.feed.usable import Look, looker
-from dali_feed.feed.whole_pixels import WholePixels
-from dali_feed.feed.window import Empty, Window
+from dali_feed.feed.window import Empty, Measured, Proof, Window, window_memory
 from dali_feed.options import Decode, Tuning
+from dali_feed.plan.batching import Shares
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
 from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.gauges import CacheStats
-from dali_feed.records.slabs import SlabPool
+from dali_feed.records.slabs import SLAB_BYTES, SlabPool
 from dali_feed.records.source import Snapshot, Source
 
-__all__ = ["Machine"]
+__all__ = ["Machine", "check_memory", "loop_stages", "slab_bytes", "stages"]
+
+
+# Whether what must be in memory at once fits into `Tuning(memory=...)`.
+
+
+def slab_bytes(memory: int) -> int:
+    """Slabs so small that some dozens of reads fit into a small memory; 8 MiB from 256 MiB on."""
+    return max(256 << 10, min(SLAB_BYTES, memory // 32))
+
+
+def check_memory(tuning: Tuning, shares: Shares, *, windows: Sequence[tuple[int, int, int]], lane_length: int) -> None:
+    """Raise ConfigError, with the figure that would do, where the memory is too small.
+
+    windows      of each that a lane has open at once: its records, how many are read in one go, mean payload size
+    lane_length  slots of a lane in an epoch
+    """
+    lanes = len(shares.mine)
+    slots = shares.per_lane * (tuning.prefetch + 1)
+
+    def least(memory: int) -> int:
+        need = 0
+        for window, extent, record_bytes in windows:
+            # those that batches in flight, and one, touch
+            touched = min(-(-(slots - 1) // window) + 1, -(-lane_length // window))
+            need += touched * window_memory(window, extent, record_bytes, slab_bytes(memory)) * lanes
+        return need
+
+    memory = tuning.memory_bytes
+    while (need := least(memory)) > memory:
+        memory = need  # slabs, and what their ends waste, grow with it
+    if memory > tuning.memory_bytes:
+        window, _, record_bytes = max(windows, key=lambda its: its[0] * its[2])
+        msg = (
+            f"Tuning(memory={tuning.memory!r}): must hold the windows that batches in flight touch;"
+            f" a window is {window} records of about {record_bytes} bytes, and this rank"
+            f" has {lanes} lanes. Give memory={memory} or more, or a narrower"
+            " Shuffle(window=...)"
+        )
+        raise ConfigError(msg)
+
+
+# The stages of a loader out of what its parts have counted.
+
+
+def _stage(
+    name: str,
+    threads: int,
+    samples: int,
+    *,
+    worked: float,
+    waited: float = 0.0,
+    blocked: float = 0.0,
+    busy: float | None = None,
+    least: int = 1,
+) -> StageStats:
+    """`busy`: what the samples took of a thread's time, where that is not `worked`; `least` samples tell a rate."""
+    took = worked if busy is None else busy
+    rate = samples * threads / took if samples >= least and took > 0 else None
+    return StageStats(name, threads, samples, max(0.0, waited), max(0.0, worked), max(0.0, blocked), rate)
+
+
+def stages(meter: Meter, readers: ReaderWork | None, engine: EngineWork | None, threads: int) -> tuple[StageStats, ...]:
+    """In the order of the way.
+
+    readers  None: a stream's one reader, which waits for records that do not exist yet
+    engine   None: it does not say what its threads, so many of them, do
+    """
+    spent, wall, service = meter.spent(), meter.passes.stats().seconds, meter.service
+    starved, full = spent["source"], spent["trainer"] + spent["dead letters"]
+    found = []
+    if readers is not None:
+        waited, idle = readers.seconds - readers.cpu, readers.threads * wall - readers.seconds
+        found.append(
+            _stage(
+                *("read", readers.threads, readers.records),
+                waited=waited,
+                worked=readers.cpu,
+                blocked=idle,
+                busy=readers.seconds,
+            )
+        )
+    found += [
+        _stage("screen", 1, meter.screened, worked=spent["screen"]),
+        _stage("deal", 1, service.dealt, worked=spent["deal"], waited=starved),
+    ]
+    if engine is None:
+        idle, seconds, samples = max(0.0, wall - service.seconds), service.seconds, service.samples
+    else:
+        idle, seconds, samples = engine.threads * wall - engine.seconds, engine.seconds, engine.images
+    hungry = starved / (starved + full) if starved + full > 0 else 0.0
+    made = _stage(
+        *("engine", threads if engine is None else engine.threads, samples),
+        worked=seconds,
+        waited=idle * hungry,
+        blocked=idle * (1 - hungry),
+        busy=seconds * threads if engine is None else None,
+    )
+    finish = _stage(
+        *("finish", 1, service.landed),
+        worked=spent["finish"] + spent["mend"],
+        waited=spent["engine"] + spent["repair"],
+        blocked=full,
+    )
+    return (*found, made, finish, *loop_stages(meter))
+
+
+def loop_stages(meter: Meter) -> tuple[StageStats, ...]:
+    """Those in the training loop's thread."""
+    loop = meter.loop
+    return (
+        _stage("handover", 1, meter.samples, worked=loop.handover),
+        _stage("train", 1, loop.samples, worked=loop.worked, waited=meter.steps.total),
+    )
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ the next one is to begin exactly there; otherwise nothing of it is left.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,11 +14,38 @@ from typing import Any
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch
 from dali_feed.feed.epoch import EpochRun
-from dali_feed.feed.life import Life
 from dali_feed.feed.meter import Meter
-from dali_feed.plan.position import Position
+from dali_feed.plan.state import Position
 
-__all__ = ["Batches", "Passes"]
+__all__ = ["Batches", "Life", "Passes"]
+
+
+# Whether a feed may still be used: until it is closed, and in the process that made it.
+
+
+class Life:
+    """Begins in this process; its owner sets it when it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._asked = os.getpid  # held here: a child of a fork drops its passes when modules have been taken apart
+        self._pid = self._asked()
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that it began in, the only one with its threads."""
+        return self._asked() == self._pid
+
+    def check(self) -> None:
+        """Raise ClosedError after close(), ConfigError in another process."""
+        if self.closed:
+            msg = "loader: used after close(); make a new one"
+            raise ClosedError(msg)
+        if not self.here:
+            msg = (
+                "loader: made in another process; threads and connections do not survive fork. Make it in this process"
+            )
+            raise ConfigError(msg)
 
 
 class Passes:

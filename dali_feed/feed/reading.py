@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 
 from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
-from dali_feed.feed.adapting import Reading
-from dali_feed.feed.steering import Counts, Steering
-from dali_feed.records.gauges import KafkaStats, merged, summed
+from dali_feed.feed.adapting import Counts, Reading, Steering
+from dali_feed.records.gauges import KafkaStats, StorageStats, in_all, merged, storage_of, summed
 from dali_feed.records.source import Block, Extents, Reader, Scales, Slabs, Source, unpack_id
-from dali_feed.records.storage_stats import StorageStats, in_all, storage_of
 
 __all__ = ["ReadPool", "ReadTask", "ReaderWork"]
+
 
 REST_SECONDS = 5.0  # without a task, after which a reader that wants to may look after itself
 

@@ -15,22 +15,177 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
-from dali_feed.engines.lingering import linger
+from dali_feed.engines.engine import Engine
 from dali_feed.engines.ranges import NEXT, WAITS
+from dali_feed.engines.workers import linger
 from dali_feed.errors import ClosedError, WaitError
-from dali_feed.feed.batch import Batch, Flight
+from dali_feed.feed.batch import Batch, Flight, Made
 from dali_feed.feed.channel import Channel
-from dali_feed.feed.lane import Piece
-from dali_feed.feed.pass_meter import PassMeter
-from dali_feed.feed.setting import Setting
-from dali_feed.feed.watchdog import stuck
-from dali_feed.feed.worker import Worker
+from dali_feed.feed.lane import Draw, Piece
+from dali_feed.feed.meter import Meter, PassMeter
+from dali_feed.feed.reading import ReadPool
+from dali_feed.feed.window import Measured
 from dali_feed.quarantine.budget import Fault, Quarantine
 from dali_feed.quarantine.letters import Letter
+from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.source import unpack_id
 
-__all__ = ["Run"]
+__all__ = ["EpochSetting", "Run", "Setting", "reads"]
+
+
+# The thread that feeds: of one pass, or of several, where one goes on into the next.
+
+
+class Fed(Protocol):
+    """What a worker runs: `one` gives what comes behind it, or None."""
+
+    def one(self) -> Fed | None:
+        """Feed all of it."""
+        ...
+
+
+class Worker:
+    """A thread that uses the engine until nothing comes behind. `start` it."""
+
+    def __init__(self, first: Fed, name: str) -> None:
+        self._first: Fed | None = first
+        self._begun, self._runs, self._over = False, False, False
+        self._then = list[Callable[[], None]]()
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Once. Whatever comes out of here, as an interrupt does, `alive` says whether the thread runs."""
+        self._begun = True
+        try:
+            self.thread.start()
+        except BaseException:
+            with self._lock:
+                self._begun = self._runs
+            raise
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, up to `timeout` seconds; for nothing where it has not begun."""
+        if self._begun and self._ended.wait(timeout) and self.thread.is_alive():
+            self.thread.join(timeout)
+
+    def _run(self) -> None:
+        with self._lock:
+            if not self._begun:  # nobody waits for it any more
+                return
+            self._runs = True
+        run, self._first = self._first, None  # what is over is not held
+        try:
+            while run is not None:
+                run = run.one()
+        finally:
+            with self._lock:
+                self._over = True
+            for call in self._then:
+                call()
+            self._ended.set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it may still use the engine: it may be inside a decoder."""
+        return self._begun and not self._over
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Call it when the thread no longer uses the engine: in that thread, or at once."""
+        with self._lock:
+            if self.alive:
+                self._then.append(call)
+                return
+        call()
+
+
+# The objects that all passes over a feed use.
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The objects that a pass uses and shares with the passes after it."""
+
+    engine: Engine
+    meter: Meter
+    outbox: Outbox
+    source: str
+    epoch: int
+    where: Callable[[int], str]
+    draw: Draw
+    beside: Callable[[Batch], None]
+    prefetch: int
+    same_size: bool
+    payload: Callable[[int, memoryview | None], bytes] | None  # a record's, as it was read; None: as it is in memory
+    made: Made | None  # columns of a batch, from what its records kept
+    watchdog: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSetting(Setting):
+    """And those of a pass over an epoch, which reads ahead by its plan."""
+
+    pool: ReadPool
+    memory: int
+    sizes: Measured
+    readers: int
+
+
+# The watchdog: where no batch comes for long, it says which stage is stuck and on which record.
+#
+# The waiting training loop's own thread looks at what the other threads have noted down; nothing is
+# requested from a stage that may never answer.
+
+
+SHOWN = 3
+RECORDS = 32  # of a batch: as many as one call of a decoder takes, any of which may hold it
+
+
+def stuck(setting: Setting, flight: Flight | None, source: Callable[[], str]) -> str:
+    """The stage that the feed thread waits for, for how long, and its work.
+
+    flight  the engine's batch
+    source  tells what the source is at
+    """
+    stage, seconds = setting.meter.now()
+    match stage:
+        case "read_wait":
+            told = source()
+        case "engine_wait" if flight is not None:
+            told = _engine(setting, flight)
+        case "letters_wait":
+            told = f"dead letters: {setting.outbox} does not accept them"
+        case _:
+            told = "feed: its thread is at work on the next batch"
+    return f"{told}; for {seconds:.0f} s"
+
+
+def reads(setting: EpochSetting) -> str:
+    """The work of each reader thread, the longest first."""
+    reads = []
+    for task, since, trouble in sorted(setting.pool.doing(), key=lambda read: read[1]):
+        first = setting.where(int(task.extents[:1].ids()[0]))
+        said = f", {trouble}" if trouble else ""
+        reads.append(f"{int(task.extents.lengths.sum())} records from {first} ({time.monotonic() - since:.0f} s{said})")
+    more = f", and {len(reads) - SHOWN} more" if len(reads) > SHOWN else ""
+    return f"source: {setting.source} is being read: {'; '.join(reads[:SHOWN]) or 'nothing'}{more}"
+
+
+def _engine(setting: Setting, flight: Flight) -> str:
+    """The records that the engine's threads work on, where it can say; otherwise the batch's first and last."""
+    engine = setting.engine
+    slots = sorted(slot for slot in engine.at_work() if slot < len(flight))
+    name = f"engine: {engine.name}"
+    if slots:
+        shown = ", ".join(setting.where(int(flight.ids[slot])) for slot in slots[:RECORDS])
+        return f"{name} is at {shown}{f', and {len(slots) - RECORDS} more' if len(slots) > RECORDS else ''}"
+    first, last = (setting.where(int(flight.ids[slot])) for slot in (0, -1))
+    return f"{name} runs the batch of {len(flight)} from {first} to {last}"
+
 
 LONGEST = threading.TIMEOUT_MAX  # seconds that the system can wait: two centuries; above that it is for ever
 PATIENCE = 5.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it

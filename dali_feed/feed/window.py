@@ -9,23 +9,237 @@ window's last batch has left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import SourceError
-from dali_feed.feed.held import Held, Rows
-from dali_feed.feed.hopeless import Proof, hopeless
-from dali_feed.feed.measured import Measured
+from dali_feed.errors import BadRecordLimitError, ConfigError, SourceError
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.feed.usable import Look
 from dali_feed.plan.order import WindowPlan
+from dali_feed.quarantine.budget import Fault
+from dali_feed.quarantine.letters import Stage
+from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import slabs_for
 from dali_feed.records.source import Block, Lease
+from dali_feed.records.tally import kind_of
 
-__all__ = ["Empty", "Window", "window_memory"]
+__all__ = ["Empty", "Held", "Measured", "Proof", "Rows", "Window", "window_memory"]
+
+
+# Records in memory, and what is known of each: what a batch is cut from, and mended from.
+#
+# The law: a record that turns out to be bad, in its header or in the decoder, is replaced in its slot by one that is
+# held; so payloads stay until the last slot has left the engine.
+
+
+Rows = NDArray[np.int64]
+
+_NOTHING = memoryview(b"")
+
+
+def _room(values: Any, rows: int) -> Any:
+    """What such values of all rows go into."""
+    if isinstance(values, Pieces):
+        return Pieces.none(rows)
+    return np.zeros((rows, *values.shape[1:]), values.dtype) if isinstance(values, np.ndarray) else [None] * rows
+
+
+class Held:
+    """Rows are numbered in the order of reading, slots in the order of the batches. Used by one thread.
+
+    order     the row whose own each slot is
+    borrowed  whether its records are others' than its slots'
+    bare      whether its payloads are no images and have no bytes
+    left      slots whose batch has not left the engine yet
+    turn      how often its records have come in this epoch before: what is done to them is drawn anew each time
+    """
+
+    order: Rows
+    borrowed = bare = False
+    left = 0
+    turn = 0
+
+    def __init__(self, look: Look, where: Callable[[int], str]) -> None:
+        self._look, self._where = look, where
+
+    def _hold(self, ids: NDArray[np.int64]) -> None:
+        """Room for these records, of which nothing has been read."""
+        rows = self.rows = len(ids)
+        self.ids = ids
+        self.payloads: list[memoryview | None] = [None] * rows
+        self._plain: dict[int, memoryview] = {}  # bytes that decoders get instead
+        self.sizes = np.zeros((rows, 2), np.int32)
+        self.usable = np.zeros(rows, bool)
+        self.reasons: dict[int, str] = {}
+        self._stages: dict[int, Stage] = {}
+        self.fields: dict[str, Any] = {}
+
+    def _screened(self, a: int, b: int, block: Block) -> None:
+        """Rows a..b-1 are those of a block."""
+        self.payloads[a:b] = block.payloads
+        screened = self._look(block.payloads, block.fields)
+        self.bare = screened.bare
+        if screened.sizes.shape[1] != self.sizes.shape[1]:  # of images that are turned, or several, there are more
+            self.sizes = np.zeros((self.rows, screened.sizes.shape[1]), np.int32)
+        self.sizes[a:b] = screened.sizes
+        self.usable[a:b] = screened.sizes[:, 0] > 0
+        for row, reason in {**screened.reasons, **block.faults}.items():
+            self.reasons[a + row] = reason
+            self._stages[a + row] = "source" if row in block.faults else "screen"
+            self.usable[a + row] = False
+        self._plain |= {a + row: plain for row, plain in screened.plain.items()}
+        for name, values in block.fields.items():
+            if name not in self.fields:
+                self.fields[name] = _room(values, self.rows)
+            elif isinstance(self.fields[name], Pieces) and not isinstance(values, Pieces):
+                self.fields[name] = list(self.fields[name])
+            self.fields[name][a:b] = values
+
+    def condemn(self, row: int, reason: str) -> None:
+        """A record turned out to be bad after the screen."""
+        self.usable[row] = False
+        self.reasons[row], self._stages[row] = reason, "decode"
+
+    def fault(self, row: int) -> Fault:
+        """The fault of a row that has a reason; its payload is a view that `release` ends."""
+        return Fault(int(self.ids[row]), self.reasons[row], self._stages[row], self.payloads[row])
+
+    def deal(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_]]:
+        """The rows that fill slots first..stop-1, and which of them are the slots' own."""
+        raise NotImplementedError
+
+    def good_payloads(self, rows: Rows) -> list[memoryview]:
+        """Payloads of rows that `deal` gave, as decoders get them."""
+        if self.bare:
+            return [_NOTHING] * len(rows)
+        if self._plain:
+            return [self._plain.get(row, self.payloads[row]) for row in rows.tolist()]
+        return [self.payloads[row] for row in rows.tolist()]
+
+    def good_fields(self, rows: Rows) -> dict[str, Any]:
+        """Fields of rows that `deal` gave."""
+        return {
+            name: values[rows] if isinstance(values, np.ndarray | Pieces) else [values[row] for row in rows.tolist()]
+            for name, values in self.fields.items()
+        }
+
+    def retire(self, slots: int) -> None:
+        """Slots whose batch has left the engine; with the last of them the memory goes back."""
+        self.left -= slots
+        if self.left == 0:
+            self.release()
+
+    def release(self) -> None:
+        """Give all memory back; views into it must not be used any more."""
+        raise NotImplementedError
+
+
+# A window without one good record: either the arguments are wrong or the data is; this file decides which.
+#
+# The law: where no record has been good so far and all of the first window are bad for one reason, nobody can train
+# with this configuration: a ConfigError with the reason and its cure. Anything else is bad data.
+
+
+SHOWN = 5
+_CURES = (  # words in a reason, and the cure for it; the first that fits
+    (("codec: ",), "Correct the codec, or what it is given; BadRecords is for single records"),
+    (
+        ("label", "decimal number"),
+        "Labels must be whole numbers: write such, or read only images, label=None; of a topic, codec= may make them",
+    ),
+    (("no such member",), "Name members that the records have: source.members() lists them, as dali-feed inspect does"),
+    (("must fit into the image",), "Put a Resize before it, or set pad_if_needed=True"),
+    (("image", "unknown format"), "Set image= of the source (codec= of a topic) to what holds the image"),
+)
+_CURE = {
+    "source": "Check the program that wrote the records, and the arguments of the source",
+    "screen": "Look at one of them (dali-feed inspect), and check the program that wrote it",
+    "decode": "Look at one of them (dali-feed verify --decode)",
+}
+
+
+@dataclass(slots=True)
+class Proof:
+    """Whether any record has been `good` since the feed was made: then the configuration is right."""
+
+    good: bool = False
+
+
+def hopeless(
+    rows: int, bad: Sequence[tuple[str, str, Stage]], proof: Proof, more: str = ""
+) -> ConfigError | BadRecordLimitError:
+    """The error for a window of `rows` positions whose records, (where, reason, stage) each, are all bad or absent.
+
+    `more`: the other windows that are the same.
+    """
+    told = "; ".join(f"{where}: {reason}" for where, reason, _ in bad[:SHOWN])
+    if not proof.good and len(bad) > 1 and len({(kind_of(reason), stage) for _, reason, stage in bad}) == 1:
+        where, reason, stage = bad[0]
+        cure = next((cure for words, cure in _CURES if any(w in reason for w in words)), _CURE[stage])
+        absent = f", {rows - len(bad)} positions absent" if rows > len(bad) else ""
+        return ConfigError(
+            f"all {len(bad)} records of the first window are bad for one reason{absent}: {reason} (such as {where})."
+            f" {cure}"
+        )
+    msg = (
+        f"window of {rows} records{more}: the next good record of a window replaces a bad one; found no good "
+        f"record at all ({told or 'all positions are absent'}). Check the source, or make Shuffle(window=...) "
+        "wider"
+    )
+    return BadRecordLimitError(msg, tuple((where, reason) for where, reason, _ in bad))
+
+
+# How large records really are: a snapshot knows only a sample, which may say nothing of the part being read.
+#
+# The law: reads ahead fit into the memory by the sizes read so far, and a window that really does not fit ends the run
+# with its figures. The order is never changed by it: the plan alone makes extents and windows.
+
+
+class Measured:
+    """Mean payload size: the snapshot's until reads say that records are larger. The feed thread's own.
+
+    memory  bytes of slabs that a window may take
+    before  how large they were in the pass before, where one is known: reads are the same, and are estimated better
+    """
+
+    def __init__(self, record_bytes: int, slab_bytes: int, memory: int, before: int = 0) -> None:
+        self._told, self.slab_bytes, self.memory = record_bytes, slab_bytes, memory
+        self._rows = self._bytes = 0
+        self._before = before
+
+    def __bool__(self) -> bool:
+        return self._rows > 0 or self._before > 0
+
+    def anew(self) -> Measured:
+        """For the pass behind this one."""
+        return Measured(self._told, self.slab_bytes, self.memory, max(1, self.record_bytes))
+
+    def add(self, rows: int, size: int) -> None:
+        """So many positions were read, with so many bytes of payloads in slabs."""
+        self._rows, self._bytes = self._rows + rows, self._bytes + size
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a record, on the safe side of the two."""
+        return max(self._told, self._bytes // max(1, self._rows))
+
+    def slabs(self, records: int) -> int:
+        """Bytes of slabs that so many records take: an estimate."""
+        return slabs_for(records, max(self.record_bytes, self._before), self.slab_bytes)
+
+    def too_large(self, first: str, records: int, held: int, rows: int) -> ConfigError:
+        """The error of a window from `first` on of which `rows` of its records take `held` bytes: more than may be."""
+        return ConfigError(
+            f"Tuning(memory={self.memory}): must hold each window; in the window of {records} records from "
+            f"{first}, {rows} of them take {held} bytes, but the source's sample says {self._told} bytes per "
+            f"record. Give several times {held // max(1, rows) * records} bytes, or a narrower "
+            "Shuffle(extent=..., window=...)"
+        )
 
 
 def _per_read(record_bytes: int, slab_bytes: int) -> int:

@@ -8,38 +8,100 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Self, cast
+from typing import Any, NoReturn, Protocol, Self, cast
 
-from dali_feed.columns.kind import Kind
-from dali_feed.columns.live_source import LiveColumnar
-from dali_feed.columns.source import with_columns
+from dali_feed.columns.column import Kind
+from dali_feed.columns.columns import LiveColumnar, with_columns
 from dali_feed.draws.philox import check_seed
-from dali_feed.engines.pictures import compile_pictures
-from dali_feed.errors import ClosedError, ConfigError
-from dali_feed.feed.batch import Batch
-from dali_feed.feed.beside import Companions, none
+from dali_feed.engines.choose import compile_pictures
+from dali_feed.errors import ClosedError, ConfigError, WaitError
+from dali_feed.feed.batch import Batch, Companions, none
 from dali_feed.feed.describe import running
-from dali_feed.feed.life import Life
 from dali_feed.feed.machine import Machine
+from dali_feed.feed.passes import Life
 from dali_feed.feed.stats import Stats
 from dali_feed.live import state as states
-from dali_feed.live.empty import Empty
-from dali_feed.live.gather import Gatherer
-from dali_feed.live.passes import LiveBatches
-from dali_feed.live.progress import Progress
-from dali_feed.live.run import LiveRun
-from dali_feed.live.shared import Shared
+from dali_feed.live.gather import Gatherer, Progress, Shared
+from dali_feed.live.run import Empty, LiveRun
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
-from dali_feed.plan.shares import Dealt, Shares
+from dali_feed.plan.batching import Dealt, Shares
 from dali_feed.quarantine.budget import Quarantine
 from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.gauges import summed
 from dali_feed.records.live import Drain, LiveReader, LiveSource
 from dali_feed.records.source import Slabs, unpack_id
 
-__all__ = ["WINDOW", "LiveFeed"]
+__all__ = ["LiveFeed"]
+
+
+# The batches of a stream, as the training loop sees them: each one that is taken moves the position.
+#
+# The law: only the newest iterator gives batches, and an iterator that is left loses nothing: the next one goes on
+# behind the last batch that the loop was handed.
+
+
+class Owner(Protocol):
+    """The feed, as its batches see it."""
+
+    def running(self, token: LiveBatches) -> tuple[LiveRun, Progress]:
+        """What gives the batches of that iterator. ClosedError where it is not the newest."""
+        ...
+
+    def took(self, batch: Batch, made: object) -> None:
+        """The loop was handed what was made of it."""
+        ...
+
+    def failed(self) -> None:
+        """A batch is missing: none behind it may count."""
+        ...
+
+
+def _itself(batch: Batch) -> Batch:
+    return batch
+
+
+class LiveBatches:
+    """An iterator without an end."""
+
+    def __init__(self, feed: Owner) -> None:
+        self._feed = feed
+
+    def __iter__(self) -> LiveBatches:
+        return self
+
+    def __len__(self) -> int:
+        msg = "loader: a stream does not end, so it has no number of batches"
+        raise TypeError(msg)
+
+    def take(self, timeout: float | None = None, make: Callable[[Batch], Any] = _itself) -> Any:
+        """What `make` makes of the next batch; WaitError, with the pass going on, after `timeout` seconds.
+
+        Asking says that the batch before is finished. The position moves when the batch is made: one that the loop
+        never got, because `make` raised, does not count.
+        """
+        run, progress = self._feed.running(self)
+        progress.asked()
+        try:
+            batch = run.take(timeout)
+            made = make(batch)
+        except WaitError:
+            raise
+        except BaseException as error:
+            if not run.cut:  # else another thread has ended it, and a newer iterator may be under way
+                self._feed.failed()
+            if isinstance(error, StopIteration):  # which would end the loop without a word
+                msg = "collate_fn, transform: must not raise StopIteration"
+                raise ConfigError(msg) from error
+            raise
+        self._feed.took(batch, made)
+        return made
+
+    def __next__(self) -> Batch:
+        batch: Batch = self.take()
+        return batch
+
 
 PATIENCE = 5.0  # seconds that a state waits for the source to say where it begins
 WINDOW = 10_000  # records in a row that BadRecords(limit=...) is of, where window= does not say

@@ -10,20 +10,200 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dali_feed.engines.ranges import READ
-from dali_feed.errors import ClosedError, DaliFeedError, SourceError
+from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.channel import Channel
-from dali_feed.live.progress import Progress
-from dali_feed.live.shared import Shared
 from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, Positions
 from dali_feed.records.pieces import Pieces
+from dali_feed.records.slabs import SlabLease, SlabPool
 from dali_feed.records.source import Block, Slabs, unpack_ids
 
-__all__ = ["Gathered", "Gatherer", "Opened"]
+__all__ = ["Gathered", "Gatherer", "Progress", "Shared"]
+
+
+# Slabs of a batch that comes piece by piece: its blocks lie in the same ones.
+#
+# A stream's records come one by one at times, and a slab for each would be megabytes for kilobytes.
+
+
+class _Whole:
+    """A lease that several blocks share; it goes back when it is whole and all of them are released."""
+
+    def __init__(self, lease: SlabLease) -> None:
+        self.lease = lease
+        self._lock = threading.Lock()
+        self._held = 1  # by `Shared`, until it is whole
+
+    def hold(self) -> None:
+        with self._lock:
+            self._held += 1
+
+    def let_go(self) -> None:
+        with self._lock:
+            self._held -= 1
+            last = not self._held
+        if last:
+            self.lease.release()
+
+
+class _Part:
+    """A block's part. See `records.source.Lease`."""
+
+    def __init__(self, whole: _Whole) -> None:
+        whole.hold()
+        self._whole, self._held = whole, True
+        self.slab_bytes = whole.lease.slab_bytes
+        self._filled = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that were asked for."""
+        return self._filled
+
+    def room(self, size: int) -> memoryview:
+        """A writable view of the batch's slabs."""
+        self._filled += size
+        return self._whole.lease.room(size)
+
+    def ahead(self, size: int) -> list[memoryview]:
+        """None: a batch ends where its slabs do, so that parts take what they need."""
+        del size
+        return []
+
+    def back(self, views: list[memoryview], filled: int) -> None:
+        """There are none."""
+
+    def release(self) -> None:
+        """Safe to call twice."""
+        if self._held:
+            self._held = False
+            self._whole.let_go()
+
+
+class Shared:
+    """Slabs of `pool`, of which `memory` bytes may be out. See `records.source.Slabs`; used by one thread."""
+
+    def __init__(self, pool: SlabPool, memory: int) -> None:
+        self._pool, self._memory = pool, memory
+        self._whole = _Whole(pool.lease())
+
+    def lease(self) -> _Part:
+        """A part of the batch that is being gathered."""
+        return _Part(self._whole)
+
+    def turn(self) -> None:
+        """The next blocks are another batch's."""
+        whole, self._whole = self._whole, _Whole(self._pool.lease())
+        whole.let_go()
+
+    def room_left(self) -> bool:
+        """Whether another batch may be begun."""
+        return self._pool.leased <= self._memory // 2
+
+    def check(self, count: int) -> None:
+        """Raise ConfigError where the batch, of so many records by now, takes more than there is."""
+        held = self._whole.lease.size
+        if held > self._memory:
+            msg = (
+                f"Tuning(memory={self._memory}): must be enough bytes for a batch; found one of {held} bytes, with"
+                f" {count} records. Give several times as much, a smaller batch_size, or the stream a limit in bytes"
+            )
+            raise ConfigError(msg)
+
+
+# How far a stream is: what has been read of it, what the training loop was handed, and what it has finished.
+#
+# The law: a state has what the loop was handed. What others may go on from, in a group, is what it has finished: it
+# asked for the next batch, or called commit(). Positions are those of the next record, per partition.
+
+
+class Progress:
+    """Written by the thread that reads and by the training loop's."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._known = False
+        self._read: dict[int, int] = {}
+        self._handed: dict[int, int] = {}
+        self._finished: dict[int, int] = {}
+
+    # The thread that reads.
+
+    def begins(self, position: Positions) -> None:
+        """Where partitions stand before anything came of them; those that are known already stay as they are."""
+        with self._changed:
+            self._known = True
+            for at in (self._read, self._handed, self._finished):
+                at.update({p: n for p, n in position.items() if p not in at})
+            self._changed.notify_all()
+
+    def reads(self, position: Positions) -> None:
+        """Records up to there are on their way to the loop."""
+        with self._changed:
+            self._read |= position
+
+    def moved(self) -> None:
+        """Wake who waits: memory went back, or a queue has room."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until anything has moved, or so long."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def drained(self, partitions: Collection[int], seconds: float, on: Callable[[], object] | None = None) -> Positions:
+        """Wait until the loop has finished all that was read of these partitions; they are forgotten, and given back.
+
+        on  called whenever something has moved: it may hand on what could not be handed on before
+        """
+        ends = time.monotonic() + seconds
+        while True:
+            if on is not None:
+                on()
+            with self._changed:
+                left = ends - time.monotonic()
+                if left <= 0 or all(self._finished.get(p, 0) >= self._read.get(p, 0) for p in partitions):
+                    found = {p: self._finished[p] for p in partitions if p in self._finished}
+                    for at in (self._read, self._handed, self._finished):
+                        for p in partitions:
+                            at.pop(p, None)
+                    return found
+                self._changed.wait(min(left, 0.1))
+
+    # The training loop's thread.
+
+    def asked(self) -> None:
+        """The loop asks for the next batch: it has finished those before."""
+        with self._changed:
+            if self._finished != self._handed:
+                self._finished = dict(self._handed)
+            self._changed.notify_all()
+
+    def took(self, position: Positions) -> None:
+        """The loop was handed a batch that ends there; of partitions that were taken away it says nothing."""
+        with self._changed:
+            self._handed.update({p: n for p, n in position.items() if p in self._read})
+            self._changed.notify_all()
+
+    def done(self) -> Positions:
+        """The loop says that it has finished all that it was handed; gives how far that is."""
+        self.asked()
+        return dict(self._finished)
+
+    def state(self, seconds: float) -> Positions | None:
+        """How far the loop was handed batches, of all partitions; None where the source does not say where they begin.
+
+        Waits so long for that.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._known, seconds)
+            return dict(self._handed) if self._known else None
+
 
 AHEAD = 2  # batches that wait for the feed thread
 SLICE_S = 1.0  # how long a wait may be without a look at the reader

@@ -9,19 +9,136 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.columns.columns import Columnar
+from dali_feed.compiler.program import Program
 from dali_feed.engines.ranges import WAITS
+from dali_feed.errors import DaliFeedError
+from dali_feed.feed.batch import Batch, Companions, Pixels
 from dali_feed.feed.lane import Chunk, Piece
-from dali_feed.feed.run import Run
-from dali_feed.feed.setting import Setting
+from dali_feed.feed.run import Run, Setting
 from dali_feed.feed.usable import Look
-from dali_feed.live.empty import Empty
-from dali_feed.live.gather import Gathered, Gatherer
-from dali_feed.live.progress import Progress
-from dali_feed.live.window import LiveWindow, NoneGoodError
+from dali_feed.feed.window import Held, Rows
+from dali_feed.live.gather import Gathered, Gatherer, Progress
 from dali_feed.quarantine.budget import Quarantine
+from dali_feed.records.pieces import Pieces
+from dali_feed.records.source import LABEL, Block
 
-__all__ = ["LiveRun"]
+__all__ = ["Empty", "LiveRun"]
+
+
+# A batch of a stream in memory, and the rule for which of its records fills which slot.
+#
+# The law: a slot whose record is bad is taken by the next good record of the same batch, from the first again after the
+# last: no other record may be near.
+
+
+class NoneGoodError(DaliFeedError):
+    """No record of a batch is good: it is not handed over."""
+
+
+class LiveWindow(Held):
+    """The records of some blocks, one slot each."""
+
+    def __init__(self, blocks: Sequence[Block], look: Look, where: Callable[[int], str]) -> None:
+        super().__init__(look, where)
+        self._blocks = list(blocks)
+        ids = [block.ids for block in blocks]
+        self._hold(ids[0] if len(ids) == 1 else np.concatenate(ids))
+        self.order: Rows = np.arange(self.rows, dtype=np.int64)
+        self.left = self.rows
+        first = 0
+        for block in blocks:
+            self._screened(first, first + len(block.ids), block)
+            first += len(block.ids)
+
+    def deal(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_]]:
+        """The rows that fill slots first..stop-1, and which of them are the slots' own. NoneGoodError."""
+        rows = self.order[first:stop].copy()
+        ok = self.usable[rows]
+        if not ok.all():
+            good = np.flatnonzero(self.usable)
+            if not good.size:
+                msg = f"a batch of {self.rows} records: none of them is good"
+                raise NoneGoodError(msg)
+            rows[~ok] = good[np.searchsorted(good, rows[~ok]) % len(good)]
+        return rows, ok
+
+    def release(self) -> None:
+        """Give all memory back; views into it must not be used any more."""
+        self.payloads, self._plain = [], {}
+        blocks, self._blocks = self._blocks, []
+        for block in blocks:
+            block.lease.release()
+
+
+# A batch without records: what a rank is given that has none, so that it need not keep the others waiting.
+#
+# Its dtypes and shapes are those that transforms and columns say; where they do not, those of the batch before it.
+
+
+class Empty:
+    """Makes them. Used by one thread at a time."""
+
+    def __init__(self, program: Program, source: Any, device: int | None, companions: Companions) -> None:
+        self._program, self._source, self._device, self._companions = program, source, device, companions
+        self._open = not program.fixed or program.size is None  # sizes are learnt from batches
+        self._seen: dict[int, Any] = {}
+        self._fields: dict[str, Any] | None = None
+
+    def saw(self, batch: Batch) -> None:
+        """A batch with records: later empty ones are as it is."""
+        if self._fields is None:
+            self._fields = {name: _none_of(values) for name, values in batch.fields.items()}
+        if self._open and self._program.views and batch.tail is None:
+            from dali_feed.engines.engine import like  # torch: there since an engine made images
+
+            self._seen = {view: like(each.images) for view, each in enumerate((batch, *batch.more))}
+
+    def batch(self) -> Batch:
+        """A batch of no rows."""
+        images: list[Pixels] = []
+        if self._program.views:
+            from dali_feed.engines.engine import no_images
+
+            images = [Pixels(made, None) for made in no_images(self._program, self._device, self._seen)]
+        more = iter(images[1:])
+        known = self._begun() if self._fields is None else self._fields
+        fields = {name: next(more) if isinstance(values, Pixels) else values for name, values in known.items()}
+        first = images[0].images if images else None
+        made = Batch(first, None, fields, np.zeros(0, np.int64), np.zeros(0, bool), tuple(images[1:]))
+        made.beside = dict(self._companions(made, 0))
+        return made
+
+    def _begun(self) -> dict[str, Any]:
+        """The fields before any batch has been seen."""
+        if isinstance(self._source, Columnar):
+            return {name: _column(self._source.given[name]) for name in self._source.fields}
+        return {name: np.zeros(0, np.int64) if name == LABEL else [] for name in self._source.fields}
+
+
+def _none_of(values: Any) -> Any:
+    """No rows of such values."""
+    if isinstance(values, tuple) and hasattr(values, "_fields"):
+        return type(values)(*map(_none_of, values))
+    if isinstance(values, Pixels):
+        return values
+    if isinstance(values, Pieces):
+        return Pieces.none(0)
+    return values[:0].copy() if isinstance(values, np.ndarray) else []
+
+
+def _column(kind: Any) -> Any:
+    """No rows of a column, where its kind can say; a list where the first record is needed for that."""
+    try:
+        return _none_of(kind.of_lanes(kind.read([], {}), 1))
+    except Exception:  # noqa: BLE001  a kind may be a user's own, and need not think of no records
+        return []
 
 
 class LiveRun(Run):

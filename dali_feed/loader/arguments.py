@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 from warnings import warn
 
@@ -14,14 +16,20 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
+from dali_feed.columns.column import Kind
 from dali_feed.errors import ConfigError
-from dali_feed.loader.asked import TorchOptions
-from dali_feed.options import Tuning
+from dali_feed.options import BadRecords, Decode, Tuning
+from dali_feed.plan.order import Shuffle
 from dali_feed.transforms.mixing import Mixing
 
 __all__ = [
+    "Asked",
+    "Content",
+    "OurOptions",
+    "TorchOptions",
     "as_config_error",
     "check_by_torch",
+    "moved",
     "ranks",
     "refuse",
     "seeded",
@@ -30,6 +38,96 @@ __all__ = [
     "unwrapped",
     "warn_once",
 ]
+
+
+# A batch of any kind on its way to the device.
+
+
+def moved(item: Any, device: torch.device) -> Any:
+    """A batch with its tensors on the device, inside any lists, tuples and mappings; unchanged on the CPU."""
+    if device.type == "cpu":
+        return item
+    if isinstance(item, torch.Tensor):
+        return _pinned(item, device).to(device, non_blocking=True)
+    if callable(getattr(item, "to", None)):
+        return item.to(device)
+    if isinstance(item, MutableMapping):
+        out = copy.copy(item)  # of its own class
+        out.update({key: moved(value, device) for key, value in item.items()})
+        return out
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return type(item)(*(moved(value, device) for value in item))
+    if isinstance(item, list | tuple):
+        there = [moved(value, device) for value in item]
+        return tuple(there) if isinstance(item, tuple) else there
+    return item
+
+
+def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """In page-locked memory where it goes to a GPU: a copy from other memory waits for the GPU's queued work."""
+    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and not tensor.requires_grad
+    if device.type == "cuda" and tensor.device.type == "cpu" and plain and not tensor.is_pinned():
+        return tensor.pin_memory()  # of a tensor with a class of its own it would make a plain one
+    return tensor
+
+
+# What a user gave a DataLoader, in groups: what a batch contains, our options, torch's.
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a batch contains, beside its size: arguments of Feed and TorchFeed alike."""
+
+    shuffle: bool | Shuffle | None
+    sampler: Iterable[int] | None
+    drop_last: bool
+    seed: int
+    lanes: int | None
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class OurOptions:
+    """Arguments that torch's loader does not have; None where not given."""
+
+    transform: object
+    decode: Decode
+    bad: BadRecords
+    info: bool | None
+    tuning: Tuning
+    columns: Mapping[str, Kind] | Sequence[Kind] | None
+
+
+@dataclass(frozen=True)
+class TorchOptions:
+    """torch's arguments for how batches are made, not what is in them, by torch's names, for `vars`."""
+
+    num_workers: int
+    collate_fn: Callable[[list[Any]], Any] | Mixing | None
+    pin_memory: bool
+    timeout: float
+    worker_init_fn: Any
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """All of it; `batches` is a batch sampler that is not torch's own."""
+
+    dataset: Any
+    batch_size: int | None
+    batches: Iterable[Any] | None
+    device: torch.device
+    content: Content
+    ours: OurOptions
+    torchs: TorchOptions
+
 
 log = logging.getLogger("dali_feed")
 

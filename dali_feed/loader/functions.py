@@ -15,19 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from dali_feed.compiler.outline import outline
+from dali_feed.compiler.program import Views, as_views, outline
 from dali_feed.compiler.user_graph import is_graph_function
-from dali_feed.compiler.views import Views, as_views
 from dali_feed.errors import TransformError
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.grayscale import Grayscale
-from dali_feed.transforms.lower import flatten, is_theirs, is_timm, is_torchvision, lower
-from dali_feed.transforms.numbering import walk
-from dali_feed.transforms.own import Own, name_of
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.wrappers import Chain
+from dali_feed.transforms.colour import Grayscale
+from dali_feed.transforms.convert import Own, name_of
+from dali_feed.transforms.lower import Chain, flatten, is_theirs, is_timm, is_torchvision, lower
+from dali_feed.transforms.op import Op, Recipe, walk
 
 __all__ = ["UserTransforms", "leaves_pil", "split"]
+
 
 _PRESETS = {"ImageClassification", "ObjectDetection", "SemanticSegmentation"}
 _TENSORS = {  # after these images are tensors

@@ -18,20 +18,25 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import ConfigError, FormatError, SourceEmptyError
-from dali_feed.packing.contents import contents_of
-from dali_feed.packing.example_bytes import example_bytes, tfrecord_bytes
-from dali_feed.packing.job import as_source
-from dali_feed.packing.mds_bytes import Columns, MixedImagesError, columns_of, index_json, shard_bytes
-from dali_feed.packing.place import folder_at
+from dali_feed.packing.pack import PackedSet, Tell, folder_at, pack
 from dali_feed.packing.plan import Plan, borders_of, extents_of
-from dali_feed.packing.run import PackedSet, Tell, pack
-from dali_feed.packing.shard import sample_bytes
-from dali_feed.packing.typed import Typed
+from dali_feed.packing.rows import Typed, contents_of
+from dali_feed.packing.runner import as_source, sample_bytes
+from dali_feed.packing.sinks import (
+    MdsColumns,
+    MixedImagesError,
+    columns_of,
+    example_bytes,
+    index_json,
+    shard_bytes,
+    tfrecord_bytes,
+)
 from dali_feed.records.source import Snapshot, unpack_id
 from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder
 
-__all__ = ["FORMATS", "convert"]
+__all__ = ["convert"]
+
 
 FORMATS = ("tar", "tfrecord", "mds")
 SHARD_BYTES = {"tfrecord": 256_000_000, "mds": 1 << 26}  # what their own tools take
@@ -122,7 +127,7 @@ class _Conversion:
                     self._written += write(tfrecord_bytes(record))
 
     def _mds(self, folder: Path, snapshot: Snapshot, plan: Plan, size: int, tally: Tally, *, pictures: bool) -> None:
-        columns: Columns | None = None
+        columns: MdsColumns | None = None
         shards: list[tuple[str, int, str, int]] = []
 
         def made(values: Mapping[str, Any]) -> bytes:

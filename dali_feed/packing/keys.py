@@ -17,9 +17,10 @@ from typing import Any
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.external_sources.files import shared_folder
-from dali_feed.external_sources.tar_keys import tar_keys
+from dali_feed.external_sources.tar import tar_keys
 
-__all__ = ["KINDS", "Keys", "keys_of"]
+__all__ = ["Keys", "keys_of"]
+
 
 KINDS = ("auto", "own", "number")
 _HELD = 8  # shards whose keys are kept

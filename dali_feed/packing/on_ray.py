@@ -18,11 +18,8 @@ from typing import Any
 
 from dali_feed.errors import ConfigError, DaliFeedError, EngineError, SourceChangedError, SourceDeniedError
 from dali_feed.packages import needed
-from dali_feed.packing.job import Job, as_source, contents_for
-from dali_feed.packing.output import Output
 from dali_feed.packing.plan import Plan
-from dali_feed.packing.shard import ShardMaker
-from dali_feed.packing.work import Receipt, Work
+from dali_feed.packing.runner import Job, Output, Receipt, ShardMaker, Work, as_source, contents_for
 from dali_feed.records.source import Snapshot
 from dali_feed.storage.striping import Layout, check_targets
 

@@ -17,7 +17,8 @@ import numpy as np
 from dali_feed.records.extents import Extents, Int64s
 from dali_feed.records.source import Snapshot
 
-__all__ = ["PROBES", "Plan", "borders_of", "extents_of", "name_of", "probed"]
+__all__ = ["Plan", "borders_of", "extents_of", "name_of", "probed"]
+
 
 PIECE_BYTES = 8 << 20
 MOST = 8192  # records of a read

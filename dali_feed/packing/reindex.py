@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from dali_feed.errors import ConfigError, DataLostError
-from dali_feed.external_sources import ShardSet, tar_index
-from dali_feed.external_sources.index_bytes import Indexed, index_bytes
-from dali_feed.packing.place import folder_at
-from dali_feed.packing.work import denied
+from dali_feed.external_sources import ShardSet
+from dali_feed.external_sources import tar as tar_index
+from dali_feed.external_sources.index import Indexed, index_bytes
+from dali_feed.packing.pack import folder_at
+from dali_feed.packing.runner import denied
 from dali_feed.storage.durable import sync_folder, write_whole
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import SUFFIX, load_plain

@@ -27,6 +27,7 @@ from dali_feed.records.source import Extents, Snapshot, pack_ids, unpack_ids
 
 __all__ = ["EpochPlan", "Order", "Shuffle", "WindowPlan", "canonical", "resolve"]
 
+
 Int64s = NDArray[np.int64]
 
 WINDOW_RECORDS = 1024

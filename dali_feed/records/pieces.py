@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from dali_feed.native import rows as native
 from dali_feed.records.extents import Int64s
+from dali_feed.records.source import Lease
 
-__all__ = ["MOST_DIGITS", "Pieces"]
+__all__ = ["MOST_DIGITS", "Arrays", "Filling", "Pieces"]
+
 
 MOST_DIGITS = 18  # of a number that int64 holds, whichever they are
 
@@ -226,3 +228,92 @@ class _LookedUp:
 def _every(memory: memoryview, size: int) -> NDArray[np.void]:
     """An item of `size` bytes for every byte of a memory that one can begin at."""
     return np.ndarray((len(memory) - size + 1,), np.dtype((np.void, size)), memory, 0, (1,))
+
+
+# Arrays: rows of numbers of one dtype that lie in memory that they share; an array is made when it is asked for.
+
+
+class Arrays(Sequence[NDArray[Any] | None]):
+    """Arrays that are views of `pieces`, None where a row has none; what is asked of all at once is asked of `pieces`.
+
+    pieces  the bytes of each row, little-endian, in C order
+    dtype   of all of them
+    shape   of all of them; None: each is flat, as long as its bytes
+    """
+
+    __slots__ = ("dtype", "pieces", "shape")
+
+    def __init__(self, pieces: Pieces, dtype: np.dtype[Any], shape: tuple[int, ...] | None = None) -> None:
+        self.pieces, self.dtype, self.shape = pieces, dtype, shape
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __iter__(self) -> Iterator[NDArray[Any] | None]:
+        return map(self._array, self.pieces)
+
+    @overload
+    def __getitem__(self, rows: int) -> NDArray[Any] | None: ...
+
+    @overload
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Arrays: ...
+
+    def __getitem__(self, rows: int | slice | NDArray[Any]) -> NDArray[Any] | Arrays | None:
+        if isinstance(rows, slice | np.ndarray):
+            return Arrays(self.pieces[rows], self.dtype, self.shape)
+        return self._array(self.pieces[rows])
+
+    def are(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+        """Whether bytes of the right number are an array of that dtype and shape."""
+        return self.dtype == dtype and (len(shape) == 1 if self.shape is None else self.shape == shape)
+
+    def _array(self, view: memoryview | None) -> NDArray[Any] | None:
+        if view is None:
+            return None
+        flat = np.frombuffer(view, self.dtype)
+        return flat if self.shape is None else flat.reshape(self.shape)
+
+
+# Pieces in the making: rows whose bytes are copied into a lease one after the other.
+#
+# The law: nothing is made per row that Python's garbage collector looks at. A view is, and a million views that wait
+# for their batches cost it a microsecond each, over and over; numbers cost it nothing.
+
+
+AT_ONCE = 1 << 20  # bytes that are asked of a lease for many rows: what is left of the last of them is lost
+
+
+class Filling:
+    """Rows that have nothing yet; each may be given its bytes, in any order."""
+
+    def __init__(self, rows: int, lease: Lease) -> None:
+        self._lease, self._rows = lease, rows
+        self._of, self._at, self._size = [-1] * rows, [0] * rows, [0] * rows
+        self._memories: list[memoryview] = []
+        self._memory, self._number, self._free = memoryview(b""), -1, 1  # the one in use, and its first free byte
+
+    def __bool__(self) -> bool:
+        """Whether any row has been given its bytes."""
+        return bool(self._memories)
+
+    def copy(self, row: int, data: bytes | bytearray | memoryview) -> None:
+        """A row's bytes are these: they are copied."""
+        size, first = len(data), self._free
+        if first + size > len(self._memory):
+            most = min(AT_ONCE, self._lease.slab_bytes, size * self._rows)
+            self._memory, self._number, first = self._lease.room(max(size, most)), len(self._memories), 0
+            self._memories.append(self._memory)
+        self._free = stop = first + size
+        self._memory[first:stop] = data
+        self._of[row], self._at[row], self._size[row] = self._number, first, size
+
+    def keep(self, row: int, view: memoryview | None) -> None:
+        """A row's bytes are these, which lie in the lease already; None: it has none."""
+        if view is not None:
+            self._of[row], self._at[row], self._size[row] = len(self._memories), 0, len(view)
+            self._memories.append(view)
+
+    def pieces(self) -> Pieces:
+        """All rows."""
+        of, at, size = (np.array(each, np.int64) for each in (self._of, self._at, self._size))
+        return Pieces(self._memories, of, at, size)

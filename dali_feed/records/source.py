@@ -7,15 +7,17 @@ snapshot says which positions are present, and a plan orders those alone.
 
 from __future__ import annotations
 
+import bisect
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from fractions import Fraction
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_id, unpack_ids
-from dali_feed.records.mixture import Mixture
 from dali_feed.records.present import Present
 
 __all__ = [
@@ -28,17 +30,90 @@ __all__ = [
     "Foresees",
     "Int64s",
     "Lease",
+    "Member",
+    "Members",
+    "Mixture",
     "Reader",
     "Scales",
     "Slabs",
     "Snapshot",
     "Source",
+    "Stop",
     "Tabular",
+    "alternatives",
     "lacking",
     "pack_ids",
     "unpack_id",
     "unpack_ids",
+    "whole_shares",
 ]
+
+
+# How the records of several sources are mixed: weights by epoch, and where an epoch ends.
+
+
+Stop = Literal["first", "all"]
+FINEST = 10_000  # parts that a weight is counted in at most
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Weights of the parts of a snapshot by epoch, and where an epoch ends. Pure in the epoch.
+
+    table    (epoch, a weight per part) in ascending order; before the first epoch of it its weights hold too
+    linear   between two epochs of the table weights go from one to the other in equal steps; else they jump
+    stop     "first": an epoch ends before the first part would give a record again; "all": when every part has given
+             each of its records
+    samples  of an epoch; None: as `stop` says
+    """
+
+    table: tuple[tuple[int, tuple[float, ...]], ...]
+    linear: bool = False
+    stop: Stop = "first"
+    samples: int | None = None
+
+    def shares(self, epoch: int) -> tuple[int, ...]:
+        """How many records of each part come in as many as all these together, in that epoch."""
+        epochs = [at for at, _ in self.table]
+        k = max(0, bisect.bisect_right(epochs, epoch) - 1)
+        at, weights = self.table[k]
+        if self.linear and k + 1 < len(self.table) and epoch > at:
+            end, later = self.table[k + 1]
+            gone = (epoch - at) / (end - at)
+            a, b = ([w / math.fsum(its) for w in its] for its in (weights, later))
+            weights = tuple(x + (y - x) * gone for x, y in zip(a, b, strict=True))
+        return whole_shares(weights)
+
+    def told(self) -> dict[str, Any]:
+        """Plain JSON, equal for mixtures that are equal."""
+        return {
+            "weights": {str(epoch): list(weights) for epoch, weights in self.table},
+            "linear": self.linear,
+            "stop": self.stop,
+            "samples": self.samples,
+        }
+
+
+def whole_shares(weights: tuple[float, ...]) -> tuple[int, ...]:
+    """The smallest whole numbers in the proportion of the weights.
+
+    Where none whose sum is FINEST at most are (to 1 in 10**9), parts of FINEST by largest remainder; a weight above 0
+    is one part at least.
+    """
+    total = math.fsum(weights)
+    near = [Fraction(weight / total).limit_denominator(FINEST) for weight in weights]
+    whole = math.lcm(*(share.denominator for share in near))
+    close = all(abs(float(share) - weight / total) < 1e-9 for share, weight in zip(near, weights, strict=True))
+    if whole <= FINEST and close and sum(near) == 1:
+        return tuple(int(share * whole) for share in near)
+    exact = [weight / total * FINEST for weight in weights]
+    parts = [max(math.floor(share), int(share > 0)) for share in exact]
+    order = sorted(range(len(parts)), key=lambda k: (parts[k] - exact[k], k))
+    for k in order[: max(0, FINEST - sum(parts))]:
+        parts[k] += 1
+    parts[parts.index(max(parts))] -= max(0, sum(parts) - FINEST)
+    return tuple(parts)
+
 
 LABEL = "label"  # the field that is an int64 array of classes, where a source has one
 MANY_ABSENT = 0.004  # share of positions without a record above which their slots are worth a look
@@ -259,3 +334,45 @@ class Tabular(Protocol):
     def columns(self) -> tuple[str, ...]:
         """The names in order: all of `fields`, and one more, which is the images'."""
         ...
+
+
+# Members: the named pieces of a record, and what a source says and gives of them.
+#
+# A tar sample's members are its files by suffix, a Kafka record's are `value`, `key`, `timestamp` and its headers, a
+# table row's are its columns. A name may list several, "jpg;png": the foremost that a record has counts.
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member, as a look at some records finds it.
+
+    share  of those records that have it, 0..1
+    bytes  mean size; 0 where it is a value and no bytes
+    """
+
+    name: str
+    share: float
+    bytes: int
+
+
+@runtime_checkable
+class Members(Protocol):
+    """A source that can give any of its records' members, and nothing but those that it is asked for."""
+
+    def members(self) -> tuple[Member, ...]:
+        """What its records have, in a stable order."""
+        ...
+
+    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
+        """The same records with other members.
+
+        Its payloads are the member `image`, empty views where that is None; its `fields` are `members`: lists of views
+        of the slab, None where a record has none of it, or values where the source has them. Snapshot, ids and
+        coordinates are the same. Raises ConfigError for a member that no record can have.
+        """
+        ...
+
+
+def alternatives(name: str) -> tuple[str, ...]:
+    """The members that a name lists, the foremost first."""
+    return tuple(filter(None, (part.strip().lstrip(".") for part in name.split(";"))))

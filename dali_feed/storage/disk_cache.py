@@ -16,7 +16,7 @@ from typing import Any
 
 from dali_feed.checks import bytes_of, path_of, whole
 from dali_feed.errors import ConfigError
-from dali_feed.records.storage_stats import StorageMeter, StorageStats, storage_of
+from dali_feed.records.gauges import StorageMeter, StorageStats, storage_of
 from dali_feed.storage.depot import BLOCK, Claim, Coming, Depot, Int64s, Name
 from dali_feed.storage.store import File, FileOf, Stamp, Store
 

@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, cast
 
 from dali_feed.errors import SourceDeniedError, SourceError, SourceNotFoundError
-from dali_feed.records.storage_stats import StorageMeter
+from dali_feed.records.gauges import StorageMeter
 from dali_feed.storage import lustre
 from dali_feed.storage.paths import matches
 from dali_feed.storage.store import FileOf, Stamp

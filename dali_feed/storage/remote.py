@@ -38,7 +38,7 @@ from dali_feed.errors import (
     SourceUnreachableError,
 )
 from dali_feed.packages import needed
-from dali_feed.records.storage_stats import StorageMeter
+from dali_feed.records.gauges import StorageMeter
 from dali_feed.secrets import hidden, revealed_options
 from dali_feed.storage.paths import INDEXES, MASK, braces, called, has_magic, pattern_of, shown
 from dali_feed.storage.store import FileOf, Stamp

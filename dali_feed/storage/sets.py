@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dali_feed.errors import ConfigError, DataLostError, SourceNotFoundError
-from dali_feed.records.storage_stats import StorageMeter
+from dali_feed.records.gauges import StorageMeter
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, load_manifest, parsed
 from dali_feed.storage.paths import braces

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from dali_feed.records.storage_stats import StorageMeter
+from dali_feed.records.gauges import StorageMeter
 
 __all__ = ["Ahead", "File", "FileOf", "Stamp", "Store", "read_at"]
 

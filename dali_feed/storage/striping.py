@@ -25,7 +25,7 @@ from time import perf_counter
 from typing import IO
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceDeniedError, SourceError
-from dali_feed.records.storage_stats import StorageMeter, StorageStats
+from dali_feed.records.gauges import StorageMeter, StorageStats
 from dali_feed.storage.durable import sync_folder
 from dali_feed.storage.local import LocalFile, ReadAt, advise, read_place
 from dali_feed.storage.store import Stamp

@@ -17,14 +17,13 @@ from typing import Any, Self
 import numpy as np
 
 from dali_feed.checks import whole
-from dali_feed.columns.kind import Kind
+from dali_feed.columns.column import Kind
 from dali_feed.errors import ConfigError, DaliFeedError
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Cache, Tuning
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
-from dali_feed.records.members import Members
-from dali_feed.records.source import Snapshot, Source, unpack_ids
+from dali_feed.records.source import Members, Snapshot, Source, unpack_ids
 from dali_feed.testing.rows import assert_rows_are_pure
 from dali_feed.testing.slots import Packs, Slot, Slots, packs_of, slots_of
 from dali_feed.testing.watched import Watched

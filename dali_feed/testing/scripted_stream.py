@@ -18,9 +18,8 @@ import numpy as np
 
 from dali_feed.errors import ClosedError, ConfigError, SourceError, StateError
 from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, Positions
-from dali_feed.records.members import Member
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Lease, Slabs, pack_ids
+from dali_feed.records.source import Block, Lease, Member, Slabs, pack_ids
 from dali_feed.testing.scripted import (
     NO_LABEL,
     Abort,

@@ -10,7 +10,7 @@ import numpy as np
 
 from dali_feed.columns.packed import PackedBatch
 from dali_feed.feed import Batch
-from dali_feed.feed.pixels import Pixels
+from dali_feed.feed.batch import Pixels
 
 __all__ = ["Packs", "Slot", "Slots", "packs_of", "slots_of"]
 

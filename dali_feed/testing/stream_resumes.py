@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from dali_feed.columns.kind import Kind
+from dali_feed.columns.column import Kind
 from dali_feed.errors import ConfigError, WaitError
 from dali_feed.live import LiveFeed
 from dali_feed.options import Tuning

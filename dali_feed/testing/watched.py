@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dali_feed.errors import ConfigError
-from dali_feed.records.members import Member, Members
-from dali_feed.records.source import Block, Extents, Reader, Slabs, Snapshot, Source
+from dali_feed.records.source import Block, Extents, Member, Members, Reader, Slabs, Snapshot, Source
 
 __all__ = ["Watched"]
 

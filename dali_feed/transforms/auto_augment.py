@@ -1,20 +1,185 @@
-"""AutoAugment: one of some policies, each of them two operations."""
+"""AutoAugment and its kind: operations that each image chooses from a table; torchvision's names and kernels.
+
+A choice is an operation, the number of its strength and a sign. A strength's value is computed by torch, as
+torchvision does, only when pixels are changed; so choices are the same on every machine.
+
+`fill` None is torchvision's: pixels from outside the image are black, and are mixed into its edge once, where a number
+is mixed into it twice.
+"""
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.auto_operations import LEVELS, OPERATIONS, PLAIN, SIGNED, Auto, Space, Turning
-from dali_feed.transforms.base import Ints
-from dali_feed.transforms.batch_draws import BatchDraws
-from dali_feed.transforms.fields import background, turning
-from dali_feed.transforms.rules import Fill, check_p, refuse
+from dali_feed.draws.philox import uniforms
+from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
+from dali_feed.transforms.keys import Key, further
+from dali_feed.transforms.op import Arrays, BatchDraws, Effect, Ints, OnImage, inner_numbers
+from dali_feed.transforms.settings import Fill, background, check_p, check_uint8, refuse, turning
 
-__all__ = ["AutoAugment", "Policy"]
+__all__ = ["OPERATIONS", "AugMix", "Auto", "AutoAugment", "Policy", "RandAugment", "TrivialAugmentWide", "mixture"]
+
+
+MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
+SIGNED = (*MOVES, "Brightness", "Color", "Contrast", "Sharpness")
+LEVELS = ("Posterize", "Solarize", "AutoContrast", "Equalize")
+PLAIN = ("AutoContrast", "Equalize", "Invert", "Identity")  # all parts have one strength
+OPERATIONS = (*SIGNED, "Posterize", "Solarize", *PLAIN)
+_ADJUSTED = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast", "Sharpness": "sharpness"}
+
+Turning = Literal["nearest", "bilinear"]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Operations to choose from, and how strong the strongest of each is.
+
+    shift   pixels, of an image's width or height
+    shear   pixels per pixel
+    turn    degrees
+    colour  how far a factor is from 1
+    bits    how many the weakest Posterize leaves, and by how many fewer the strongest does
+    """
+
+    names: tuple[str, ...]
+    shift: Callable[[int], float]
+    shear: float = 0.3
+    turn: float = 30.0
+    colour: float = 0.9
+    bits: tuple[int, int] = (8, 4)
+
+
+class Auto(Effect):
+    """Operations of `space`, each with one of `grades` strengths, as rows (int32: chains, steps, 3) name them.
+
+    A step's three numbers are the operation (-1: none), the strength and the sign.
+    """
+
+    __slots__ = ()
+    interpolation: Turning
+    fill: Fill | None
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        self.no_follower()
+
+    @property
+    def space(self) -> Space:
+        """The operations that it chooses from."""
+        raise NotImplementedError
+
+    @property
+    def grades(self) -> int:
+        """How many strengths there are."""
+        raise NotImplementedError
+
+    def check(self, dtype: str) -> None:
+        check_uint8(type(self).__name__, dtype)
+
+    def chosen(self, drawn: NDArray[np.float32], strength: int | None, bins: int = 0) -> Ints:
+        """An operation, one of `bins` strengths or the given one, and a sign, of uniforms (4, n): (n, 3)."""
+        u, names = drawn.astype(np.float64), self.space.names
+        which = (u[0] * len(names)).astype(np.int64)
+        strong = (u[1] * (bins or self.grades)).astype(np.int64) if strength is None else np.full_like(which, strength)
+        return np.stack([which, strong, self.signs(which, u[2])], axis=1)
+
+    def signs(self, which: Ints, u: NDArray[np.float64]) -> Ints:
+        """Half of them -1 where the operation has a sign."""
+        signed = np.isin(self.space.names, SIGNED)[which]
+        return np.where(signed & (u < 0.5), -1, 1)
+
+    def on_image(self, key: Key) -> OnImage:
+        """One chain of operations."""
+
+        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+            return self.run(image, arrays[key][slot].tolist()[0])
+
+        return apply
+
+    def run(self, image: Any, chain: list[list[int]]) -> Any:
+        """The operations of a chain, one after the other, by torchvision's own kernels."""
+        names = self.space.names
+        for which, strong, sign in chain:
+            if which >= 0:
+                name = names[which]
+                image = self._operated(image, name, self._strength(image, name, strong) * sign)
+        return image
+
+    def _strength(self, image: Any, name: str, strong: int) -> float:
+        if name in PLAIN:
+            return 0.0
+        edge = {"TranslateX": -1, "TranslateY": -2}.get(name)
+        return strengths(name, self.space, self.grades, image.shape[edge] if edge else 0)[strong]
+
+    def _operated(self, image: Any, name: str, strength: float) -> Any:
+        from torchvision.transforms.v2 import functional
+
+        if name == "Identity":
+            return image
+        if name in MOVES:
+            return self._moved(image, name, strength)
+        if name in _ADJUSTED:
+            return getattr(functional, f"adjust_{_ADJUSTED[name]}_image")(image, 1.0 + strength)
+        if name == "Posterize":
+            return functional.posterize_image(image, int(strength))
+        if name == "Solarize":
+            return functional.solarize_image(image, 255 * strength)
+        return getattr(functional, f"{name.lower()}_image")(image)
+
+    def _moved(self, image: Any, name: str, strength: float) -> Any:
+        from torchvision.transforms.v2 import InterpolationMode, functional
+
+        mode = InterpolationMode(self.interpolation)
+        fill = list(self.fill) if isinstance(self.fill, tuple) else self.fill
+        if name == "Rotate":
+            return functional.rotate_image(image, strength, interpolation=mode, fill=fill)
+        shift, shear = [0.0, 0.0], [0.0, 0.0]
+        axis = 0 if name.endswith("X") else 1
+        if name.startswith("Shear"):
+            shear[axis] = math.degrees(math.atan(strength))
+        else:
+            shift[axis] = int(strength)
+        center = [0, 0] if name.startswith("Shear") else None
+        return functional.affine_image(image, 0.0, shift, 1.0, shear, interpolation=mode, fill=fill, center=center)
+
+
+@functools.lru_cache(4096)
+def strengths(name: str, space: Space, bins: int, edge: int) -> tuple[float, ...]:
+    """The values of an operation's strengths on an image of that `edge`, by torchvision's own calls of torch."""
+    import torch
+
+    match name:
+        case "ShearX" | "ShearY":
+            most = space.shear
+        case "TranslateX" | "TranslateY":
+            most = space.shift(edge)
+        case "Rotate":
+            most = space.turn
+        case "Posterize":
+            weakest, fewer = space.bits
+            return tuple((weakest - (torch.arange(bins) / ((bins - 1) / fewer))).round().int().tolist())
+        case "Solarize":
+            return tuple(torch.linspace(1.0, 0.0, bins).tolist())
+        case _:
+            most = space.colour
+    return tuple(torch.linspace(0.0, most, bins).tolist())
+
+
+def check_bins(op: str, bins: int) -> None:
+    """Check that the number of strengths is allowed."""
+    if not isinstance(bins, int) or bins < 2:
+        refuse(op, "num_magnitude_bins must be an int of at least 2", bins)
+
+
+# AutoAugment: one of some policies, each of them two operations.
+
 
 Part = tuple[str, float, int | None]  # operation, how likely it is, strength 0..9 where it has one
 Policy = tuple[Part, Part]
@@ -73,3 +238,195 @@ class AutoAugment(Auto):
 
 def _part(name: str, p: float, strength: int | None) -> Part:
     return str(name), float(p), strength
+
+
+# RandAugment: some operations one after the other, all of one strength.
+
+
+_RAND_SPACE = Space(("Identity", *SIGNED, *LEVELS), lambda edge: 150.0 / 331.0 * edge)
+
+
+@dataclass(frozen=True, slots=True)
+class RandAugment(Auto):
+    """`num_ops` operations one after the other, all of strength `magnitude` of `bins`."""
+
+    num_ops: int = 2
+    magnitude: int = 9
+    bins: int = 31
+    interpolation: Turning = "nearest"
+    fill: Fill | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.num_ops, int) or not 0 <= self.num_ops <= 16:
+            refuse("RandAugment", "num_ops must be an int in 0..16", self.num_ops)
+        check_bins("RandAugment", self.bins)
+        if not isinstance(self.magnitude, int) or not 0 <= self.magnitude < self.bins:
+            refuse("RandAugment", f"magnitude must be an int in 0..{self.bins - 1}", self.magnitude)
+
+    @classmethod
+    def of(cls, transform: Any) -> Self:
+        t = transform
+        return cls(t.num_ops, t.magnitude, t.num_magnitude_bins, turning(t), background(t))
+
+    def drawn(self) -> range:
+        return range(self.num_ops)
+
+    @property
+    def space(self) -> Space:
+        return _RAND_SPACE
+
+    @property
+    def grades(self) -> int:
+        return self.bins
+
+    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+        every = [self.chosen(draws.draw(first + k), self.magnitude) for k in range(self.num_ops)]
+        steps = np.stack(every, axis=1) if every else np.empty((len(draws.ids), 0, 3), np.int64)
+        return steps[:, None].astype(np.int32)
+
+
+# TrivialAugmentWide: one operation, of any strength.
+
+
+_TRIVIAL_SPACE = Space(("Identity", *SIGNED, *LEVELS), lambda _: 32.0, 0.99, 135.0, 0.99, (8, 6))
+
+
+@dataclass(frozen=True, slots=True)
+class TrivialAugmentWide(Auto):
+    """One operation, of any of `bins` strengths."""
+
+    bins: int = 31
+    interpolation: Turning = "nearest"
+    fill: Fill | None = None
+
+    def __post_init__(self) -> None:
+        check_bins("TrivialAugmentWide", self.bins)
+
+    @classmethod
+    def of(cls, transform: Any) -> Self:
+        return cls(transform.num_magnitude_bins, turning(transform), background(transform))
+
+    @property
+    def space(self) -> Space:
+        return _TRIVIAL_SPACE
+
+    @property
+    def grades(self) -> int:
+        return self.bins
+
+    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+        return self.chosen(draws.draw(first), None)[:, None, None].astype(np.int32)
+
+
+# AugMix's weights of the image and of each chain: Dirichlet's distribution, from the sample's random numbers alone.
+
+
+def mixture(op: Effect, width: int, alpha: float, run: BatchDraws, first: int) -> NDArray[np.float32]:
+    """Weights of the image and of each of `width` chains, from the op's random numbers: float32 (n, 1 + width)."""
+    own = range(first, first + 2 * GAMMA_TRIES)
+    inner = [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, width)]
+    streams = [*own, *(start + k for start in inner for k in range(GAMMA_TRIES))]
+    drawn = uniforms(run.seed, run.epoch, run.ids, streams).astype(np.float64) + 2.0**-25
+    tries = drawn.reshape(2 + width, GAMMA_TRIES, 4, len(run.ids))
+    logs = [log_gammas(alpha, each, each[0, 3]) for each in tries]
+    image, _ = _dirichlet(logs[:2])
+    parts = np.stack(_dirichlet(logs[2:]), axis=1)
+    return np.concatenate([image[:, None], (1 - image)[:, None] * parts], axis=1)
+
+
+def _dirichlet(logs: list[NDArray[np.float64]]) -> list[NDArray[np.float32]]:
+    """Gamma variates, given by their logarithms, divided by their sum; the last is 1 minus the others."""
+    gammas = np.exp(np.maximum(np.stack(logs) - np.max(logs, axis=0), -700))
+    shares = np.round(gammas / gammas.sum(axis=0) / STEP)[:-1] * STEP
+    rest = np.maximum(1 - shares.sum(axis=0), 0)
+    return [share.astype(np.float32) for share in (*shares, rest)]
+
+
+# AugMix: an image mixed with versions of itself that went through chains of operations.
+
+
+_GRADES = 10  # how many strengths there are; the `severity` weakest are used
+_MOST_STEPS = 8  # of a chain
+_COLOURS = SIGNED[len(MOVES) :]
+_PART = Space((*MOVES, *LEVELS), lambda edge: edge / 3.0, bits=(4, 4))
+_WHOLE = Space((*MOVES, *LEVELS, *_COLOURS), lambda edge: edge / 3.0, bits=(4, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class AugMix(Auto):
+    """The image mixed with `width` chains of `depth` operations (1 to 3 where it is not positive).
+
+    Weights are drawn by Dirichlet's distribution of `alpha`; without `all_ops` none changes colours.
+    """
+
+    severity: int = 3
+    width: int = 3
+    depth: int = -1
+    alpha: float = 1.0
+    all_ops: bool = True
+    interpolation: Turning = "bilinear"
+    fill: Fill | None = None
+
+    streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
+    inner_words: ClassVar[tuple[str, str]] = ("chains", "transforms that hold others")
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.severity, int) or not 1 <= self.severity <= _GRADES:
+            refuse("AugMix", f"severity must be an int in 1..{_GRADES}", self.severity)
+        if not isinstance(self.width, int) or self.width < 1:
+            refuse("AugMix", "mixture_width must be an int of at least 1", self.width)
+        if not isinstance(self.depth, int) or self.depth > _MOST_STEPS:
+            refuse("AugMix", f"chain_depth must be an int of at most {_MOST_STEPS}", self.depth)
+        if not 0 < self.alpha < float("inf"):
+            refuse("AugMix", "alpha must be a number above 0", self.alpha)
+
+    @classmethod
+    def of(cls, transform: Any) -> Self:
+        t = transform
+        width, depth, alpha = t.mixture_width, t.chain_depth, float(t.alpha)
+        return cls(t.severity, width, depth, alpha, bool(t.all_ops), turning(t), background(t))
+
+    def inner(self) -> int:
+        return self.width
+
+    @property
+    def space(self) -> Space:
+        return _WHOLE if self.all_ops else _PART
+
+    @property
+    def grades(self) -> int:
+        return _GRADES
+
+    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+        """Each chain's steps draw from its streams 8 on; the fourth number of stream 8 is how many steps there are."""
+        numbers = inner_numbers(self, first // STREAMS_PER_OP, self.width)
+        most = self.depth if self.depth > 0 else 3
+        streams = [number * STREAMS_PER_OP + GAMMA_TRIES + k for number in numbers for k in range(most)]
+        drawn = uniforms(draws.seed, draws.epoch, draws.ids, streams).reshape(self.width, most, 4, len(draws.ids))
+        chains = []
+        for chain in drawn:
+            steps = np.stack([self.chosen(u, None, self.severity) for u in chain], axis=1)
+            if self.depth <= 0:
+                count = 1 + (chain[0, 3].astype(np.float64) * 3).astype(np.int64)
+                steps[np.arange(most) >= count[:, None], 0] = -1
+            chains.append(steps)
+        return np.stack(chains, axis=1).astype(np.int32)
+
+    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+        return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
+
+    def on_image(self, key: Key) -> OnImage:
+        """Image and chains added up by the weights (float32) of row `key` + "_weights"."""
+        import torch
+
+        names = further(key, "_weights")
+
+        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+            batch = image[None]
+            weights = torch.from_numpy(arrays[names][slot]).to(image.device)
+            mixed = weights[:1].view(1, 1, 1, 1) * batch
+            for k, chain in enumerate(arrays[key][slot].tolist()):
+                mixed.add_(weights[1 + k].view(1, 1, 1, 1) * self.run(batch, chain))
+            return mixed[0].to(image.dtype)
+
+        return apply

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dali_feed.transforms.base import Arrays, OnImage
 from dali_feed.transforms.keys import Key
-from dali_feed.transforms.rules import Fill, PadMode
+from dali_feed.transforms.op import Arrays, OnImage
+from dali_feed.transforms.settings import Fill, PadMode
 
 __all__ = ["crop", "fill_behind", "flip", "margin", "scale"]
 

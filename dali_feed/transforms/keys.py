@@ -33,6 +33,7 @@ __all__ = [
     "viewed",
 ]
 
+
 Key = NewType("Key", str)
 Arrays = Mapping[Key, NDArray[Any]]
 

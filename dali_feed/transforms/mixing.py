@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dali_feed.draws.philox import uniforms
 from dali_feed.draws.streams import MIXING
 from dali_feed.errors import TransformError
-from dali_feed.transforms.gammas import GAMMA_TRIES, STEP, log_gammas
+from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
 from dali_feed.transforms.lower import is_torchvision
 
 __all__ = ["Mixed", "Mixing", "label_pairs", "mixed", "soft_labels"]

@@ -10,12 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.draws.streams import STREAMS_PER_OP
-from dali_feed.transforms.base import Arrays, Ints, OnImage, Op
-from dali_feed.transforms.graph import Graph
 from dali_feed.transforms.keys import Key, numbered
-from dali_feed.transforms.numbering import inner_numbers
-from dali_feed.transforms.rules import check_p, refuse
-from dali_feed.transforms.run import Run, SizedDraws
+from dali_feed.transforms.op import Arrays, Graph, Ints, OnImage, Op, Run, SizedDraws, inner_numbers
+from dali_feed.transforms.settings import check_p, refuse
 
 __all__ = ["Branches", "Nest", "RandomApply", "RandomChoice", "RandomOrder"]
 

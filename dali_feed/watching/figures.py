@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dali_feed.records.storage_stats import LATENCIES
+from dali_feed.records.gauges import LATENCIES
 from dali_feed.watching.names import DERIVED, SPREAD, Form, form_of, told
 
 __all__ = ["BORDERS", "PREFIX", "Figure", "Metric", "figures", "metrics"]

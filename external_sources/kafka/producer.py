@@ -34,8 +34,7 @@ from dali_feed.external_sources.kafka.lanes import (
 from dali_feed.external_sources.kafka.produce import Journal, Maker, Numbered, ReadAhead, journal_lock, load, save
 from dali_feed.external_sources.kafka.tally import Settled
 from dali_feed.external_sources.kafka.writes import WHERE, Payload, Writes, Written
-from dali_feed.records.members import Members
-from dali_feed.records.source import Source, lacking
+from dali_feed.records.source import Members, Source, lacking
 from dali_feed.records.tally import Tally
 
 __all__ = ["ProduceRun", "Produced", "Producer", "Target", "target_at"]

@@ -32,10 +32,8 @@ from dali_feed.formats.format import Format
 from dali_feed.native.kafka import MOST_HEADERS, NO_HEADER, MemoryInC, RowsInC, address
 from dali_feed.quarantine.reasons import place_of
 from dali_feed.records.extents import pack_ids
-from dali_feed.records.filling import Filling
-from dali_feed.records.members import Member, alternatives
-from dali_feed.records.pieces import Pieces
-from dali_feed.records.source import LABEL, Block, Lease, Slabs
+from dali_feed.records.pieces import Filling, Pieces
+from dali_feed.records.source import LABEL, Block, Lease, Member, Slabs, alternatives
 
 __all__ = [
     "LABEL",

@@ -30,11 +30,10 @@ from dali_feed.external_sources.kafka.group_reader import FleetReader
 from dali_feed.external_sources.kafka.live_reader import StreamReader
 from dali_feed.external_sources.kafka.rows import LABEL, Codec
 from dali_feed.external_sources.kafka.topic import KafkaTopic, TopicSource
-from dali_feed.external_sources.live_formatted import LiveFormatted
+from dali_feed.external_sources.request import LiveFormatted
 from dali_feed.formats.format import Format
 from dali_feed.records.live import Drain, LiveReader, LiveSource, Pace, Positions
-from dali_feed.records.members import Member
-from dali_feed.records.source import Slabs
+from dali_feed.records.source import Member, Slabs
 
 __all__ = [
     "KafkaStream",

@@ -19,7 +19,6 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError, SourceEmptyError, SourceError
-from dali_feed.external_sources.formatted import VALUE, Formatted, forms_of, with_formats
 from dali_feed.external_sources.kafka.claims import UNFOLLOWED, Claims, Follows, RemoteClaims
 from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer, most_times
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
@@ -28,11 +27,11 @@ from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trou
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.rows import LABEL, Codec, Decoding, KafkaParts, TopicMembers, by_path
 from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned
+from dali_feed.external_sources.request import VALUE, Formatted, forms_of, with_formats
 from dali_feed.formats.format import Format
 from dali_feed.quarantine.letters import Original
-from dali_feed.records.members import Member
 from dali_feed.records.present import Present
-from dali_feed.records.source import MANY_ABSENT, Extents, Int64s, Slabs, Snapshot, Source
+from dali_feed.records.source import MANY_ABSENT, Extents, Int64s, Member, Slabs, Snapshot, Source
 
 __all__ = ["KafkaTopic", "TopicSource", "as_original", "messages", "original"]
 

@@ -7,7 +7,7 @@ import io
 from kit.images import jpeg
 from PIL import Image
 
-from dali_feed.packing.pictures import Pictures
+from dali_feed.packing.changes import Pictures
 
 
 def test_images_are_made_smaller() -> None:

@@ -13,7 +13,7 @@ from kit.member_shards import shards
 
 from dali_feed import DataLoader
 from dali_feed.columns import Kind, Number, Text
-from dali_feed.columns.kind import Faults
+from dali_feed.columns.column import Faults
 
 
 class Sized(NamedTuple):

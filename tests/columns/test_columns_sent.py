@@ -13,10 +13,11 @@ from kit.member_shards import shards
 from wire import Wire
 
 from dali_feed import DataLoader
-from dali_feed.columns import Array, Kind, Number, Packed, Text, Tokens, arrays
-from dali_feed.engines.gpu.parcels import Parcels
+from dali_feed.columns import Array, Kind, Number, Packed, Text, Tokens
+from dali_feed.columns import array as arrays
+from dali_feed.engines.gpu.parcel import Parcels
 from dali_feed.external_sources import ShardSet
-from dali_feed.feed.beside import Beside
+from dali_feed.feed.batch import Beside
 from dali_feed.kernels.unpack import unpack, unpack_reference
 
 

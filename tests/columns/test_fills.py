@@ -11,10 +11,10 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2.functional._geometry import _get_perspective_coeffs
 
-from dali_feed.compiler.following import compile_following
+from dali_feed.compiler.program import compile_following
 from dali_feed.errors import TransformError
-from dali_feed.transforms.base import effect_key
 from dali_feed.transforms.lower import lower
+from dali_feed.transforms.op import effect_key
 
 # Whatever they draw, but for perspective, the mask moves in the same way.
 FILLING: dict[str, Any] = {

@@ -19,13 +19,11 @@ from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode
 from dali_feed.columns import Boxes, Image, Keypoints, Kind, Mask, Number
-from dali_feed.compiler.following import compile_following
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.pictures import Picture, PicturesProgram
-from dali_feed.engines.choose import make_engine
-from dali_feed.engines.compiling import compiled
+from dali_feed.compiler.program import Picture, PicturesProgram, compile_following
+from dali_feed.engines.choose import compiled, make_engine
 from dali_feed.engines.engine import Work
-from dali_feed.engines.following import FollowingEngine
+from dali_feed.engines.late import FollowingEngine
 from dali_feed.errors import ClosedError
 from dali_feed.external_sources import ShardSet
 from dali_feed.transforms.lower import lower

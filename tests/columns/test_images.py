@@ -18,12 +18,10 @@ from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode, Tuning
 from dali_feed.columns import Image, Kind, Mask, Number
-from dali_feed.columns.further import Encoded, FurtherImage
+from dali_feed.columns.image import Encoded, FurtherImage
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.pictures import Picture, PicturesProgram, seed_of_column
-from dali_feed.compiler.program import View
-from dali_feed.engines.choose import make_engine
-from dali_feed.engines.compiling import compiled
+from dali_feed.compiler.program import Picture, PicturesProgram, View, seed_of_column
+from dali_feed.engines.choose import compiled, make_engine
 from dali_feed.engines.engine import Work
 from dali_feed.engines.several import SeveralEngine, Side
 from dali_feed.errors import ClosedError, ConfigError, TransformError

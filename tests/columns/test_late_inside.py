@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode, Tuning
 from dali_feed.columns import Bytes, Image
-from dali_feed.columns.follower import Follower
+from dali_feed.columns.column import Follower
 
 TWO = Tuning(threads=2, readers=1, next_epoch=False)  # calls are counted
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dali_feed.columns import Array, Number
-from dali_feed.columns.kind import Faults
+from dali_feed.columns.column import Faults
 from dali_feed.errors import ConfigError
 
 

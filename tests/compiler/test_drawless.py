@@ -10,7 +10,7 @@ import torch
 from torchvision.transforms import v2
 
 from dali_feed.compiler.drawless import Drawless, drawless
-from dali_feed.engines.compiling import compiled
+from dali_feed.engines.choose import compiled
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 

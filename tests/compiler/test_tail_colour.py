@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.compiler.dali import DaliProgram
+from dali_feed.compiler.dali import DaliProgram, compile_dali
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import Program
-from dali_feed.compiler.steps import Step
-from dali_feed.compiler.tail_colour import compile_dali
+from dali_feed.compiler.program import Program, Step
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.dali.graph import build_graph
 from dali_feed.engines.engine import Tail, Work
@@ -28,20 +26,15 @@ from dali_feed.kernels.jitter import jitter_reference
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.color_jitter import ColorJitter
-from dali_feed.transforms.colours import KINDS, MAX_STEPS, Colour
+from dali_feed.transforms.colour import KINDS, MAX_STEPS, ColorJitter, Colour, Grayscale, RandomGrayscale
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import Flip, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.gaussian_blur import GaussianBlur
-from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
+from dali_feed.transforms.filters import GaussianBlur
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.nest import RandomApply
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.random_crop import RandomCrop
-from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.op import Op, Recipe
 from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.to_float import ToFloat
 
 CROP = RandomCrop((25, 22))
 JITTER = ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1))

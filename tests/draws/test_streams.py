@@ -17,24 +17,18 @@ from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.user_graph import UserGraph, compile_function
-from dali_feed.compiler.user_pipeline import random_states
-from dali_feed.compiler.views import ViewsProgram
+from dali_feed.compiler.program import ViewsProgram
+from dali_feed.compiler.user_graph import UserGraph, compile_function, random_states
 from dali_feed.draws import philox, streams
 from dali_feed.errors import TransformError
 from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.grayscale import Grayscale
-from dali_feed.transforms.layer_augment import LayerAugment
+from dali_feed.transforms.colour import Grayscale
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.mix_augment import MixAugment
 from dali_feed.transforms.mixing import Mixing, mixed
 from dali_feed.transforms.nest import Nest, RandomApply, RandomChoice, RandomOrder
-from dali_feed.transforms.numbering import walk
-from dali_feed.transforms.pillow_operations import Part
-from dali_feed.transforms.policy_augment import PolicyAugment
-from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.op import Op, Recipe, walk
+from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, Part, PolicyAugment
 
 ROOT = Path(__file__).resolve().parents[2]
 MAP = {name: getattr(streams, name) for name in ("PROGRAM", "MIXING", "VIEWS", "COLUMNS", "ORDER")}

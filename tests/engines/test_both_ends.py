@@ -20,17 +20,13 @@ from dali_feed.engines.engine import Tail, Work
 from dali_feed.kernels.finish import finish_reference
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.color_jitter import ColorJitter
+from dali_feed.transforms.colour import ColorJitter
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import Flip, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.random_crop import RandomCrop
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.rotation import Rotation
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.op import Op, Recipe
+from dali_feed.transforms.resize import RandomResizedCrop, Resize
+from dali_feed.transforms.warps import Rotation
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PAYLOADS = [memoryview(jpeg(n, 30 + 3 * n, 50 - 2 * n)) for n in range(9)]

@@ -14,12 +14,11 @@ from nvidia.dali import Pipeline, fn, types
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.engines.dali import graph as dali_graph
-from dali_feed.transforms import colours
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.color_jitter import ColorJitter
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms import colour as colours
+from dali_feed.transforms.colour import ColorJitter
+from dali_feed.transforms.convert import ToFloat
+from dali_feed.transforms.op import Op, Recipe
+from dali_feed.transforms.resize import RandomResizedCrop
 
 JITTER = ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1))
 

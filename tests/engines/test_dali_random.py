@@ -16,11 +16,11 @@ from kit.images import jpeg, labelled
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.backend import GetSchema, RegisteredCPUOps, RegisteredGPUOps, RegisteredMixedOps
 
-from dali_feed.compiler.user_pipeline import STATE, PipelineProgram, random_states
+from dali_feed.compiler.user_graph import STATE, PipelineProgram, random_states
 from dali_feed.dali import DALIClassificationIterator, DALIGenericIterator
 from dali_feed.engines.choose import make_engine
-from dali_feed.engines.dali import random_states as pipeline_states
-from dali_feed.engines.dali.read_pipeline import read_pipeline
+from dali_feed.engines.dali import user_pipeline as pipeline_states
+from dali_feed.engines.dali.user_pipeline import read_pipeline
 from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
 from dali_feed.testing.scripted import ScriptedSource

@@ -14,9 +14,9 @@ from nvidia.dali import Pipeline, fn, pipeline_def
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.engines.compiling import compiled
+from dali_feed.engines.choose import compiled
 from dali_feed.engines.dali.graph import build_graph
-from dali_feed.engines.dali.read_pipeline import read_pipeline
+from dali_feed.engines.dali.user_pipeline import read_pipeline
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments

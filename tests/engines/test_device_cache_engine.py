@@ -13,19 +13,16 @@ from kit.images import bad_tables, jpeg
 from dali_feed.compiler.drawless import Drawless, drawless
 from dali_feed.compiler.host import HostProgram, compile_host
 from dali_feed.engines.choose import make_engine
-from dali_feed.engines.device_cache import CachingEngine
-from dali_feed.engines.device_rows import DeviceRows
+from dali_feed.engines.device_cache import CachingEngine, DeviceRows
 from dali_feed.engines.engine import Result, Work
 from dali_feed.errors import ClosedError
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import Flip, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.random_crop import RandomCrop
-from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.op import Recipe
 from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.to_float import ToFloat
 
 END = (Flip("x"), ToFloat(), Normalize((0.5,) * 3, (0.2,) * 3), RandomErasing(0.5))
 RECIPE = Recipe((Resize((12, 10)), *END))

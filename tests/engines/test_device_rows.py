@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dali_feed.engines.device_rows import DeviceRows
+from dali_feed.engines.device_cache import DeviceRows
 
 CPU = torch.device("cpu")
 ON = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

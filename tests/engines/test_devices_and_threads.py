@@ -17,13 +17,12 @@ from nvidia.dali import Pipeline, fn, pipeline_def
 from torchvision.transforms import v2
 
 from dali_feed.engines import choose
-from dali_feed.engines.choose import make_engine
-from dali_feed.engines.compiling import compiled
+from dali_feed.engines.choose import compiled, make_engine
 from dali_feed.engines.dali.engine import twin_threads
 from dali_feed.engines.dali.graph import build_graph, decoder_options
-from dali_feed.engines.dali.read_pipeline import read_pipeline
+from dali_feed.engines.dali.user_pipeline import read_pipeline
 from dali_feed.engines.engine import Work
-from dali_feed.engines.gpu import devices
+from dali_feed.engines.gpu import device as devices
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Decode, Tuning

@@ -17,8 +17,7 @@ from torchvision.transforms import v2
 from dali_feed.compiler.dali import DaliProgram, compile_recipe
 from dali_feed.compiler.user_graph import compile_function
 from dali_feed.engines.choose import make_engine
-from dali_feed.engines.dali.culprits import refused
-from dali_feed.engines.dali.engine import DaliEngine
+from dali_feed.engines.dali.engine import DaliEngine, refused
 from dali_feed.engines.dali.graph import decoder_options
 from dali_feed.engines.engine import Work
 from dali_feed.errors import EngineError

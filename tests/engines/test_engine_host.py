@@ -22,19 +22,17 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.outline import unfit
-from dali_feed.engines.choose import choose_engine, make_engine
-from dali_feed.engines.compiling import compile_for
+from dali_feed.compiler.program import unfit
+from dali_feed.engines.choose import choose_engine, compile_for, make_engine
 from dali_feed.engines.engine import Work
 from dali_feed.errors import ConfigError
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
-from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.crops import Flip, RandomCrop
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.random_crop import RandomCrop
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.resize import RandomResizedCrop
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

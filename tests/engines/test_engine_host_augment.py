@@ -15,11 +15,11 @@ from torchvision.transforms import autoaugment, v2
 from torchvision.transforms.v2 import functional
 
 from dali_feed.compiler.host import compile_host
-from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply
-from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.op import Recipe
 from dali_feed.transforms.resize import Resize
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")

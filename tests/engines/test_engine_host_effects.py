@@ -20,26 +20,26 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.outline import unfit
-from dali_feed.transforms.autocontrast import RandomAutocontrast
-from dali_feed.transforms.base import Effect, Op
-from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.compiler.program import unfit
+from dali_feed.transforms.colour import Grayscale, RandomGrayscale
+from dali_feed.transforms.convert import ToFloat
+from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.gaussian_blur import GaussianBlur
-from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
-from dali_feed.transforms.invert import RandomInvert
+from dali_feed.transforms.filters import GaussianBlur
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
-from dali_feed.transforms.perspective import RandomPerspective
-from dali_feed.transforms.posterize import RandomPosterize
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.sharpness import RandomAdjustSharpness
-from dali_feed.transforms.solarize import RandomSolarize
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.op import Effect, Op, Recipe
+from dali_feed.transforms.pointwise import (
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from dali_feed.transforms.resize import RandomResizedCrop, Resize
+from dali_feed.transforms.warps import RandomPerspective
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 

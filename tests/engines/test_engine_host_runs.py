@@ -21,12 +21,11 @@ from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.host.image import ImageSteps
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
-from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import Key
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.resize import RandomResizedCrop
 
 BATCH = Recipe((RandomResizedCrop((32, 24)), Flip("x"), ToFloat(), Normalize((0.5,) * 3, (0.2,) * 3)))
 

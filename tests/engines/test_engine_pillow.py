@@ -30,9 +30,8 @@ from dali_feed.screen import pillow
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.keys import Key
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.resize import RandomResizedCrop, Resize
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 

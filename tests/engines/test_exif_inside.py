@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.turning import stored, turns
+from dali_feed.compiler.program import stored, turns
 from dali_feed.engines.host.decode import turned
 from dali_feed.feed import Feed
 from dali_feed.options import Decode

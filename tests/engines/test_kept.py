@@ -12,10 +12,10 @@ import torch
 from kit.limits import LONG
 from nvidia.dali.tensors import TensorCPU
 
+from dali_feed.engines.gpu import device as handover
 from dali_feed.engines.gpu import finish as gpu_tail
-from dali_feed.engines.gpu import handover
-from dali_feed.engines.gpu.kept import Kept
-from dali_feed.feed.pixels import Pixels
+from dali_feed.engines.gpu.device import Kept
+from dali_feed.feed.batch import Pixels
 
 
 class Work:

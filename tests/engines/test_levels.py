@@ -16,22 +16,18 @@ from kit.torchvision_way import together
 from recipes import CASES
 
 from dali_feed.compiler.host import compile_host
-from dali_feed.engines.host import levels
-from dali_feed.engines.host.image import ImageSteps
-from dali_feed.engines.host.levels import levels_of
+from dali_feed.engines.host import image as levels
+from dali_feed.engines.host.image import ImageSteps, levels_of
 from dali_feed.loader import DataLoader
 from dali_feed.native import pixels
 from dali_feed.native.library import library
 from dali_feed.native.pixels import Pixels
-from dali_feed.transforms.base import Op
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import Flip, Pad
 from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.pad import Pad
-from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.op import Op, Recipe
 from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.rules import DType, Layout
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.settings import DType, Layout
 
 pytestmark = pytest.mark.skipif(library() is None, reason="the library was not compiled")
 

@@ -13,10 +13,9 @@ from hypothesis.extra import numpy as arrays_of
 from numpy.typing import NDArray
 from wire import Wire
 
-from dali_feed.compiler.steps import Finish
+from dali_feed.compiler.program import Finish
 from dali_feed.engines.engine import Tail
-from dali_feed.engines.gpu.parcel import ALIGNED, can_travel, pack, packing, unpacked
-from dali_feed.engines.gpu.parcels import Parcels, Sent
+from dali_feed.engines.gpu.parcel import ALIGNED, Parcels, Sent, can_travel, pack, packing, unpacked
 
 pytestmark = pytest.mark.slow
 

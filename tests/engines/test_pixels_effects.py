@@ -15,28 +15,25 @@ from torchvision.transforms import v2
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.errors import TransformError
-from dali_feed.transforms.affine import RandomAffine
-from dali_feed.transforms.autocontrast import RandomAutocontrast
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.color_jitter import ColorJitter
-from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
+from dali_feed.transforms.convert import ToFloat
+from dali_feed.transforms.crops import Flip, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.gaussian_blur import GaussianBlur
-from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
-from dali_feed.transforms.invert import RandomInvert
+from dali_feed.transforms.filters import GaussianBlur
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
-from dali_feed.transforms.perspective import RandomPerspective
-from dali_feed.transforms.posterize import RandomPosterize
-from dali_feed.transforms.random_crop import RandomCrop
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.rotation import Rotation
-from dali_feed.transforms.rules import DType, Layout
-from dali_feed.transforms.sharpness import RandomAdjustSharpness
-from dali_feed.transforms.solarize import RandomSolarize
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.op import Op, Recipe
+from dali_feed.transforms.pointwise import (
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from dali_feed.transforms.resize import RandomResizedCrop
+from dali_feed.transforms.settings import DType, Layout
+from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 # Ops; bounds on the worst image's mean and on the largest difference, measured ones behind each.

@@ -13,21 +13,14 @@ import torch
 from dali_way import REGION, both, distance
 
 from dali_feed.compiler.dali import compile_recipe
-from dali_feed.compiler.outline import unfit
+from dali_feed.compiler.program import unfit
 from dali_feed.errors import TransformError
-from dali_feed.transforms.affine import RandomAffine
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.center_crop import CenterCrop
-from dali_feed.transforms.color_jitter import ColorJitter
-from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.pad import Pad
-from dali_feed.transforms.random_crop import RandomCrop
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.rotation import Rotation
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.colour import ColorJitter
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
+from dali_feed.transforms.op import Op, Recipe
+from dali_feed.transforms.resize import RandomResizedCrop, Resize
+from dali_feed.transforms.warps import RandomAffine, Rotation
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 

@@ -14,7 +14,7 @@ from nvidia.dali.tensors import TensorCPU
 from recipes import CASES
 from torchvision.transforms import v2
 
-from dali_feed.engines.dali.fed import prepared
+from dali_feed.engines.dali.graph import prepared
 from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.feed import Feed
 from dali_feed.options import Decode
@@ -22,7 +22,7 @@ from dali_feed.screen import pillow
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.pillow import is_usual, pnm, raw_pixels
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.op import Recipe
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 WINDOWS = [None, (0, 0, 9, 7), (5, 3, 1, 20), (21, 18, 10, 13)]

@@ -13,11 +13,9 @@ from kit.dali_pipelines import CPU, plain
 from kit.images import jpeg
 from nvidia.dali import fn, pipeline_def
 
-from dali_feed.compiler.user_pipeline import FieldInput
-from dali_feed.engines.choose import make_engine
-from dali_feed.engines.compiling import compiled
-from dali_feed.engines.dali.pipeline import PipelineEngine, field_rows
-from dali_feed.engines.dali.read_pipeline import read_pipeline
+from dali_feed.compiler.user_graph import FieldInput
+from dali_feed.engines.choose import compiled, make_engine
+from dali_feed.engines.dali.user_pipeline import PipelineEngine, field_rows, read_pipeline
 from dali_feed.engines.engine import Work
 from dali_feed.errors import ConfigError, DaliFeedError, TransformError
 from dali_feed.options import Decode, Tuning

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.engines.windows import cut_out
-from dali_feed.transforms.edges import crop
+from dali_feed.engines.device_cache import cut_out
+from dali_feed.transforms.crops import crop
 from dali_feed.transforms.keys import Key
-from dali_feed.transforms.rules import Fill, as_list
+from dali_feed.transforms.settings import Fill, as_list
 
 ROW = Key("crop0")
 CORNERS = st.lists(st.tuples(st.integers(-9, 12), st.integers(-9, 12)), min_size=1, max_size=6)

@@ -10,7 +10,7 @@ from kit.images import jpeg
 
 from dali_feed.errors import DataLostError, SourceError
 from dali_feed.external_sources import ShardSet
-from dali_feed.external_sources.tar_index import SUFFIX
+from dali_feed.external_sources.tar import SUFFIX
 from dali_feed.packing import index
 from dali_feed.testing.shards import write_shard
 

@@ -17,9 +17,8 @@ from kit.record_files import frame, mds, packed
 from dali_feed.cli.targets import Access, sources
 from dali_feed.errors import FormatError
 from dali_feed.external_sources import MDS, FileList, RecordIO
-from dali_feed.external_sources.record_files.irheader import IRHeader
-from dali_feed.external_sources.record_files.mds_sample import MdsSample
-from dali_feed.external_sources.record_files.recordio_frames import RECORDIO
+from dali_feed.external_sources.mds import MdsSample
+from dali_feed.external_sources.recordio import RECORDIO, IRHeader
 from dali_feed.formats import bound
 from dali_feed.records import Extents
 

@@ -15,7 +15,7 @@ from kit.record_files import mds
 
 from dali_feed.errors import DataLostError
 from dali_feed.external_sources import MDS
-from dali_feed.external_sources.record_files.mds_packed import PackedStore
+from dali_feed.external_sources.mds import PackedStore
 from dali_feed.records import Extents
 
 IMAGES = [jpeg(n % 16, 16 + n % 3 * 4) for n in range(22)]

@@ -11,7 +11,7 @@ from kit.member_shards import shards
 
 from dali_feed import DataLoader
 from dali_feed.columns import Image, Number
-from dali_feed.external_sources import tar_index
+from dali_feed.external_sources import tar as tar_index
 
 
 def test_an_index_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from dali_feed.cli.verify import verify
 from dali_feed.errors import (
     SourceDeniedError,
 )
-from dali_feed.external_sources.record_files import kept_index
-from dali_feed.external_sources.record_files.tfrecord_frames import TFRECORD
+from dali_feed.external_sources import file_source as kept_index
+from dali_feed.external_sources.tfrecord import TFRECORD
 from dali_feed.records import Extents
 
 KINDS = ("tfrecord", "mds", "recordio")

@@ -25,9 +25,10 @@ from dali_feed.errors import (
     SourceDeniedError,
     SourceNotFoundError,
 )
-from dali_feed.external_sources import FromEnv, ShardSet, tar_index
+from dali_feed.external_sources import FromEnv, ShardSet
+from dali_feed.external_sources import tar as tar_index
 from dali_feed.records.extents import Extents
-from dali_feed.records.storage_stats import Stored
+from dali_feed.records.gauges import Stored
 from dali_feed.storage import remote
 from dali_feed.testing import assert_resumes_anywhere
 from dali_feed.testing.shards import write_shard

@@ -16,7 +16,8 @@ from dali_feed.errors import (
     ConfigError,
     SourceNotFoundError,
 )
-from dali_feed.external_sources import shard_reader, tar_index
+from dali_feed.external_sources import shards as shard_reader
+from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.shards import ShardSet
 from dali_feed.records.extents import Extents
 from dali_feed.storage.local import LocalFile, LocalStore

@@ -16,7 +16,8 @@ import pytest
 from kit.blocks import taken
 
 from dali_feed.errors import SourceDeniedError
-from dali_feed.external_sources import index_bytes, tar_index
+from dali_feed.external_sources import index as index_bytes
+from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.shards import ShardSet
 from dali_feed.records.extents import Extents
 from dali_feed.testing.shards import write_shard

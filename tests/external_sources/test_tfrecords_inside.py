@@ -11,8 +11,10 @@ from kit.tf_example import example_bytes
 
 from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources import TFRecords
-from dali_feed.external_sources.record_files import crc32c, kept_index, tfrecord_frames
-from dali_feed.external_sources.record_files.frames import Window
+from dali_feed.external_sources import file_source as kept_index
+from dali_feed.external_sources import tfrecord as crc32c
+from dali_feed.external_sources import tfrecord as tfrecord_frames
+from dali_feed.external_sources.file_source import Window
 
 
 def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from kit.tf_example import example_bytes
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources import ArrayShards, ArrowRows
-from dali_feed.external_sources.array_layout import form_of, told_form
+from dali_feed.external_sources.arrays import form_of, told_form
 from dali_feed.external_sources.kafka.writes import Payload, Values
-from dali_feed.external_sources.record_files.irheader import IRHeader
-from dali_feed.external_sources.record_files.mds_sample import MdsSample
+from dali_feed.external_sources.mds import MdsSample
+from dali_feed.external_sources.recordio import IRHeader
 from dali_feed.formats import Example, bound
 
 

@@ -8,7 +8,7 @@ from kit.broker.handle import Kafka, value
 from kit.images import jpeg
 
 from dali_feed.columns import Number
-from dali_feed.columns.source import Columnar, with_columns
+from dali_feed.columns.columns import Columnar, with_columns
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ArrayShards, Concat, KafkaTopic, Renamed
 from dali_feed.external_sources.kafka.cluster import Cluster

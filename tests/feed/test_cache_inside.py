@@ -12,9 +12,9 @@ from kit.images import labelled
 
 from dali_feed import Cache, Tuning
 from dali_feed.errors import ConfigError
-from dali_feed.feed.shelf import copied
+from dali_feed.feed.cache import copied
 from dali_feed.live import LiveFeed
-from dali_feed.records.passing import PassingOn
+from dali_feed.records.live import PassingOn
 from dali_feed.records.source import Block, Extents
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.testing.scripted_stream import ScriptedStream

@@ -12,7 +12,7 @@ from kit.blocks import taken
 from kit.images import jpeg
 
 from dali_feed.errors import SourceChangedError
-from dali_feed.external_sources import tar_index
+from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.shards import ShardSet
 from dali_feed.records.extents import Extents
 from dali_feed.storage.local import LocalStore

@@ -9,7 +9,7 @@ import pytest
 
 from dali_feed import cores as module
 from dali_feed.cores import cores, whole_cores
-from dali_feed.feed.cpu import PassClock
+from dali_feed.feed.meter import PassClock
 from dali_feed.options import Tuning
 
 QUOTA = {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "350000 100000\n"}

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.feed.row_bytes import row_of, told
-from dali_feed.feed.row_files import RowFiles
+from dali_feed.feed.disk_rows import RowFiles, row_of, told
 
 
 def test_the_limit_holds_and_old_sources_make_room(tmp_path: Path) -> None:

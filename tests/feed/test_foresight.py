@@ -15,8 +15,8 @@ from dali_feed.errors import ConfigError
 from dali_feed.external_sources import Concat, DiskCache, Mix, ShardSet
 from dali_feed.feed import Feed
 from dali_feed.feed.foresight import lanes_here
+from dali_feed.plan.batching import Shares
 from dali_feed.plan.order import Shuffle
-from dali_feed.plan.shares import Shares
 from dali_feed.records.source import Coming
 from dali_feed.storage.disk_cache import CachedStore
 from dali_feed.testing import assert_resumes_anywhere

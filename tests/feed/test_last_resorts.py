@@ -11,10 +11,9 @@ import pytest
 from kit.cached_feeds import feed, scripted
 
 from dali_feed.errors import StateError
-from dali_feed.feed.reached import reached
-from dali_feed.feed.row_bytes import row_of, told
-from dali_feed.feed.stages import CpuStats, Running, StageStats, WaitCause
-from dali_feed.feed.verdict import verdict
+from dali_feed.feed.commit import reached
+from dali_feed.feed.disk_rows import row_of, told
+from dali_feed.feed.stats import CpuStats, Running, StageStats, WaitCause, verdict
 
 
 @pytest.mark.parametrize("odd", [np.array([object()]), np.datetime64("2026-01-01"), object(), {1, 2}])

@@ -12,10 +12,17 @@ from dali_feed.feed.adapting import Reading
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.options import Tuning
 from dali_feed.plan.order import canonical
-from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats, StorageStats, TargetStats
+from dali_feed.records.gauges import (
+    BrokerStats,
+    KafkaStats,
+    PartitionStats,
+    StorageMeter,
+    StorageStats,
+    TargetStats,
+    in_all,
+)
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Slabs
-from dali_feed.records.storage_stats import StorageMeter, in_all
 from dali_feed.testing.scripted import ScriptedReader, ScriptedSource, Stall
 
 

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from dali_feed import Cache, DataLoader, Decode, Mixing, Tuning
 from dali_feed.dali import DALIClassificationIterator
-from dali_feed.engines.gpu.kept import KEPT
+from dali_feed.engines.gpu.device import KEPT
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import ScriptedSource
 

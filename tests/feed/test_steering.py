@@ -16,11 +16,11 @@ from kit.images import Seen, jpeg, labelled, seen
 from torchvision.transforms import v2
 
 from dali_feed.errors import ConfigError
-from dali_feed.feed import Feed, steering
-from dali_feed.feed.adapting import Bounds, Decision, Facts, Reading, Standing
+from dali_feed.feed import Feed
+from dali_feed.feed import adapting as steering
+from dali_feed.feed.adapting import Bounds, Counts, Decision, Facts, Reading, Standing, Steering
 from dali_feed.feed.meter import Meter
 from dali_feed.feed.reading import ReadPool, ReadTask
-from dali_feed.feed.steering import Counts, Steering
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import Shuffle, canonical
 from dali_feed.records.slabs import SlabPool

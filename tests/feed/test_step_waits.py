@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.feed.clock import WAITS_OF, WORKS, FeedClock, Span
-from dali_feed.feed.garbage import Pauses
-from dali_feed.feed.overlaps import CAUSES, spent_on
-from dali_feed.feed.step_waits import StepWaits
+from dali_feed.feed.meter import CAUSES, WAITS_OF, WORKS, FeedClock, Pauses, Span, StepWaits, spent_on
 
 
 def _spans(*parts: tuple[str, float]) -> list[Span]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.feed.overlaps import CAUSES
-from dali_feed.feed.stages import CpuStats, Running, StageStats, WaitCause
-from dali_feed.feed.verdict import verdict
+from dali_feed.feed.meter import CAUSES
+from dali_feed.feed.stats import CpuStats, Running, StageStats, WaitCause, verdict
 
 EVERY = (*dict.fromkeys(CAUSES.values()), "garbage", "first batch", "torch", "unknown")
 

@@ -6,12 +6,10 @@ import threading
 
 import numpy as np
 
-from dali_feed.compiler.no_image import NoImage
-from dali_feed.feed.hopeless import Proof
-from dali_feed.feed.measured import Measured
+from dali_feed.compiler.program import NoImage
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.usable import looker
-from dali_feed.feed.window import Empty, Window
+from dali_feed.feed.window import Empty, Measured, Proof, Window
 from dali_feed.options import Decode
 from dali_feed.plan.order import WindowPlan
 from dali_feed.records.slabs import SlabPool

@@ -14,14 +14,12 @@ ON_THE_DEVICE = {
     "dali_feed/cli/bench.py",
     "dali_feed/engines/device_cache.py",
     "dali_feed/engines/failures.py",
-    "dali_feed/engines/gpu/devices.py",
+    "dali_feed/engines/gpu/device.py",
     "dali_feed/engines/gpu/finish.py",
-    "dali_feed/engines/gpu/handover.py",
-    "dali_feed/engines/gpu/parcels.py",
-    "dali_feed/engines/gpu/uploads.py",
+    "dali_feed/engines/gpu/parcel.py",
     "dali_feed/engines/ranges.py",
     "dali_feed/loader/arguments.py",
-    "dali_feed/loader/tensors.py",
+    "dali_feed/loader/items.py",
     "dali_feed/watching/gpu.py",
 }
 BROKEN = """

@@ -28,8 +28,8 @@ PLAIN = {"SourceNotFoundError"}
 CALLED_SO = """
 Asked Behind Beside Coming Found Held HeldArray HeldRows Later Made NotMadeError Told dali_feed/bench/held.py
 dali_feed/bench/told.py dali_feed/cli/bench/asked.py dali_feed/cli/told_draws.py dali_feed/engines/dali/behind.py
-dali_feed/feed/beside.py dali_feed/feed/held.py dali_feed/feed/later.py dali_feed/loader/asked.py
-dali_feed/loader/made.py dali_feed/storage/coming.py external_sources/kafka/held.py external_sources/kafka/made.py
+dali_feed/feed/batch.py dali_feed/feed/window.py dali_feed/feed/passes_ahead.py dali_feed/loader/arguments.py
+dali_feed/loader/items.py dali_feed/storage/coming.py external_sources/kafka/held.py external_sources/kafka/made.py
 """
 # Classes of one name in two files, each of which a reader takes for the other.
 TWICE = """

@@ -25,7 +25,7 @@ from torchvision.transforms.v2 import functional as F
 
 from dali_feed.errors import ConfigError
 from dali_feed.kernels.jitter import bytes_moved, jitter, jitter_reference, prepare
-from dali_feed.transforms.colours import KINDS, MAX_STEPS
+from dali_feed.transforms.colour import KINDS, MAX_STEPS
 
 VARIANTS = tuple(
     ("-DOUT_UINT8", f"-DPIXELS={pixels}", f"-DVECTOR={vector}") for pixels, vector in ((4, 16), (4, 4), (1, 1))

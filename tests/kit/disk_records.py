@@ -17,10 +17,11 @@ from kit.record_files import make
 
 from dali_feed import Cache
 from dali_feed.columns import Image, Json
-from dali_feed.columns.source import with_columns
+from dali_feed.columns.columns import with_columns
 from dali_feed.external_sources import Concat, FileList, Renamed
-from dali_feed.feed import Feed, row_files
-from dali_feed.feed.row_key import key_of
+from dali_feed.feed import Feed
+from dali_feed.feed import disk_rows as row_files
+from dali_feed.feed.disk_rows import key_of
 
 __all__ = ["SOURCES", "epochs", "feed", "keys", "scripted", "without"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from dali_feed.cli.app import app, main
 
 # A column of a user's own is made by this class.
-from dali_feed.columns.kind import Kind
+from dali_feed.columns.column import Kind
 
 # The engine of loaders on a CPU that choose none: all of a file's laws are run on both.
 from dali_feed.engines import choose
@@ -17,12 +17,11 @@ from dali_feed.engines import choose
 from dali_feed.feed import Batch, Feed
 
 # Figures of `loader.stats()`, which a test makes by hand to see what is said of them.
-from dali_feed.feed.stages import CpuStats, Running, StageStats, WaitCause
-from dali_feed.feed.verdict import verdict
+from dali_feed.feed.stats import CpuStats, Running, StageStats, WaitCause, verdict
 
 # What runs a loader: where torch's own loader is to run it, and where a warning comes from.
 from dali_feed.loader import arguments
-from dali_feed.loader.torch_feed import TorchFeed
+from dali_feed.loader.torch_run import TorchFeed
 
 # Whether the loops in C are there; None without a compiler.
 from dali_feed.native.library import library
@@ -33,10 +32,9 @@ from dali_feed.quarantine.letters import DeadLetters, Letter
 # The contract of a source: what its authors implement, and how a test reads one record by hand.
 from dali_feed.records.extents import Extents, pack_ids, unpack_ids
 from dali_feed.records.live import Pace
-from dali_feed.records.members import Member
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Reader, Slabs, Snapshot, Source
+from dali_feed.records.source import Block, Member, Reader, Slabs, Snapshot, Source
 
 # Faults and shards as data.
 from dali_feed.testing.scripted import GARBAGE, Abort, Corrupt, Gap, Item, Stall

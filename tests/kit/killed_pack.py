@@ -15,7 +15,7 @@ from typing import Any
 
 from dali_feed.external_sources import FileList
 from dali_feed.packing import PackedSet, pack
-from dali_feed.packing.tar import TarWriter
+from dali_feed.packing.sinks import TarWriter
 
 __all__ = ["contents", "killed_at", "packed"]
 

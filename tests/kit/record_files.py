@@ -14,7 +14,7 @@ from kit.images import jpeg
 from kit.tf_example import example_bytes
 
 from dali_feed.external_sources import MDS, RecordIO, TFRecords
-from dali_feed.external_sources.record_files.crc32c import crc32c, masked
+from dali_feed.external_sources.tfrecord import crc32c, masked
 
 __all__ = ["frame", "make", "mds", "packed", "recordio", "tfrecord"]
 

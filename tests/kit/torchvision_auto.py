@@ -11,7 +11,7 @@ import torch
 from torchvision.transforms.v2 import _auto_augment
 
 from dali_feed.draws.philox import uniforms
-from dali_feed.transforms.aug_mix import AugMix
+from dali_feed.transforms.auto_augment import AugMix
 
 
 class Scripted:

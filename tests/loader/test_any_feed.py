@@ -10,8 +10,8 @@ from kit.images import QUICK, labelled
 
 from dali_feed.errors import ClosedError, StateError
 from dali_feed.feed import Feed
-from dali_feed.loader.any_feed import AnyFeed
-from dali_feed.loader.torch_feed import TorchFeed
+from dali_feed.loader.loader import AnyFeed
+from dali_feed.loader.torch_run import TorchFeed
 from dali_feed.testing.scripted import ScriptedSource
 
 

@@ -8,7 +8,7 @@ import pytest
 from kit.dali_pipelines import augmented, plain
 from kit.images import broken_png, labelled, truncated_jpeg
 
-from dali_feed.engines.dali.read_pipeline import read_pipeline
+from dali_feed.engines.dali.user_pipeline import read_pipeline
 from dali_feed.testing import assert_resumes_anywhere
 from dali_feed.testing.scripted import ScriptedSource
 

@@ -24,7 +24,7 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader
 from dali_feed.errors import FallbackWarning
 from dali_feed.feed import Feed
-from dali_feed.loader.datasets import Lowered, lower_dataset
+from dali_feed.loader.adapters import Lowered, lower_dataset
 
 TRANSFORM = v2.Compose([v2.ToImage(), v2.Resize((12, 10)), v2.ToDtype(torch.float32, scale=True)])
 

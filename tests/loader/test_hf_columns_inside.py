@@ -8,7 +8,7 @@ import pytest
 from kit.images import jpeg
 
 from dali_feed.columns import Array, Text
-from dali_feed.loader.hf_datasets import hf_members
+from dali_feed.loader.hugging_face import hf_members
 from dali_feed.testing import assert_resumes_anywhere
 
 datasets = pytest.importorskip("datasets")

@@ -22,7 +22,7 @@ from dali_feed import DataLoader, Decode
 from dali_feed.errors import ConfigError, FallbackWarning
 from dali_feed.external_sources import ArrowRows
 from dali_feed.feed import Feed
-from dali_feed.loader.datasets import Lowered, lower_dataset
+from dali_feed.loader.adapters import Lowered, lower_dataset
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing import assert_resumes_anywhere
 
@@ -180,7 +180,7 @@ def test_it_resumes_anywhere() -> None:
 
 PRINTS = """
 import sys, datasets
-from dali_feed.loader.datasets import lower_dataset
+from dali_feed.loader.adapters import lower_dataset
 print(lower_dataset(datasets.load_from_disk(sys.argv[1]).shuffle(seed=3)).source.snapshot().fingerprint)
 """
 

@@ -22,7 +22,7 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.errors import FallbackWarning
-from dali_feed.loader.datasets import Lowered, lower_dataset
+from dali_feed.loader.adapters import Lowered, lower_dataset
 
 COUNT = 7
 OPEN = pytest.mark.filterwarnings("ignore:unclosed file", "ignore:Exception ignored in")  # timm's reader leaves them so

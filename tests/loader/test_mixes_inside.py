@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode, Mixing, Shuffle
-from dali_feed.engines.gpu.uploads import Uploaded, size_of
+from dali_feed.engines.gpu.device import Uploaded, size_of
 from dali_feed.kernels.finish import Mix, mixed_values
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.mixing import Mixed, mixed, soft_labels

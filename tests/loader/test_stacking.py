@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.loader.stacking import stacked
+from dali_feed.loader.items import stacked
 from dali_feed.testing import Broker, Message
 from dali_feed.testing.publisher import publish
 

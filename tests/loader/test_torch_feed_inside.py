@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from dali_feed import DataLoader
 from dali_feed.errors import FallbackWarning
-from dali_feed.loader.device import moved
+from dali_feed.loader.arguments import moved
 
 
 class Pair(NamedTuple):

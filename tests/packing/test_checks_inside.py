@@ -9,7 +9,8 @@ import pytest
 from kit.blocks import taken
 from kit.packed_images import packed_images
 
-from dali_feed.external_sources import ShardSet, tar_index
+from dali_feed.external_sources import ShardSet
+from dali_feed.external_sources import tar as tar_index
 from dali_feed.records.extents import Extents
 from dali_feed.records.source import Source
 

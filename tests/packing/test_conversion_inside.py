@@ -13,8 +13,7 @@ from kit.tf_example import example_bytes as theirs
 from kit.tf_example import example_class
 
 from dali_feed.errors import FormatError
-from dali_feed.packing.example_bytes import example_bytes, tfrecord_bytes
-from dali_feed.packing.mds_bytes import columns_of
+from dali_feed.packing.sinks import columns_of, example_bytes, tfrecord_bytes
 
 INTS = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(width=32, allow_nan=False)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dali_feed.errors import DataLostError, StateError
-from dali_feed.external_sources.topic_shards import Replay, rows_of
+from dali_feed.external_sources.replay import Replay, rows_of
 from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present, packed
 

@@ -14,11 +14,10 @@ from kit.member_shards import shards
 from dali_feed.errors import ConfigError, FormatError, StateError
 from dali_feed.external_sources import FileList
 from dali_feed.packing import convert, pack
-from dali_feed.packing.example_bytes import example_bytes
 from dali_feed.packing.keys import keys_of
-from dali_feed.packing.mds_bytes import Columns, columns_of, shard_bytes
-from dali_feed.packing.values import as_file, ending_of
-from dali_feed.packing.work import Work
+from dali_feed.packing.rows import as_file, ending_of
+from dali_feed.packing.runner import Work
+from dali_feed.packing.sinks import MdsColumns, columns_of, example_bytes, shard_bytes
 
 
 def told(done: Any) -> str:
@@ -106,4 +105,4 @@ def test_what_a_column_of_mds_cannot_hold() -> None:
             return 1 << 32
 
     with pytest.raises(ConfigError, match=r"a shard has less than 4 GiB; .* give a smaller shard size"):
-        shard_bytes(Columns(("a",), ("bytes",)), [Huge()], 1)
+        shard_bytes(MdsColumns(("a",), ("bytes",)), [Huge()], 1)

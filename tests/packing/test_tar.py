@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dali_feed.external_sources import tar_index
-from dali_feed.external_sources.index_bytes import index_bytes, indexed
-from dali_feed.packing.tar import TarWriter
+from dali_feed.external_sources import tar as tar_index
+from dali_feed.external_sources.index import index_bytes, indexed
+from dali_feed.packing.sinks import TarWriter
 from dali_feed.testing.shards import write_shard
 
 
@@ -42,7 +42,7 @@ def test_tarfile_reads_what_is_written_and_the_index_is_the_one_of_its_headers(t
 
 def test_a_member_of_8_gib_gets_its_size_from_a_pax_header() -> None:
     """What no octal field holds is said before the header, as tarfile reads it."""
-    from dali_feed.packing.tar import _header
+    from dali_feed.packing.sinks import _header
 
     head = _header("big.bin", 9 << 30)
     (info,) = (tarfile.TarInfo.frombuf(head[:512], "utf-8", "strict"),)

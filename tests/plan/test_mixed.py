@@ -13,11 +13,9 @@ from kit.properties import examples
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import Mix
-from dali_feed.plan.apportion import Apportioned
-from dali_feed.plan.mixed import MixedPlan
+from dali_feed.plan.mixed import Apportioned, MixedPlan
 from dali_feed.plan.order import Shuffle, resolve
-from dali_feed.records.mixture import Mixture, whole_shares
-from dali_feed.records.source import unpack_ids
+from dali_feed.records.source import Mixture, unpack_ids, whole_shares
 from dali_feed.testing import ScriptedSource
 
 SHARES = st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(any).map(tuple)

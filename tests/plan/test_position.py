@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dali_feed.errors import ConfigError
-from dali_feed.plan.position import LOOKS, Position
-from dali_feed.plan.shares import Shares
+from dali_feed.plan.batching import Shares
+from dali_feed.plan.state import LOOKS, Position
 
 
 def stands(at: Position) -> tuple[int, int, bool]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.records import filling
-from dali_feed.records.filling import Filling
+from dali_feed.records import pieces as filling
+from dali_feed.records.pieces import Filling
 from dali_feed.records.slabs import SlabPool
 
 ROW = st.one_of(st.none(), st.binary(max_size=300), st.binary(max_size=20).map(bytearray))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dali_feed.records.reused import ALIGNED, Reused
+from dali_feed.records.slabs import ALIGNED, Reused
 
 SIZE = 1 << 12
 

@@ -17,7 +17,7 @@ from kit.web import Web
 from dali_feed.errors import SourceChangedError
 from dali_feed.external_sources import DiskCache, ShardSet
 from dali_feed.records.extents import Extents
-from dali_feed.records.storage_stats import StorageStats, Stored
+from dali_feed.records.gauges import StorageStats, Stored
 from dali_feed.testing.shards import write_shard
 
 PIECE = 1 << 14

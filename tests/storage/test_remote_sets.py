@@ -22,7 +22,7 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
-from dali_feed.records.storage_stats import Stored
+from dali_feed.records.gauges import Stored
 from dali_feed.storage import remote
 from dali_feed.testing import assert_resumes_anywhere
 

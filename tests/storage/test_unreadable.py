@@ -14,19 +14,14 @@ from kit.denied import denied
 from kit.images import jpeg
 
 from dali_feed.errors import ConfigError, DaliFeedError, DataLostError, SourceDeniedError, SourceError
-from dali_feed.external_sources import (
-    MDS,
-    DeadLetterFolder,
-    FileList,
-    ParquetRows,
-    tar_index,
-)
-from dali_feed.external_sources.array_layout import array_file
+from dali_feed.external_sources import MDS, DeadLetterFolder, FileList, ParquetRows
+from dali_feed.external_sources import file_source as kept_index
+from dali_feed.external_sources import tar as tar_index
+from dali_feed.external_sources.arrays import array_file
 from dali_feed.external_sources.kafka.produce import load
-from dali_feed.external_sources.one_file import LARGEST, load_file
-from dali_feed.external_sources.record_files import kept_index
-from dali_feed.external_sources.record_files.recordio_frames import RECORDIO
-from dali_feed.external_sources.tar_keys import tar_keys
+from dali_feed.external_sources.recordio import RECORDIO
+from dali_feed.external_sources.request import LARGEST, load_file
+from dali_feed.external_sources.tar import tar_keys
 from dali_feed.records.slabs import SlabPool
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import load_manifest

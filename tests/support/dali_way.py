@@ -17,7 +17,7 @@ from dali_feed.compiler.program import Program
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
-from dali_feed.transforms.recipe import Recipe
+from dali_feed.transforms.op import Recipe
 
 REGION = pytest.mark.parametrize("region_decode", [True, False])
 

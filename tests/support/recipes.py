@@ -8,28 +8,22 @@ from torchvision import transforms as v1
 from torchvision.transforms import AutoAugmentPolicy as Policies
 from torchvision.transforms import v2
 
-from dali_feed.transforms.affine import RandomAffine
-from dali_feed.transforms.autocontrast import RandomAutocontrast
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.center_crop import CenterCrop
-from dali_feed.transforms.color_jitter import ColorJitter
-from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.gaussian_blur import GaussianBlur
-from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
-from dali_feed.transforms.invert import RandomInvert
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.pad import Pad
-from dali_feed.transforms.perspective import RandomPerspective
-from dali_feed.transforms.posterize import RandomPosterize
-from dali_feed.transforms.random_crop import RandomCrop
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.rotation import Rotation
-from dali_feed.transforms.sharpness import RandomAdjustSharpness
-from dali_feed.transforms.solarize import RandomSolarize
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.filters import GaussianBlur
+from dali_feed.transforms.op import Op
+from dali_feed.transforms.pointwise import (
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from dali_feed.transforms.resize import RandomResizedCrop, Resize
+from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLOAT = (ToFloat(), Normalize(MEAN, STD))

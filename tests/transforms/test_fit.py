@@ -16,18 +16,17 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.compiler.host import HostProgram, compile_host
-from dali_feed.compiler.outline import unfit
+from dali_feed.compiler.program import unfit
 from dali_feed.draws.philox import uniforms
-from dali_feed.engines.compiling import compiled
+from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError
 from dali_feed.options import BadRecords, Decode
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.crop_or_pad import CropOrPad, placed
+from dali_feed.transforms.crops import CropOrPad, TrimBorder, placed
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.resize_keep_ratio import ResizeKeepRatio, kept_ratio
-from dali_feed.transforms.trim_border import TrimBorder
+from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.resize import ResizeKeepRatio, kept_ratio
 
 SIZES = [(60, 47), (40, 81), (33, 32), (20, 20), (200, 30)]
 

@@ -13,16 +13,15 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.outline import outline
+from dali_feed.compiler.program import outline
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.erasing import NoisyErasing
+from dali_feed.transforms.filters import GaussianNoise
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.noise import GaussianNoise
-from dali_feed.transforms.noisy_erasing import NoisyErasing
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.op import Recipe
 
 SOURCE = ScriptedSource([(png(n), n) for n in range(6)], extent=3)
 FLOAT = v2.ToDtype(torch.float32, scale=True)

@@ -18,21 +18,19 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import _color
 
 from dali_feed import DataLoader, Decode
+from dali_feed.compiler.dali import compile_dali
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.outline import outline
-from dali_feed.compiler.tail_colour import compile_dali
+from dali_feed.compiler.program import outline
 from dali_feed.draws.philox import uniforms
-from dali_feed.engines.compiling import compiled
+from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.grayscale import Grayscale
+from dali_feed.transforms.colour import Grayscale, RandomPhotometricDistort
+from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply
-from dali_feed.transforms.photometric_distort import RandomPhotometricDistort
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.rules import DType
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.op import Op, Recipe
+from dali_feed.transforms.settings import DType
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 

@@ -15,18 +15,15 @@ from torchvision.transforms.v2 import functional
 
 from dali_feed import DataLoader, Decode
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.outline import outline
-from dali_feed.engines.compiling import compiled
+from dali_feed.compiler.program import outline
+from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.keys import Key
-from dali_feed.transforms.layer_augment import LayerAugment
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.mix_augment import MixAugment
-from dali_feed.transforms.pillow_operations import Part
-from dali_feed.transforms.policy_augment import PolicyAugment
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, Part, PolicyAugment
 
 LOOK: dict[str, Any] = {"translate_const": 12, "img_mean": (124, 116, 104)}
 MADE = {

@@ -11,22 +11,16 @@ from hypothesis import strategies as st
 from kit.properties import examples
 
 from dali_feed.compiler.dali import DaliProgram, compile_recipe
-from dali_feed.compiler.program import Parameters
-from dali_feed.compiler.steps import DecodeStep, Finish, Resample, Slice
+from dali_feed.compiler.program import DecodeStep, Finish, Parameters, Resample, Slice
 from dali_feed.draws.philox import uniforms
 from dali_feed.errors import TransformError
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.center_crop import CenterCrop
-from dali_feed.transforms.color_jitter import ColorJitter
-from dali_feed.transforms.colours import Colour
-from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.colour import ColorJitter, Colour
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import CenterCrop, Flip
 from dali_feed.transforms.keys import Key
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.rotation import Rotate, Rotation
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.op import Op, Recipe
+from dali_feed.transforms.resize import RandomResizedCrop, Resize
+from dali_feed.transforms.warps import Rotate, Rotation
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 REGION = pytest.mark.parametrize("region_decode", [True, False])

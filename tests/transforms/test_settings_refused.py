@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from dali_feed.errors import TransformError
-from dali_feed.transforms.affine import RandomAffine
-from dali_feed.transforms.fields import edges_of, maybe_drawn, pair
-from dali_feed.transforms.layer_augment import LayerAugment
-from dali_feed.transforms.noisy_erasing import NoisyErasing
-from dali_feed.transforms.pillow_operations import Part
-from dali_feed.transforms.rules import check_padding, check_size, check_uint8
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.convert import ToFloat
+from dali_feed.transforms.erasing import NoisyErasing
+from dali_feed.transforms.settings import check_padding, check_size, check_uint8, edges_of, maybe_drawn, pair
+from dali_feed.transforms.timm_augment import LayerAugment, Part
+from dali_feed.transforms.warps import RandomAffine
 
 PARTS = (Part("Invert"), Part("Equalize"))
 

@@ -11,7 +11,7 @@ from timm.data import transforms as timm_transforms
 from torchvision import transforms as v1
 from torchvision.transforms import _presets, v2
 
-from dali_feed.transforms.table import NESTS, TIMM, TORCHVISION, maker
+from dali_feed.transforms.lower import NESTS, TIMM, TORCHVISION, maker
 
 
 @pytest.mark.parametrize("line", sorted({*TORCHVISION.values(), *NESTS.values(), *TIMM.values()}))

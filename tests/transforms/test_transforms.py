@@ -21,22 +21,15 @@ from torchvision.transforms._presets import OpticalFlow
 
 from dali_feed.compiler.dali import compile_recipe
 from dali_feed.errors import TransformError
-from dali_feed.transforms.affine import RandomAffine
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.center_crop import CenterCrop
-from dali_feed.transforms.color_jitter import ColorJitter
-from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.colour import ColorJitter
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
+from dali_feed.transforms.erasing import NoisyErasing
+from dali_feed.transforms.filters import GaussianNoise
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.noise import GaussianNoise
-from dali_feed.transforms.noisy_erasing import NoisyErasing
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.pad import Pad
-from dali_feed.transforms.random_crop import RandomCrop
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.rotation import Rotation
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.op import Op, Recipe
+from dali_feed.transforms.resize import RandomResizedCrop, Resize
+from dali_feed.transforms.warps import RandomAffine, Rotation
 
 # Made from either module: the transform, and what it lowers to.
 SAME_IN_BOTH: list[tuple[Any, Op]] = [

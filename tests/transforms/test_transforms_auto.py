@@ -18,18 +18,13 @@ from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.outline import outline
+from dali_feed.compiler.program import outline
 from dali_feed.errors import TransformError
-from dali_feed.transforms.aug_mix import AugMix
-from dali_feed.transforms.auto_augment import AutoAugment
-from dali_feed.transforms.auto_operations import OPERATIONS, Auto
-from dali_feed.transforms.batch_draws import BatchDraws
-from dali_feed.transforms.flip import Flip
+from dali_feed.transforms.auto_augment import OPERATIONS, AugMix, Auto, AutoAugment, RandAugment, TrivialAugmentWide
+from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply
-from dali_feed.transforms.rand_augment import RandAugment
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.trivial_augment import TrivialAugmentWide
+from dali_feed.transforms.op import BatchDraws, Recipe
 
 SAME_IN_BOTH: list[tuple[Any, Auto]] = [
     (lambda T: T.RandAugment(), RandAugment(2, 9, 31, "nearest", None)),

@@ -20,28 +20,25 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import _augment, functional
 
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.outline import outline
+from dali_feed.compiler.program import outline
 from dali_feed.draws.philox import uniforms
 from dali_feed.errors import TransformError
-from dali_feed.transforms.autocontrast import RandomAutocontrast
-from dali_feed.transforms.base import Op
-from dali_feed.transforms.batch_draws import BatchDraws
-from dali_feed.transforms.center_crop import CenterCrop
-from dali_feed.transforms.color_jitter import ColorJitter
-from dali_feed.transforms.equalize import RandomEqualize
+from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
+from dali_feed.transforms.crops import CenterCrop, Flip
 from dali_feed.transforms.erasing import RandomErasing, erased
-from dali_feed.transforms.flip import Flip
-from dali_feed.transforms.gaussian_blur import GaussianBlur
-from dali_feed.transforms.grayscale import Grayscale, RandomGrayscale
-from dali_feed.transforms.invert import RandomInvert
+from dali_feed.transforms.filters import GaussianBlur
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
-from dali_feed.transforms.numbering import walk
-from dali_feed.transforms.perspective import RandomPerspective, corners
-from dali_feed.transforms.posterize import RandomPosterize
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.sharpness import RandomAdjustSharpness
-from dali_feed.transforms.solarize import RandomSolarize
+from dali_feed.transforms.op import BatchDraws, Op, Recipe, walk
+from dali_feed.transforms.pointwise import (
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from dali_feed.transforms.warps import RandomPerspective, corners
 
 # Made from either module: the transform, and what it lowers to.
 SAME_IN_BOTH: list[tuple[Any, Op]] = [

@@ -21,15 +21,12 @@ from dali_feed.draws.philox import uniforms
 from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.erasing import NoisyErasing, RandomErasing
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.noisy_erasing import NoisyErasing
-from dali_feed.transforms.normalize import Normalize
-from dali_feed.transforms.numbering import inner_numbers
-from dali_feed.transforms.random_resized_crop import RandomResizedCrop
-from dali_feed.transforms.recipe import Recipe
-from dali_feed.transforms.to_float import ToFloat
+from dali_feed.transforms.op import Recipe, inner_numbers
+from dali_feed.transforms.resize import RandomResizedCrop
 
 EVAL: list[dict[str, Any]] = [
     {},

@@ -15,15 +15,13 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.compiler.views import as_views
+from dali_feed.compiler.program import as_views
 from dali_feed.errors import FallbackWarning, TransformError
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.center_crop import CenterCrop
-from dali_feed.transforms.lower import lower
-from dali_feed.transforms.normalize import Normalize
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import CenterCrop
+from dali_feed.transforms.lower import lower, taken_apart
 from dali_feed.transforms.resize import Resize
-from dali_feed.transforms.to_float import ToFloat
-from dali_feed.transforms.wrappers import taken_apart
 
 CROP, FLOAT = v1.CenterCrop(12), v1.ToTensor()
 SMALL = v1.CenterCrop(8)

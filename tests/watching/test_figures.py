@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dali_feed.feed.stats import Stats
-from dali_feed.records.gauges import KafkaStats, PartitionStats
-from dali_feed.records.storage_stats import StorageMeter
+from dali_feed.records.gauges import KafkaStats, PartitionStats, StorageMeter
 from dali_feed.watching.exposition import Collector, exposed
 from dali_feed.watching.figures import figures, metrics
 from dali_feed.watching.watched import ALL, Look

@@ -8,7 +8,7 @@ import pytest
 import torch
 from kit.limits import LONG
 
-from dali_feed.engines.torch_threads import Alone
+from dali_feed.engines.workers import Alone
 
 
 def test_torch_has_its_number_of_threads_again() -> None:

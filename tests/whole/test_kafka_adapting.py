@@ -14,7 +14,8 @@ from dali_feed import DataLoader, Shuffle, Tuning
 from dali_feed.columns import Image, Number
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.feed import Feed, steering
+from dali_feed.feed import Feed
+from dali_feed.feed import adapting as steering
 from dali_feed.feed.adapting import Bounds, Decision, Facts, Reading, Standing
 from dali_feed.testing import Message
 

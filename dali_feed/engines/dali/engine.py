@@ -7,9 +7,10 @@ in the graph draws random numbers; views given with no_copy are kept alive by DA
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,19 +20,56 @@ from nvidia.dali.backend import ReleaseUnusedMemory
 from nvidia.dali.tensors import TensorListCPU
 
 from dali_feed.compiler.dali import DaliProgram
-from dali_feed.compiler.views import ViewsProgram
-from dali_feed.engines.dali.culprits import refused
-from dali_feed.engines.dali.fed import Feeder, prepared
-from dali_feed.engines.dali.graph import PAYLOAD, build_graph
+from dali_feed.compiler.program import ViewsProgram
+from dali_feed.engines.codec import nvimgcodec
+from dali_feed.engines.dali.graph import PAYLOAD, Feeder, build_graph, prepared
 from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
-from dali_feed.engines.gpu.devices import use
-from dali_feed.engines.gpu.kept import KEPT
+from dali_feed.engines.gpu.device import KEPT, use
 from dali_feed.errors import ClosedError, DaliFeedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.transforms.keys import by_view
 
-__all__ = ["DaliEngine", "twin_threads"]
+__all__ = ["DaliEngine", "refused", "twin_threads"]
+
+
+# Finds the payloads that a decoder refuses, one verdict per payload, without ending the process.
+#
+# nvImageCodec is DALI's own decoder; asked for a list, it gives None for each item that fails.
+
+
+@cache
+def _decoder(threads: int) -> Any:
+    return nvimgcodec.Decoder(
+        device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
+        max_num_cpu_threads=threads,
+        backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
+    )
+
+
+def refused(payloads: Sequence[Any], threads: int = 1, check: Callable[[], None] = lambda: None) -> dict[int, str]:
+    """Index -> reason for every payload (bytes, uint8) that cannot be decoded on the CPU, by so many threads.
+
+    `check` is called now and then; an exception of it ends the search.
+    """
+    bad: dict[int, str] = {}
+    streams: list[Any] = []
+    rows: list[int] = []
+    for n, payload in enumerate(payloads):
+        try:
+            streams.append(nvimgcodec.CodeStream(np.asarray(payload)))
+            rows.append(n)
+        except RuntimeError:
+            bad[n] = "decoder: nvImageCodec cannot parse it"
+    some = 4 * threads  # images held at a time: a batch of large ones fills gigabytes
+    for first in range(0, len(streams), some):
+        check()
+        images = _decoder(threads).decode(streams[first : first + some])
+        for n, image in zip(rows[first : first + some], images, strict=True):
+            if image is None:
+                bad[n] = "decoder: nvImageCodec cannot decode it"
+    return bad
+
 
 _ENGINE = "dali engine"  # its name in errors
 _TWIN_THREADS = 2, 4  # at least and at most: the twin runs one batch now and then

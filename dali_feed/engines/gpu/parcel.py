@@ -5,14 +5,19 @@ The law: an unpacked array has the dtype, the shape and the bits of the packed o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-__all__ = ["ALIGNED", "Packing", "Part", "can_travel", "pack", "packing", "unpacked"]
+from dali_feed.engines.engine import Tail
+from dali_feed.transforms.keys import Key, viewed
+
+__all__ = ["ALIGNED", "Parcels", "Sent", "can_travel", "pack", "packing", "there", "unpacked"]
+
 
 ALIGNED = 16  # bytes: the widest that a thread of a GPU loads at once, and a multiple of every item's size
 
@@ -71,3 +76,107 @@ def pack(plan: Packing, arrays: Mapping[str, NDArray[Any]], block: NDArray[np.ui
 def unpacked(part: Part, block: NDArray[np.uint8]) -> NDArray[Any]:
     """An array of the block: a view."""
     return block[part.start : part.start + part.nbytes].view(part.dtype).reshape(part.shape)
+
+
+# The small arrays of a batch on their way to a GPU: one page-locked block, one asynchronous copy.
+#
+# The law: the arrays that the training loop needs are on the GPU, or on their way there, before it asks. The thread
+# that prepares batches packs and sends them, on a stream of its own.
+
+
+_ROWS = tuple(each.name for each in fields(Tail) if each.name != "finish")
+
+
+class _Block(Protocol):
+    """A block that has been sent."""
+
+    def on(self, stream: Any) -> torch.Tensor:
+        """The block, for work that is enqueued on `stream` from here on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An array that has been sent."""
+
+    part: Part
+    block: _Block
+
+    def on(self, stream: Any) -> torch.Tensor:
+        """The array as a tensor, for work that is enqueued on `stream` from here on: a view of the block."""
+        part = self.part
+        raw = self.block.on(stream)[part.start : part.start + part.nbytes]
+        return raw.view(_dtype(part)).view(part.shape)
+
+
+def _dtype(part: Part) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, part.dtype.name)
+    return dtype
+
+
+def there(values: NDArray[Any] | Sent | None, stream: torch.cuda.Stream) -> torch.Tensor | None:
+    """A parameter of a batch on the stream's GPU. One that was not sent yet is sent now, also without a wait."""
+    if values is None:
+        return None
+    if isinstance(values, Sent):
+        return values.on(stream)
+    return torch.from_numpy(values).pin_memory().to(stream.device, non_blocking=True)
+
+
+class Parcels:
+    """Sends blocks of page-locked memory by `upload` (`Uploads`). Used by one thread."""
+
+    def __init__(self, upload: Callable[[torch.Tensor], _Block], *, pinned: bool = True) -> None:
+        self._upload, self._pinned = upload, pinned
+        self._rooms: dict[int, torch.Tensor] = {}  # by the address, those given since the last call
+
+    def room(self, size: int) -> NDArray[np.uint8]:
+        """A block for an array of so many bytes: one that fills it is sent from there by the next call."""
+        block = self._block(size)
+        self._rooms[block.data_ptr()] = block
+        return block.numpy()
+
+    def __call__(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Sent]:
+        """Those of the arrays that can travel, sent in one copy, but for those in rooms of theirs.
+
+        All but the latter may be changed at once.
+        """
+        arrays = {name: values for name, values in arrays.items() if can_travel(values)}
+        sent = self._from_rooms(arrays)
+        rest = {name: values for name, values in arrays.items() if name not in sent}
+        if not rest:
+            return sent
+        plan = packing(rest)
+        block = self._block(plan.size)
+        pack(plan, rest, block.numpy())
+        one = self._upload(block)
+        return sent | {name: Sent(part, one) for name, part in plan.parts.items()}
+
+    def _block(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
+
+    def _from_rooms(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Sent]:
+        rooms, self._rooms = self._rooms, {}
+        sent = {}
+        for name, values in arrays.items():
+            block = rooms.get(values.__array_interface__["data"][0])
+            if block is not None and values.nbytes == block.nbytes and values.flags.c_contiguous:
+                sent[name] = Sent(packing({name: values}).parts[name], self._upload(block))
+        return sent
+
+    def with_tails(
+        self, tails: list[Tail | None], arrays: Mapping[str, NDArray[Any]]
+    ) -> tuple[list[Tail | None], dict[str, Sent]]:
+        """The tails with their rows sent, and the arrays, all in one copy. No array is named as a row of a tail."""
+        rows: dict[str, Any] = {}
+        for view, tail in enumerate(tails):
+            known = {name: None if tail is None else getattr(tail, name) for name in _ROWS}
+            rows |= {viewed(Key(name), view): values for name, values in known.items() if values is not None}
+        sent = self({**rows, **arrays})
+        moved: list[Tail | None] = []
+        for view, tail in enumerate(tails):
+            own: dict[str, Any] = {
+                name: sent[viewed(Key(name), view)] for name in _ROWS if viewed(Key(name), view) in rows
+            }
+            moved.append(None if tail is None else replace(tail, **own))
+        return moved, {name: each for name, each in sent.items() if name in arrays}

@@ -20,20 +20,14 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram
-from dali_feed.compiler.turning import stored
-from dali_feed.compiler.views import ViewsProgram
-from dali_feed.engines.clock import EngineWork
-from dali_feed.engines.dtypes import DTYPES
-from dali_feed.engines.engine import Result, Tail, Work
+from dali_feed.compiler.program import ViewsProgram, stored
+from dali_feed.engines.engine import DTYPES, EngineWork, Result, Tail, Work
 from dali_feed.engines.failures import engine_error
-from dali_feed.engines.gpu.devices import use
-from dali_feed.engines.gpu.uploads import Uploads
+from dali_feed.engines.gpu.device import Uploads, use
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder, turned
-from dali_feed.engines.host.image import ImageSteps
-from dali_feed.engines.host.memory import Kind, Pinned, Pool
-from dali_feed.engines.lingering import linger
+from dali_feed.engines.host.image import ImageSteps, Kind, Pinned, Pool
 from dali_feed.engines.ranges import DECODE
-from dali_feed.engines.torch_threads import Alone
+from dali_feed.engines.workers import Alone, linger
 from dali_feed.errors import ClosedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.screen.header import UnusableError

@@ -10,7 +10,7 @@ from kit.images import QUICK, labelled
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.plan.position import LOOKS
+from dali_feed.plan.state import LOOKS
 from dali_feed.testing.scripted import ScriptedSource
 
 pytestmark = OURS_BY_TORCH

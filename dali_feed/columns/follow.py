@@ -1,0 +1,251 @@
+"""Masks: an encoded image of classes, of its image's size, moved as its image is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.checks import whole
+from dali_feed.columns.column import Faults, Follower, Moved, check_member, missing
+from dali_feed.columns.image import screened_views
+from dali_feed.errors import ConfigError, FormatError
+from dali_feed.formats.json_text import loads
+from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
+from dali_feed.screen.pillow import opened
+from dali_feed.screen.screen import header_of
+
+__all__ = ["Boxes", "Counted", "Keypoints", "Mask"]
+
+
+_MODES = ("1", "L", "P", "I;16", "I")  # of Pillow: one number a pixel; a palette's indices, not its colours
+
+
+@dataclass(frozen=True)
+class Mask(Follower):
+    """An encoded image of one number a pixel: gray, or a palette's indices. Gives (n, height, width) on the device.
+
+    member  the member that it is made from; for "a;b" the first of these that a record has
+    of     the image column that it belongs to, whose size it must have and with which it is moved; nearest pixels
+    dtype  of NumPy's: uint8, int16, int32, int64
+    """
+
+    member: str
+    of: str = "image"
+    dtype: str = "uint8"
+
+    def __post_init__(self) -> None:
+        check_member("Mask", self.member)
+        if self.dtype not in ("uint8", "int16", "int32", "int64"):
+            msg = f"Mask({self.member!r}): dtype must be uint8, int16, int32 or int64; found {self.dtype!r}"
+            raise ConfigError(msg)
+
+    @property
+    def boxes(self) -> bool:
+        """It is moved pixel by pixel."""
+        return False
+
+    def read(self, values: Sequence[Any], faults: Faults) -> Sequence[Any]:
+        """Views as they are, screened: nothing unscreened reaches a decoder."""
+        screened_views(values, faults)
+        return values
+
+    def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
+        """Nearest pixels."""
+        from torchvision.tv_tensors import Mask as Classes
+
+        pixels = self._pixels(value)
+        if pixels.shape != size:
+            wide, high = size[1], size[0]
+            msg = f"a mask must have the size of its image, {wide}x{high}; found {pixels.shape[1]}x{pixels.shape[0]}"
+            raise ValueError(msg)
+        most = np.iinfo(self.dtype).max
+        if pixels.size and pixels.max() > most:
+            msg = f"the classes of a mask must fit into {self.dtype}; found {pixels.max()}"
+            raise ValueError(msg)
+        return moved(Classes(pixels.astype(self.dtype)[None])).numpy()[0]
+
+    def batch(self, values: list[Any]) -> NDArray[Any]:
+        """One array."""
+        return np.stack(values)
+
+    def by_exif(self) -> Mask:
+        """The same, turned by its own EXIF."""
+        return _Turned(self.member, self.of, self.dtype)
+
+    def _pixels(self, payload: Any) -> NDArray[Any]:
+        return _decoded(payload)
+
+
+class _Turned(Mask):
+    """A mask that is turned as its own EXIF says, beside an image that is."""
+
+    def _pixels(self, payload: Any) -> NDArray[Any]:
+        way, pixels = header_of(payload).orientation, _decoded(payload)
+        pixels = pixels[:: -1 if way in MIRRORED_Y else 1, :: -1 if way in MIRRORED_X else 1]
+        return pixels.T if way in SIDEWAYS else pixels
+
+
+def _decoded(payload: Any) -> NDArray[Any]:
+    """Numbers (height, width). ValueError for an image of colours, and for what Pillow cannot decode."""
+    try:
+        with opened(payload) as image:
+            if image.mode not in _MODES:
+                msg = f"a mask must have one number for each pixel; found an image of mode {image.mode}"
+                raise ValueError(msg)
+            return np.array(image)
+    except (OSError, SyntaxError, EOFError) as error:
+        msg = f"a mask cannot be decoded: {error}"
+        raise ValueError(msg) from error
+
+
+# Boxes and keypoints: rows of numbers that are moved as their image is, with torchvision's meaning for tv_tensors.
+
+
+class Counted(NamedTuple):
+    """Rows of a batch in one array.
+
+    rows   float32 (n, most, width), filled with 0 after those of a record
+    count  int64 (n,): how many rows each record has
+    """
+
+    rows: Any
+    count: Any
+
+
+class _Rows(Follower):
+    """Rows of at least `width` numbers: JSON text [[...], ...], or what a source has as an array or as lists."""
+
+    width: ClassVar[int]
+    more: int
+    most: int | None
+
+    def read(self, values: Any, faults: Faults) -> list[Any]:
+        """float32 (k, width + more) of each record."""
+        missing(values, faults)
+        out: list[Any] = [None] * len(values)
+        for row, value in enumerate(values):
+            if row not in faults:
+                try:
+                    out[row] = self._rows(value)
+                except (FormatError, ValueError, TypeError, OverflowError) as error:
+                    faults[row] = f"rows of {self.width + self.more} numbers are needed; {error}"
+        return out
+
+    def _rows(self, value: Any) -> NDArray[np.float32]:
+        if isinstance(value, memoryview | bytes | str):
+            value = loads(value)
+        columns = self.width + self.more
+        rows = np.asarray(value, np.float32) if len(value) else np.zeros((0, columns), np.float32)
+        if rows.ndim != 2 or rows.shape[1] != columns:
+            msg = f"found an array of shape {rows.shape}"
+            raise ValueError(msg)
+        if not np.isfinite(rows).all():
+            msg = "found a number that is infinite or NaN"
+            raise ValueError(msg)
+        if self.most is not None and len(rows) > self.most:
+            msg = f"at most {self.most} rows (most=) are allowed; found {len(rows)}"
+            raise ValueError(msg)
+        return rows
+
+    def batch(self, values: list[Any]) -> Any:
+        """A list, or one array with a count."""
+        if self.most is None:
+            return values
+        width = self.width + self.more
+        out = np.zeros((len(values), self.most, width), np.float32)
+        for slot, rows in enumerate(values):
+            out[slot, : len(rows)] = rows
+        return Counted(out, np.array([len(rows) for rows in values], np.int64))
+
+    def _check(self, kind: str) -> None:
+        check_member(kind, self.member)
+        whole(f"{kind}({self.member!r}): more", self.more, 0)
+        if self.most is not None:
+            whole(f"{kind}({self.member!r}): most, where it is not None,", self.most, 1)
+
+
+@dataclass(frozen=True)
+class Boxes(_Rows):
+    """k rows of four numbers. Gives a list of n arrays float32 (k, 4 + more), or a `Counted` where `most` is given.
+
+    member    the member that it is made from; for "a;b" the first of these that a record has
+    of        the image column with which they are moved
+    format    "xyxy", "xywh" or "cxcywh" in pixels of the image before any transform (turned, where the loader turns
+              by EXIF); what comes out is of the same format
+    more      numbers after the four, such as a class, which stay with their box
+    most      at most so many a record: rows come in one array (n, most, 4 + more), with a count
+    min_size  as torchvision's SanitizeBoundingBoxes: after the transforms, boxes with an edge below it, or that leave
+              the image, are dropped; None keeps all
+    """
+
+    member: str
+    of: str = "image"
+    format: Literal["xyxy", "xywh", "cxcywh"] = "xyxy"
+    more: int = 0
+    most: int | None = None
+    min_size: float | None = None
+
+    width: ClassVar[int] = 4
+
+    def __post_init__(self) -> None:
+        self._check("Boxes")
+        if self.format not in ("xyxy", "xywh", "cxcywh"):
+            msg = f'Boxes({self.member!r}): format must be "xyxy", "xywh" or "cxcywh"; found {self.format!r}'
+            raise ConfigError(msg)
+        if self.min_size is not None and not (math.isfinite(self.min_size) and self.min_size > 0):
+            msg = f"Boxes({self.member!r}): min_size must be a number above 0, or None; found {self.min_size!r}"
+            raise ConfigError(msg)
+
+    def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
+        """By torchvision's functions for its tv_tensors."""
+        import torch
+        from torchvision.transforms.v2 import functional
+        from torchvision.tv_tensors import BoundingBoxes
+
+        given = torch.from_numpy(value[:, :4].copy())
+        boxes = moved(BoundingBoxes(given, format=self.format.upper(), canvas_size=size))
+        found = np.concatenate([boxes.numpy(), value[:, 4:]], axis=1)
+        if self.min_size is None:
+            return found
+        corners = functional.convert_bounding_box_format(boxes, new_format="XYXY").numpy()
+        high, wide = boxes.canvas_size
+        edges = corners[:, 2:] - corners[:, :2]
+        kept = (edges >= self.min_size).all(axis=1) & (corners >= 0).all(axis=1)
+        return found[kept & (corners[:, [0, 2]] <= wide).all(axis=1) & (corners[:, [1, 3]] <= high).all(axis=1)]
+
+
+@dataclass(frozen=True)
+class Keypoints(_Rows):
+    """k rows of x and y. Gives a list of n arrays float32 (k, 2 + more), or a `Counted` where `most` is given.
+
+    member  the member that it is made from; for "a;b" the first of these that a record has
+    of    the image column with which they are moved
+    more  numbers after the two, such as visibility, which stay with their point
+    most  at most so many a record: rows come in one array (n, most, 2 + more), with a count
+    """
+
+    member: str
+    of: str = "image"
+    more: int = 0
+    most: int | None = None
+
+    width: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        self._check("Keypoints")
+
+    def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
+        """By torchvision's functions for its tv_tensors."""
+        import torch
+        from torchvision import tv_tensors
+
+        if not hasattr(tv_tensors, "KeyPoints"):
+            msg = "Keypoints: torchvision 0.23 or newer is needed, as older ones cannot move points; update torchvision"
+            raise ConfigError(msg)
+        points = moved(tv_tensors.KeyPoints(torch.from_numpy(value[:, :2].copy()), canvas_size=size))
+        return np.concatenate([points.numpy(), value[:, 2:]], axis=1)

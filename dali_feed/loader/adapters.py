@@ -1,0 +1,432 @@
+"""Datasets as torch and torchvision users have them, as sources of ours, where they are files with labels.
+
+Classes are recognised where they are loaded already, so torchvision is never imported here: a user who has one of
+its datasets has imported it. A dataset that might give other samples is not taken: there is a reason instead.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from dali_feed.columns.array import Array
+from dali_feed.columns.column import Kind
+from dali_feed.columns.number import Number
+from dali_feed.compiler.program import as_views
+from dali_feed.errors import ConfigError, SourceEmptyError, TransformError
+from dali_feed.external_sources.arrays import ArrayShards
+from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
+from dali_feed.external_sources.table import ArrowRows
+from dali_feed.loader.functions import split
+from dali_feed.loader.hugging_face import hf_members, hf_rows
+from dali_feed.records.source import Source, lacking
+from dali_feed.screen.header import UnusableError
+from dali_feed.screen.screen import header_of
+from dali_feed.transforms.lower import lower
+from dali_feed.transforms.op import Recipe
+
+__all__ = ["Lowered", "Unchanged", "array_columns", "is_source", "lower_dataset"]
+
+
+# torchvision's and timm's datasets that are files with a label, read from the attributes of their classes.
+#
+# The law: a class is taken only where it gives its samples by its own, known code, and where some of them, read
+# here, are what the attributes say. Classes are known by name where they are loaded already; none is imported.
+
+
+LOOKED_AT = 3  # samples of a dataset
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a dataset is made of: images' paths, a target for each, and the transforms of both.
+
+    `classes` are the targets' names, where they are known.
+    """
+
+    paths: Sequence[Any]
+    targets: Sequence[Any]
+    classes: Sequence[str] | None
+    transform: Any
+    target_transform: Callable[[Any], Any] | None
+
+
+def _lists(images: str, labels: str) -> Callable[[Any], tuple[Sequence[Any], Sequence[Any]]]:
+    return lambda dataset: (getattr(dataset, images), getattr(dataset, labels))
+
+
+def _pairs(samples: str) -> Callable[[Any], tuple[Sequence[Any], Sequence[Any]]]:
+    def split(dataset: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+        found = getattr(dataset, samples)
+        return [path for path, _ in found], [target for _, target in found]
+
+    return split
+
+
+Found = Callable[[Any], tuple[Sequence[Any], Sequence[Any]]]
+_TORCHVISION: dict[str, tuple[str, Found]] = {  # by class: its module, and how the files are found
+    "DTD": ("dtd", _lists("_image_files", "_labels")),
+    "FGVCAircraft": ("fgvc_aircraft", _lists("_image_files", "_labels")),
+    "Flowers102": ("flowers102", _lists("_image_files", "_labels")),
+    "Food101": ("food101", _lists("_image_files", "_labels")),
+    "GTSRB": ("gtsrb", _pairs("_samples")),
+    "Imagenette": ("imagenette", _pairs("_samples")),
+    "RenderedSST2": ("rendered_sst2", _pairs("_samples")),
+    "SUN397": ("sun397", _lists("_image_files", "_labels")),
+    "StanfordCars": ("stanford_cars", _pairs("_samples")),
+}
+
+
+def files_of(dataset: Any) -> Files | str | None:
+    """The files of a dataset; or why it cannot be taken, a clause; None for a class that is not known here."""
+    for name, (module, find) in _TORCHVISION.items():
+        kind = getattr(sys.modules.get(f"torchvision.datasets.{module}"), name, None)
+        if isinstance(kind, type) and isinstance(dataset, kind):
+            return is_plain(dataset, kind) or _torchvisions(dataset, find)
+    kind = getattr(sys.modules.get("timm.data.dataset"), "ImageDataset", None)
+    if isinstance(kind, type) and isinstance(dataset, kind):
+        return is_plain(dataset, kind) or _timms(dataset)
+    return None
+
+
+def is_plain(dataset: Any, kind: type) -> str | None:
+    """Why not, or None: a subclass that gives its samples in a way of its own is not what its base class is."""
+    for name in ("__getitem__", "__getitems__", "__len__"):
+        found = getattr(type(dataset), name, None)
+        counts = name == "__len__" and str(getattr(found, "__module__", "")).startswith("torchvision.datasets.")
+        if found is not getattr(kind, name, None) and not counts:
+            return f"{type(dataset).__qualname__} has a {name} of its own"
+    return None
+
+
+def torchvisions_loader(dataset: Any) -> str | None:
+    """Why not, or None: what opens its images is not torchvision's."""
+    module = sys.modules.get("torchvision.datasets.folder")
+    known = [getattr(module, name, None) for name in ("default_loader", "pil_loader", "accimage_loader")]
+    if getattr(dataset, "loader", known[0]) in known:
+        return None
+    return f"its loader={getattr(dataset.loader, '__name__', dataset.loader)!r} is not torchvision's own"
+
+
+def _torchvisions(dataset: Any, find: Found) -> Files | str:
+    odd = torchvisions_loader(dataset)
+    if odd is not None:
+        return odd
+    both = getattr(dataset, "transforms", None)
+    if type(both).__name__ not in ("NoneType", "StandardTransform"):
+        return "its transforms= take image and label together"
+    try:
+        paths, targets = find(dataset)
+    except (AttributeError, TypeError, ValueError) as error:  # another version of torchvision keeps them elsewhere
+        return f"its files are not where torchvision keeps them ({error})"
+    classes = getattr(dataset, "classes", None)
+    return _checked(dataset, Files(paths, targets, classes, dataset.transform, dataset.target_transform))
+
+
+def _timms(dataset: Any) -> Files | str:
+    reader: Any = dataset.reader
+    kind: Any = getattr(sys.modules.get("timm.data.readers.reader_image_folder"), "ReaderImageFolder", None)
+    if not isinstance(kind, type) or not isinstance(reader, kind):
+        return f"its reader {type(reader).__name__} is not a folder's"
+    odd = is_plain(reader, kind)
+    if odd is not None:
+        return odd
+    if dataset.load_bytes or dataset.input_img_mode != "RGB" or dataset.additional_features is not None:
+        return "its samples are not RGB images with a label (load_bytes, input_img_mode, additional_features)"
+    paths, targets = _pairs("samples")(reader)
+    numbers = dataset.reader.class_to_idx
+    names = sorted(numbers, key=numbers.__getitem__)
+    whole = [numbers[name] for name in names] == list(range(len(names)))
+    return _checked(
+        dataset, Files(paths, targets, names if whole else None, dataset.transform, dataset.target_transform)
+    )
+
+
+def _checked(dataset: Any, files: Files) -> Files | str:
+    """The files, if a few samples are as they say; samples that cannot be opened do not count."""
+    if not len(files.paths) == len(files.targets) == len(dataset):
+        return "it does not have as many files and labels as samples"
+    plain = copy.copy(dataset)
+    vars(plain).update(transform=None, target_transform=None, transforms=None)
+    opened = sys.modules["torchvision.datasets.folder"].pil_loader
+    for n in {int(n) for n in np.linspace(0, len(dataset) - 1, LOOKED_AT).round()} if len(dataset) else ():
+        try:
+            image, target = plain[n]
+            getattr(image, "load", bool)()  # Pillow closes the file then
+            expected = opened(files.paths[n])
+        except (OSError, SyntaxError, ValueError):
+            continue
+        mode = getattr(image, "mode", type(image).__name__)
+        if target != files.targets[n] or mode != "RGB":
+            return f"its sample {n} is ({mode}, {target!r}), but its fields say (RGB, {files.targets[n]!r})"
+        if image.size != expected.size or image.tobytes() != expected.tobytes():
+            return f"its sample {n} is not the file {files.paths[n]}"
+        try:
+            header_of(memoryview(Path(files.paths[n]).read_bytes()))
+        except UnusableError as error:
+            return f"it has files that we cannot read, such as {files.paths[n]} ({error})"
+    return files
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """What a dataset is made of.
+
+    source     where the samples are
+    transform  what the dataset does to each image, None for nothing
+    exif       whether it turns images by EXIF
+    """
+
+    source: Source
+    transform: Any = None
+    exif: bool = False
+
+
+class _ReasonError(Exception):
+    """The reason why a dataset cannot be taken."""
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise _ReasonError(reason)
+
+
+def is_source(dataset: object) -> bool:
+    """Whether it is a source of ours already."""
+    return not lacking(dataset)
+
+
+def lower_dataset(dataset: object, *, columns: bool = False) -> Lowered | str:
+    """The dataset as a source and a transform, or why not: a clause, such as "its indices leave the dataset".
+
+    Taken are torchvision's ImageFolder, DatasetFolder and ImageNet, and its and timm's other datasets of files with a
+    label; Subset (and so random_split) and ConcatDataset
+    of them; a list of paths, or of (path, label) pairs;
+    Hugging Face's Dataset with a column of images, and Subset of it; with `columns` any of its columns.
+    """
+    try:
+        members = hf_members(dataset) if columns else None
+        if members is not None:
+            return members if isinstance(members, str) else Lowered(members.source, exif=members.decodes)
+        return _lowered(dataset)
+    except _ReasonError as reason:
+        return str(reason)
+    except SourceEmptyError:
+        return "it is empty, or a part of it is"
+
+
+def _lowered(dataset: Any) -> Lowered:
+    folder = _loaded("torchvision.datasets.folder", "DatasetFolder")
+    if folder is not None and isinstance(dataset, folder):
+        return _folder(dataset, folder)
+    for name, take in (("Subset", _subset), ("ConcatDataset", _joined)):
+        kind = _loaded("torch.utils.data.dataset", name)
+        if kind is not None and isinstance(dataset, kind):
+            _must_be_plain(dataset, kind)
+            return take(dataset)
+    files = files_of(dataset)
+    if files is not None:
+        return _refuse(files) if isinstance(files, str) else _made(files)
+    rows = hf_rows(dataset)
+    if rows is not None:
+        return _refuse(rows) if isinstance(rows, str) else Lowered(rows.source, exif=rows.decodes)
+    if isinstance(dataset, list | tuple):
+        return Lowered(_listed(dataset))
+    _refuse(f"{type(dataset).__module__}.{type(dataset).__qualname__} has a __getitem__ of its own")
+
+
+def _loaded(module: str, name: str) -> type | None:
+    found: type | None = getattr(sys.modules.get(module), name, None)
+    return found
+
+
+def _must_be_plain(dataset: Any, kind: type) -> None:
+    odd = is_plain(dataset, kind)
+    if odd is not None:
+        _refuse(odd)
+
+
+def _folder(dataset: Any, kind: type) -> Lowered:
+    _must_be_plain(dataset, kind)
+    odd = torchvisions_loader(dataset)
+    if odd is not None:
+        _refuse(odd)
+    if type(dataset.transforms).__name__ not in ("NoneType", "StandardTransform"):
+        _refuse("its transforms= take image and label together")
+    paths, targets = [path for path, _ in dataset.samples], [target for _, target in dataset.samples]
+    return _made(Files(paths, targets, dataset.classes, dataset.transform, dataset.target_transform))
+
+
+def _made(files: Files) -> Lowered:
+    if not len(files.paths):
+        _refuse("it is empty")
+    labels = _labels(files.targets, files.target_transform)
+    classes = tuple(files.classes or ())
+    whole = all(isinstance(name, str) for name in classes) and 0 <= min(labels) <= max(labels) < len(classes)
+    whole = whole and files.target_transform is None
+    return Lowered(FileList(files.paths, labels, classes=classes if whole else None), files.transform)
+
+
+def _labels(targets: Sequence[Any], change: Callable[[Any], Any] | None) -> list[int]:
+    """The labels as ints; `change`, a function of the class, is called once per class."""
+    try:
+        made = {target: target if change is None else change(target) for target in dict.fromkeys(targets)}
+    except TypeError as error:
+        _refuse(f"its labels are not ints ({error})")
+    for target, label in made.items():
+        plain = label.item() if getattr(label, "shape", None) == () else label
+        if isinstance(plain, bool) or not isinstance(plain, int | np.integer):
+            _refuse(f"its target_transform gives {label!r} for class {target!r}, but an int is needed")
+        made[target] = int(plain)
+    return [made[target] for target in targets]
+
+
+def _subset(dataset: Any) -> Lowered:
+    whole = _lowered(dataset.dataset)
+    source, indices = whole.source, np.asarray(dataset.indices)
+    if not isinstance(source, ArrowRows):
+        source = _files(whole)
+    if indices.dtype.kind not in "iu" or not indices.size:
+        _refuse("it has no indices, or they are not ints")
+    if indices.min() < -len(source) or indices.max() >= len(source):
+        _refuse("some of its indices are outside the dataset")
+    return Lowered(source.chosen(indices.astype(np.int64)), whole.transform, whole.exif)
+
+
+def _joined(dataset: Any) -> Lowered:
+    parts = [_lowered(part) for part in dataset.datasets]
+    first = parts[0].transform
+    if not all(_alike(part.transform, first) for part in parts[1:]):
+        _refuse("its parts have different transforms")
+    files = [_files(part) for part in parts]
+    if len({each.labels is None for each in files}) != 1:
+        _refuse("some of its parts have labels and others have none")
+    labels = None if files[0].labels is None else np.concatenate([each.labels for each in files])
+    same = len({each.classes for each in files}) == 1
+    paths = [path for each in files for path in each.paths]
+    return Lowered(FileList(paths, labels, classes=files[0].classes if same else None), first)
+
+
+def _alike(one: object, other: object) -> bool:
+    """Whether two transforms do the same: by the ops they are lowered to, as their texts leave out settings."""
+    if one is other:
+        return True
+    try:
+        (first, own), (second, others) = split(one), split(other)
+        return own == others and _recipes(first) == _recipes(second)
+    except TransformError:
+        return False
+
+
+def _recipes(transform: object) -> list[Recipe]:
+    views = as_views(transform)
+    return [lower(each) for each in (views.transforms if views else [transform])]
+
+
+def _files(lowered: Lowered) -> FileList:
+    if not isinstance(lowered.source, FileList):
+        _refuse("it is not made of files (Hugging Face's are joined by their own concatenate_datasets)")
+    return lowered.source
+
+
+def _listed(items: Sequence[Any]) -> FileList:
+    if not items:
+        msg = f"dataset: a list must hold paths of images, or (path, label) pairs; found {items!r}. Check what made it"
+        raise ConfigError(msg)
+    if all(map(_is_path, items)):
+        return FileList(items)
+    pairs = all(isinstance(item, list | tuple) and len(item) == 2 for item in items)
+    if pairs and all(_is_path(path) for path, _ in items):
+        for path, label in items:
+            if isinstance(label, str):
+                msg = f"dataset: labels of (path, label) must be ints; found {label!r} of {path}. Number the classes"
+                raise ConfigError(msg)
+        return FileList([path for path, _ in items], _labels([label for _, label in items], None))
+    _refuse("a list must hold paths of images, or (path, label) pairs")
+
+
+def _is_path(item: object) -> bool:
+    """Whether a text is a path: it must end like an image's name, so a list of sentences is no list of paths."""
+    return isinstance(item, os.PathLike) or (isinstance(item, str) and item.lower().endswith(IMG_EXTENSIONS))
+
+
+# What a loader gives of arrays when nobody says: their rows as they are, and the labels where there are some.
+
+
+def array_columns(source: Any, transform: object) -> list[Kind] | None:
+    """The columns of an `ArrayShards`, as torch's TensorDataset would give them; None for another source.
+
+    ConfigError where a transform is given, which needs images.
+    """
+    if not isinstance(source, ArrayShards):
+        return None
+    if transform is not None:
+        msg = (
+            f"transform: is for images; {source!r} gives rows without change. If its rows are images, give"
+            " columns={'image': Image('row', transform)}"
+        )
+        raise ConfigError(msg)
+    dtype, shape = np.dtype(source.dtype).name, source.shape[1:]
+    row: Kind = Array("row", dtype, shape) if shape else Number("row", dtype)
+    return [row, *(Number(name) for name in source.fields)]
+
+
+# Whether a dataset that was taken apart when its loader was made is still what it was.
+#
+# The law: what would change the data is honoured or refused. Torch asks a dataset for every sample, so a script
+# may give it another transform between two epochs. Ours has taken the files and the transform with it: it says so.
+
+
+_ACTS = ("transform", "target_transform", "transforms")  # what it does to a sample: another object is another one
+_HOLDS = ("samples", "imgs", "targets", "indices")  # which samples there are
+_NUMBERS = ("_fingerprint",)  # of a Hugging Face dataset, which has another one after set_transform() and its kind
+
+
+class Unchanged:
+    """A dataset as it is now, with those inside it."""
+
+    def __init__(self, dataset: object) -> None:
+        self._parts = [(part, _seen(part)) for part in _parts(dataset)]
+
+    def check(self) -> None:
+        """Raise a ConfigError where something has been put in another's place since."""
+        for part, before in self._parts:
+            now = _seen(part)
+            for name in before | now:
+                if not _same(name, before.get(name), now.get(name)):
+                    msg = (
+                        f"dataset: the {name} of {type(part).__qualname__} was changed after the loader was "
+                        "made, and the loader uses the old one; make a new DataLoader (it can load the state of "
+                        "this one)"
+                    )
+                    raise ConfigError(msg)
+
+
+def _parts(dataset: object) -> Iterator[object]:
+    """A dataset and what it is made of: a Subset's whole, the parts of a ConcatDataset."""
+    yield dataset
+    inside = getattr(dataset, "dataset", None)
+    for part in [inside] if inside is not None else getattr(dataset, "datasets", None) or ():
+        yield from _parts(part)
+
+
+def _seen(part: object) -> dict[str, Any]:
+    held = getattr(part, "__dict__", {})
+    seen = {name: held[name] for name in (*_ACTS, *_HOLDS, *_NUMBERS) if name in held}
+    return seen | {f"number of {name}": len(seen[name]) for name in _HOLDS if name in seen}  # cut in place
+
+
+def _same(name: str, before: Any, now: Any) -> bool:
+    if before is now:
+        return True
+    if name in _ACTS or before is None or now is None:
+        return False
+    if name in _HOLDS:
+        return len(before) == len(now) and all(one == other for one, other in zip(before, now, strict=True))
+    return bool(before == now)

@@ -1,0 +1,307 @@
+"""Items: a feed's batch as the tuples, or dicts, of tensors that a training loop is given."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dali_feed.columns.columns import Columnar
+from dali_feed.columns.packed import PackedBatch
+from dali_feed.compiler.program import ViewsProgram
+from dali_feed.engines.gpu.device import tensor_of
+from dali_feed.errors import ConfigError
+from dali_feed.feed import Batch, Feed
+from dali_feed.feed.batch import Pixels
+from dali_feed.live import LiveFeed
+from dali_feed.loader.arguments import moved
+from dali_feed.loader.functions import UserTransforms
+from dali_feed.loader.mixup import Mixes
+from dali_feed.records.source import Tabular
+from dali_feed.transforms.mixing import Mixing
+
+__all__ = ["Info", "Items", "stacked"]
+
+
+# Columns as their kinds made them, given to a training loop: arrays as tensors, all else as it is.
+#
+# A kind gives a batch an array, a list of n values, or a named tuple of those: a user's own kind too.
+
+
+def arrays_of(name: str, values: Any) -> dict[str, NDArray[Any]]:
+    """The arrays of numbers in a column, by `name`, or by "name.part" for each part of a named tuple."""
+    if _is_named(values):
+        return {f"{name}.{part}": _sound(each) for part, each in values._asdict().items() if _is_numbers(each)}
+    return {name: _sound(values)} if _is_numbers(values) else {}
+
+
+def given_out(
+    name: str, values: Any, given: Callable[[str], torch.Tensor], moved: Callable[[torch.Tensor], torch.Tensor]
+) -> Any:
+    """A column with tensors on the device in place of arrays of numbers.
+
+    `given` has those that `arrays_of` named; `moved` takes a tensor there: of an array of one record, as its boxes.
+    """
+    if _is_named(values):
+        parts = values._asdict().items()
+        return type(values)(*(given_out(f"{name}.{part}", each, given, moved) for part, each in parts))
+    if _is_numbers(values):
+        return given(name)
+    if type(values) is not list:
+        return values
+    return [moved(torch.from_numpy(_sound(value))) if _is_numbers(value) else value for value in values]
+
+
+def per_sample(values: Any) -> list[Any]:
+    """A column as a list of one value per sample, for a collate_fn; tensors are on the CPU.
+
+    A column of numbers, (n,), gives Python's, as torch's datasets do; a named tuple one of tensors per sample.
+    """
+    if _is_named(values):
+        parts = ([torch.as_tensor(v) for v in each] if _is_numbers(each) else per_sample(each) for each in values)
+        return [type(values)(*row) for row in zip(*parts, strict=True)]
+    if isinstance(values, np.ndarray) and values.ndim == 1:
+        numbers: list[Any] = values.tolist()
+        return numbers
+    return [torch.from_numpy(_sound(value)) if _is_numbers(value) else value for value in values]
+
+
+def _is_named(values: Any) -> bool:
+    return isinstance(values, tuple) and hasattr(values, "_fields")
+
+
+def _is_numbers(values: Any) -> bool:
+    """Whether it is an array of what torch can hold."""
+    return isinstance(values, np.ndarray) and values.dtype.kind in "biufc" and values.dtype.isnative
+
+
+def _sound(array: NDArray[Any]) -> NDArray[Any]:
+    """The array, copied where torch takes none of its kind: read-only, or read backwards as `image[..., ::-1]` is."""
+    return array if array.flags.writeable and min(array.strides, default=0) >= 0 else array.copy()
+
+
+# A field's values in a batch: one tensor where torch's default_collate makes one of such values.
+
+
+_INT64 = 1 << 63
+_NUMBERS = (int, float, np.number, np.bool_)  # a bool is an int
+
+
+def stacked(values: list[Any]) -> Any:
+    """Numbers as a tensor (n,), arrays or tensors of one shape and type as one (n, *shape); anything else as it is.
+
+    Types are default_collate's: int64, float64 and bool of Python's numbers, and an array's own. Where some numbers are
+    ints and some floats they are float64.
+    """
+    if not values:
+        return values
+    first = values[0]
+    if isinstance(first, torch.Tensor):
+        alike = all(isinstance(v, torch.Tensor) and (v.shape, v.dtype) == (first.shape, first.dtype) for v in values)
+        return torch.stack(values) if alike else values
+    if isinstance(first, np.ndarray):
+        if not all(isinstance(v, np.ndarray) and (v.shape, v.dtype) == (first.shape, first.dtype) for v in values):
+            return values
+        array = np.stack(values)
+    elif all(isinstance(value, _NUMBERS) for value in values):
+        whole = all(isinstance(value, int) for value in values)
+        if whole and not all(-_INT64 <= value < _INT64 for value in values):
+            return values  # NumPy would make floats of them
+        array = np.asarray(values)
+    else:
+        return values
+    if array.dtype.kind not in "biufc":
+        return values
+    try:
+        return torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
+    except TypeError:  # a type that torch does not have
+        return values
+
+
+_FIELD = "field "  # and its name: what goes with a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """Which records a batch holds.
+
+    ids    int64 (n,), on the CPU: (partition << 40) | position of the records in the slots
+    ok     bool (n,), on the CPU: False where another record replaces one that is absent or bad
+    where  the same records' coordinates as people write them
+    """
+
+    ids: torch.Tensor
+    ok: torch.Tensor
+    where: tuple[str, ...]
+
+
+def _array(values: Any) -> NDArray[Any] | None:
+    """A field's values in a batch as one array, where they are or can be stacked to one."""
+    whole = values if isinstance(values, np.ndarray) else stacked(values)
+    if isinstance(whole, torch.Tensor):
+        return None if whole.requires_grad or whole.dtype == torch.bfloat16 else whole.numpy()
+    return whole if isinstance(whole, np.ndarray) else None
+
+
+class Items:
+    """Makes `(images, labels)`, `(images, labels, info)`, or what the user's collate_fn makes of the samples.
+
+    Of a source with named columns it makes a dict of them, `(dict, info)`, or gives collate_fn a dict per sample.
+    """
+
+    def __init__(
+        self,
+        feed: Feed | LiveFeed,
+        device: torch.device,
+        collate_fn: Callable[[list[Any]], Any] | Mixing | None,
+        own: Sequence[UserTransforms | None] = (None,),
+        *,
+        info: bool,
+    ) -> None:
+        self._feed, self._device, self._own, self._wants_info = feed, device, own, info
+        mixing = collate_fn if isinstance(collate_fn, Mixing) else Mixing.lowered(collate_fn)
+        self._mixes = None if mixing is None else Mixes(mixing, feed, device, own)
+        plain = None if isinstance(collate_fn, Mixing) or mixing is not None else collate_fn
+        self._collate = None if plain is torch.utils.data.default_collate else plain
+        self._columns = feed.source.columns if isinstance(feed.source, Tabular) else ()
+        self._made = isinstance(feed.source, Columnar)  # fields are columns, ready as they are
+        self._tuples = isinstance(feed.source, Columnar) and feed.source.as_tuple
+        self._last = feed.program.recipe.layout == "NHWC"
+        self._images = tuple(feed.source.images) if isinstance(feed.source, Columnar) else ()
+        self._several = isinstance(feed.program, ViewsProgram) or len(self._images) > 1
+        self._channels = [view.recipe.channels for view in feed.program.views]
+        feed.companions = self._companions
+
+    def __call__(self, batch: Batch) -> Any:
+        """The item of a batch."""
+        if self._mixes is not None:
+            return self._whole(batch, self._mixed(batch, self._mixes), self._fields(batch))
+        shown = (batch, *batch.more) if self._channels else ()
+        views = [self._cut(self._shown(each), view) for view, each in enumerate(shown)]
+        where = self._where(batch)
+        changed = [
+            None if own is None or not len(batch) else own(view, where)
+            for view, own in zip(views, self._own, strict=True)
+        ]
+        if self._collate is None:
+            joined = [view if each is None else self._joined(each) for view, each in zip(views, changed, strict=True)]
+            return self._whole(batch, joined if self._several else joined[0] if joined else None, self._fields(batch))
+        lists = [self._listed(batch.fields[name]) for name in self._feed.source.fields]
+        alone = [view.unbind(0) if each is None else each for view, each in zip(views, changed, strict=True)]
+        images = list(map(list, zip(*alone, strict=True))) if self._several else (alone or [[None] * len(batch)])[0]
+        samples = [self._item(*sample) for sample in zip(images, *lists, strict=True)]
+        item = moved(self._collate(samples), self._device)
+        return (item, self._info(batch)) if self._wants_info else item
+
+    def _item(self, images: Any, *fields: Any) -> Any:
+        """Images and fields as they are given out: a dict of columns, a tuple, or images alone."""
+        if self._columns:
+            beside = dict(zip(self._feed.source.fields, fields, strict=True))
+            if len(self._images) > 1:
+                beside |= dict(zip(self._images, images, strict=True))
+            item = {name: beside.get(name, images) for name in self._columns}
+            return tuple(item.values()) if self._tuples else item
+        return (images, *fields) if fields else images
+
+    def _whole(self, batch: Batch, images: Any, fields: list[Any]) -> Any:
+        item = self._item(images, *fields)
+        if not self._wants_info:
+            return item
+        return (*item, self._info(batch)) if isinstance(item, tuple) else (item, self._info(batch))
+
+    def _companions(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
+        """What the feed thread prepares with a batch, and sends to a GPU: random numbers, fields that make arrays."""
+        beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
+        for name in self._feed.source.fields if self._collate is None else ():
+            if self._mixes is not None and name == self._mixes.field:
+                continue
+            values = batch.fields[name]
+            if self._made:
+                beside |= arrays_of(_FIELD + name, values)
+                continue
+            array = _array(values)
+            if array is not None:
+                beside[_FIELD + name] = array
+        return beside
+
+    def _mixed(self, batch: Batch, mixes: Mixes) -> torch.Tensor:
+        plain = self._shown(batch) if batch.tail is None else None
+        if plain is not None and not len(batch):  # of a stream on which nothing comes
+            return self._cut(plain, 0)
+        images = mixes.images(batch, plain)
+        images = images.permute(0, 3, 1, 2) if plain is None and self._last else images
+        return self._cut(images, 0)
+
+    def _fields(self, batch: Batch) -> list[Any]:
+        """As the source has them, arrays as tensors on the device; mixed labels as they are mixed."""
+        given = functools.partial(self._given, batch)
+        fields: list[Any] = []
+        for name in self._feed.source.fields:
+            if self._mixes is not None and name == self._mixes.field:
+                fields.append(self._mixes.labels(given))
+            elif self._made:
+                move = functools.partial(moved, device=self._device)
+                fields.append(given_out(_FIELD + name, batch.fields[name], given, move))
+            elif _FIELD + name in batch.beside:
+                fields.append(given(_FIELD + name))
+            else:
+                whole = stacked(batch.fields[name])  # tensors that NumPy cannot hold
+                fields.append(moved(whole, self._device) if isinstance(whole, torch.Tensor) else whole)
+        return fields
+
+    def _given(self, batch: Batch, name: str) -> torch.Tensor:
+        """What went with a batch, copied: labels that are kept would else keep the whole block they came in."""
+        if name in batch.sent:
+            sent: torch.Tensor = batch.sent[name].on(torch.cuda.current_stream(self._device))
+            return sent.clone()
+        there: torch.Tensor = moved(torch.from_numpy(batch.beside[name]), self._device)
+        return there
+
+    def _where(self, batch: Batch) -> Callable[[int], str]:
+        return lambda slot: self._feed.where(int(batch.ids[slot]))
+
+    def _joined(self, each: list[Any]) -> Any:
+        """What the user's functions made of the images, as torch joins samples."""
+        joined = moved(torch.utils.data.default_collate(each), self._device)
+        if self._last and isinstance(joined, torch.Tensor) and joined.ndim == 4:
+            return joined.contiguous(memory_format=torch.channels_last)
+        return joined
+
+    def _listed(self, values: Any) -> Any:
+        if isinstance(values, PackedBatch):
+            msg = (
+                "collate_fn: it is called with a list of records, but a row of Packed has several records; leave "
+                "one of the two out"
+            )
+            raise ConfigError(msg)
+        if self._made:
+            return per_sample(values)
+        if isinstance(values, np.ndarray):
+            return values.tolist() if values.ndim == 1 else list(torch.from_numpy(values))
+        return values
+
+    def _info(self, batch: Batch) -> Info:
+        where = tuple(map(self._feed.where, batch.ids.tolist()))
+        return Info(torch.from_numpy(batch.ids), torch.from_numpy(batch.ok), where)
+
+    def _shown(self, pixels: Pixels) -> torch.Tensor:
+        """The finished images, in torch's order of dimensions."""
+        images = self._as_made(pixels)
+        return images.permute(0, 3, 1, 2) if self._last else images
+
+    def _cut(self, images: torch.Tensor, view: int) -> torch.Tensor:
+        """With as many channels as the user's transform gives: where that is one, the engine gives three equal ones."""
+        channels = self._channels[view]
+        return images if channels == 3 else images[:, :channels].contiguous()
+
+    def _as_made(self, pixels: Pixels) -> torch.Tensor:
+        if pixels.tail is not None:
+            from dali_feed.engines.gpu.finish import finished  # CuPy: on a GPU only
+
+            return finished(pixels.images, pixels.tail, self._device)
+        return tensor_of(pixels.images)

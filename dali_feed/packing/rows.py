@@ -1,0 +1,421 @@
+"""What of a source's records becomes a sample: which members, under which suffixes.
+
+The law: nothing that a record has is left out unless the user says so; and what cannot be written costs its record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from dali_feed.errors import ConfigError, FormatError
+from dali_feed.external_sources import ArrowRows, FileList, ShardSet
+from dali_feed.packing.keys import Keys, keys_of
+from dali_feed.records.present import Present
+from dali_feed.records.source import LABEL, Block, Member, Members, Reader, Slabs, Snapshot, Source, unpack_id
+
+__all__ = ["IMAGES", "Chosen", "Contents", "Sample", "Typed", "as_file", "contents_of", "ending_of"]
+
+
+# A member of a record as a file in a tar: its suffix, and its bytes.
+#
+# The law: bytes stay as they are. A number becomes decimal text, a text UTF-8, a list or an array `.npy`, anything else
+# JSON; equal values make equal bytes.
+
+
+CLASS = "cls"  # where webdataset's users, and ShardSet, look for a label
+IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "avif", "ppm", "pgm")
+_MAGIC = (
+    (b"\xff\xd8\xff", "jpg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"GIF8", "gif"),
+    (b"II*\0", "tif"),
+    (b"MM\0*", "tif"),
+    (b"\x93NUMPY", "npy"),
+)
+_SHORT = ((b"BM", "bmp"), (b"P6", "ppm"), (b"P5", "pgm"))  # two letters: a text may begin with them
+_MAIN = frozenset(("image", "img", "picture", "value", "bytes", "payload", LABEL))
+_ODD = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def ending_of(data: bytes | memoryview, *, main: bool = True) -> str | None:
+    """The suffix of what bytes begin with; None where they say nothing. Of a payload (`main`) two letters do."""
+    head = bytes(data[:16])
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "webp"
+    if head[4:12] in (b"ftypavif", b"ftypavis"):
+        return "avif"
+    known = _MAGIC + _SHORT if main else _MAGIC
+    return next((ending for magic, ending in known if head.startswith(magic)), None)
+
+
+def plain_suffix(name: str) -> str:
+    """A member's name as a suffix: no slash, no blank, no dot at its ends."""
+    return _ODD.sub("_", name).strip(".") or "_"
+
+
+def as_file(name: str, value: Any, suffix: str | None, main: bool, fallback: str) -> tuple[str, bytes | memoryview]:
+    """(suffix, bytes) of a member's value; `suffix` where it is given, else by what it is.
+
+    main      it is the record's payload, whose suffix is its kind alone; another's is `name.kind`
+    fallback  suffix of a payload whose first bytes say nothing
+
+    Raises FormatError for a value that no file can hold.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(value) if isinstance(value, bytearray) else value
+        return suffix or _suffix(name, data, main or name in _MAIN, fallback), data
+    if isinstance(value, np.generic):
+        value = value.item()
+    stem = plain_suffix(name)
+    if isinstance(value, bool | int | float):
+        text = str(int(value)) if isinstance(value, bool | int) else repr(value)
+        return suffix or (CLASS if name == LABEL else f"{stem}.txt"), text.encode()
+    if isinstance(value, str):
+        return suffix or (stem if stem in ("txt", "text") else f"{stem}.txt"), value.encode("utf-8", "surrogateescape")
+    if isinstance(value, list | tuple | np.ndarray):
+        array = np.asarray(value)
+        if array.dtype.kind in "biuf":
+            return suffix or f"{stem}.npy", _npy(array)
+        value = array.tolist()
+    try:
+        return suffix or f"{stem}.json", json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        msg = f"member {name!r}: {error}"
+        raise FormatError(msg) from error
+
+
+def _suffix(name: str, data: bytes | memoryview, main: bool, fallback: str) -> str:
+    ending = ending_of(data, main=main)
+    if main:
+        return (CLASS if name == LABEL else fallback) if ending is None else ending
+    stem = plain_suffix(name)
+    return stem if ending is None or stem.lower().rpartition(".")[2] == ending else f"{stem}.{ending}"
+
+
+def _npy(array: np.ndarray[Any, Any]) -> bytes:
+    out = io.BytesIO()
+    np.save(out, np.ascontiguousarray(array), allow_pickle=False)
+    return out.getvalue()
+
+
+# Some records of a source, as a source that packing reads.
+
+
+class Chosen:
+    """The records of `of` at the positions of `present`: its own members, coordinates and keys."""
+
+    def __init__(self, of: Any, present: Present) -> None:
+        self.of, self.present = of, present
+
+    def __repr__(self) -> str:
+        return f"{self.of!r}, {len(self.present)} records of it"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The source's."""
+        found: tuple[str, ...] = self.of.fields
+        return found
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """The source's, of these positions alone."""
+        found: Snapshot = self.of.snapshot(None)
+        told = hashlib.sha256(f"{found.fingerprint}\0{self.present.digest()}".encode()).hexdigest()
+        return replace(found, present=self.present, fingerprint=told, pin=None)
+
+    def members(self) -> tuple[Member, ...]:
+        """The source's."""
+        found: tuple[Member, ...] = self.of.members()
+        return found
+
+    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
+        """The same records with other members; see `records.members`."""
+        return Chosen(self.of.giving(image, members), self.present)
+
+    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
+        """The source's."""
+        found: Reader = self.of.reader(slabs, stop)
+        return found
+
+    def where(self, partition: int, position: int) -> str:
+        """As the source has it."""
+        found: str = self.of.where(partition, position)
+        return found
+
+    @staticmethod
+    def keys(source: Any, keys: Keys) -> Keys:
+        """Keys that depend on where a record stands in the whole source, and not among those that were chosen."""
+        snapshot = source.snapshot()
+        starts = snapshot.starts.tolist()
+        before = [0]
+        for start, stop in zip(starts, snapshot.stops.tolist(), strict=True):
+            before.append(before[-1] + stop - start)
+
+        def of(partition: int, position: int, _: int) -> str:
+            return keys.of(partition, position, before[partition] + position - starts[partition])
+
+        return replace(keys, of=of)
+
+
+File = tuple[str, bytes | memoryview]
+Change = Callable[[list[File]], list[File]]
+_T = TypeVar("_T")
+_PAYLOAD = "image"  # of a source that can give no members
+
+
+class Sample(NamedTuple):
+    """A key, and its files as (suffix, bytes)."""
+
+    key: str
+    files: list[File]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A member, and the suffix that it is to have; None: by what it is. `main`: it is the payload."""
+
+    name: str
+    suffix: str | None = None
+    main: bool = False
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A source whose blocks are made into samples. Pure: threads may share it.
+
+    source    gives the members that are wanted
+    changes   what is done to a sample's files before they are written, in this order
+    fallback  suffix of payloads whose first bytes say nothing
+    """
+
+    source: Source
+    asked: tuple[_Asked, ...]
+    keys: Keys
+    changes: tuple[Change, ...] = ()
+    fallback: str = "bin"
+    files: FileList | None = None
+    _paths: list[str] = field(default_factory=list, compare=False, repr=False)
+
+    def told(self) -> dict[str, Any]:
+        """All that decides what is written, as plain JSON."""
+        members = [[each.name, each.suffix] for each in self.asked]
+        changes = [getattr(change, "told", getattr(change, "__qualname__", repr(change))) for change in self.changes]
+        return {"members": members, "keys": self.keys.told, "changes": changes}
+
+    def samples(self, block: Block, first: int) -> Iterator[Sample | str | None]:
+        """Of each row a sample, why there is none, or None where the position holds no record.
+
+        first  number of the block's first record in the source's line
+        """
+        return each_row(block, lambda row, payload: self._sample(block, row, payload, first + row))
+
+    def kind_of(self, block: Block) -> str | None:
+        """The suffix of the first payload of a block that says what it is."""
+        for each in self.asked:
+            for value in self._column(block, each.name) if each.main else ():
+                if isinstance(value, bytes | memoryview) and (ending := ending_of(value)) in IMAGES:
+                    return ending
+        return None
+
+    def _column(self, block: Block, name: str) -> Any:
+        return block.fields.get(name, block.payloads)
+
+    def _sample(self, block: Block, row: int, payload: memoryview, number: int) -> Sample | str:
+        partition, position = unpack_id(int(block.ids[row]))
+        try:
+            files: list[File] = []
+            for each in self.asked:
+                value = block.fields[each.name][row] if each.name in block.fields else payload
+                if isinstance(value, dict) and each.suffix is None and each.name.endswith(".*"):
+                    files += _headers(value)
+                elif value is not None:
+                    suffix = each.suffix or self._by_path(each, position)
+                    files.append(as_file(each.name, value, suffix, each.main, self.fallback))
+            for change in self.changes:
+                files = change(files)
+            if not files:
+                return "none of the members that are written"
+            if len(found := {suffix.lower() for suffix, _ in files}) < len(files):
+                suffixes = [suffix.lower() for suffix, _ in files]
+                twice = next(suffix for suffix in found if suffixes.count(suffix) > 1)
+                return f"two of its members would both be .{twice}; say which by members="
+        except (ConfigError, MemoryError):
+            raise
+        except FormatError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001  whatever a change raises is about this record
+            return f"{type(error).__name__}: {error}"
+        return Sample(self.keys.of(partition, position, number), files)
+
+    def _by_path(self, each: _Asked, position: int) -> str | None:
+        """A single file keeps its ending."""
+        if self.files is None or not each.main:
+            return None
+        return os.path.splitext(self._paths[position])[1].lower().lstrip(".") or None  # noqa: PTH122
+
+
+def contents_of(source: Any, members: Mapping[str, str] | Sequence[str] | None, keys: str) -> Contents:
+    """What becomes of a source's records.
+
+    members  of the source, in order; or suffix -> member; None: all of them
+    keys     see `keys.keys_of`
+
+    Raises ConfigError for members that no record can have, and for a source that cannot give any.
+    """
+    given = _given(members)
+    base = source.of if isinstance(source, Chosen) else source
+    made = keys_of(base, keys)
+    if base is not source:
+        made = Chosen.keys(base, made)
+    if not isinstance(base, Members) or getattr(getattr(base, "_options", None), "codec", None) is not None:
+        if given:
+            msg = f"{source!r}: members= needs a source that can give members; found {', '.join(a.name for a in given)}"
+            raise ConfigError(msg)
+        asked = (_Asked(_PAYLOAD, None, main=True), *(_Asked(name) for name in source.fields))
+        return Contents(source, asked, made)
+    asked = given or _all(base)
+    names = tuple(dict.fromkeys(each.name for each in asked))
+    files = base if isinstance(base, FileList) else None
+    return Contents(source.giving(None, names), asked, made, files=files, _paths=[] if files is None else files.paths)
+
+
+def _given(members: Mapping[str, str] | Sequence[str] | None) -> tuple[_Asked, ...]:
+    if members is None:
+        return ()
+    if isinstance(members, str) or not members:
+        msg = f"members: must be names of members, or a mapping of suffixes to them; found {members!r}"
+        raise ConfigError(msg)
+    if isinstance(members, Mapping):
+        return tuple(_Asked(name, suffix.strip(".")) for suffix, name in members.items())
+    return tuple(_Asked(name, None, main=name in ("bytes", "value", "image")) for name in members)
+
+
+def _all(source: Any) -> tuple[_Asked, ...]:
+    """All members of a source. Of a topic its records' own and all headers, whichever a record has."""
+    if isinstance(source, FileList):
+        return (_Asked("bytes", None, main=True), *(() if source.labels is None else (_Asked(LABEL),)))
+    names = [member.name for member in source.members()]
+    if isinstance(source, ShardSet):
+        return tuple(_Asked(name, name) for name in names)
+    if {"value", "timestamp"} <= set(names) and hasattr(source, "without_codec"):
+        return _Asked("value", None, main=True), _Asked("key"), _Asked("timestamp"), _Asked("headers.*")
+    whole = [name for name in names if name.rpartition(".")[0] not in names]  # a struct's parts come with it
+    image, texts = getattr(source, "_image", None), _texts(source)
+    return tuple(_Asked(name, texts.get(name) if name != image else None, main=name == image) for name in whole)
+
+
+def _texts(source: Any) -> dict[str, str]:
+    """The suffixes of a table's columns of text, whose values come as bytes."""
+    if not isinstance(source, ArrowRows):
+        return {}
+    from pyarrow import types
+
+    kinds = {name: leaf.kind for name, leaf in source.leaves.items()}
+    return {
+        name: f"{plain_suffix(name)}.txt"
+        for name, kind in kinds.items()
+        if types.is_string(kind) or types.is_large_string(kind)
+    }
+
+
+def _headers(headers: Mapping[str, bytes]) -> Iterator[File]:
+    """A record's headers; one whose name is taken keeps it behind `headers.`."""
+    for name, value in headers.items():
+        if value is not None:
+            taken = name in ("key", "timestamp", "value", *IMAGES)
+            yield as_file(f"headers.{name}" if taken else name, value, None, False, "bin")
+
+
+def each_row(block: Block, make: Callable[[int, memoryview], _T | str]) -> Iterator[_T | str | None]:
+    """Of each row what is made of it, or why there is none; None where the position holds no record."""
+    for row, payload in enumerate(block.payloads):
+        if row in block.faults:
+            yield block.faults[row]
+        elif payload is None:
+            yield None
+        else:
+            yield make(row, payload)
+
+
+# A record's members as values with a type, for formats whose fields have one.
+
+
+_LONGEST = 20  # digits of a whole number
+
+
+class Typed:
+    """Rows of blocks as name -> value.
+
+    image, label  what those are called in the new format
+    named         the user has given all names
+    """
+
+    def __init__(self, contents: Contents, image: str, label: str, *, named: bool) -> None:
+        self._asked, self._image, self._label, self._named = contents.asked, image, label, named
+
+    def rows(self, block: Block) -> Iterator[dict[str, Any] | str | None]:
+        """Of each row its values, why there are none, or None where the position holds no record."""
+
+        def made(row: int, payload: memoryview) -> dict[str, Any] | str:
+            try:
+                return self._row(block, row, payload)
+            except FormatError as error:
+                return str(error)
+
+        return each_row(block, made)
+
+    def _row(self, block: Block, row: int, payload: memoryview) -> dict[str, Any] | str:
+        found: dict[str, Any] = {}
+        for each in self._asked:
+            value = block.fields[each.name][row] if each.name in block.fields else payload
+            if value is None:
+                continue
+            if isinstance(value, dict) and each.name.endswith(".*"):
+                items = {name: text for name, text in value.items() if text is not None}
+            else:
+                items = {each.name: value}
+            for member, one in items.items():
+                name = self._called(member, each.suffix, main=each.main)
+                if name in found:
+                    return f"two of its members would both be {name!r}; say which by members="
+                found[name] = _typed(member, one)
+        return found or "none of the members that are written"
+
+    def _called(self, member: str, suffix: str | None, *, main: bool) -> str:
+        """What a member is called in the new format."""
+        if self._named and suffix is not None:
+            return suffix
+        if main or member.lower() in IMAGES:
+            return self._image
+        return self._label if member.lower() in (CLASS, LABEL) else member
+
+
+def _typed(member: str, value: Any) -> Any:
+    """A value. Of bytes it is a number or a text where the member's name says so."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if not isinstance(value, bytes | bytearray | memoryview):
+        return value
+    kind = member.lower().rpartition(".")[2]
+    if kind in (CLASS, LABEL):
+        text = bytes(value[: 4 * _LONGEST]).strip()
+        if len(text) > _LONGEST or not text.removeprefix(b"-").isdigit():
+            msg = f"member {member!r}: must be a whole number; found {text[:40]!r}"
+            raise FormatError(msg)
+        return int(text)
+    if kind in ("txt", "text"):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError as error:
+            msg = f"member {member!r}: must be UTF-8; {error}"
+            raise FormatError(msg) from error
+    return value

@@ -1,0 +1,214 @@
+"""A set, or any source, as several: each record goes to one part, by its key and a seed.
+
+The law: by shares, a record's part depends on (seed, key, shares) alone: it stays where it is when records are added.
+By counts it depends on the other keys too. So a split is the same on any machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.errors import ConfigError, DataLostError
+from dali_feed.external_sources.tar import SUFFIX
+from dali_feed.packing.keys import keys_of
+from dali_feed.packing.pack import PackedSet, Tell, folder_at, pack, place
+from dali_feed.packing.plan import name_of
+from dali_feed.packing.rows import Chosen
+from dali_feed.packing.runner import Work, as_source, denied, save
+from dali_feed.records.extents import Extents, Int64s, unpack_ids
+from dali_feed.records.present import Present
+from dali_feed.storage.manifest import Manifest, Shard, load_plain
+
+__all__ = ["merge", "split"]
+
+
+def split(
+    source: Any,
+    out: str | os.PathLike[str],
+    parts: Mapping[str, float | int | None],
+    *,
+    seed: int = 0,
+    keys: str = "auto",
+    tell: Tell | None = None,
+    **options: Any,
+) -> dict[str, PackedSet]:
+    """Pack each part as a set of its own, `out/NAME.dfset`; returns what was packed, by name.
+
+    Args:
+        source: as for `pack`.
+        out: the folder that the sets go to.
+        parts: name -> a share, 0..1, all of them together 1; or how many records. None, of one part, is the rest.
+        seed: of the draw; the same seed and keys give the same parts.
+        keys: as for `pack`.
+        tell: as for `pack`; it hears of one part after the other.
+        options: further ones of `pack`.
+
+    Raises:
+        ConfigError: parts that cannot be; and what `pack` raises.
+    """
+    folder = folder_at(out)
+    source = as_source(source)
+    found = parts_of(source, parts, seed, keys)
+    return {
+        name: pack(Chosen(source, present), folder / f"{name}.dfset", keys=keys, tell=tell, **options)
+        for name, present in found.items()
+    }
+
+
+def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, keys: str = "auto") -> dict[str, Present]:
+    """Which positions of a source's snapshot are in which part."""
+    snapshot = source.snapshot()
+    key_of = Chosen.keys(source, keys_of(source, keys)).of
+    first, last = snapshot.numbers
+    ids = snapshot.located(Extents(np.arange(len(first), dtype=np.int64), first, last)).ids()
+    partition, position = unpack_ids(ids)
+    rows = zip(partition.tolist(), position.tolist(), strict=True)
+    begin = hashlib.blake2b(b"%d\0" % seed, digest_size=8)
+    drawn = np.fromiter((_draw(begin, key_of(p, k, 0)) for p, k in rows), np.uint64, len(ids))
+    part = _shares(parts, drawn) if any(isinstance(each, float) for each in parts.values()) else _counts(parts, drawn)
+    found = {}
+    for k, name in enumerate(parts):
+        here = part == k
+        if not here.any():
+            msg = (
+                f"split: each part must get at least one record; {name!r} gets none of {len(ids)}; give it a larger "
+                "share"
+            )
+            raise ConfigError(msg)
+        found[name] = Present.of_flags(snapshot.starts.tolist(), _flags(snapshot, partition[here], position[here]))
+    return found
+
+
+def _draw(begin: Any, key: str) -> int:
+    told = begin.copy()
+    told.update(key.encode("utf-8", "surrogateescape"))
+    return int.from_bytes(told.digest(), "little")
+
+
+def _shares(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) -> Int64s:
+    """Of each record its part, by where in 0..1 it was drawn."""
+    rest, given = _rest(parts), math.fsum(each for each in parts.values() if each is not None)
+    shares = [1 - given if each is None else float(each) for each in parts.values()]
+    if not (min(shares) > 0 and (rest is not None or abs(given - 1) <= 1e-9)):
+        rule = "add up to 1" if rest is None else f"leave something of 1 for the rest, {rest!r}"
+        msg = f"split: shares must be above 0 and {rule}; found {_told(parts)}"
+        raise ConfigError(msg)
+    edges = np.cumsum(shares)[:-1]
+    return np.searchsorted(edges, drawn.astype(np.float64) / 2.0**64, side="right").astype(np.int64)
+
+
+def _counts(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) -> Int64s:
+    """Of each record its part: the first so many in the order that they were drawn in; -1 for none."""
+    rest = _rest(parts)
+    wanted = [0 if count is None else int(count) for count in parts.values()]
+    if not parts or min(wanted) < 0 or sum(wanted) > len(drawn):
+        msg = f"split: counts must be at most the {len(drawn)} records together; found {_told(parts) or 'no part'}"
+        raise ConfigError(msg)
+    order, part, at = np.argsort(drawn, kind="stable"), np.full(len(drawn), -1, np.int64), 0
+    for k, count in enumerate(wanted):
+        part[order[at : at + count]] = k
+        at += count
+    if rest is not None:
+        part[part < 0] = list(parts).index(rest)
+    return part
+
+
+def _rest(parts: Mapping[str, float | int | None]) -> str | None:
+    """The part that gets what the others leave, if there is one."""
+    found = [name for name, size in parts.items() if size is None]
+    if len(found) > 1:
+        msg = f"split: one part at most can be the rest; found {_told(parts)}"
+        raise ConfigError(msg)
+    return found[0] if found else None
+
+
+def _told(parts: Mapping[str, float | int | None]) -> str:
+    return ", ".join(f"{name}={'rest' if size is None else size}" for name, size in parts.items())
+
+
+def _flags(snapshot: Any, partition: Int64s, position: Int64s) -> list[NDArray[np.bool_]]:
+    flags = [np.zeros(n, np.bool_) for n in (snapshot.stops - snapshot.starts).tolist()]
+    for p, start in enumerate(snapshot.starts.tolist()):
+        flags[p][position[partition == p] - start] = True
+    return flags
+
+
+# Several sets as one: their shards are copied as they are, under new names, and one manifest names them all.
+
+
+def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
+    """Write a set of all shards of `sets`, in order; returns its manifest's path. The old sets stay as they are.
+
+    The new set is compared with their checksums while it is written. A merge that was killed begins again when it is
+    called again.
+
+    Args:
+        sets: two or more, `NAME.dfset`.
+        out: `folder/NAME.dfset`, or a folder.
+
+    Raises:
+        ConfigError: fewer than two sets, the same twice, files in the way, a place that cannot be written.
+        DataLostError: a shard is not what its manifest says.
+        SourceNotFoundError: no such set.
+    """
+    folder, name = place(out)
+    if not all(os.fspath(each).strip() for each in sets):
+        msg = (
+            f"merge: takes the manifests of sets, NAME.dfset; found {[os.fspath(each) for each in sets]!r}; name "
+            "them all"
+        )
+        raise ConfigError(msg)
+    homes = [os.path.abspath(each) for each in sets]  # noqa: PTH100  links stay as they are
+    if len(homes) < 2 or len(set(homes)) < len(homes):
+        msg = f"merge: takes two or more different sets; found {', '.join(homes) or 'none'}"
+        raise ConfigError(msg)
+    manifests = [load_plain(home) for home in homes]
+    every = [(Path(home).parent, shard) for home, told in zip(homes, manifests, strict=True) for shard in told.shards]
+    work = Work(folder, name)
+    path = work.out / f"{work.name}.dfset"
+    with work.held():
+        names = [name_of(work.name, k, len(every)) for k in range(len(every))]
+        there = [name for name in (*names, path.name) if (work.out / name).exists()]
+        if there and work.plan() is None:
+            msg = f"{work.out}: a new set must not replace files that are there; found {there[0]}; give another name"
+            raise ConfigError(msg)
+        work.begin({"merge": homes})
+        try:
+            pairs = zip(every, names, strict=True)
+            shards = tuple(_copied(folder, shard, work, name) for (folder, shard), name in pairs)
+            save(work.path, path, Manifest(shards, {"merged": [dict(told.made) for told in manifests]}))
+        except OSError as error:
+            raise denied(work.out, error) from error
+        work.done()
+    return path
+
+
+def _copied(folder: Path, shard: Shard, work: Work, name: str) -> Shard:
+    for end, digest in ((SUFFIX, shard.index_sha256), ("", shard.sha256)):
+        source, fresh = folder / f"{shard.name}{end}", work.path / f"{name}{end}"
+        if not source.exists():
+            msg = f"{source}: a shard must exist to be merged; it was removed; put it back"
+            raise DataLostError(msg)
+        shutil.copyfile(source, fresh)
+        with fresh.open("rb+") as file:
+            os.fsync(file.fileno())
+        if _digest(fresh) != digest:
+            msg = f"{source}: a shard must be what its manifest says; its SHA-256 differs; fetch it again"
+            raise DataLostError(msg)
+        fresh.replace(work.out / f"{name}{end}")
+    return replace(shard, name=name)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,240 @@
+"""ToTensor, ToDtype, ConvertImageDtype: to another dtype, and to 0..1 where that is a float."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dali_feed.errors import TransformError
+from dali_feed.transforms.keys import Key
+from dali_feed.transforms.op import Arrays, Effect, Graph, OnImage, OnPlanes, Op, Place
+from dali_feed.transforms.settings import DType, fail, numbers, refuse
+
+__all__ = ["Normalize", "Own", "ToFloat", "name_of"]
+
+
+_DTYPES: dict[str, DType] = {
+    "torch.uint8": "uint8",
+    "torch.float32": "float32",
+    "torch.float16": "float16",
+    "torch.bfloat16": "bfloat16",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ToFloat(Op):
+    """To a dtype; `scale` maps 0..255 to 0..1 where the dtype is a float."""
+
+    dtype: DType = "float32"
+    scale: bool = True
+
+    normalized: ClassVar[bool] = True
+    of_finish: ClassVar[bool] = True
+    by_level: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, transform: Any) -> ToFloat:
+        """From torchvision's ToDtype; where it has a dtype per kind of input, that of images."""
+        dtype = transform.dtype
+        if isinstance(dtype, dict):
+            known = {getattr(k, "__name__", str(k)): v for k, v in dtype.items()}
+            dtype = known.get("Image", known.get("Tensor", known.get("others")))
+        return cls._named(transform, dtype, scale=bool(transform.scale))
+
+    @classmethod
+    def converting(cls, transform: Any) -> ToFloat:
+        """From torchvision's ConvertImageDtype."""
+        return cls._named(transform, transform.dtype, scale=True)
+
+    @classmethod
+    def to_tensor(cls, transform: Any) -> ToFloat:
+        """From ToTensor and similar classes."""
+        del transform
+        return cls("float32", scale=True)
+
+    @classmethod
+    def whole_levels(cls, transform: Any) -> ToFloat:
+        """From timm's own ToTensor, which leaves 0..255 as they are."""
+        name = str(transform.dtype).removeprefix("torch.")
+        if name not in ("uint8", "float32", "float16", "bfloat16"):
+            raise fail(transform, "dtype must be uint8, float32, float16 or bfloat16", transform.dtype)
+        return cls(name, scale=False)  # type: ignore[arg-type]
+
+    @classmethod
+    def _named(cls, transform: Any, dtype: object, *, scale: bool) -> ToFloat:
+        name = str(dtype)
+        if name not in _DTYPES:
+            raise fail(transform, f"dtype must be one of {', '.join(_DTYPES)}", name)
+        return cls(_DTYPES[name], scale)
+
+    def check(self, dtype: str) -> None:
+        if dtype != "uint8" and self.dtype == "uint8":
+            msg = f"ToDtype: {dtype} pixels cannot become uint8 again; leave out the first conversion"
+            raise TransformError(msg)
+
+    def place_behind(self, place: Place) -> Place:
+        """Pixels after it. Only the first conversion, from whole levels, scales."""
+        scales = place.dtype == "uint8" and self.dtype != "uint8" and self.scale
+        return replace(place, dtype=self.dtype, scale=place.scale / 255 if scales else place.scale)
+
+    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
+        def apply(image: Any, _: Arrays, __: int) -> Any:
+            import torch
+            from torchvision.transforms.v2 import functional
+
+            return functional.to_dtype_image(image, getattr(torch, self.dtype), scale=self.scale)
+
+        return [apply]
+
+    def into_batch(self) -> Callable[[Any, Any], None] | None:
+        """Torchvision's operations on uint8 in its order, so its bits, without a copy of the image between them."""
+        if self.dtype == "uint8":
+            return None
+        import torch
+
+        scale = self.scale
+        # A tensor for float32: torch would make one from the number at each call. The others multiply in float32.
+        share: Any = torch.tensor(1 / 255) if self.dtype == "float32" else 1 / 255
+
+        def write(image: Any, out: Any) -> None:
+            out.copy_(image)  # one call for both would cost twice as much: dtypes and strides of the two differ
+            if scale:
+                out.mul_(share)
+
+        return write
+
+    def in_graph(self, graph: Graph, first: int) -> None:
+        graph.place = self.place_behind(graph.place)
+
+
+# Normalize: (value - mean) / std per channel.
+
+
+@dataclass(frozen=True, slots=True)
+class Normalize(Op):
+    """(value - mean) / std per channel, in the units that pixels have at this point."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    normalized: ClassVar[bool] = True
+    normalizes: ClassVar[bool] = True
+    of_finish: ClassVar[bool] = True
+    by_level: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if len(self.mean) not in (1, 3) or len(self.std) not in (1, 3):
+            refuse("Normalize", "mean and std need one value per channel (3)", (self.mean, self.std))
+        if not all(s > 0 for s in self.std):
+            refuse("Normalize", "std must be positive", self.std)
+
+    @classmethod
+    def of(cls, transform: Any) -> Normalize:
+        mean, std = numbers(transform.mean), numbers(transform.std)
+        if any(math.isnan(x) for x in mean + std):
+            raise fail(transform, "mean and std must be numbers", (mean, std))
+        return cls(mean, std)
+
+    def check(self, dtype: str) -> None:
+        if dtype == "uint8":
+            cure = "Put ToTensor or ToDtype(torch.float32, scale=True) first"
+            msg = f"Normalize: needs float pixels; found uint8. {cure}"
+            raise TransformError(msg)
+
+    def place_behind(self, place: Place) -> Place:
+        mean, std = np.broadcast_to(self.mean, 3), np.broadcast_to(self.std, 3)
+        return replace(place, scale=place.scale / std, bias=(place.bias - mean) / std)
+
+    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
+        mean, std = list(self.mean), list(self.std)
+
+        def apply(image: Any, _: Arrays, __: int) -> Any:
+            from torchvision.transforms.v2 import functional
+
+            return functional.normalize_image(image, mean, std)
+
+        return [apply]
+
+    def on_planes(self, key: Key) -> OnPlanes | None:
+        made: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # by how they meet the image; many threads may fill it
+
+        def apply(planes: Any, _: Arrays, __: int) -> None:
+            channels, height, width = planes.shape
+            rows, wide = planes, 0  # a number per plane
+            if planes.stride(0) == 1:  # channels last: one row of pixels
+                rows, wide = planes.permute(1, 2, 0).view(height, channels * width), width
+            form = wide, rows.dtype, rows.device
+            both = made.get(form)
+            if both is None:
+                both = made[form] = self._shaped(self.mean, *form), self._shaped(self.std, *form)
+            rows.sub_(both[0]).div_(both[1])
+
+        return apply
+
+    @staticmethod
+    def _shaped(values: tuple[float, ...], wide: int, dtype: Any, device: Any) -> Any:
+        import torch
+
+        three = torch.tensor(values, dtype=dtype, device=device).expand(3)
+        return three.repeat(wide) if wide else three.view(3, 1, 1)
+
+    def in_graph(self, graph: Graph, first: int) -> None:
+        graph.place = self.place_behind(graph.place)
+
+
+# An op of the user's own: a function of one PIL image, somewhere in front of the conversion to tensors.
+#
+# It gets the PIL image that torchvision would give it. Many threads call it at once, each with an image of its own.
+
+
+def name_of(one: Any) -> str:
+    """What a user calls a function, or an object that is called like one."""
+    inner = getattr(one, "lambd", one)
+    shown: str = getattr(inner, "__qualname__", type(inner).__qualname__)
+    return shown if inner is one else f"{type(one).__name__}({shown})"
+
+
+@dataclass(frozen=True, slots=True)
+class Own(Effect):
+    """`function` of a PIL image, which gives one of the same size and mode; `gray`: of mode L, else RGB.
+
+    Random numbers that it draws are its own and are not repeated by a resume.
+    """
+
+    function: Callable[[Any], Any]
+    gray: bool = False
+
+    streams: ClassVar[int] = 0
+    of_pil: ClassVar[bool] = True
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        self.no_follower()
+
+    def check(self, dtype: str) -> None:
+        if dtype != "uint8":
+            rule = f"takes PIL images, so it must stand before the conversion to {dtype}"
+            msg = f"transform: {name_of(self.function)} {rule}"
+            raise TransformError(msg)
+
+    def image(self, image: Any, row: Any) -> Any:
+        """What the function makes of the image. Raises TransformError where it fails, or changes mode or size."""
+        from torchvision.transforms.v2 import functional
+
+        given = functional.to_pil_image((image[:1] if self.gray else image).contiguous())
+        try:
+            made = self.function(given)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            msg = f"transform: {name_of(self.function)} raised on an image that can be decoded; {told}"
+            raise TransformError(msg) from error
+        mode = given.mode
+        if getattr(made, "size", None) != given.size or getattr(made, "mode", None) != mode:
+            found = f"{getattr(made, 'mode', type(made).__name__)} of {getattr(made, 'size', 'no size')}"
+            rule = f"must give a PIL image of the mode and size that it was given, {mode} of {given.size}"
+            msg = f"transform: {name_of(self.function)} {rule}; found {found}. Use torch's own DataLoader with it"
+            raise TransformError(msg)
+        return functional.pil_to_tensor(made).to(image.device)

@@ -1,0 +1,129 @@
+"""GaussianBlur: `kernel` (width, height) pixels wide, with a random sigma; the border is mirrored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.transforms.keys import Key, further
+from dali_feed.transforms.op import Apply, Arrays, BatchDraws, Effect, InGraph, Ints, OnImage, Place
+from dali_feed.transforms.settings import Range, check_range, refuse
+
+__all__ = ["GaussianBlur", "GaussianNoise", "generator_of", "normal", "seeds_of"]
+
+
+_SHARP = 0.01  # the sigma of a kernel whose neighbours weigh exp(-5000), which is 0
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianBlur(Effect):
+    """Blurred by `kernel` (width, height) pixels with a random `sigma`; the border is mirrored."""
+
+    kernel: tuple[int, int]
+    sigma: Range = (0.1, 2.0)
+
+    def __post_init__(self) -> None:
+        if len(self.kernel) != 2 or not all(isinstance(n, int) and n > 0 and n % 2 for n in self.kernel):
+            refuse("GaussianBlur", "kernel_size must be two odd positive ints (width, height)", self.kernel)
+        check_range("GaussianBlur", "sigma", self.sigma, 1e-6, float("inf"))
+
+    @classmethod
+    def of(cls, transform: Any) -> Self:
+        width, height = map(int, transform.kernel_size)
+        low, high = transform.sigma
+        return cls((width, height), (float(low), float(high)))
+
+    def unfit(self, h: Ints, w: Ints) -> list[tuple[int, str]]:
+        """The border is mirrored without its edge, so half a kernel must fit into the image and leave a pixel."""
+        wide, high = self.kernel
+        told = f"GaussianBlur: a kernel of {wide}x{high} needs an image of {wide // 2 + 1}x{high // 2 + 1} at least"
+        short = (w <= wide // 2) | (h <= high // 2)
+        return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
+
+    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.float32]:
+        """Standard deviations of the kernels, one for both axes."""
+        low, high = self.sigma
+        sigmas: NDArray[np.float32] = (low + (high - low) * draws.draw(first)[0]).astype(np.float32)
+        return sigmas
+
+    def image(self, image: Any, row: Any) -> Any:
+        from torchvision.transforms.v2 import functional
+
+        sigma = row.item()
+        return functional.gaussian_blur_image(image, list(self.kernel), [sigma, sigma])
+
+    def graph(self, place: Place, k: int, first: int) -> InGraph:
+        """The kernel is a single pixel for an image that is left as it is."""
+
+        def build(image: Any, sigma: Any) -> Any:
+            from nvidia.dali import fn
+
+            return fn.gaussian_blur(image, sigma=sigma, window_size=self.kernel[::-1])
+
+        step = Apply(k, "sigma", "FLOAT", 0, build)
+        return step, lambda run: np.where(run.on, self.rows(run, first, run.h, run.w), np.float32(_SHARP))
+
+
+# GaussianNoise: a random number for every value; torchvision's arithmetic, on random numbers of the sample's own.
+#
+# They are drawn on the CPU wherever the image is, so that they are the same on every device.
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianNoise(Effect):
+    """Normal noise of `mean` and `sigma`, in units of 0..1 whatever the pixels are in; `clip` keeps them there."""
+
+    mean: float = 0.0
+    sigma: float = 0.1
+    clip: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.sigma < float("inf"):
+            refuse("GaussianNoise", "sigma must be at least 0", self.sigma)
+
+    @classmethod
+    def of(cls, transform: Any) -> Self:
+        return cls(float(transform.mean), float(transform.sigma), bool(transform.clip))
+
+    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+        return {"_seed": seeds_of(draws, first)}
+
+    def on_image(self, key: Key) -> OnImage:
+        """Add noise of a generator whose seed is row `key` + "_seed" (int64)."""
+        import torch
+
+        seeds, mean, sigma, clip = further(key, "_seed"), self.mean, self.sigma, self.clip
+
+        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+            drawn = normal(tuple(image.shape), generator_of(arrays[seeds][slot]), image)
+            if image.is_floating_point():
+                out = image + (mean + drawn.to(image.dtype) * sigma)
+                return out.clamp(0, 1) if clip else out
+            out = image + (mean * 255 + drawn * (sigma * 255)).to(torch.int16)  # whole levels, as torchvision adds them
+            return (out.clamp(0, 255) if clip else out).to(torch.uint8)
+
+        return apply
+
+
+def seeds_of(draws: BatchDraws, first: int) -> NDArray[np.int64]:
+    """The seed of each sample's noise, 48 bits: the last two numbers of the op's first stream."""
+    high, low = (draws.draw(first)[2:].astype(np.float64) * 2**24).astype(np.int64)
+    seeds: NDArray[np.int64] = high << 24 | low
+    return seeds
+
+
+def generator_of(seed: Any) -> Any:
+    """Torch's generator with that seed."""
+    import torch
+
+    return torch.Generator().manual_seed(int(seed))
+
+
+def normal(shape: tuple[int, ...], generator: Any, image: Any) -> Any:
+    """Normal numbers, float32, on the image's device."""
+    import torch
+
+    return torch.randn(shape, generator=generator).to(image.device)

@@ -1,0 +1,456 @@
+"""Pillow's operations of timm's AutoAugment and its kind: by name, and a strength of 0..10 that means timm's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.draws.philox import uniforms
+from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.transforms.auto_augment import mixture
+from dali_feed.transforms.colour import GAMMA_TRIES
+from dali_feed.transforms.keys import Key, further
+from dali_feed.transforms.op import Arrays, BatchDraws, Effect, Ints, OnImage, inner_numbers
+from dali_feed.transforms.settings import check_p, check_uint8, refuse
+
+__all__ = ["LayerAugment", "MixAugment", "Part", "PolicyAugment", "starts"]
+
+
+PARTS = frozenset(
+    (
+        *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "PosterizeIncreasing", "PosterizeOriginal"),
+        *(
+            "Solarize",
+            "SolarizeIncreasing",
+            "SolarizeAdd",
+            "Color",
+            "ColorIncreasing",
+            "Contrast",
+            "ContrastIncreasing",
+        ),
+        *("Brightness", "BrightnessIncreasing", "Sharpness", "SharpnessIncreasing", "ShearX", "ShearY"),
+        *(
+            "TranslateX",
+            "TranslateY",
+            "TranslateXRel",
+            "TranslateYRel",
+            "Desaturate",
+            "GaussianBlur",
+            "GaussianBlurRand",
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An operation with probability `p` and strength `magnitude`, cut off to 0..`most`.
+
+    spread  standard deviation of a normal distribution about it; infinite: uniform from 0 to it; 0: always it
+    """
+
+    name: str
+    p: float = 1.0
+    magnitude: float = 10.0
+    spread: float = 0.0
+    most: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_p(self.name, self.p)
+        if self.name not in PARTS:
+            refuse("AutoAugment", "must name operations of timm", self.name)
+
+    @classmethod
+    def of(cls, one: Any) -> Self:
+        """From timm's operation."""
+        most = float(one.magnitude_max or 10.0)
+        return cls(str(one.name), float(one.prob), float(one.magnitude), max(float(one.magnitude_std), 0.0), most)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the operations share: the colour outside an image, Pillow's filters (a random one is used), how far to move.
+
+    shift: pixels, for TranslateX and Y; share: part of the edge, for TranslateXRel and YRel; both at strength 10.
+    """
+
+    fill: tuple[int, int, int] = (128, 128, 128)
+    filters: tuple[int, ...] = (2, 3)
+    shift: float = 250.0
+    share: float = 0.45
+
+    @classmethod
+    def of(cls, parts: list[Any]) -> Self:
+        """From the first of timm's operations; all others have the same settings."""
+        if not parts:
+            return cls()
+        found, known = parts[0].kwargs, parts[0].hparams
+        fill, filters = tuple(int(level) for level in found["fillcolor"]), found["resample"]
+        several = tuple(map(int, filters)) if isinstance(filters, tuple | list) else (int(filters),)
+        shift, share = float(known.get("translate_const", 250)), float(known.get("translate_pct", 0.45))
+        return cls((fill[0], fill[1], fill[2]), several, shift, share)
+
+
+PLAIN = Look()
+
+
+def strength(name: str, strong: float, sign: float, more: float, look: Look) -> float:
+    """The operation's argument for a strength of 0..10 and a sign; `more`: a further random number, where needed."""
+    part, plain = strong / 10.0, name.removesuffix("Increasing")
+    if name in _SIGNED:
+        return sign * part * _SIGNED[name](look)
+    if plain in _ENHANCED:
+        return part * 1.8 + 0.1 if plain == name else max(0.1, 1.0 + sign * (part * 0.9))
+    if name == "GaussianBlurRand":
+        return 0.1 + (2.0 * min(max(part, 0.0), 1.0) - 0.1) * more
+    return _PARTS[name](part) if name in _PARTS else 0.0
+
+
+_ENHANCED = ("Color", "Contrast", "Brightness", "Sharpness")
+_SIGNED: dict[str, Callable[[Look], float]] = {  # at full strength
+    "Rotate": lambda _: 30.0,
+    "ShearX": lambda _: 0.3,
+    "ShearY": lambda _: 0.3,
+    "TranslateX": lambda look: look.shift,
+    "TranslateY": lambda look: look.shift,
+    "TranslateXRel": lambda look: look.share,
+    "TranslateYRel": lambda look: look.share,
+}
+_PARTS: dict[str, Callable[[float], float]] = {  # of 1
+    "Posterize": lambda part: int(part * 4),
+    "PosterizeIncreasing": lambda part: 4 - int(part * 4),
+    "PosterizeOriginal": lambda part: int(part * 4) + 4,
+    "Solarize": lambda part: min(256, int(part * 256)),
+    "SolarizeIncreasing": lambda part: 256 - min(256, int(part * 256)),
+    "SolarizeAdd": lambda part: min(128, int(part * 110)),
+    "Desaturate": lambda part: min(1.0, max(0.0, 1.0 - min(max(0.5 + 0.5 * part, 0.5), 1.0))),
+    "GaussianBlur": lambda part: min(max(0.1 + (2.0 - 0.1) * part, 0.1), 2.0),
+}
+
+Outside = tuple[Any, int]  # the colour outside, and Pillow's filter
+
+
+def _moved(image: Any, matrix: tuple[float, ...], look: Outside) -> Any:
+    from PIL import Image
+
+    fill, filtered = look
+    return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=filtered, fillcolor=fill)
+
+
+_MOVED: dict[str, Callable[[Any, float, Outside], Any]] = {
+    "Rotate": lambda image, degrees, look: image.rotate(degrees, resample=look[1], fillcolor=look[0]),
+    "ShearX": lambda image, by, look: _moved(image, (1, by, 0, 0, 1, 0), look),
+    "ShearY": lambda image, by, look: _moved(image, (1, 0, 0, by, 1, 0), look),
+    "TranslateX": lambda image, by, look: _moved(image, (1, 0, by, 0, 1, 0), look),
+    "TranslateY": lambda image, by, look: _moved(image, (1, 0, 0, 0, 1, by), look),
+    "TranslateXRel": lambda image, by, look: _moved(image, (1, 0, by * image.size[0], 0, 1, 0), look),
+    "TranslateYRel": lambda image, by, look: _moved(image, (1, 0, 0, 0, 1, by * image.size[1]), look),
+}
+
+
+def operated(image: Any, name: str, value: float, look: Look, filtered: int) -> Any:
+    """Pillow's image after the operation."""
+    if name in _MOVED:
+        return _MOVED[name](image, value, (look.fill if image.mode == "RGB" else look.fill[0], filtered))
+    return _recoloured(image, name, value)
+
+
+def _recoloured(image: Any, name: str, value: float) -> Any:
+    from PIL import ImageEnhance, ImageFilter, ImageOps
+
+    plain = "Color" if name == "Desaturate" else name.removesuffix("Increasing")
+    if plain in _ENHANCED:
+        return getattr(ImageEnhance, plain)(image).enhance(value)
+    if plain in ("Posterize", "PosterizeOriginal"):
+        if value < 1:  # some versions of Pillow refuse the other type
+            return image.point([0] * (256 * len(image.getbands())))
+        return image if value >= 8 else ImageOps.posterize(image, int(value))
+    if plain == "Solarize":
+        return ImageOps.solarize(image, int(value))
+    if plain == "SolarizeAdd":
+        table = [min(255, level + int(value)) if level < 128 else level for level in range(256)]
+        return image.point(table * len(image.getbands()))
+    if plain.startswith("GaussianBlur"):
+        return image.filter(ImageFilter.GaussianBlur(radius=value))
+    return getattr(ImageOps, plain.lower())(image)  # autocontrast, equalize, invert
+
+
+# What timm's AutoAugment and its kind have in common: steps that each sample chooses, run by Pillow on one image.
+#
+# The choice is arithmetic on arrays; it depends on the samples' random numbers alone.
+
+
+Floats = NDArray[np.float64]
+_WORDS = 2  # numbers of a step: which, whether, strength twice, sign, filter, one more, how many steps
+
+
+class Pillow(Effect):
+    """Operations of Pillow as rows (float64: chains, steps, 5) name them; see `rows`."""
+
+    __slots__ = ()
+    of_pil: ClassVar[bool] = True
+    look: Look
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        self.no_follower()
+
+    @property
+    def every(self) -> tuple[Part, ...]:
+        """All parts; a step names one by its place in this tuple."""
+        raise NotImplementedError
+
+    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+        """Each step's part, -1 for none, (chains, steps, n), and its uniforms (chains, steps, 8, n)."""
+        raise NotImplementedError
+
+    def check(self, dtype: str) -> None:
+        check_uint8(type(self).__name__, dtype)
+
+    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Floats:
+        """Per step the part (-1: none), strength, sign, filter, a uniform number: float64 (n, chains, steps, 5)."""
+        which, drawn = self.chosen(draws, first)
+        p, magnitude, spread, most = (
+            np.array([getattr(one, name) for one in self.every]) for name in Part.__slots__[1:]
+        )
+        at = np.maximum(which, 0)
+        none = (which < 0) | ((p[at] < 1) & (drawn[..., 1, :] > p[at]))
+        radius = np.sqrt(-2 * np.log(np.maximum(1 - drawn[..., 2, :], 2.0**-25)))
+        normal = radius * np.cos(2 * math.pi * drawn[..., 3, :])  # by Box and Muller
+        finite = np.where(np.isfinite(spread), spread, 0.0)[at]
+        strong = np.where(np.isinf(spread[at]), drawn[..., 2, :] * magnitude[at], magnitude[at] + finite * normal)
+        strong = np.clip(strong, 0.0, most[at])
+        sign = np.where(drawn[..., 4, :] > 0.5, -1.0, 1.0)
+        number = np.floor(drawn[..., 5, :] * len(self.look.filters))
+        steps = np.stack(
+            [np.where(none, -1, which).astype(np.float64), strong, sign, number, drawn[..., 6, :]], axis=-1
+        )
+        return np.moveaxis(steps, 2, 0)  # chains, steps, n -> n first
+
+    def on_image(self, key: Key) -> OnImage:
+        """One chain of operations."""
+        from torchvision.transforms.v2 import functional
+
+        parts, look = self.every, self.look
+
+        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+            chain = arrays[key][slot].tolist()[0]
+            if not any(which >= 0 for which, *_ in chain):
+                return image
+            made = chained(functional.to_pil_image(image.contiguous()), chain, parts, look)
+            return functional.pil_to_tensor(made).to(image.device)
+
+        return apply
+
+
+def chained(image: Any, chain: list[list[float]], parts: tuple[Part, ...], look: Look) -> Any:
+    """Pillow's image after a chain of steps."""
+    for which, strong, sign, number, more in chain:
+        if which >= 0:
+            name = parts[int(which)].name
+            value = strength(name, strong, sign, more, look)
+            image = operated(image, name, value, look, look.filters[int(number)])
+    return image
+
+
+def drawn_steps(run: BatchDraws, starts: list[int], steps: int) -> Floats:
+    """Eight uniforms of each step: (len(starts), steps, 8, n)."""
+    streams = [start + _WORDS * step + k for start in starts for step in range(steps) for k in range(_WORDS)]
+    flat = uniforms(run.seed, run.epoch, run.ids, streams).astype(np.float64)
+    return flat.reshape(len(starts), steps, 4 * _WORDS, len(run.ids))
+
+
+def starts(op: Effect, first: int, count: int) -> list[int]:
+    """The first stream of each of `count` parts."""
+    return [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, count)]
+
+
+def check_parts(op: str, parts: tuple[Part, ...], count: int, most: int) -> None:
+    """Check that there are parts, and that the number of steps is allowed."""
+    if not parts:
+        refuse(op, "needs at least one operation", parts)
+    if not 0 <= count <= most:
+        refuse(op, f"takes 0 to {most} steps", count)
+
+
+# PolicyAugment, timm's AutoAugment: one of some policies, each some operations of Pillow.
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyAugment(Pillow):
+    """One of `policies`, equally often, each some parts one after the other."""
+
+    policies: tuple[tuple[Part, ...], ...]
+    look: Look = PLAIN
+
+    def __post_init__(self) -> None:
+        check_parts("AutoAugment", self.every, max(map(len, self.policies), default=0), 8)
+
+    @classmethod
+    def of(cls, transform: Any) -> Self:
+        parts = [part for policy in transform.policy for part in policy]
+        return cls(tuple(tuple(map(Part.of, policy)) for policy in transform.policy), Look.of(parts))
+
+    @property
+    def every(self) -> tuple[Part, ...]:
+        return sum(self.policies, ())
+
+    def inner(self) -> int:
+        return 1
+
+    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+        longest = max(map(len, self.policies))
+        places, table = iter(range(len(self.every))), np.full((len(self.policies), longest), -1)
+        for row, policy in zip(table, self.policies, strict=True):
+            row[: len(policy)] = [next(places) for _ in policy]
+        mine = (draws.draw(first)[0].astype(np.float64) * len(table)).astype(np.int64)
+        return table[mine].T[None], drawn_steps(draws, starts(self, first, 1), longest)
+
+
+# LayerAugment, timm's RandAugment: some operations of Pillow one after the other.
+
+
+@dataclass(frozen=True, slots=True)
+class LayerAugment(Pillow):
+    """`layers` of `parts`, one after the other; with `weights` none of them twice."""
+
+    parts: tuple[Part, ...]
+    layers: int = 2
+    weights: tuple[float, ...] = ()
+    look: Look = PLAIN
+
+    streams: ClassVar[int] = 0  # each layer has streams of its own
+    inner_words: ClassVar[tuple[str, str]] = ("layers", "transforms that hold others")
+
+    def __post_init__(self) -> None:
+        check_parts("RandAugment", self.parts, self.layers, min(32, len(self.parts)) if self.weights else 32)
+        if self.weights and len(self.weights) != len(self.parts):
+            refuse("RandAugment", "needs one weight for each operation", self.weights)
+        if self.weights and sum(weight > 0 for weight in self.weights) < self.layers:
+            refuse("RandAugment", "needs as many weights above 0 as layers", self.weights)
+
+    @classmethod
+    def of(cls, transform: Any) -> Self:
+        t = transform
+        weights = () if t.choice_weights is None else tuple(map(float, t.choice_weights))
+        return cls(tuple(map(Part.of, t.ops)), int(t.num_layers), weights, Look.of(t.ops))
+
+    @property
+    def every(self) -> tuple[Part, ...]:
+        return self.parts
+
+    def inner(self) -> int:
+        return self.layers
+
+    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+        own = starts(self, first, self.layers)
+        drawn = np.moveaxis(drawn_steps(draws, own, 1), 1, 0)  # one chain of all layers
+        if not self.weights:
+            return (drawn[:, :, 0] * len(self.parts)).astype(np.int64), drawn
+        left = np.tile(np.array(self.weights, np.float64), (len(draws.ids), 1))
+        which = np.empty(drawn.shape[:2] + drawn.shape[3:], np.int64)
+        for layer in range(self.layers):
+            edges = np.cumsum(left, axis=1) / left.sum(axis=1, keepdims=True)
+            last = (
+                len(self.parts) - 1 - np.argmax(left[:, ::-1] > 0, axis=1)
+            )  # rounding may leave the last bound below 1
+            which[0, layer] = np.minimum((edges <= drawn[0, layer, 0][:, None]).sum(axis=1), last)
+            left[np.arange(len(left)), which[0, layer]] = 0.0
+        return which, drawn
+
+
+# MixAugment, timm's AugMix: an image mixed with versions of itself that went through chains of Pillow's operations.
+
+
+_DEEPEST = 4  # steps of a chain
+
+
+@dataclass(frozen=True, slots=True)
+class MixAugment(Pillow):
+    """The image mixed with `width` chains of `depth` parts (1 to 3 where it is not positive), weighed by Dirichlet's.
+
+    `blended`: chains are mixed into the image one by one, with rounding after each; else all at once.
+    """
+
+    parts: tuple[Part, ...]
+    alpha: float = 1.0
+    width: int = 3
+    depth: int = -1
+    blended: bool = False
+    look: Look = PLAIN
+
+    streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
+
+    def __post_init__(self) -> None:
+        check_parts("AugMix", self.parts, max(self.depth, 0), _DEEPEST)
+        if not 1 <= self.width <= 32 or not self.alpha > 0:
+            refuse("AugMix", "takes 1 to 32 chains and an alpha above 0", (self.width, self.alpha))
+
+    @classmethod
+    def of(cls, transform: Any) -> Self:
+        t = transform
+        parts = tuple(map(Part.of, t.ops))
+        return cls(parts, float(t.alpha), int(t.width), int(t.depth), bool(t.blended), Look.of(t.ops))
+
+    @property
+    def every(self) -> tuple[Part, ...]:
+        return self.parts
+
+    def inner(self) -> int:
+        return self.width
+
+    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+        most = self.depth if self.depth > 0 else 3
+        drawn = drawn_steps(draws, [start + GAMMA_TRIES for start in starts(self, first, self.width)], most)
+        which = (drawn[:, :, 0] * len(self.parts)).astype(np.int64)
+        if self.depth <= 0:
+            count = 1 + (drawn[:, 0, 7] * 3).astype(np.int64)
+            which[np.arange(most)[None, :, None] >= count[:, None]] = -1
+        return which, drawn
+
+    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+        return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
+
+    def on_image(self, key: Key) -> OnImage:
+        """Image and chains mixed by the weights (float32) of row `key` + "_weights"."""
+        from torchvision.transforms.v2 import functional
+
+        parts, look, names = self.parts, self.look, further(key, "_weights")
+        mix = _blended if self.blended else _mixed
+
+        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+            given = functional.to_pil_image(image.contiguous())
+            made = [chained(given, chain, parts, look) for chain in arrays[key][slot].tolist()]
+            share, *weights = arrays[names][slot].tolist()
+            amount = 1.0 - share
+            shares = [weight / amount if amount else 0.0 for weight in weights]
+            return functional.pil_to_tensor(mix(given, made, shares, amount)).to(image.device)
+
+        return apply
+
+
+def _mixed(image: Any, made: list[Any], shares: list[float], amount: float) -> Any:
+    from PIL import Image
+
+    total = np.zeros((image.height, image.width, len(image.getbands())), np.float32)
+    for each, share in zip(made, shares, strict=True):
+        total += np.float32(share) * np.asarray(each, np.float32).reshape(total.shape)
+    levels = np.clip(total, 0, 255).astype(np.uint8)
+    return Image.blend(image, Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]), amount)
+
+
+def _blended(image: Any, made: list[Any], shares: list[float], amount: float) -> Any:
+    """Mix the chains in one by one, with the shares that give the same weights in the end."""
+    from PIL import Image
+
+    left, parts = 1.0, []
+    for share in reversed(shares):
+        parts.append(share * amount / left if left > 0 else 0.0)
+        left *= 1.0 - parts[-1]
+    for each, part in zip(made, reversed(parts), strict=True):
+        image = Image.blend(image, each, part)
+    return image

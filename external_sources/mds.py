@@ -1,0 +1,687 @@
+"""Sets of Mosaic Streaming's MDS shards, read where they lie."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import itertools
+import json
+import logging
+import math
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dali_feed.checks import path_of
+from dali_feed.errors import ConfigError, DataLostError, FormatError, SourceError, SourceNotFoundError
+from dali_feed.external_sources.file_source import INDEX_THREADS, Files, RecordFiles, RecordIndex, RecordTable
+from dali_feed.formats.format import Parse, Value, checked
+from dali_feed.packages import needed
+from dali_feed.records.gauges import StorageMeter
+from dali_feed.records.source import Snapshot
+from dali_feed.storage.local import LOCAL
+from dali_feed.storage.sets import store_for
+from dali_feed.storage.store import File, Stamp, Store, read_at
+
+__all__ = ["MDS", "MdsSample", "PackedStore", "is_mds"]
+
+
+# Shards of an MDS set that are there only as Zstandard packed them: read whole, unpacked in memory, forgotten.
+#
+# The law: what is given are the bytes of the shard as it was before it was packed. A packed file is held against its
+# hash in index.json before a byte of it is unpacked, and never unpacks to more than index.json says. Nothing is
+# written.
+
+
+LARGEST = 1 << 32  # bytes of a shard: its table of samples has four bytes for each place
+Check = Callable[["Packed", memoryview], None]  # raises DataLostError where the packed bytes have another hash
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A packed shard: its path, its bytes, its hashes by their algorithms, and the bytes of what it unpacks to."""
+
+    path: str
+    bytes: int
+    hashes: Mapping[str, str]
+    raw: int
+
+
+def check_zstandard(packed: str) -> None:
+    """Raise MissingPackageError, which names the file, where there is nothing that unpacks it."""
+    try:
+        with needed():
+            import zstandard  # noqa: F401
+    except ImportError as error:
+        msg = f"{packed}: {error}; or unpack all: zstd -d --rm {packed.rpartition('/')[0] or '.'}/*.zstd"
+        raise type(error)(msg, name="zstandard") from None
+
+
+class PackedFile:
+    """A shard, whose bytes are unpacked when any but its foremost are asked for, and kept until it is closed."""
+
+    def __init__(self, below: File, packed: Packed, check: Check) -> None:
+        self._below, self._packed, self._check = below, packed, check
+        self._whole: memoryview | None = None
+
+    def stamp(self) -> Stamp:
+        """The packed file's, with the bytes that it unpacks to."""
+        return _stamp(self._packed, self._below.stamp())
+
+    def read(self, view: memoryview, at: int) -> int:
+        """See `storage.store.File`. DataLostError where the packed file is not what it was."""
+        if self._whole is None and at == 0 and len(view) <= self._packed.raw // 8:  # the table of samples, in an index
+            return self._unpacked(_Parts(self._below, self._packed.bytes), view)
+        if self._whole is None:
+            held = memoryview(bytearray(self._packed.bytes))
+            if (got := self._below.read(held, 0)) < len(held):
+                raise _damaged(self._packed, f"{got} bytes, but index.json says {len(held)}")
+            self._check(self._packed, held)
+            whole = memoryview(bytearray(self._packed.raw + 1))  # a byte more, to see that there is none
+            if (found := self._unpacked(held, whole)) != self._packed.raw:
+                more = "more" if found > self._packed.raw else str(found)
+                raise _damaged(self._packed, f"{more} bytes in it, but index.json says {self._packed.raw}")
+            self._whole = whole[:-1]
+        part = self._whole[at : at + len(view)]
+        view[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Forget the bytes. Safe to call twice."""
+        self._whole = None
+        self._below.close()
+
+    def _unpacked(self, packed: Any, room: memoryview) -> int:
+        """Fill `room` from bytes, or from what can be read; how many bytes there were."""
+        import zstandard
+
+        at = 0
+        try:
+            with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True, closefd=False) as stream:
+                while at < len(room) and (got := stream.readinto(room[at:])):
+                    at += got
+        except zstandard.ZstdError as error:
+            raise _damaged(self._packed, f"{error}, after {at} unpacked bytes") from None
+        return at
+
+
+class _Parts:
+    """A file from its first byte on, as a stream."""
+
+    def __init__(self, file: File, size: int) -> None:
+        self._file, self._left, self._at = file, size, 0
+
+    def read(self, size: int) -> bytes:
+        """At most so many bytes; none at the end."""
+        found = read_at(self._file, min(size, self._left), self._at)
+        self._at, self._left = self._at + len(found), self._left - len(found)
+        return found
+
+
+class PackedStore:
+    """`below`, with the packed shards at the paths of what they unpack to; other paths are as they are. Can be pickled.
+
+    packed  by the path of the shard that it unpacks to
+    """
+
+    random_access = False  # a shard is unpacked whole for any of its records
+    most_open = 1  # of a reader: as much as it keeps in memory
+
+    def __init__(self, below: Store, packed: Mapping[str, Packed], check: Check) -> None:
+        self._below, self._packed, self._check = below, packed, check
+
+    @property
+    def meter(self) -> StorageMeter | None:
+        """See `storage.store.Store`."""
+        return self._below.meter
+
+    def metered(self) -> PackedStore:
+        """See `storage.store.Store`."""
+        below = self._below.metered()
+        return PackedStore(below, self._packed, self._check)
+
+    def matches(self, pattern: str) -> list[str]:
+        """As the store beneath does."""
+        return self._below.matches(pattern)
+
+    def stamp(self, path: str) -> Stamp:
+        """Of a packed shard as of what it unpacks to."""
+        packed = self._packed.get(path)
+        return self._below.stamp(path) if packed is None else _stamp(packed, self._below.stamp(packed.path))
+
+    def open(self, path: str, stop: threading.Event | None = None) -> File:
+        """See `storage.store.Store`."""
+        packed = self._packed.get(path)
+        if packed is None:
+            return self._below.open(path, stop)
+        return PackedFile(self._below.open(packed.path, stop), packed, self._check)
+
+    def fill(
+        self,
+        file_of: Callable[[int], File],
+        files: Sequence[int],
+        views: Sequence[memoryview],
+        at: Sequence[int],
+        stop: threading.Event,
+    ) -> list[int]:
+        """One file after the other, each unpacked once however often it stands in `files`."""
+        counts = [-1] * len(views)
+        for k in sorted(range(len(views)), key=lambda k: files[k]):
+            if stop.is_set():
+                break
+            try:
+                counts[k] = file_of(files[k]).read(views[k], at[k])
+            except OSError:  # told by the careful way
+                continue
+        return counts
+
+
+def _stamp(packed: Packed, found: Stamp) -> Stamp:
+    if found.size != packed.bytes:
+        raise _damaged(packed, f"{found.size} bytes, but index.json says {packed.bytes}")
+    return found._replace(size=packed.raw)
+
+
+def _damaged(packed: Packed, found: str) -> DataLostError:
+    return DataLostError(f"{packed.path}: a packed shard must be whole; found {found}; copy the shard again")
+
+
+# The `index.json` of a set in Mosaic's MDS format, and what each of its shard files must be.
+#
+# The law: nothing in it is believed that a file could not be: names stay in their folder, sizes and counts are what the
+# files have, and all shards have the same columns. What is not understood is refused with the cure, never guessed.
+
+
+INDEX = "index.json"
+_UNPACK = {"zstd": "zstd -d", "gz": "gzip -dk", "bz2": "bzip2 -dk"}
+_LARGEST = 1 << 30  # bytes of an index.json
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MdsShard:
+    """A shard file as index.json has it: its path, how many samples and bytes, and hashes by their algorithms.
+
+    packed  the file that Zstandard made of it, where that alone is there
+    """
+
+    path: str
+    samples: int
+    bytes: int
+    hashes: dict[str, str]
+    packed: Packed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MdsSet:
+    """A set: its shards in order, and the names, encodings and fixed sizes (None: varies) of the columns of all."""
+
+    shards: tuple[MdsShard, ...]
+    names: tuple[str, ...]
+    encodings: tuple[str, ...]
+    sizes: tuple[int | None, ...]
+
+
+def is_mds(folder: str, store: Store = LOCAL) -> bool:
+    """Whether a folder holds an index.json that speaks of MDS shards."""
+    try:
+        return any(shard.get("format") == "mds" for shard in _told(f"{folder}/{INDEX}", store)["shards"])
+    except (SourceError, LookupError, TypeError, AttributeError):
+        return False
+
+
+def read_set(folder: str, store: Store) -> MdsSet:
+    """What the index.json of a folder says.
+
+    Raises:
+        SourceNotFoundError: there is none.
+        SourceError: it is damaged, of another format or version, or its shards are there in compressed form alone, and
+            it is not Zstandard's.
+        MissingPackageError: it is, and the package that unpacks it is missing.
+    """
+    path = f"{folder}/{INDEX}"
+    told = _told(path, store)
+    try:
+        shards = [_shard(folder, each, store) for each in told["shards"]]
+        columns = [_columns(each) for each in told["shards"]]
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        msg = f"{path}: must describe MDS shards of version 2; found {type(error).__name__}: {error}; copy it again"
+        raise SourceError(msg) from error
+    if not shards:
+        msg = f"{path}: must name at least one shard; found none; copy it again"
+        raise SourceError(msg)
+    other = next((k for k, each in enumerate(columns) if each != columns[0]), None)
+    if other is not None:
+        msg = (
+            f"{path}: all shards must have the same columns; found {columns[0][0]} in shard 0 and "
+            f"{columns[other][0]}, or other encodings, in shard {other}; read the two as separate sets"
+        )
+        raise SourceError(msg)
+    return MdsSet(tuple(shards), *columns[0])
+
+
+def _told(path: str, store: Store) -> dict[str, Any]:
+    try:
+        file = store.open(path)
+    except SourceNotFoundError as error:
+        msg = f"{path}: no such file; a folder of MDS shards has one, and MDSWriter writes it last; finish or copy it"
+        raise SourceNotFoundError(msg) from error
+    try:
+        text = read_at(file, min(file.stamp().size, _LARGEST), 0)
+        told = json.loads(text)
+        if not isinstance(told, dict) or not isinstance(told["shards"], list):
+            raise TypeError("an object with a list of shards is needed")  # noqa: EM101
+        return told
+    except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
+        msg = f"{path}: must be the JSON that MDSWriter writes; found {error}; copy it again"
+        raise SourceError(msg) from error
+    finally:
+        file.close()
+
+
+def _shard(folder: str, told: dict[str, Any], store: Store) -> MdsShard:
+    if (told["format"], told["version"]) != ("mds", 2):
+        msg = f"format {told['format']!r}, version {told['version']!r}"
+        raise ValueError(msg)
+    raw = told["raw_data"]
+    name, samples, size = raw["basename"], _whole_number(told["samples"]), _whole_number(raw["bytes"])
+    for each in (name, *([told["zip_data"]["basename"]] if told.get("zip_data") else [])):
+        if not isinstance(each, str) or "/" in each or "\\" in each or "\0" in each or each in {"", ".", ".."}:
+            msg = f"a shard's name must be that of a file in the folder; it is {each!r}"
+            raise ValueError(msg)
+    path = f"{folder}/{name}"
+    packed = None
+    if told.get("compression"):
+        try:
+            store.stamp(path)
+        except SourceNotFoundError as error:
+            packed = _packed(folder, told, path, size)
+            if packed is None:
+                how = str(told["compression"]).partition(":")[0]
+                there = f"{folder}/{told['zip_data']['basename']}"
+                cure = f"unpack all files: {_UNPACK[how]} {there}" if how in _UNPACK else "unpack the files first"
+                msg = f"{path}: must be uncompressed, or compressed with zstd; found it compressed with {how}; {cure}"
+                raise SourceError(msg) from error
+    return MdsShard(path, samples, size, _hashes(raw), packed)
+
+
+def _packed(folder: str, told: dict[str, Any], path: str, size: int) -> Packed | None:
+    """The packed file of a shard; None where it is of another compression than Zstandard's."""
+    if str(told["compression"]).partition(":")[0] != "zstd":
+        return None
+    there = told["zip_data"]
+    if size > LARGEST:
+        msg = f"{size} bytes of {path}, and an MDS shard has at most {LARGEST}"
+        raise ValueError(msg)
+    found = Packed(f"{folder}/{there['basename']}", _whole_number(there["bytes"]), _hashes(there), size)
+    check_zstandard(found.path)
+    return found
+
+
+def _hashes(told: dict[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (told.get("hashes") or {}).items()}
+
+
+def _columns(told: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int | None, ...]]:
+    names, encodings, sizes = (tuple(told[f"column_{what}"]) for what in ("names", "encodings", "sizes"))
+    if len({len(names), len(encodings), len(sizes)}) > 1 or len(set(names)) < len(names):
+        msg = f"columns {names} of encodings {encodings} and sizes {sizes}"
+        raise ValueError(msg)
+    if not all(isinstance(text, str) for text in (*names, *encodings)):
+        msg = f"columns {names} of encodings {encodings}"
+        raise TypeError(msg)
+    return names, encodings, tuple(_whole_number(size) or None if size is not None else None for size in sizes)
+
+
+def _whole_number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 40:
+        msg = f"a count or a size of {value!r}"
+        raise ValueError(msg)
+    return value
+
+
+def shard_index(shard: MdsShard, store: Store, columns: bytes) -> RecordIndex:
+    """Where the samples of a shard lie: uint32 how many, uint32 where each begins and where the last ends.
+
+    Its digest is made of the columns and the hashes too.
+
+    Raises:
+        SourceNotFoundError, SourceDeniedError: the file cannot be opened.
+        DataLostError: it is not what index.json says.
+    """
+    file = store.open(shard.path)
+    try:
+        stamp = file.stamp()
+        if stamp.size != shard.bytes:
+            raise _lost(shard, f"{stamp.size} bytes, but {INDEX} says {shard.bytes}")
+        head = np.frombuffer(read_at(file, 4 * (shard.samples + 2), 0), "<u4").astype(np.int64)
+        if len(head) < shard.samples + 2 or head[0] != shard.samples:
+            raise _lost(shard, f"{head[0] if len(head) else 'no'} samples, but {INDEX} says {shard.samples}")
+        borders = head[1:]
+        if borders[0] < 4 * len(head) or borders[-1] != stamp.size or (np.diff(borders) < 0).any():
+            raise _lost(shard, "a table of samples that does not fit the file")
+    except OSError as error:
+        msg = f"{shard.path}: a shard must be readable; found {error.strerror}; check the disk"
+        raise SourceError(msg) from error
+    finally:
+        file.close()
+    told = columns + json.dumps(shard.hashes, sort_keys=True).encode()
+    return RecordIndex.of(stamp, borders[:-1], np.diff(borders), told)
+
+
+def _lost(shard: MdsShard, found: str) -> DataLostError:
+    return DataLostError(f"{shard.path}: a shard must be whole; found {found}; copy the shard again")
+
+
+def hashes_checked(shard: MdsShard, store: Store) -> bool:
+    """Read the whole shard and hold it against its hashes; whether it has one that can be computed here.
+
+    A packed one is unpacked for that, which holds it against the hash of the packed file.
+
+    Raises:
+        DataLostError: one of them is wrong.
+    """
+    hashing = _hashing(shard.hashes)
+    packed = {} if shard.packed is None else _hashing(shard.packed.hashes)
+    if not hashing and not packed:
+        return False
+    file = store.open(shard.path)
+    try:
+        for at in range(0, shard.bytes, _PIECE):
+            part = read_at(file, min(_PIECE, shard.bytes - at), at)
+            for each in hashing.values():
+                each.update(part)
+    finally:
+        file.close()
+    if wrong := _wrong(hashing, shard.hashes):
+        raise _lost(shard, wrong)
+    return True
+
+
+def check_packed(packed: Packed, held: memoryview) -> None:
+    """Hold the bytes of a packed shard against those of its hashes that can be computed here.
+
+    Raises:
+        DataLostError: one of them is wrong.
+    """
+    hashing = _hashing(packed.hashes)
+    for each in hashing.values():
+        each.update(held)
+    if wrong := _wrong(hashing, packed.hashes):
+        msg = f"{packed.path}: a packed shard must be whole; found {wrong}; copy the shard again"
+        raise DataLostError(msg)
+
+
+def _hashing(told: Mapping[str, str]) -> dict[str, Any]:
+    """What computes the hashes that are told, where something here does."""
+    return {name: maker() for name in told if (maker := _maker(name)) is not None}
+
+
+def _wrong(hashing: Mapping[str, Any], told: Mapping[str, str]) -> str:
+    """The first hash that is another than was told; "" where none is."""
+    for name, each in hashing.items():
+        if each.hexdigest() != told[name]:
+            return f"{name} {each.hexdigest()}, but {INDEX} says {told[name]}"
+    return ""
+
+
+def _maker(name: str) -> Callable[[], Any] | None:
+    """What computes a hash; None where nothing here does."""
+    if name in hashlib.algorithms_available and not name.startswith("shake"):
+        return lambda: hashlib.new(name, usedforsecurity=False)
+    if not name.startswith("xxh"):
+        return None
+    try:
+        return getattr(importlib.import_module("xxhash"), name, None)  # no need of ours: some sets have such hashes
+    except ImportError:
+        return None
+
+
+# A sample of an MDS shard: uint32 the size of each column that has no fixed one, then the columns.
+#
+# The law: sizes fill the sample to its last byte, values have the size of their encoding, and nothing is unpickled.
+
+
+Decode = Callable[[memoryview], Any]
+
+_AS_STORED = ("bytes", "jpeg", "png", "str", "json", "str_decimal")  # bytes and texts: views
+_SCALARS = {"int": "<i8"} | {
+    f"{kind}{8 * n}": f"<{letter}{n}"
+    for kind, letter, sizes in (("int", "i", (1, 2, 4, 8)), ("uint", "u", (1, 2, 4, 8)), ("float", "f", (2, 4, 8)))
+    for n in sizes
+}
+INTEGERS = (*(name for name in _SCALARS if "int" in name), "str_int")
+_TEXTS: dict[str, Callable[[str], Any]] = {"str_int": int, "str_float": float}
+_DTYPES = {name: dtype for name, dtype in _SCALARS.items() if name != "int"}
+_CODES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
+          64: "uint64", 65: "int64", 66: "float64"}  # fmt: skip
+_ARRAY = re.compile(r"ndarray(?::(?P<dtype>[a-z0-9]+)(?::(?P<shape>[0-9]+(?:,[0-9]+)*))?)?")
+_LONGEST = 40  # letters of a number
+
+
+@dataclass(frozen=True, slots=True)
+class MdsSample:
+    """A sample, whose members are its columns: bytes, images, texts and JSON are views, numbers are numbers, arrays are
+    arrays, views too. Columns of other encodings can be there, and cannot be asked for.
+    """
+
+    names: tuple[str, ...]
+    encodings: tuple[str, ...]
+    sizes: tuple[int | None, ...]
+
+    def bind(self, members: Sequence[str]) -> Parse:
+        """What reads these columns.
+
+        Raises:
+            ConfigError: no such column, or one of an encoding that is not read: pickles are not, ever.
+        """
+        wanted = [(self._place(name), self._decode(name)) for name in checked(members)]
+        borders = self._borders
+
+        def parse(value: Value) -> tuple[Any, ...]:
+            view = memoryview(value)
+            edges = borders(view)
+            return tuple([decode(view[edges[k] : edges[k + 1]]) for k, decode in wanted])
+
+        return parse
+
+    def members(self, value: Value) -> dict[str, Any]:
+        """All columns that can be read."""
+        names = [name for name, encoding in zip(self.names, self.encodings, strict=True) if _decoder(encoding)]
+        return dict(zip(names, self.bind(names)(value), strict=True))
+
+    def _place(self, name: str) -> int:
+        if name not in self.names:
+            msg = f"member {name!r}: samples have the columns {', '.join(self.names)}; found none of that name"
+            raise ConfigError(msg)
+        return self.names.index(name)
+
+    def _decode(self, name: str) -> Decode:
+        encoding = self.encodings[self._place(name)]
+        found = _decoder(encoding)
+        if found is None:
+            why = "runs code, and is never unpickled" if encoding == "pkl" else "is not read"
+            msg = f"member {name!r}: its encoding {encoding!r} {why}; write it as jpeg, png, bytes, json or ndarray"
+            raise ConfigError(msg)
+        return found
+
+    def _borders(self, view: memoryview) -> list[int]:
+        """Where each column begins, and where the last ends."""
+        varying = self.sizes.count(None)
+        if len(view) < 4 * varying:
+            msg = f"mds: the sizes of {varying} columns take {4 * varying} bytes; found {len(view)}"
+            raise FormatError(msg)
+        told = iter(np.frombuffer(view, "<u4", varying).tolist())
+        sizes = [next(told) if size is None else size for size in self.sizes]
+        edges = list(itertools.accumulate(sizes, initial=4 * varying))
+        if edges[-1] != len(view):
+            msg = f"mds: a sample's columns must fill its {len(view)} bytes; found sizes for {edges[-1]}"
+            raise FormatError(msg)
+        return edges
+
+
+def _decoder(encoding: str) -> Decode | None:
+    """What reads a value; None for an encoding that is not read."""
+    if encoding in _AS_STORED:
+        return _as_stored
+    if encoding in _SCALARS:
+        dtype = np.dtype(_SCALARS[encoding])
+
+        def number(value: memoryview) -> Any:
+            if len(value) != dtype.itemsize:
+                msg = f"mds: {encoding} must have {dtype.itemsize} bytes; found {len(value)}"
+                raise FormatError(msg)
+            return np.frombuffer(value, dtype)[0].item()
+
+        return number
+    if encoding in _TEXTS:
+        return lambda value: _number(value, _TEXTS[encoding])
+    found = _ARRAY.fullmatch(encoding)
+    if found is None or found["dtype"] not in {None, *_DTYPES}:
+        return None
+    shape = None if found["shape"] is None else tuple(map(int, found["shape"].split(",")))
+    return lambda value: _array(value, found["dtype"], shape)
+
+
+def _as_stored(value: memoryview) -> memoryview:
+    return value
+
+
+def _number(value: memoryview, kind: Callable[[str], Any]) -> Any:
+    text = bytes(value[:_LONGEST]).decode("ascii", "replace")
+    try:
+        if len(value) >= _LONGEST or "_" in text:  # to Python 1_0 is a number too
+            raise ValueError
+        return kind(text)
+    except ValueError:
+        msg = f"mds: must be a number in decimal text; found {text!r}"
+        raise FormatError(msg) from None
+
+
+def _array(value: memoryview, name: str | None, shape: tuple[int, ...] | None) -> Any:
+    """An array; dtype and shape stand before its bytes where the encoding does not say them."""
+    at = 0
+    if name is None:
+        name = _CODES.get(value[0]) if len(value) else None
+        at = 1
+    if shape is None and len(value) > at:
+        dimensions, width = value[at] >> 2, 1 << (value[at] & 3)
+        at += 1
+        sides = value[at : at + dimensions * width]
+        if len(sides) == dimensions * width and dimensions <= 32:  # more than NumPy had for long
+            shape = tuple(np.frombuffer(sides, f"<u{width}").tolist())
+            at += len(sides)
+    if name is None or shape is None:
+        msg = f"mds: an array must begin with its dtype and its shape; found {bytes(value[:12])!r}"
+        raise FormatError(msg)
+    dtype = np.dtype(_DTYPES[name])
+    if math.prod(shape) * dtype.itemsize != len(value) - at:
+        msg = f"mds: {name} {shape} must have {math.prod(shape) * dtype.itemsize} bytes; found {len(value) - at}"
+        raise FormatError(msg)
+    return np.frombuffer(value[at:], dtype).reshape(shape)
+
+
+AUTO = "auto"
+IMAGES = ("image", "jpg", "jpeg", "png", "img")  # what people call them, the foremost counts
+LABELS = ("label", "class", "cls", "target", "y")
+_log = logging.getLogger("dali_feed")
+
+
+class MDS(RecordFiles):
+    """Samples of a folder that MDSWriter wrote: index.json and the shards that it names, in its order.
+
+    folder  of one split, with index.json in it
+    image   the column that is the image, of encoding jpeg, png or bytes; "auto": the first of jpeg or png, else one of
+            bytes that is called `image` or the like; None: there is none, and samples are read with `columns=`
+    label   the column of integers that is the label; "auto": one that is called `label` or the like, else none; None
+    check   whether all shards are read whole first and held against the hashes in index.json, where it has some
+
+    Members are the columns. Bytes, images, texts and JSON are views, numbers and arrays are what they are. Pickles
+    (`pkl`) are never read. Shards that Zstandard packed (`MDSWriter(compression="zstd")`) are unpacked in memory, one
+    at a time for each reader, and nothing is written: so a shuffle moves whole shards, and mixes those of a window.
+
+    Raises:
+        ConfigError: an argument has a value that is not allowed.
+        SourceNotFoundError: no index.json in the folder.
+        SourceError: it is damaged, of another version, or its shards are compressed, and not by Zstandard.
+        MissingPackageError: they are, and `zstandard` is not installed.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        image: str | None = AUTO,
+        label: str | None = AUTO,
+        check: bool = False,
+    ) -> None:
+        given = path_of("MDS: folder", folder)
+        root = given.rstrip("/") or "/"
+        root = root if "://" in root else os.path.expanduser(root)
+        store = store_for([root])
+        self._set = read_set(root, store)
+        form = MdsSample(self._set.names, self._set.encodings, self._set.sizes)
+        paths = tuple(shard.path for shard in self._set.shards)
+        if len(set(paths)) < len(paths):
+            twice = next(path for path in paths if paths.count(path) > 1)
+            msg = f"MDS({given}): each shard may be named once; found {twice} twice in index.json; copy it again"
+            raise ConfigError(msg)
+        super().__init__(f"MDS({given})", Files("MDS", paths, self._over(store), _whole), form)
+        self._shards = {shard.path: shard for shard in self._set.shards}
+        self._hashed = check
+        encodings = dict(zip(self._set.names, self._set.encodings, strict=True))
+        for name, known in ((image, ("jpeg", "png", "bytes")), (label, INTEGERS)):
+            if name not in (None, AUTO) and encodings.get(name) not in known:
+                found = f"{encodings[name]!r}" if name in encodings else f"the columns {', '.join(encodings)}"
+                msg = f"MDS({given}): {name!r} must be a column of encoding {', '.join(known)}; found {found}"
+                raise ConfigError(msg)
+        self._image = _image(encodings) if image == AUTO else image
+        self._label = _named(encodings, LABELS, INTEGERS) if label == AUTO else label
+
+    def _over(self, store: Store) -> Store:
+        """The store of the shards as they were before they were packed."""
+        packed = {shard.path: shard.packed for shard in self._set.shards if shard.packed is not None}
+        return PackedStore(store, packed, check_packed) if packed else store
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """All samples; see `RecordFiles.snapshot`. Of packed shards each is an extent, which is unpacked once."""
+        found, packed = super().snapshot(pin), isinstance(self._files.store, PackedStore)
+        return replace(found, extent=max(found.extent, int(found.stops.max()))) if packed else found
+
+    def _index(self, path: str) -> RecordIndex:
+        return shard_index(self._shards[path], self._files.store, repr(self._form).encode())
+
+    def _tabulated(self) -> RecordTable:
+        found = super()._tabulated()
+        if self._hashed:
+            with ThreadPoolExecutor(INDEX_THREADS, "dali-feed-hash") as pool:
+                checked = list(pool.map(lambda shard: hashes_checked(shard, self._files.store), self._set.shards))
+            if not all(checked):
+                msg = (
+                    "%s: %d of %d shards have no hash in index.json that can be checked, so damaged bytes are "
+                    "not noticed"
+                )
+                _log.warning(msg, self._title, checked.count(False), len(checked))
+        return found
+
+    def _chosen(self) -> tuple[str | None, str | None]:
+        return self._image, self._label
+
+
+def _whole(sample: memoryview) -> memoryview:
+    return sample
+
+
+def _image(encodings: dict[str, str]) -> str | None:
+    pictures = [name for name, encoding in encodings.items() if encoding in {"jpeg", "png"}]
+    return pictures[0] if pictures else _named(encodings, IMAGES, ("bytes",))
+
+
+def _named(encodings: dict[str, str], names: tuple[str, ...], known: Any) -> str | None:
+    return next((name for name in names if encodings.get(name) in known), None)

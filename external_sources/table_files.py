@@ -1,0 +1,917 @@
+"""Rows of files of tables, which are read group by group: what Parquet files and Arrow files have in common."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import os
+import struct
+import threading
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.checks import paths_of
+from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceEmptyError, SourceError
+from dali_feed.external_sources.arrow_values import (
+    Images,
+    Leaf,
+    Numbers,
+    Values,
+    images_of,
+    is_image,
+    members_in,
+    values_of,
+)
+from dali_feed.external_sources.files import EXTENT_BYTES
+from dali_feed.external_sources.request import MemberSource, foremost, forms_of, load_file, with_formats
+from dali_feed.external_sources.shards import check_shard
+from dali_feed.formats.format import Format
+from dali_feed.packages import needed
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import (
+    LABEL,
+    Block,
+    Extents,
+    Int64s,
+    Lease,
+    Member,
+    Reader,
+    Slabs,
+    Snapshot,
+    Source,
+    unpack_ids,
+)
+from dali_feed.storage.local import LOCAL
+from dali_feed.storage.paths import matches, unique_names
+from dali_feed.storage.store import File, Stamp, read_at
+
+__all__ = ["ArrowFiles", "ParquetRows", "messages", "plain"]
+
+
+# What files of tables say of themselves: their columns, and the groups of rows that they are read by.
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTable:
+    """All row groups, or record batches, of all files, file after file.
+
+    group    what such a part is called in messages; told, the source
+    file     which file a group is in, int64 (groups,); `nth` is its number there, `first` the file's row it begins at
+    count    rows of each group
+    known    the members of a row
+    bytes    of each column, a leaf's dotted path: bytes of a row, a mean
+    digests  of the footers, or what a file has instead
+    views    whether rows are read where they lie, so that one costs no more than its own bytes
+    """
+
+    told: str
+    group: str
+    paths: tuple[str, ...]
+    stamps: tuple[Stamp, ...]
+    file: Int64s
+    nth: Int64s
+    first: Int64s
+    count: Int64s
+    known: dict[str, Leaf]
+    bytes: dict[str, float]
+    digests: tuple[str, ...]
+    views: bool = False
+
+    @classmethod
+    def of(  # noqa: PLR0913  a row of facts for each file
+        cls,
+        told: str,
+        group: str,
+        paths: tuple[str, ...],
+        stamps: Sequence[Stamp],
+        rows: Sequence[Sequence[int]],
+        *,
+        known: dict[str, Leaf],
+        bytes: dict[str, float],  # noqa: A002  the field's name
+        digests: Sequence[str],
+        views: bool = False,
+    ) -> GroupTable:
+        """The table of files whose groups have so many `rows`: those of the first file, of the second, ..."""
+        groups = np.array([len(its) for its in rows], np.int64)
+        file = np.repeat(np.arange(len(rows), dtype=np.int64), groups)
+        begins = (np.cumsum(groups) - groups)[file]  # the first group of each group's file
+        count = np.array([n for its in rows for n in its], np.int64)
+        before = np.cumsum(count) - count
+        nth, first = np.arange(len(count), dtype=np.int64) - begins, before - before[begins]
+        return cls(
+            told, group, paths, tuple(stamps), file, nth, first, count,
+            known=known, bytes=bytes, digests=tuple(digests), views=views,
+        )  # fmt: skip
+
+    def columns(self, members: Sequence[str]) -> list[str]:
+        """The columns that these members are read from."""
+        return list(dict.fromkeys(".".join(self.known[name].path) for name in members))
+
+    def record_bytes(self, members: Sequence[str]) -> int:
+        """The mean size of these members of a row, as the footers tell it."""
+        parts = self.columns(members)
+        inside = [size for name, size in self.bytes.items() if any(f"{name}.".startswith(f"{part}.") for part in parts)]
+        return max(1, round(sum(inside)))
+
+
+def plain(kind: Any) -> Any:
+    """A column's type as its values are given: of a dictionary that of its values."""
+    from pyarrow import types
+
+    return kind.value_type if types.is_dictionary(kind) else kind
+
+
+def damage() -> tuple[type[BaseException], ...]:
+    """What pyarrow raises where a file is not what it should be."""
+    import pyarrow as pa
+
+    return (pa.ArrowException, OSError, ValueError, MemoryError)
+
+
+def check_columns(path: str, found: Any, first: str, schema: Any) -> None:
+    """Raise ConfigError where the file at `path` has other columns than the one at `first`."""
+    if not found.equals(schema):
+        odd = next((str(a) for a, b in zip(found, schema, strict=False) if not a.equals(b)), f"{len(found)} columns")
+        msg = f"{path}: all files must have the columns of {first}; found {odd}; make a source of each kind"
+        raise ConfigError(msg)
+
+
+def members_given(schema: Any) -> dict[str, Leaf]:
+    """The members of rows of that schema, dictionaries as their values."""
+    import pyarrow as pa
+
+    return members_in(pa.schema([part.with_type(plain(part.type)) for part in schema]))
+
+
+# Reads row groups of Parquet files and record batches of Arrow files, and gives their rows.
+#
+# The law: a group is what is read, only the columns that were asked for, and what is damaged: it is checked, and a
+# group that cannot be read concerns all of its rows, so it is raised and no row of it is given. What rows a block gives
+# is copied into its slabs, so that a decoded group lives no longer than its reader's cache of two.
+
+
+KEPT = 2  # decoded groups of a reader: two lanes may meet in one
+MAPPED = 1024  # those that are no more than views of their file
+
+ReadGroup = Callable[[int, list[str]], Any]  # these columns of a group, as a pyarrow Table
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is read of each row: the member that is the image, and the fields, name -> member.
+
+    strict  whether the fields are a batch's own, int64, of which a null is a fault
+    """
+
+    image: str | None
+    fields: dict[str, str]
+    strict: bool = False
+
+
+class GroupReader:
+    """One thread's reader; see `dali_feed.records.source.Reader`."""
+
+    def __init__(
+        self,
+        told: str,
+        table: GroupTable,
+        read: ReadGroup,
+        chosen: Chosen,
+        slabs: Slabs,
+        stop: threading.Event | None,
+    ) -> None:
+        self._load = read
+        self._told, self._table, self._chosen, self._slabs = told, table, chosen, slabs
+        members = [*([] if chosen.image is None else [chosen.image]), *chosen.fields.values()]
+        self._columns = table.columns(members)
+        self._groups: OrderedDict[int, dict[tuple[str, bool], Values]] = OrderedDict()
+        self._stop, self._closed = stop or threading.Event(), False
+
+    def read(self, extents: Extents) -> Block:
+        """All rows of `extents` in order.
+
+        Raises:
+            ConfigError: an extent that leaves the source; integers that do not fit in 64 bits with sign.
+            DataLostError: a group cannot be read, or its file is gone.
+            SourceChangedError: a file is not what it was.
+            ClosedError: the reader is closed or the stop event is set.
+        """
+        extents.check_inside(self._table.count, self._told)
+        ids = extents.ids()
+        block = Block(ids, [memoryview(b"")] * len(ids), {}, self._slabs.lease())
+        try:
+            partition, position = unpack_ids(ids)
+            found: dict[str, list[Any]] = {name: [] for name in self._chosen.fields}
+            cuts = np.flatnonzero(np.diff(partition)) + 1
+            for part in np.split(np.arange(len(ids)), cuts) if len(ids) else []:
+                self._give(block, part, int(partition[part[0]]), position[part], found)
+            for name, parts in found.items():
+                block.fields[name] = _joined(parts)
+        except BaseException:
+            block.lease.release()
+            raise
+        return block
+
+    def close(self) -> None:
+        """Nothing stays open between reads. Safe to call twice."""
+        self._closed = True
+        self._groups.clear()
+
+    def _give(self, block: Block, at: Int64s, group: int, rows: Int64s, found: dict[str, list[Any]]) -> None:
+        """Rows of one group, which stand in the block from at[0] on."""
+        values, first = self._group(group), int(at[0])
+        if self._chosen.image is not None:
+            for k, view in enumerate(self._given(values[self._chosen.image, True], rows, block, first)):
+                if view is not None:
+                    block.payloads[first + k] = view
+                else:
+                    block.faults.setdefault(first + k, "the image is null")
+        for name, member in self._chosen.fields.items():
+            given = self._given(values[member, False], rows, block, first)
+            if self._chosen.strict and isinstance(given, list):
+                for k, value in enumerate(given):
+                    if value is None:
+                        block.faults.setdefault(first + k, f"column {member!r} is null")
+                given = np.array([value or 0 for value in given], np.int64)
+            found[name].append(given)
+
+    def _given(self, values: Values, rows: Int64s, block: Block, first: int) -> Any:
+        """The values of these rows: an array, or a list with None for nulls."""
+        if isinstance(values, Numbers):
+            some = values.values[rows]
+            null = None if values.null is None else values.null[rows]
+            if null is None or not null.any():
+                return some
+            return [None if gone else value for value, gone in zip(some.tolist(), null.tolist(), strict=True)]
+        if not isinstance(values, Images):
+            return _copied(list(values.of(rows)), block.lease)
+        out = _copied(values.at(rows), block.lease)
+        for k, path in enumerate(out):
+            if isinstance(path, str):
+                loaded = load_file(path, block.lease)
+                out[k] = None if isinstance(loaded, str) else loaded
+                if isinstance(loaded, str):
+                    block.faults[first + k] = loaded
+        return out
+
+    def _group(self, group: int) -> dict[tuple[str, bool], Values]:
+        if self._closed or self._stop.is_set():
+            msg = f"{self._told}: this reader is closed, or its read was stopped; make another one"
+            raise ClosedError(msg)
+        if group not in self._groups:
+            self._groups[group] = self._read(group)
+            if len(self._groups) > (MAPPED if self._table.views else KEPT):
+                self._groups.popitem(last=False)
+        self._groups.move_to_end(group)
+        return self._groups[group]
+
+    def _read(self, group: int) -> dict[tuple[str, bool], Values]:
+        import pyarrow as pa
+
+        table, n = self._table, int(self._table.file[group])
+        path, stamp = table.paths[n], table.stamps[n]
+        check_shard(LOCAL, path, stamp, table.told)
+        try:
+            found = self._load(group, self._columns)
+            if len(found) != table.count[group]:
+                self._lost(path, group, f"{len(found)} rows")
+            for k, name in enumerate(found.column_names):
+                column = found.column(k)
+                if not plain(column.type).equals(column.type):
+                    chunks = [chunk.dictionary_decode() for chunk in column.chunks]
+                    found = found.set_column(k, name, pa.chunked_array(chunks, plain(column.type)))
+        except damage() as error:
+            check_shard(LOCAL, path, stamp, table.told)
+            self._lost(path, group, str(error), error)
+        check_shard(LOCAL, path, stamp, table.told)
+        return self._values(found)
+
+    def _values(self, found: Any) -> dict[tuple[str, bool], Values]:
+        out: dict[tuple[str, bool], Values] = {}
+        if self._chosen.image is not None:
+            out[self._chosen.image, True] = images_of(self._table.known[self._chosen.image].of(found))
+        for member in self._chosen.fields.values():
+            leaf = self._table.known[member]
+            column = leaf.of(found)
+            out[member, False] = images_of(column) if leaf.is_struct else values_of(column, member, self._told)
+        return out
+
+    def _lost(self, path: str, group: int, what: str, error: BaseException | None = None) -> None:
+        first, count = int(self._table.first[group]), int(self._table.count[group])
+        named = f"{path}#{first}: {self._table.group} {int(self._table.nth[group])}, rows {first}..{first + count - 1}"
+        msg = f"{named}, must be readable; found: {what}; fetch or write the file again"
+        raise DataLostError(msg) from error
+
+
+def _copied(values: list[Any], lease: Lease) -> list[Any]:
+    """The same; bytes and arrays lie in the lease, as many together as a slab holds."""
+    first = values[0] if values else None
+    if isinstance(first, np.ndarray) and first.nbytes and all(_alike(value, first) for value in values):
+        return _copied_alike(values, first, lease)
+    room, most = memoryview(b""), lease.slab_bytes // 2
+    sizes = [value.nbytes if isinstance(value, memoryview | np.ndarray) else 0 for value in values]
+    left = sum(sizes)
+    for k, (value, size) in enumerate(zip(values, sizes, strict=True)):
+        if not size:
+            continue
+        if size + 8 > len(room):
+            room = lease.room(max(size, min(most, left + 8 * (len(values) - k))))
+        part, room, left = room[:size], room[-(-size // 8) * 8 :], left - size
+        part[:] = memoryview(value).cast("B")
+        values[k] = part if isinstance(value, memoryview) else np.frombuffer(part, value.dtype)
+    return values
+
+
+def _alike(value: Any, first: NDArray[Any]) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == first.dtype and value.shape == first.shape
+
+
+def _copied_alike(values: list[Any], first: NDArray[Any], lease: Lease) -> list[Any]:
+    """`_copied` of rows of one dtype and length, many in one go."""
+    each, out = max(1, lease.slab_bytes // 2 // first.nbytes), list[Any]()
+    for at in range(0, len(values), each):
+        some = values[at : at + each]
+        flat = np.frombuffer(lease.room(len(some) * first.nbytes), first.dtype)
+        np.concatenate(some, out=flat)
+        out.extend(flat.reshape(len(some), -1))
+    return out
+
+
+def _joined(parts: list[Any]) -> Any:
+    """One array where all parts are arrays of one dtype, else one list."""
+    if len(parts) == 1:
+        return parts[0]
+    if parts and all(isinstance(part, np.ndarray) for part in parts):
+        return np.concatenate(parts)
+    return [value for part in parts for value in (part.tolist() if isinstance(part, np.ndarray) else part)]
+
+
+_LOADING = threading.Lock()  # of the module, so that a source can be pickled
+
+
+class GroupRows(ABC):
+    """Rows of files, file after file; a group of rows is a partition. See `ParquetRows` and `ArrowFiles`."""
+
+    _told: ClassVar[str]  # the source's name
+    _kind: ClassVar[str]  # of its files
+    _files: ClassVar[str]  # how those of a folder are named together
+
+    def __init__(
+        self,
+        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        image: str | None = "image",
+        label: str | None = "auto",
+        *,
+        format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
+    ) -> None:
+        named = paths_of(f"{self._told}: files", files)
+        found = (matches(name, self._told, self._files) for name in named)
+        self._paths = tuple(itertools.chain.from_iterable(found))
+        if not named or len(set(self._paths)) < len(self._paths):
+            msg = f"{self._told}: each file must be named once, and there must be at least one; found {named!r:.200}"
+            raise ConfigError(msg)
+        self._title = f"{self._told}({', '.join(named[:3])}{', ...' if len(named) > 3 else ''})"
+        self._names = unique_names(self._paths)
+        self._image, self._label = image, label
+        self._forms = forms_of(format, None, self._title)
+        self._table: GroupTable | None = None
+
+    @abstractmethod
+    def _tabulated(self, paths: tuple[str, ...]) -> GroupTable:
+        """Look at all files."""
+
+    @abstractmethod
+    def _read(self) -> ReadGroup:
+        """What reads groups, for one reader."""
+
+    def __repr__(self) -> str:
+        return self._title
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the footers: another process, perhaps on another machine, looks at its own files."""
+        return self.__dict__ | {"_table": None}
+
+    def __len__(self) -> int:
+        return int(self._load().count.sum())
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files in order."""
+        return self._paths
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """('label',) or (); label="auto" needs the footers to know."""
+        return () if self._labels() is None else (LABEL,)
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """All rows. The fingerprint is made of the files' names, sizes and footers.
+
+        Raises:
+            ConfigError: a pin is given, which only a source that changes has; files with other columns.
+            SourceChangedError: a file is not what it was at first. DataLostError: it is gone, or cut.
+            SourceError: it is no such file; SourceEmptyError: no row at all.
+        """
+        if pin is not None:
+            msg = f"{self._title}: {self._kind} files are fixed and take no pin; found {dict(pin)!r}"
+            raise ConfigError(msg)
+        table = self._load()
+        for path, stamp in zip(table.paths, table.stamps, strict=True):
+            check_shard(LOCAL, path, stamp, self._told)
+        if not table.count.any():
+            msg = f"{self._title}: {self._kind} files must hold rows; found none in {len(self._paths)} file(s)"
+            raise SourceEmptyError(msg)
+        digest = hashlib.sha256()
+        for name, stamp, footer in zip(self._names, table.stamps, table.digests, strict=True):
+            digest.update(f"{name}\0{stamp.size}\0{footer}\n".encode(errors="surrogateescape"))
+        asked = [name for name in (self._image, self._labels()) if name in table.known]
+        record_bytes = table.record_bytes([name for name in asked if name is not None])
+        most = int(table.count.max())
+        extent = min(most, max(1, EXTENT_BYTES // record_bytes)) if table.views else most
+        return Snapshot(
+            source=self._title,
+            names=tuple(f"{self._names[f]}[{n}]" for f, n in zip(table.file.tolist(), table.nth.tolist(), strict=True)),
+            starts=np.zeros(len(table.count), np.int64),
+            stops=table.count.copy(),
+            extent=extent,
+            record_bytes=record_bytes,
+            random_access=table.views,
+            interleaved=False,
+            fingerprint=digest.hexdigest(),
+        )
+
+    def members(self) -> tuple[Member, ...]:
+        """The columns, and the parts of structs among them; their mean size as the footers tell it."""
+        table = self._load()
+        return tuple(Member(name, 1.0, table.record_bytes([name])) for name in table.known)
+
+    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
+        """The same rows with other members; see `records.members`."""
+        return with_formats(self._giving, self._forms.get, image, members)
+
+    def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
+        known, told = self._load().known, f"{self._title} has the columns"
+        asked = {name: foremost(name, known, told) for name in members}
+        picture = None if image is None else self._checked(foremost(image, known, told))
+        return _GroupMembers(self, Chosen(picture, asked), image, members)
+
+    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
+        """A reader of images and labels. ConfigError where there is no column of images."""
+        known = self._load().known
+        if self._image not in known:
+            found = f"no column {self._image!r} among {', '.join(known)}"
+            msg = f"{self._title}: without columns= a batch has images; found {found}; give image=, or columns="
+            raise ConfigError(msg)
+        label = self._labels()
+        chosen = Chosen(self._checked(str(self._image)), {} if label is None else {LABEL: label}, strict=True)
+        return self.opened(chosen, SlabPool() if slabs is None else slabs, stop)
+
+    def where(self, partition: int, position: int) -> str:
+        """`train.parquet#1017`, the row in the file."""
+        table = self._load()
+        return f"{self._names[int(table.file[partition])]}#{int(table.first[partition]) + position}"
+
+    def opened(self, chosen: Chosen, slabs: Slabs, stop: threading.Event | None) -> GroupReader:
+        """A reader of those members."""
+        return GroupReader(self._title, self._load(), self._read(), chosen, slabs, stop)
+
+    def sized(self, chosen: Chosen) -> int:
+        """The mean size of those members of a row."""
+        members = [*([] if chosen.image is None else [chosen.image]), *chosen.fields.values()]
+        return self._load().record_bytes(members)
+
+    def _load(self) -> GroupTable:
+        with _LOADING:
+            if self._table is None:
+                self._table = self._tabulated(self._paths)
+            return self._table
+
+    def _labels(self) -> str | None:
+        """The column of labels. ConfigError where it has no integers."""
+        from pyarrow import types
+
+        leaf = None if self._label is None else self._load().known.get(LABEL if self._label == "auto" else self._label)
+        if leaf is not None and types.is_integer(leaf.kind):
+            return ".".join(leaf.path)
+        if self._label in (None, "auto"):
+            return None
+        found = "no such column" if leaf is None else str(leaf.kind)
+        msg = f"{self._title}: label must name a column of integers; found {found} at {self._label!r}; give label=None"
+        raise ConfigError(msg)
+
+    def _checked(self, image: str) -> str:
+        kind = self._load().known[image].kind
+        if not is_image(kind):
+            rule = "an image is made of binary, of paths as string, or of a struct of bytes and path"
+            msg = f"member {image!r}: {rule}; found {kind} in {self._title}"
+            raise ConfigError(msg)
+        return image
+
+
+class _GroupMembers(MemberSource):
+    """Rows with the members that were asked for. See `records.members.Members.giving`."""
+
+    def __init__(self, source: GroupRows, chosen: Chosen, image: str | None, members: tuple[str, ...]) -> None:
+        super().__init__(source, image, members)
+        self._rows, self._chosen = source, chosen
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """The files', with the size of these members."""
+        return replace(self._rows.snapshot(pin), record_bytes=self._rows.sized(self._chosen))
+
+    def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
+        return self._rows.opened(self._chosen, slabs, stop)
+
+
+# What Parquet files say of themselves: their columns and row groups, from their footers alone.
+
+
+_END = b"PAR1"
+_NARROW = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+
+
+def tabulated(paths: tuple[str, ...]) -> GroupTable:
+    """Read all footers.
+
+    Raises:
+        ConfigError: the files' columns differ.
+        SourceDeniedError, SourceNotFoundError: a file cannot be opened.
+        DataLostError: it is cut off. SourceError: it is no Parquet file.
+    """
+    with needed():
+        import pyarrow.parquet as pq
+    rows, stamps, digests = [], [], []
+    sizes: dict[str, int] = {}
+    schema: Any = None
+    for path in paths:
+        stamp, footer = _footer(path)
+        try:
+            meta = pq.read_metadata(path)
+            found = meta.schema.to_arrow_schema().remove_metadata()
+            groups = [meta.row_group(group) for group in range(meta.num_row_groups)]
+            parts = [_sizes(group) for group in groups]  # names are decoded here, and may be damaged too
+        except damage() as error:
+            msg = f"{path}: the footer of a Parquet file must be readable; found: {error}; fetch or write it again"
+            raise DataLostError(msg) from error
+        if schema is not None:
+            check_columns(path, found, paths[0], schema)
+        schema = found
+        rows.append([group.num_rows for group in groups])
+        for its in parts:
+            for name, size in its.items():
+                sizes[name] = sizes.get(name, 0) + size
+        stamps.append(stamp)
+        digests.append(hashlib.sha256(footer).hexdigest())
+    every = max(1, sum(map(sum, rows)))
+    means = {name: size / every for name, size in sizes.items()}
+    known = members_given(schema)
+    return GroupTable.of("ParquetRows", "row group", paths, stamps, rows, known=known, bytes=means, digests=digests)
+
+
+def read_group(table: GroupTable, group: int, columns: list[str]) -> Any:
+    """These columns of a row group, its pages checked where they carry a checksum. Raises what `damage` says."""
+    import pyarrow.parquet as pq
+
+    n = int(table.file[group])
+    meta = _parsed(table.paths[n], table.stamps[n])
+    with pq.ParquetFile(table.paths[n], metadata=meta, page_checksum_verification=True) as file:
+        return file.read_row_group(int(table.nth[group]), columns=columns, use_threads=False)
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(path: str, stamp: Stamp) -> Any:
+    """The footer of the file that has that stamp, parsed once, as it says where all of the groups lie."""
+    import pyarrow.parquet as pq
+
+    del stamp  # whoever reads compares it with the file's, before and after
+    return pq.read_metadata(path)
+
+
+def _sizes(group: Any) -> dict[str, int]:
+    """Bytes of each column of a row group, decoded; numbers that are all alike take next to none in the file."""
+    columns = [group.column(n) for n in range(group.num_columns)]
+    return {
+        column.path_in_schema: max(
+            _NARROW.get(column.physical_type, 0) * column.num_values, column.total_uncompressed_size
+        )
+        for column in columns
+    }
+
+
+def _footer(path: str) -> tuple[Stamp, bytes]:
+    file = LOCAL.open(path)
+    try:
+        stamp = file.stamp()
+        head, end = read_at(file, 4, 0), read_at(file, 8, max(0, stamp.size - 8))
+        if head != _END:
+            msg = f"{path}: a Parquet file begins with {_END!r}; found {head!r} in {stamp.size} bytes; check the path"
+            raise SourceError(msg)
+        size = int.from_bytes(end[:4], "little")
+        if end[4:] != _END or size > stamp.size - 12:
+            found = f"that it was cut off at byte {stamp.size}"
+            msg = f"{path}: a Parquet file ends with a footer and {_END!r}; found {found}; fetch it again"
+            raise DataLostError(msg)
+        return stamp, read_at(file, size, stamp.size - 8 - size)
+    finally:
+        file.close()
+
+
+# Rows of Parquet files: a row group is an extent, read by one reader, and only the columns that were asked for.
+
+
+class ParquetRows(GroupRows):
+    """Rows of Parquet files, file after file. A row group is a partition.
+
+    files   a pattern or path, or several, as `ShardSet` takes them
+    image   the column of encoded images of batches without `columns=`: binary, paths as string, or a struct of `bytes`
+            and `path` as Hugging Face's datasets keep them. None: there is none
+    label   the column of integers beside them; None for none, "auto": `label` where there is such a column
+    format  what columns of bytes or texts hold, for `columns=`: column -> format; see docs/formats.md
+
+    Shuffling is by row groups, in windows of several: `Shuffle(window=...)` says how many. Its members are its columns,
+    and the parts of structs, `image.bytes`.
+
+    Raises:
+        ConfigError: a file is named twice. SourceNotFoundError: a pattern matches nothing, or a file is not there.
+    """
+
+    _told, _kind, _files = "ParquetRows", "Parquet", "*.parquet"
+
+    def _tabulated(self, paths: tuple[str, ...]) -> GroupTable:
+        return tabulated(paths)
+
+    def _read(self) -> ReadGroup:
+        return partial(read_group, self._load())
+
+
+# The messages of an Arrow file or stream: where each lies and how many rows it holds, from their headers alone.
+#
+# As the Arrow columnar format's page "Serialization and interprocess communication" has it: a stream is messages, each
+# a marker, the length of its header, the header as a flatbuffer, and its body; a file is a stream between a magic and a
+# footer. Both are read by their messages, so a footer is needed only to tell where the messages must end.
+
+
+SCHEMA, DICTIONARY, BATCH = 1, 2, 3
+_MAGIC, _OLD, _MARK = b"ARROW1", b"FEA1", b"\xff\xff\xff\xff"
+_HEADER = 2**28  # bytes; no header is near it
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One: its kind, where it begins and ends in the file, its header, and of a batch its rows.
+
+    packed  whether its body is compressed
+    """
+
+    kind: int
+    start: int
+    stop: int
+    header: bytes
+    rows: int = 0
+    packed: bool = False
+
+
+def messages(path: str, file: File, size: int) -> Iterator[Message]:
+    """All of them in order, the schema first.
+
+    Raises:
+        SourceError: it is no Arrow file. DataLostError: it is cut off, or a header is damaged.
+    """
+    at, end = _span(path, file, size)
+    first = True
+    while at < end:
+        head = read_at(file, 8, at)
+        length = int.from_bytes(head[4:8], "little")
+        if len(head) == 8 and head[:4] == _MARK and not length and not first:
+            if at + 8 != end:
+                _lost(path, f"the mark of the end at byte {at}, and the end at {end}")
+            return
+        if len(head) < 8 or head[:4] != _MARK or not 0 < length < _HEADER or at + 8 + length > end:
+            _lost(path, f"no message at byte {at} of {end}")
+        header = read_at(file, length, at + 8)
+        try:
+            kind, rows, body, packed = _read(header)
+        except (struct.error, IndexError) as error:
+            _lost(path, f"a damaged header at byte {at}", error)
+        stop = at + 8 + length + body
+        if body < 0 or rows < 0 or stop > end or (kind == SCHEMA) != first or kind not in (SCHEMA, DICTIONARY, BATCH):
+            _lost(path, f"at byte {at} a message that is damaged, or does not end within the file's {size} bytes")
+        yield Message(kind, at, stop, header, rows, packed)
+        at, first = stop, False
+    _lost(path, f"no mark of the end in {size} bytes")
+
+
+def _span(path: str, file: File, size: int) -> tuple[int, int]:
+    """Where the messages begin, and where they end."""
+    head = read_at(file, 8, 0)
+    if head[:4] == _MARK:
+        return 0, size
+    if head[:4] == _OLD:
+        msg = f"{path}: Feather must be of version 2; found version 1; write it again with pyarrow.feather"
+        raise SourceError(msg)
+    if head[:6] != _MAGIC:
+        msg = f"{path}: an Arrow file begins with {_MAGIC!r}, a stream with {_MARK!r}; found {head!r}; check the path"
+        raise SourceError(msg)
+    tail = read_at(file, 10, max(0, size - 10))
+    footer = int.from_bytes(tail[:4], "little")
+    if tail[4:] != _MAGIC or footer > size - 18:
+        _lost(path, f"no footer at byte {size}")
+    return 8, size - 10 - footer
+
+
+def _lost(path: str, found: str, error: BaseException | None = None) -> NoReturn:
+    msg = (
+        f"{path}: the messages of an Arrow file must be whole, up to their end; found {found}; fetch or write it again"
+    )
+    raise DataLostError(msg) from error
+
+
+def _read(header: bytes) -> tuple[int, int, int, bool]:
+    """Kind, rows, bytes of the body, whether that is compressed; of the flatbuffer `Message`."""
+    top = struct.unpack_from("<I", header, 0)[0]
+    at = [_slot(header, top, n) for n in range(4)]
+    kind = 0 if at[1] is None else header[at[1]]
+    body = 0 if at[3] is None else struct.unpack_from("<q", header, at[3])[0]
+    if kind != BATCH or at[2] is None:
+        return kind, 0, body, False
+    batch = at[2] + struct.unpack_from("<I", header, at[2])[0]
+    length, nodes = _slot(header, batch, 0), _slot(header, batch, 1)
+    rows = 0 if length is None else struct.unpack_from("<q", header, length)[0]
+    if nodes is not None:
+        first = nodes + struct.unpack_from("<I", header, nodes)[0]
+        if struct.unpack_from("<I", header, first)[0] and struct.unpack_from("<q", header, first + 4)[0] != rows:
+            rows = -1  # the first column has another length: nobody should make room for what a flipped bit says
+    return kind, rows, body, _slot(header, batch, 3) is not None
+
+
+def _slot(buffer: bytes, table: int, n: int) -> int | None:
+    """Where field `n` of a flatbuffer's table lies, None where it has its default."""
+    names = table - struct.unpack_from("<i", buffer, table)[0]
+    if names < 0 or 6 + 2 * n > struct.unpack_from("<H", buffer, names)[0]:
+        return None
+    offset = struct.unpack_from("<H", buffer, names + 4 + 2 * n)[0]
+    return table + offset if offset else None
+
+
+# Rows of Arrow files: IPC files, streams and Feather, read record batch by record batch.
+
+
+_LOOKS, _LOOK = 8, 64  # of a batch's body, for the fingerprint: how many pieces, and their bytes
+
+
+class ArrowFiles(GroupRows):
+    """Rows of Arrow IPC files, streams and Feather files, file after file. A record batch is a partition.
+
+    files   a pattern or path, or several, as `ShardSet` takes them
+    image   the column of encoded images of batches without `columns=`: binary, paths as string, or a struct of `bytes`
+            and `path` as Hugging Face's datasets keep them. None: there is none
+    label   the column of integers beside them; None for none, "auto": `label` where there is such a column
+    format  what columns of bytes or texts hold, for `columns=`: column -> format; see docs/formats.md
+
+    Files are mapped into memory. Where no batch is compressed and no column is a dictionary, a row costs its own bytes,
+    and rows are shuffled over all files; else a batch is read whole, as `ParquetRows` reads a row group. Its members
+    are its columns, and the parts of structs, `image.bytes`. A file that is cut while it is mapped ends the process.
+
+    Raises:
+        ConfigError: a file is named twice. SourceNotFoundError: a pattern matches nothing, or a file is not there.
+    """
+
+    _told, _kind, _files = "ArrowFiles", "Arrow", "*.arrow"
+
+    def _tabulated(self, paths: tuple[str, ...]) -> GroupTable:
+        return _tabulated(paths)
+
+    def _read(self) -> ReadGroup:
+        return _Batches(self._load())
+
+
+class _Batches:
+    """Reads record batches of mapped files, for one reader."""
+
+    def __init__(self, table: GroupTable) -> None:
+        self._table = table
+        self._open: dict[int, tuple[Any, list[Message], list[int]]] = {}
+
+    def __call__(self, group: int, columns: list[str]) -> Any:
+        """These columns of a batch, checked: views of the file where it is not compressed. Raises as `damage` says."""
+        n = int(self._table.file[group])
+        if n not in self._open:
+            path, stamp = self._table.paths[n], self._table.stamps[n]
+            found, _ = _walked(path, stamp.size)
+            self._open[n] = (_mapped(path), found, [k for k, one in enumerate(found) if one.kind == BATCH])
+        buffer, found, batches = self._open[n]
+        return _batch(buffer, found, batches[int(self._table.nth[group])], columns)
+
+
+def _mapped(path: str) -> Any:
+    import pyarrow as pa
+
+    with pa.memory_map(path) as file:
+        return file.read_buffer()
+
+
+def _batch(buffer: Any, found: Sequence[Message], k: int, columns: list[str] | None) -> Any:
+    """Columns of the batch that message k is, None for all; checked, so that no offset leads out of it."""
+    import pyarrow as pa
+
+    own = found[k]
+    schema = pa.ipc.read_schema(pa.py_buffer(_framed(found[0].header)))
+    names = [name for name in schema.names if columns is None or any(_is_in(one, name) for one in columns)]
+    dictionaries = [one for one in found[:k] if one.kind == DICTIONARY]  # a stream may replace one later
+    if own.packed or dictionaries:
+        parts = [found[0], *dictionaries, own]
+        stream = b"".join(memoryview(buffer)[one.start : one.stop] for one in parts)
+        options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in names], use_threads=False)
+        with pa.ipc.open_stream(pa.py_buffer(stream), options=options) as reader:
+            batch = reader.read_next_batch()
+    else:
+        message = pa.ipc.read_message(buffer.slice(own.start, own.stop - own.start))
+        batch = pa.ipc.read_record_batch(message, schema).select(names)
+    batch.validate(full=True)
+    return pa.Table.from_batches([batch])
+
+
+def _is_in(column: str, name: str) -> bool:
+    return column == name or column.startswith(f"{name}.")
+
+
+def _framed(header: bytes) -> bytes:
+    return b"\xff\xff\xff\xff" + len(header).to_bytes(4, "little") + header
+
+
+def _walked(path: str, size: int) -> tuple[list[Message], str]:
+    """The file's messages, and a digest of their headers and of pieces of their bodies."""
+    file = LOCAL.open(path)
+    try:
+        found, digest = [], hashlib.sha256()
+        for one in messages(path, file, size):
+            found.append(one)
+            digest.update(one.header)
+            _look(file, one, digest)
+        return found, digest.hexdigest()
+    finally:
+        file.close()
+
+
+def _look(file: File, one: Message, digest: Any) -> None:
+    """Add some of the body: headers alone are alike of numbers that are not."""
+    start = one.start + 8 + len(one.header)
+    for at in np.linspace(start, max(start, one.stop - _LOOK), _LOOKS).astype(np.int64).tolist():
+        digest.update(read_at(file, min(_LOOK, one.stop - at), at))
+
+
+def _tabulated(paths: tuple[str, ...]) -> GroupTable:
+    """Look at the messages of all files.
+
+    Raises:
+        ConfigError: the files' columns differ.
+        SourceDeniedError, SourceNotFoundError: a file cannot be opened.
+        DataLostError: it is cut off or damaged. SourceError: it is no Arrow file.
+    """
+    with needed():
+        import pyarrow as pa
+    rows, stamps, digests = [], [], []
+    sizes: dict[str, float] = {}
+    schema, views = None, True
+    for path in paths:
+        opened = LOCAL.open(path)
+        try:
+            stamp = opened.stamp()
+        finally:
+            opened.close()
+        found, digest = _walked(path, stamp.size)
+        batches = [k for k, one in enumerate(found) if one.kind == BATCH]
+        try:
+            own = pa.ipc.read_schema(pa.py_buffer(_framed(found[0].header))).remove_metadata()
+            own = pa.schema([part.remove_metadata() for part in own])
+            known = members_given(own)
+            filled = next((k for k in batches if found[k].rows), None)
+            if filled is not None and not sizes:
+                sample = _batch(_mapped(path), found, filled, None)
+                sizes = {
+                    name: leaf.of(sample).nbytes / len(sample) for name, leaf in known.items() if not leaf.is_struct
+                }
+        except damage() as error:
+            msg = (
+                f"{path}: an Arrow file's schema and batches must be readable; found: {error}; fetch or write it again"
+            )
+            raise DataLostError(msg) from error
+        if schema is not None:
+            check_columns(path, own, paths[0], schema)
+        schema = own
+        views = views and all(one.kind in (SCHEMA, BATCH) and not one.packed for one in found)
+        rows.append([found[k].rows for k in batches])
+        stamps.append(stamp)
+        digests.append(digest)
+    known = members_given(schema)
+    return GroupTable.of(
+        "ArrowFiles", "record batch", paths, stamps, rows, known=known, bytes=sizes, digests=digests, views=views
+    )

@@ -1,0 +1,668 @@
+"""The headers of a tar file: which regular files it holds, and where their bytes lie.
+
+The law: every header's checksum is verified and every member must end inside the file;
+what breaks that is a `DamageError` with its byte, never a guess.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import re
+import shlex
+import tempfile
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.errors import (
+    DataLostError,
+    SourceChangedError,
+    SourceDeniedError,
+    SourceError,
+    SourceNotFoundError,
+    SourceUnreachableError,
+)
+from dali_feed.external_sources.index import (
+    MAGIC,
+    SEALED_HEAD,
+    SUFFIX,
+    Columns,
+    Indexed,
+    homes_of,
+    index_bytes,
+    index_path,
+    indexed,
+    is_sealed,
+    keep,
+)
+from dali_feed.records.source import Int64s
+from dali_feed.storage.local import LOCAL, LocalFile
+from dali_feed.storage.sets import SetStore
+from dali_feed.storage.store import Ahead, File, Stamp, Store, read_at
+
+__all__ = ["SUFFIX", "TarIndex", "behind", "build", "compare", "expected", "index_path", "load", "members", "tar_keys"]
+
+
+Pread = Callable[[int, int], bytes]  # so many bytes, from which one on; fewer where the file ends
+
+BLOCK = 512
+WINDOW = 4096  # a small member, its header and the next header come in one read
+MAX_META = 1 << 24
+PADDING = 1 << 24  # bytes of zeros that are looked through behind the end: tar pads by 10 KiB, or up to a tape's record
+_NO_DATA = b"123456"  # links, devices, folders, pipes: their size field says nothing about data
+_REGULAR = b"0\x007"
+_META = b"xXgLK"
+_LOCAL_META = b"xXLK"  # those that speak of the next member alone
+_NO_SPARSE = "a sparse member (not supported: pack without --sparse)"
+
+
+class DamageError(Exception):
+    """What is wrong at which byte, and in which member where that is known."""
+
+    def __init__(self, byte: int, what: str, member: bytes = b"") -> None:
+        super().__init__(what)
+        self.byte = byte
+        self.what = what
+        self.member = member
+
+
+def members(pread: Pread, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """(path, data offset, data length) of every regular file in an archive of `end` bytes; last (b"", its end, 0).
+
+    Reads ustar, GNU (long names, base-256 sizes) and pax (path, size). Stops at the end marker as tar does;
+    an archive without one is whole if its last member is, with the zeros that fill up its block.
+
+    Raises:
+        DamageError: the archive is cut off or damaged, or holds a sparse member.
+    """
+    at = 0
+    piece = _Window(pread).piece
+    every: dict[bytes, bytes] = {}  # from a pax header for all members that follow
+    local: dict[bytes, bytes] = {}  # from a pax header or long name for the next member
+    while block := _header_at(piece, at, bool(local)):
+        kind = block[156:157]
+        size = _number(block[124:136], at)
+        at += BLOCK
+        if kind in _META:
+            if size > min(MAX_META, end - at):
+                raise DamageError(at, f"a {size} byte name, which is longer than the file or 16 MiB")
+            known = _meta(kind, piece(at, size), at)
+            if kind in _LOCAL_META:
+                local |= known
+            else:
+                every |= known
+        else:
+            path = _path(block)
+            if local or every:
+                known, local = every | local, {}
+                path = known.get(b"path", path).split(b"\0", 1)[0]
+                size = _decimal(known.get(b"size"), size, at)
+            if kind == b"S":
+                raise DamageError(at, _NO_SPARSE, path)
+            if kind in _NO_DATA:
+                continue
+            if at + size > end:
+                raise DamageError(at, f"{end - at} of the {size} bytes of {path.decode(errors='replace')}", path)
+            if kind in _REGULAR and not path.endswith(b"/"):
+                yield path, at, size
+        at += (size + BLOCK - 1) // BLOCK * BLOCK
+        if at > end:
+            raise DamageError(end, "the end of the file, inside the zeros that fill up a member's last block")
+    yield b"", at, 0
+
+
+def behind(pread: Pread, at: int, end: int) -> int:
+    """The first block from `at` on, where an archive ends, that is no padding of zeros; 0 where there is none."""
+    stop = min(end, at + PADDING)
+    while at < stop:
+        piece = pread(min(1 << 20, stop - at), at)
+        zeros = len(piece) - len(piece.lstrip(b"\0"))
+        if zeros < len(piece):
+            return at + zeros // BLOCK * BLOCK
+        if not piece:
+            break
+        at += len(piece)
+    return 0
+
+
+def has_end(end: int, size: int) -> bool:
+    """Whether a file of so many bytes has a block behind the one in which its last member's data ends."""
+    return size >= (end + BLOCK - 1) // BLOCK * BLOCK + BLOCK
+
+
+class _Window:
+    """A little more than what was asked for last, for the next question is about what follows."""
+
+    def __init__(self, pread: Pread) -> None:
+        self._pread = pread
+        self._bytes = b""
+        self._at = 0
+
+    def piece(self, start: int, size: int) -> bytes:
+        """Bytes from `start`; fewer than `size` at the end of the file."""
+        first = start - self._at
+        if not 0 <= first <= len(self._bytes) - size:
+            self._bytes, self._at, first = self._pread(max(size, WINDOW), start), start, 0
+        return self._bytes[first : first + size]
+
+
+def _header_at(piece: Callable[[int, int], bytes], at: int, pending: bool) -> bytes:
+    """The header at `at`; empty at the end of the archive."""
+    block = piece(at, BLOCK)
+    if not block.strip(b"\0"):
+        if pending:
+            raise DamageError(at, "the end of the file, after a long name without its member")
+        if len(block) == BLOCK and piece(at + BLOCK, BLOCK).strip(b"\0"):
+            raise DamageError(at, "a single block of zeros between members")
+        return b""
+    if len(block) < BLOCK:
+        raise DamageError(at, "an incomplete header at the end")
+    if not is_header(block):
+        raise DamageError(at, "no tar header (its checksum is wrong)")
+    return block
+
+
+def is_header(block: bytes) -> bool:
+    """Whether 512 bytes carry the checksum of a tar header."""
+    try:
+        stored = _number(block[148:156], 0)
+    except DamageError:
+        return False
+    if stored == sum(block) - sum(block[148:156]) + 256:
+        return True
+    signed = np.frombuffer(block, np.int8).astype(np.int64)  # some old writers summed signed bytes
+    return stored == int(signed.sum() - signed[148:156].sum()) + 256
+
+
+def is_header_of(block: bytes, size: int) -> bool:
+    """Whether 512 bytes are the header of a regular file of so many bytes; where pax tells the size, of any."""
+    return (
+        len(block) == BLOCK
+        and is_header(block)
+        and block[156:157] in (b"0", b"\0", b"7")
+        and (_number(block[124:136], 0) == size or size >= 8**11)
+    )
+
+
+def _number(field: bytes, byte: int) -> int:
+    """A header's number: octal text, or base 256 where the first bit is set."""
+    if field[0] & 0x80:
+        value = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
+        if not field[0] & 0x40:
+            return value
+    else:
+        digits = field.split(b"\0", 1)[0].strip() or b"0"
+        if not digits.strip(b"01234567"):
+            return int(digits, 8)
+    raise DamageError(byte, f"a header with the number {field!r}")
+
+
+def _decimal(text: bytes | None, default: int, byte: int) -> int:
+    if text is None:
+        return default
+    if not text.isdigit() or len(text) > 20:
+        raise DamageError(byte, f"a pax size of {text[:40]!r}")
+    return int(text)
+
+
+def _path(block: bytes) -> bytes:
+    path = block[:100].split(b"\0", 1)[0]
+    if block[257:263] == b"ustar\0" and block[345]:  # GNU keeps times in the place of the prefix
+        path = block[345:500].split(b"\0", 1)[0] + b"/" + path
+    return path
+
+
+def _meta(kind: bytes, data: bytes, byte: int) -> dict[bytes, bytes]:
+    """What a long name or a pax header says; never empty, so that its member is waited for."""
+    if kind == b"L":
+        return {b"path": data.split(b"\0", 1)[0]}
+    return {b"": b""} if kind == b"K" else {b"": b""} | _pax(data, byte)
+
+
+def _pax(data: bytes, byte: int) -> dict[bytes, bytes]:
+    """The records of a pax header: LENGTH, a blank, KEY=VALUE and a newline each."""
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(data) and data[at]:
+        blank = data.find(b" ", at, at + 20)
+        digits = data[at:blank] if blank > at else b""
+        end = at + int(digits) if digits.isdigit() else 0
+        key, equals, value = data[blank + 1 : end - 1].partition(b"=")
+        if not blank + 1 < end <= len(data) or data[end - 1 : end] != b"\n" or not equals:
+            raise DamageError(byte, "a pax header that is not in pax format")
+        if key.startswith(b"GNU.sparse."):
+            raise DamageError(byte, _NO_SPARSE)
+        found[key] = value
+        at = end
+    return found
+
+
+# Where the members of a tar file lie: built from its headers alone, kept beside the file.
+#
+# The law: an index tells the truth about a whole archive, or there is none. One that does not
+# belong to the file's present size and mtime, that is older than the file's last change, or whose own digest is wrong,
+# is built anew. No file that is not an
+# index of ours is ever replaced: other tools keep theirs beside the shards too.
+#
+# Samples follow the webdataset convention: members whose paths are equal up to the first dot of the
+# basename, and which are adjacent, are one sample. The index keeps all members of all samples, whatever
+# they hold, so that one index serves every choice of image and label.
+#
+# `index_bytes` says what an index file holds. One that was written with its shard, by `dali-feed pack`, has checksums,
+# too, and is believed wherever both are copied to.
+
+
+LOOKS = 8  # headers that are looked at where an index was made of another copy
+TAR_BLOCK = 512
+_INDEX_META = re.compile(rb"__[^/]*__($|/)")
+_PACKED = {  # how a compressed file begins, by what, and how it is unpacked
+    b"\x1f\x8b": ("gzip", "gzip -dc"),
+    b"BZh": ("bzip2", "bzip2 -dc"),
+    b"\xfd7zXZ": ("xz", "xz -dc"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dc"),
+    b"\x04\x22\x4d\x18": ("lz4", "lz4 -dc"),
+    b"\x1f\x9d": ("compress", "gzip -dc"),
+    b"PK\3\4": ("zip", "unzip -p"),
+}
+_ENDINGS = re.compile(r"\.(gz|bz2|xz|zst|zstd|lz4|Z|zip)$")
+_SHORT = re.compile(r"\.(tgz|tbz2?|txz|tzst)$")
+_log = logging.getLogger("dali_feed")
+
+
+@dataclass(frozen=True, slots=True)
+class TarIndex:
+    """The members of one tar file, sample by sample.
+
+    stamp     what the tar file was when it was indexed, or when this index was found to fit
+    behind    byte of what lies behind the archive's end and is not read; 0 where there is nothing
+    first     int64 (samples + 1,): members first[k]..first[k+1]-1 are sample k
+    offset    int64 (members,): where a member's data starts
+    length    int64 (members,): bytes of data
+    suffix    int32 (members,): which of `suffixes` (lower case, without the dot) the member has
+    digest    SHA-256 of the size, the suffixes and the columns up to `suffix`, as hex
+    crc       uint32 (members,): CRC-32 of each member's data; None where nobody has told
+    """
+
+    stamp: Stamp
+    behind: int
+    first: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    suffix: NDArray[np.int32]
+    suffixes: tuple[bytes, ...]
+    digest: str
+    crc: NDArray[np.uint32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def member(self, suffixes: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offset and length, int64 (samples,) each, of the member that has the foremost of `suffixes`.
+
+        Offset 0 where a sample has none. Of two members with one name the later counts, as in any tar.
+        """
+        member = self.chosen(suffixes)
+        has = member >= 0
+        return np.where(has, self.offset[member], 0), np.where(has, self.length[member], 0)
+
+    def chosen(self, suffixes: Sequence[bytes]) -> NDArray[np.int64]:
+        """Which member has the foremost of `suffixes`, int64 (samples,); -1 where a sample has none."""
+        found = np.full(len(self), -1, np.int64)
+        sample = np.repeat(np.arange(len(self)), np.diff(self.first))
+        for wanted in reversed(suffixes):
+            if wanted in self.suffixes:
+                has = np.flatnonzero(self.suffix == self.suffixes.index(wanted))
+                found[sample[has]] = has
+        return found
+
+
+def key_length(path: bytes) -> int:
+    """How many bytes of `path` are its sample's key; 0 where it belongs to none."""
+    name = path.rfind(b"/") + 1
+    dot = path.find(b".", name)
+    return 0 if dot <= name or (path.startswith(b"__") and _INDEX_META.match(path)) else dot
+
+
+def build(path: str, store: Store = LOCAL) -> TarIndex:
+    """Index a tar file by reading its headers.
+
+    Raises:
+        SourceNotFoundError, SourceDeniedError: the file cannot be opened.
+        SourceError: it is no uncompressed tar file.
+        DataLostError: it is cut off or damaged.
+        SourceChangedError: it is being written.
+    """
+    first: list[int] = []
+    offset: list[int] = []
+    length: list[int] = []
+    suffix: list[int] = []
+    codes: dict[bytes, int] = {}
+    last = b""
+    end = 0
+    file = store.open(path)
+    pread = reads_of(file)
+    try:
+        before = file.stamp()
+        if before.size == 0:
+            msg = f"{path}: a shard must be a whole tar file; found an empty file; fetch or write it again"
+            raise DataLostError(msg)
+        for member, at, size in members(pread, before.size):
+            end = at
+            dot = key_length(member)
+            if not dot:
+                continue
+            if member[:dot] != last:
+                last = member[:dot]
+                first.append(len(offset))
+            offset.append(at)
+            length.append(size)
+            suffix.append(codes.setdefault(member[dot + 1 :].lower(), len(codes)))
+        more = behind(pread, end, before.size)
+        after = file.stamp()
+    except DamageError as damage:
+        raise _explained(pread, before.size, path, damage, len(first), last) from None
+    except OSError as error:
+        msg = f"{path}: its headers must be readable; found {error.strerror} after sample {len(first)}; check the disk"
+        raise SourceError(msg) from error
+    finally:
+        file.close()
+    if changed := before.change(after):
+        msg = f"{path}: a shard must not be written while it is indexed; {changed}; try again later"
+        raise SourceChangedError(msg)
+    first.append(len(offset))
+    columns = (np.array(first, "<i8"), np.array(offset, "<i8"), np.array(length, "<i8"), np.array(suffix, "<i4"))
+    return _finished(before, more, columns, tuple(codes))
+
+
+def reads_of(file: File) -> Pread:
+    """A function of size and byte that reads a file."""
+    return partial(os.pread, file.fds[0]) if type(file) is LocalFile else Ahead(file)
+
+
+def _explained(pread: Pread, size: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
+    head = pread(512, 0)
+    packed = next((how for magic, how in _PACKED.items() if head.startswith(magic)), None)
+    no_tar = head.strip(b"\0") and not (len(head) == 512 and is_header(head))
+    if damage.byte == 0 and no_tar and (packed is not None or len(head) == 512):
+        found = "something else; repack it" if packed is None else _unpack(path, *packed)
+        msg = f"{path}: a shard must be an uncompressed tar file, to be read by position; found {found}"
+        return SourceError(msg)
+    inside = samples > 0 and (not damage.member or damage.member[: key_length(damage.member)] == last)
+    sample = samples - 1 if inside else samples
+    msg = (
+        f"{path}#{sample}: a shard must be whole; found at byte {damage.byte} of {size}: {damage.what}; "
+        "fetch or write the shard again"
+    )
+    return DataLostError(msg)
+
+
+def _unpack(path: str, by: str, command: str) -> str:
+    """What a compressed file is, and the command that makes a shard of it."""
+    plain = _SHORT.sub(".tar", _ENDINGS.sub("", path))
+    target = plain if plain != path else f"{os.path.splitext(path)[0]}-plain.tar"
+    return f"a file compressed by {by}; unpack it: {command} {shlex.quote(path)} > {shlex.quote(target)}"
+
+
+def _finished(
+    stamp: Stamp, more: int, columns: Columns, suffixes: tuple[bytes, ...], crc: NDArray[np.uint32] | None = None
+) -> TarIndex:
+    digest = hashlib.sha256(b"%d\n" % stamp.size + b"\0".join(suffixes))
+    for column in columns:
+        digest.update(column.data)
+    return TarIndex(stamp, more, *columns, suffixes, digest.hexdigest(), crc)
+
+
+def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Store = LOCAL) -> TarIndex:
+    """The index of a tar file: the kept one where it still fits, else a new one, which is then kept.
+
+    It is kept beside the file, in the user's cache where that folder cannot be written, or in `index_dir`. One that
+    lies beside a remote shard is taken where it has the shard's size and finds headers where it says they are. A file
+    of that name which is no index of ours stays as it is. Logs a warning where the archive ends before its file does.
+
+    Raises:
+        SourceDeniedError: `index_dir` is given and cannot be written.
+        SourceError: as `build`.
+    """
+    index = _kept(path, index_dir, store)
+    if index.behind:
+        _log.warning(
+            "%s: its archive ends before byte %d, and the %d bytes after that are not read (tar does not read "
+            "them either); if it was made by `cat a.tar b.tar`, name both files instead, or join them by `tar "
+            "--concatenate`",
+            path,
+            index.behind,
+            index.stamp.size - index.behind,
+        )
+    if len(index.offset) and not has_end(int(index.offset[-1] + index.length[-1]), size := index.stamp.size):
+        msg = "%s: there is no end-of-archive mark after its last sample: was the file cut at byte %d?"
+        _log.warning(msg, path, size)
+    return index
+
+
+def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> TarIndex:
+    homes = homes_of(path, index_dir, store)
+    mounted = store is LOCAL or isinstance(store, SetStore)
+    stamp = store.stamp(path)
+    if not mounted and (kept := _fitting(homes, stamp)) is not None:  # a question less for the server
+        return kept
+    try:
+        return sealed(path, stamp, store)
+    except _UnfitError as error:
+        if isinstance(store, SetStore) and store.index_sha256(path) is not None:
+            raise _no_index(path, error) from error
+        msg = "%s: the index with checksums beside it is %s: nothing is compared until `dali-feed index` has run"
+        _log.warning(msg, path, error)
+        homes = [home for home in homes if str(home) != path + SUFFIX] or homes  # what it says may still be wanted
+    except (OSError, ValueError, SourceError) as error:
+        if isinstance(store, SetStore) and store.index_sha256(path) is not None:  # a set is whole, or it is an error
+            raise _no_index(path, error) from error
+    if mounted and (kept := _fitting(homes, stamp)) is not None:
+        return kept
+    index = (None if mounted else _beside(path, store, stamp)) or build(path, store)
+    keep(path, homes, lambda home: _write(home, index, _mode(path, store)), index_dir)
+    return index
+
+
+def _mode(path: str, store: Store) -> int:
+    return os.stat(path).st_mode & 0o666 if store is LOCAL else 0o600
+
+
+def _fitting(homes: Sequence[Path], stamp: Stamp) -> TarIndex | None:
+    """The first index that is there, whole, and of the file as it is."""
+    for home in homes:
+        with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
+            return _read(home, stamp)
+    return None
+
+
+def _no_index(path: str, error: Exception) -> SourceError:
+    remote = "://" in path and isinstance(error, SourceDeniedError | SourceUnreachableError | SourceChangedError)
+    if isinstance(error, DataLostError) or (remote and isinstance(error, SourceError)):  # which may pass, or be cured
+        return error
+    msg = (
+        f"{path}{SUFFIX}: the index of a set's shard must be what the manifest says; found: {error}; "
+        "`dali-feed index` writes it again"
+    )
+    return DataLostError(msg)
+
+
+def _is_foreign(home: Path) -> bool:
+    """Whether a file is there that does not begin as our indexes do."""
+    try:
+        with home.open("rb") as file:
+            return file.read(len(MAGIC)) != MAGIC
+    except FileNotFoundError:
+        return False
+
+
+def _write(home: Path, index: TarIndex, mode: int) -> None:
+    """Write whole or not at all: others may read or write the same index at this moment. OSError where it cannot be."""
+    if _is_foreign(home):
+        raise FileExistsError(errno.EEXIST, "a file that is not an index of dali_feed; it is not replaced", str(home))
+    stamp, columns = index.stamp, (index.first, index.offset, index.length, index.suffix)
+    whole = index_bytes(Indexed(stamp.size, stamp.mtime_ns, index.behind, columns, index.suffixes))
+    home.parent.mkdir(parents=True, exist_ok=True)
+    fd, temporary = tempfile.mkstemp(dir=home.parent, prefix=f".{home.name[:100]}-")
+    try:
+        with open(fd, "wb") as file:
+            os.fchmod(fd, mode)
+            file.write(whole)
+        os.replace(temporary, home)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _beside(path: str, store: Store, shard: Stamp) -> TarIndex | None:
+    """The index beside a remote shard. It was made where the shard was, and the stamp that it holds is of that file:
+    so a few of the headers that it speaks of are looked at.
+    """
+    try:
+        file = store.open(path + SUFFIX)
+    except (SourceNotFoundError, SourceDeniedError):  # S3 says so of what is not there, to who may not list
+        return None
+    try:
+        index = _parsed(read_at(file, file.stamp().size, 0), shard)
+    except (ValueError, SourceNotFoundError, SourceChangedError):  # or goes, or is written anew, as we look
+        return None
+    finally:
+        file.close()
+    some = np.unique(np.linspace(0, len(index.offset) - 1, min(LOOKS, len(index.offset)), dtype=np.int64))
+    found = [bytearray(TAR_BLOCK) for _ in some]
+    opened = store.open(path)
+    at = [int(index.offset[k]) - TAR_BLOCK for k in some]
+    if opened.stamp().change(shard) or min(at, default=0) < 0:
+        return None
+    got = store.fill(lambda _: opened, [0] * len(at), [memoryview(each) for each in found], at, threading.Event())
+    sizes = index.length[some].tolist()
+    good = all(n == TAR_BLOCK and is_header_of(bytes(b), size) for n, b, size in zip(got, found, sizes, strict=True))
+    return index if good else None
+
+
+def _read(home: Path, shard: Stamp) -> TarIndex:
+    """The index at `home`; ValueError where it is stale or damaged."""
+    with home.open("rb") as file:
+        written = os.fstat(file.fileno()).st_mtime_ns
+        whole = file.read()
+    if written < shard.ctime_ns:
+        msg = "stale"
+        raise ValueError(msg)
+    return _parsed(whole, shard, shard.mtime_ns)
+
+
+def _parsed(whole: bytes, shard: Stamp, wanted: int | None = None) -> TarIndex:
+    """The index in these bytes, of a shard of that size and, where `wanted` is given, that mtime. ValueError."""
+    found = indexed(whole)
+    if found.sealed or found.size != shard.size or wanted not in (None, found.mtime_ns):
+        msg = "stale"
+        raise ValueError(msg)
+    return _finished(shard, found.behind, found.columns, found.suffixes)
+
+
+class _UnfitError(ValueError):
+    """Of an index with checksums that is there, and is not this shard's."""
+
+
+def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
+    """The index that was written with a shard and lies beside it, which belongs to any copy of both.
+
+    It is believed by the shard's size: members are compared with their checksums when they are read. ValueError where
+    there is none, or it is of a shard of another size; or what opening a file raises.
+    """
+    file = store.open(path + SUFFIX)
+    try:
+        if not is_sealed(read_at(file, SEALED_HEAD, 0)):
+            msg = "not sealed"
+            raise ValueError(msg)
+        whole = read_at(file, file.stamp().size, 0)
+        known = store.index_sha256(path) if isinstance(store, SetStore) else None
+        if known not in (None, hashlib.sha256(whole).hexdigest()):
+            msg = "other bytes than the manifest says"
+            raise _UnfitError(msg)
+        try:
+            found = indexed(whole)
+        except ValueError as error:
+            msg = "damaged"
+            raise _UnfitError(msg) from error
+    finally:
+        file.close()
+    if found.size != shard.size:
+        msg = f"of a shard of {found.size} bytes, and this shard has {shard.size}"
+        raise _UnfitError(msg)
+    return _finished(shard, found.behind, found.columns, found.suffixes, found.crc)
+
+
+# The keys of a tar file's samples: what an index leaves out, since no training run needs them.
+
+
+def tar_keys(path: str, most: int | None = None, store: Store = LOCAL) -> list[str]:
+    """The key of each sample, in order; of the first `most` where that is given.
+
+    Bytes that are no UTF-8 are kept as Python keeps those of file names. Raises what `tar_index.build` raises.
+    """
+    found: list[str] = []
+    last = b""
+    file = store.open(path)
+    try:
+        for member, _, _ in members(reads_of(file), file.stamp().size):
+            length = key_length(member)
+            if length and member[:length] != last:
+                if most is not None and len(found) == most:
+                    break
+                last = member[:length]
+                found.append(os.fsdecode(last))
+    except DamageError as damage:
+        msg = f"{path}: a shard must be whole; found at byte {damage.byte}: {damage.what}; fetch or write it again"
+        raise DataLostError(msg) from None
+    finally:
+        file.close()
+    return found
+
+
+# Checksums of what was read, where an index has them: no wrong byte passes for a right one.
+#
+# The law: what does not agree with its CRC-32 costs its own row, and says so.
+
+
+NONE = -1  # of a member that has none
+
+
+def expected(indexes: Sequence[TarIndex], suffixes: Sequence[bytes]) -> Int64s | None:
+    """The CRC-32 of each sample's member, int64 (all samples,), as `TarIndex.member` chooses it; -1 where nobody knows.
+
+    None where no index has any.
+    """
+    if all(index.crc is None for index in indexes):
+        return None
+    return np.concatenate([_of(index, suffixes) for index in indexes])
+
+
+def _of(index: TarIndex, suffixes: Sequence[bytes]) -> Int64s:
+    if index.crc is None:
+        return np.full(len(index), NONE, np.int64)
+    member = index.chosen(suffixes)
+    crc = np.append(index.crc, np.uint32(0))  # one more, for samples without the member
+    return np.where(member >= 0, crc[member].astype(np.int64), NONE)
+
+
+def compare(
+    views: Iterable[memoryview | bytes | None], crc: Int64s, faults: dict[int, str], what: str = "the image"
+) -> None:
+    """A fault for each row whose bytes are not those of its checksum."""
+    for row, (view, known) in enumerate(zip(views, crc.tolist(), strict=True)):
+        if known != NONE and view is not None and (found := zlib.crc32(view)) != known:
+            faults.setdefault(
+                row,
+                f"{what} is not what was packed: its CRC-32 is {found:08x}, and the index has {known:08x}; fetch "
+                "the shard again, or pack it again",
+            )

@@ -1,0 +1,217 @@
+"""TFRecord files: records of TensorFlow's writer, each a `tf.train.Example` or anything else that a format reads."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+import shlex
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dali_feed.errors import ConfigError
+from dali_feed.external_sources.file_source import (
+    BrokenError,
+    Files,
+    Frames,
+    Framing,
+    Pread,
+    RecordFiles,
+    RecordIndex,
+    Window,
+    files_of,
+    load,
+)
+from dali_feed.external_sources.request import VALUE, MemberSource
+from dali_feed.formats.example import Example
+from dali_feed.formats.format import Format
+from dali_feed.formats.named import format_of
+from dali_feed.packages import needed
+from dali_feed.records.source import Reader, Slabs, Snapshot, Source, alternatives
+
+__all__ = ["TFRECORD", "TFRecords", "crc32c", "masked"]
+
+
+# CRC-32C (Castagnoli; RFC 3720, appendix B.4), which guards TFRecords.
+
+
+def masked(crc: int) -> int:
+    """As TFRecords keep it: a text that holds its own CRC would have a CRC that says nothing."""
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def crc32c(data: bytes | memoryview) -> int:
+    """The CRC of contiguous bytes. MissingPackageError where google-crc32c is not installed."""
+    return _google_value()(bytes(data))  # it takes nothing else; a copy costs less than the CRC
+
+
+@functools.cache
+def _google_value() -> Callable[[bytes], int]:
+    with needed():
+        import google_crc32c
+    value: Callable[[bytes], int] = google_crc32c.value
+    return value
+
+
+# How TFRecord files are framed.
+#
+# As tensorflow/core/lib/io/record_writer.h has it, all numbers little-endian:
+#
+#     uint64 length | uint32 masked CRC-32C of the length | the record | uint32 masked CRC-32C of the record
+#
+# The law: no length is believed before its CRC is right, and no record is given whose CRC is wrong.
+
+
+_HEAD, _TAIL = 12, 4
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+
+
+def _frames(pread: Pread, end: int) -> Frames:
+    piece, unpack = Window(pread).piece, _LENGTH.unpack_from
+    starts: list[int] = []
+    sizes: list[int] = []
+    at = 0
+    while at < end:
+        head = piece(at, _HEAD)
+        there = end - at - _HEAD
+        if len(head) < _HEAD:
+            raise BrokenError(len(starts), at, f"{end - at} of {_HEAD} bytes of a header")
+        if masked(crc32c(head[: _LENGTH.size])) != _CRC.unpack_from(head, _LENGTH.size)[0]:
+            raise BrokenError(len(starts), at, "a length whose CRC is wrong")
+        (size,) = unpack(head)
+        if size > there - _TAIL:
+            raise BrokenError(len(starts), at, f"{there} of {size + _TAIL} bytes of a record")
+        starts.append(at)
+        sizes.append(size)
+        at += _HEAD + size + _TAIL
+    return np.array(starts, np.int64) + _HEAD, np.array(sizes, np.int64) + _TAIL
+
+
+def _other(head: bytes, path: str) -> str:
+    """A compressed file is what a TFRecordWriter with options writes."""
+    name = shlex.quote(path)
+    if head.startswith(b"\x1f\x8b"):
+        return f"a file compressed by GZIP; unpack it: gzip -dc < {name} > {name}.plain"
+    if len(head) > 1 and head[0] & 15 == 8 and (head[0] << 8 | head[1]) % 31 == 0:  # RFC 1950
+        return f"a file compressed by ZLIB; unpack it: zlib-flate -uncompress < {name} > {name}.plain"
+    return ""
+
+
+def _value(piece: memoryview) -> memoryview | str:
+    record = piece[:-_TAIL]
+    if masked(crc32c(record)) != _CRC.unpack_from(piece, len(record))[0]:
+        return "the record's CRC is wrong: its bytes are not what was written"
+    return record
+
+
+TFRECORD = Framing("TFRecord", _frames, _other, _value)
+
+AUTO = "auto"
+IMAGES = ("image/encoded", "image", "image_raw", "jpeg", "jpg", "png")  # what people call them, the foremost counts
+LABELS = ("image/class/label", "label", "class", "cls")
+
+
+class TFRecords(RecordFiles):
+    """Records of TFRecord files. A file is a partition, and a record's index in it is its position.
+
+    paths      one pattern or path, or a sequence of them. Patterns may hold `*`, `?`, `[..]`, `{a,b}` and ranges like
+               `{0000..0099}`. One pattern's files are sorted by name; a sequence keeps its order.
+    image      the feature that is the image; "auto": `image/encoded`, `image`, ... whichever the records have; None:
+               they have none, and are read with `columns=`
+    label      the feature of one integer that is the label; "auto": `image/class/label`, `label`, ... or none; None
+    format     what a record is: `tf.train.Example`, whose features are the members; another format ("json", or an
+               object of `dali_feed.formats`), whose paths they are; None: bytes, the member `value`
+    index_dir  where indexes are kept; None: beside each file, else in the user's cache
+
+    Lengths are checked by their CRC when a file is indexed, records by theirs when they are read: a wrong one is a bad
+    record. `pip install google-crc32c` does that a hundred times faster than NumPy.
+
+    Raises:
+        ConfigError: an argument has a value that is not allowed, or a file is named twice.
+        SourceNotFoundError: a pattern matches nothing, or a named file is not there.
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        image: str | None = AUTO,
+        label: str | None = AUTO,
+        format: Format | str | None = "tf-example",  # noqa: A002  what users call it
+        index_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        title, found, store = files_of("TFRecords", paths)
+        super().__init__(
+            title, Files("TFRecords", found, store, TFRECORD.value), None if format is None else format_of(format)
+        )
+        self._image, self._label, self._index_dir = image, label, index_dir
+
+    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
+        """The same records with other members; see `records.members`.
+
+        Its snapshot or reader raises ConfigError for a feature that none of some records has.
+        """
+        found = super().giving(image, members)
+        if not isinstance(self._form, Example):
+            return found
+        return _Checked(self, found, (*(() if image is None else (image,)), *members))
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raise ConfigError for a name of which none of the records that were looked at has a feature."""
+        known = [member.name for member in self.members()]
+        for name in names:
+            parts = [part.removesuffix("[]") for part in alternatives(name)]
+            if not any(part in known for part in parts):
+                near = difflib.get_close_matches(parts[0] if parts else name, known, n=1)
+                cure = f"Did you mean {near[0]!r}?" if near else "`dali-feed inspect` lists them"
+                there = ", ".join(sorted(known)[:8]) or "no feature at all"
+                msg = f"{self._title}: member {name!r}: no record has it; found {there}. {cure}"
+                raise ConfigError(msg)
+
+    def _index(self, path: str) -> RecordIndex:
+        return load(path, TFRECORD, self._index_dir, self._files.store)
+
+    def _chosen(self) -> tuple[str | None, str | None]:
+        image, label = self._image, self._label
+        if AUTO not in {image, label}:
+            return image, label
+        known = {member.name for member in self.members()}
+        if image == AUTO:
+            image = VALUE if self._form is None else next((name for name in IMAGES if name in known), None)
+        if label == AUTO:
+            label = next((name for name in LABELS if name in known), None)
+        return image, label
+
+
+class _Checked(MemberSource):
+    """Records with members whose names are held against those that there are, once they are read."""
+
+    def __init__(self, source: TFRecords, found: Source, names: tuple[str, ...]) -> None:
+        self._of, self._names = source, names
+        self._source, self._checked = found, False
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """As they were asked for."""
+        return self._source.fields
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """The source's."""
+        found = super().snapshot(pin)
+        self._check()
+        return found
+
+    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
+        """See `records.Source`."""
+        self._check()
+        return self._source.reader(slabs, stop)
+
+    def _check(self) -> None:
+        if not self._checked:
+            self._of.check(self._names)
+            self._checked = True
