@@ -295,7 +295,7 @@ def _parts(texts: list[str]) -> dict[str, float | int | None]:
 
 def _layout(out: str, parts: list[str], targets: str | None, count: int | None, size: int | None) -> Layout | None:
     """The layout over folders. Without any, the layout is set for a folder on Lustre; its files stay whole."""
-    from dali_feed.packing.pack import folder_at, place
+    from dali_feed.packing.run import folder_at, place
     from dali_feed.packing.runner import Work
     from dali_feed.storage.lustre import LustreLayout, set_layout
     from dali_feed.storage.striping import STRIPE_BYTES, Layout

@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from dali_feed.compiler.program import Finish, Program, outline
+from dali_feed.compiler.program import Finish
 from dali_feed.options import Tuning
 from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key
 
-__all__ = ["DTYPES", "Engine", "EngineWork", "NoImageEngine", "Result", "Tail", "Work", "like", "no_images", "work_of"]
+__all__ = ["Engine", "EngineWork", "NoImageEngine", "Result", "Tail", "Work", "work_of"]
 
 
 @dataclass(slots=True)
@@ -157,11 +156,6 @@ def work_of(engine: object) -> EngineWork | None:
     return engine.worked() if isinstance(engine, Clocked) else None
 
 
-# The dtypes a recipe may end in, as torch knows them.
-
-
-DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
 # The engine of records without an image: no pixels are left to make.
 
 
@@ -211,38 +205,3 @@ class NoImageEngine:
     def close(self) -> None:
         """Nothing is held."""
         self._flying.clear()
-
-
-# Images of a batch without records, as tensors: no rows, of the shape and dtype that a program's images have.
-
-
-Like = tuple[tuple[int, ...], torch.dtype]  # of one image
-
-
-def like(images: Any) -> Like:
-    """The shape of one of these images, and their dtype; nothing is copied, and no GPU is waited for."""
-    if isinstance(images, torch.Tensor):
-        return tuple(images.shape[1:]), images.dtype
-    shown = getattr(images, "__cuda_array_interface__", None)
-    if shown is not None:
-        return tuple(shown["shape"][1:]), torch.from_numpy(np.empty(0, np.dtype(shown["typestr"]))).dtype
-    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(images)
-    return tuple(tensor.shape[1:]), tensor.dtype
-
-
-def no_images(program: Program, device: int | None, seen: dict[int, Like]) -> list[torch.Tensor]:
-    """For each view of the program a tensor of no rows, in the layout that an engine gives, on its device.
-
-    `seen`: by view what images were like, where the program does not say: of unknown size they are (0, 3, 0, 0).
-    """
-    made = []
-    for number, view in enumerate(program.views):
-        shape, dtype = seen.get(number, ((), torch.uint8))
-        if program.fixed:
-            known = outline(view.recipe)
-            dtype = DTYPES[known.dtype]
-            if known.size is not None:
-                shape = (3, *known.size) if view.recipe.layout == "NCHW" else (*known.size, 3)
-        shape = shape or ((3, 0, 0) if view.recipe.layout == "NCHW" else (0, 0, 3))
-        made.append(torch.empty((0, *shape), dtype=dtype, device="cpu" if device is None else f"cuda:{device}"))
-    return made

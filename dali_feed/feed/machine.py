@@ -9,9 +9,9 @@ from functools import partial
 from dali_feed.columns.columns import Columnar
 from dali_feed.draws.philox import seed_of_turn
 from dali_feed.engines.choose import Compiled, make_ready
-from dali_feed.engines.device_cache import OnDevice
 from dali_feed.engines.engine import Engine, EngineWork, work_of
 from dali_feed.engines.late import LateEngine
+from dali_feed.engines.on_device import OnDevice
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.adapting import FIRST_READERS, Policy, Steering, decide, steering_for
 from dali_feed.feed.batch import Beside, Companions

@@ -11,10 +11,10 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.packing.conversion import convert
-    from dali_feed.packing.pack import PackedSet, pack
+    from dali_feed.packing.damage import Damage, Verified, verify
     from dali_feed.packing.reindex import index
+    from dali_feed.packing.run import PackedSet, pack
     from dali_feed.packing.sets import merge, split
-    from dali_feed.packing.verify import Damage, Verified, verify
     from dali_feed.storage.striping import Layout
 
 __all__ = [
@@ -33,15 +33,15 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "Damage": "verify",
-        "Layout": "pack",
-        "PackedSet": "pack",
-        "Verified": "verify",
+        "Damage": "damage",
+        "Layout": "run",
+        "PackedSet": "run",
+        "Verified": "damage",
         "convert": "conversion",
         "index": "reindex",
         "merge": "sets",
-        "pack": "pack",
+        "pack": "run",
         "split": "sets",
-        "verify": "verify",
+        "verify": "damage",
     },
 )

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import ConfigError, FormatError, SourceEmptyError
-from dali_feed.packing.pack import PackedSet, Tell, folder_at, pack
 from dali_feed.packing.plan import Plan, borders_of, extents_of
 from dali_feed.packing.rows import Typed, contents_of
+from dali_feed.packing.run import PackedSet, Tell, folder_at, pack
 from dali_feed.packing.runner import as_source, sample_bytes
 from dali_feed.packing.sinks import (
     MdsColumns,

@@ -15,7 +15,7 @@ from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.index import Indexed, index_bytes
-from dali_feed.packing.pack import folder_at
+from dali_feed.packing.run import folder_at
 from dali_feed.packing.runner import denied
 from dali_feed.storage.durable import sync_folder, write_whole
 from dali_feed.storage.local import LOCAL

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources.tar import SUFFIX
 from dali_feed.packing.keys import keys_of
-from dali_feed.packing.pack import PackedSet, Tell, folder_at, pack, place
 from dali_feed.packing.plan import name_of
 from dali_feed.packing.rows import Chosen
+from dali_feed.packing.run import PackedSet, Tell, folder_at, pack, place
 from dali_feed.packing.runner import Work, as_source, denied, save
 from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.present import Present

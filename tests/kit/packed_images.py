@@ -8,7 +8,7 @@ from kit.images import jpeg
 
 from dali_feed.external_sources import FileList
 from dali_feed.packing import PackedSet, pack
-from dali_feed.packing.pack import SHARD_BYTES
+from dali_feed.packing.run import SHARD_BYTES
 
 __all__ = ["packed_images"]
 

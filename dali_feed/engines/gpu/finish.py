@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from dali_feed.engines.engine import DTYPES, Tail
+from dali_feed.engines.engine import Tail
 from dali_feed.engines.gpu.device import Uploaded, consumers_stream, keep, owned
 from dali_feed.engines.gpu.parcel import there
+from dali_feed.engines.no_images import DTYPES
 from dali_feed.engines.ranges import FINISH
 from dali_feed.kernels.finish import Mix, finish
 from dali_feed.kernels.jitter import jitter

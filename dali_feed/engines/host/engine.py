@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram
 from dali_feed.compiler.program import ViewsProgram, stored
-from dali_feed.engines.engine import DTYPES, EngineWork, Result, Tail, Work
+from dali_feed.engines.engine import EngineWork, Result, Tail, Work
 from dali_feed.engines.failures import engine_error
 from dali_feed.engines.gpu.device import Uploads, use
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder, turned
 from dali_feed.engines.host.image import ImageSteps, Kind, Pinned, Pool
+from dali_feed.engines.no_images import DTYPES
 from dali_feed.engines.ranges import DECODE
 from dali_feed.engines.workers import Alone, linger
 from dali_feed.errors import ClosedError, EngineError, TransformError

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram, HostStep
-from dali_feed.engines.engine import DTYPES
+from dali_feed.engines.no_images import DTYPES
 from dali_feed.native.pixels import Pixels, steps_of, writer
 from dali_feed.records.slabs import ALIGNED, Reused
 from dali_feed.transforms.convert import Normalize, ToFloat
