@@ -104,17 +104,17 @@ def child(*arguments: str, **more: Any) -> dict[str, Any]:
 
 
 def support(name: str) -> Any:
-    """A module of tests/support, which has the broker and the images that tests use too."""
-    folder = str(HERE.parent / "tests" / "support")
-    if folder not in sys.path:
-        sys.path.append(folder)
+    """A module that tests use too: of tests/support, or of tests/kit by its name there, `kit.broker.real`."""
+    for folder in (HERE.parent / "tests", HERE.parent / "tests" / "support"):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
     return importlib.import_module(name)
 
 
 @contextmanager
 def broker(**options: Any) -> Iterator[Any]:
     """Apache Kafka on this machine, or the cluster at KAFKA_BOOTSTRAP. SystemExit where there is none."""
-    real, servers = support("broker.real"), os.environ.get("KAFKA_BOOTSTRAP")
+    real, servers = support("kit.broker.real"), os.environ.get("KAFKA_BOOTSTRAP")
     if servers:
         yield real.Cluster(servers)
         return

@@ -89,7 +89,7 @@ def cuda_index(device: str) -> int | None:
 
 def engine_of(name: str | None, device: str) -> str:
     """The engine of that name, or the loader's own choice there. Raises ConfigError where there is no such one."""
-    return choose_engine(name, cuda_index(device), graph=False)
+    return choose_engine(Decode(engine=name).engine, cuda_index(device), graph=False)
 
 
 def to_float(pixels: torch.Tensor, out: torch.Tensor) -> None:

@@ -304,7 +304,7 @@ def report_of(source: Source, snapshot: Snapshot, found: SampleReport) -> Report
         facts.append(("sizes", sizes_text(found.sizes)))
     if found.turned:
         share = f"{found.turned:,} of {len(found.sizes):,} have an EXIF orientation and are not upright as stored"
-        facts.append(("turned", f"{share}; DataLoader(exif=True) turns them"))
+        facts.append(("turned", f"{share}; Decode(exif=True) turns them"))
     of = "all records" if found.rows == snapshot.positions else f"the sample of {found.rows:,}"
     for name, lines in (("fields", _fields(source, found)), ("classes", class_lines(found.fields.get(LABEL, []), of))):
         facts += [("" if n else name, line) for n, line in enumerate(lines)]

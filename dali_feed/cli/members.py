@@ -378,20 +378,20 @@ def _parts(members: Sequence[MemberStats], inside: str) -> int:
 
 def _foremost(member: MemberStats) -> bool:
     """Whether it is what most people want of a record."""
-    return member.guess.kind == "Image" or _words(member.name)[-1] in _LABELS
+    return member.guess.kind == "Image" or _word_list(member.name)[-1] in _LABELS
 
 
 def _column(member: str, kind: Guess, taken: Mapping[str, str]) -> str:
     """A column's name, an identifier: what people call it, else the last name in the member's path."""
     if kind.kind == "Image" and "image" not in taken:
         return "image"
-    words = _words(member)
+    words = _word_list(member)
     last = "_".join(words[-2:]) if words[-1].isdigit() else words[-1]
     short, long = map(_identifier, ("label" if last in _LABELS else "text" if last == "txt" else last, "_".join(words)))
     return next(name for name in (short, long, *(f"{long}_{n}" for n in range(2, 1000))) if name not in taken)
 
 
-def _words(member: str) -> list[str]:
+def _word_list(member: str) -> list[str]:
     """The names in a member's path, or of a file's suffix such as `left.jpg`, with what it is called first of all."""
     if member.startswith("headers."):
         return ["headers", member.removeprefix("headers.")]

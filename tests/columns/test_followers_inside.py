@@ -135,8 +135,15 @@ def theirs(transform: Any, numbers: list[int], ids: np.ndarray[Any, Any], seed: 
 STILL = {"ColorJitter", "RandomGrayscale", "ToFloat", "Normalize", "RandomErasing"}
 
 
-@pytest.mark.parametrize("engine", ["host", "dali"])
-@pytest.mark.parametrize("name", [name for name in GEOMETRY if name != "nests"])
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        (name, engine)
+        for name in GEOMETRY
+        for engine in ("host", "dali")
+        if name != "nests" and (name, engine) != ("perspective", "dali")  # DALI has no operator for it
+    ],
+)
 def test_what_follows_is_torchvisions_bit_for_bit(tmp_path: Path, name: str, engine: str) -> None:
     """Masks, boxes and points of every geometric transform, by the draws of the image in the slot."""
     transform = GEOMETRY[name]

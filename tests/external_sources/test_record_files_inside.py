@@ -84,4 +84,5 @@ def test_the_foremost_known_member_counts(kind: str, tmp_path: Path) -> None:
     found = block.read(Extents.one(0, 0, 3))
     assert [taken(view) for view in found.payloads] == [jpeg(n) for n in range(3)]
     assert [list(map(int, values)) for values in found.fields.values()] == [[0, 1, 2]] * 2
-    assert np.shares_memory(np.asarray(found.payloads[0]), np.asarray(found.lease._slabs[0]))  # no copy
+    if kind != "tfrecord":  # protobuf copies
+        assert np.shares_memory(np.asarray(found.payloads[0]), np.asarray(found.lease._slabs[0]))

@@ -116,7 +116,7 @@ def interrupted(command: list[str], mark: str) -> tuple[int, str, str]:
 def test_ctrl_c_ends_with_what_was_measured(tmp_path: Path) -> None:
     """A table of the turns before it, the same rows in the CSV, and exit code 130."""
     kept = tmp_path / "kept.csv"
-    code, said, rest = interrupted([str(Path(__file__).with_name("bench_forever.py")), str(kept)], "5/")
+    code, said, rest = interrupted([str(Path(__file__).parents[2] / "kit" / "bench_forever.py"), str(kept)], "5/")
     assert code == 130, rest
     assert "interrupted: what follows was measured before" in rest
     assert "Traceback" not in rest

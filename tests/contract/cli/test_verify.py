@@ -136,7 +136,7 @@ def test_remote_shards_by_their_address(
     monkeypatch.setenv("SHARDS_TOKEN", "Bearer hunter2")
     monkeypatch.chdir(tmp_path)
     write_shard(tmp_path / "a.tar", [(jpeg(n), n) for n in range(3)])
-    option = ("--storage-option", "headers.Authorization=env:SHARDS_TOKEN")
+    option = ("--storage-option", "client_options.default_headers.Authorization=env:SHARDS_TOKEN")
     topic = embedded.create(embedded.topic)
     with Web({"a.tar": (tmp_path / "a.tar").read_bytes()}) as web:
         for command, *more in (
@@ -150,4 +150,4 @@ def test_remote_shards_by_their_address(
             done = cli(command, f"{web.url}/a.tar", *more, *option)
             assert done.code == 0, done.err
             assert "hunter2" not in done.out + done.err
-            assert {headers["Authorization"] for headers in web.headers} == {"Bearer hunter2"}
+            assert {headers["authorization"] for headers in web.headers} == {"Bearer hunter2"}
