@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrowMembers",
-    "Held",
     "Images",
     "Leaf",
     "Numbers",
     "Strings",
+    "TableColumns",
     "Values",
     "check_image",
     "check_types",
@@ -315,7 +315,7 @@ def members_in(schema: pa.Schema) -> dict[str, Leaf]:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TableColumns:
     """What a table's rows are read from.
 
     known     the members that there are
@@ -334,7 +334,7 @@ class ArrowMembers(MemberSource):
     Raises ConfigError for a member that no row has, and for an image of what is none.
     """
 
-    def __init__(self, source: Source, held: Held, image: str | None, members: tuple[str, ...]) -> None:
+    def __init__(self, source: Source, held: TableColumns, image: str | None, members: tuple[str, ...]) -> None:
         super().__init__(source, image, members)
         known, told = held.known, f"{source!r} has the columns"
         self.held = held

@@ -43,14 +43,14 @@ from dali_feed.storage.store import Stamp, Store, read_at
 
 __all__ = [
     "BrokenError",
-    "Files",
     "Frames",
     "Framing",
     "Pread",
+    "ReadWindow",
     "RecordFiles",
     "RecordIndex",
     "RecordTable",
-    "Window",
+    "SharedFiles",
     "build",
     "called",
     "files_of",
@@ -77,7 +77,7 @@ class RecordTable(Shards):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class SharedFiles:
     """What readers of one source share: its files, and what a piece holds (see `Framing.value`)."""
 
     name: str
@@ -103,7 +103,7 @@ class RecordReader(ShardFiles):
 
     def __init__(
         self,
-        files: Files,
+        files: SharedFiles,
         table: RecordTable,
         slabs: Slabs,
         stop: threading.Event,
@@ -206,7 +206,7 @@ class Framing:
     value: Callable[[memoryview], memoryview | str]
 
 
-class Window:
+class ReadWindow:
     """Reads ahead where records are small, and little more than was asked for where they are large."""
 
     def __init__(self, pread: Pread) -> None:
@@ -388,7 +388,7 @@ class RecordFiles:
     form  what reads a record's members; None: a record is bytes, and its one member is `value`
     """
 
-    def __init__(self, title: str, files: Files, form: Format | None) -> None:
+    def __init__(self, title: str, files: SharedFiles, form: Format | None) -> None:
         self._title, self._files, self._form = title, files, form
         self._names = unique_names(files.paths)
         self._table: RecordTable | None = None
@@ -569,7 +569,7 @@ class _Records(MemberSource):
     def __init__(
         self,
         source: Source,
-        files: Files,
+        files: SharedFiles,
         load: Callable[[], RecordTable],
         image: str | None,
         members: tuple[str, ...],

@@ -20,7 +20,7 @@ import numpy as np
 
 from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError, DataLostError, FormatError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.file_source import INDEX_THREADS, Files, RecordFiles, RecordIndex, RecordTable
+from dali_feed.external_sources.file_source import INDEX_THREADS, RecordFiles, RecordIndex, RecordTable, SharedFiles
 from dali_feed.formats.format import Parse, Value, checked
 from dali_feed.packages import needed
 from dali_feed.records.gauges import StorageMeter
@@ -40,11 +40,11 @@ __all__ = ["MDS", "MdsSample", "PackedStore", "is_mds"]
 
 
 LARGEST = 1 << 32  # bytes of a shard: its table of samples has four bytes for each place
-Check = Callable[["Packed", memoryview], None]  # raises DataLostError where the packed bytes have another hash
+Check = Callable[["PackedShard", memoryview], None]  # raises DataLostError where the packed bytes have another hash
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedShard:
     """A packed shard: its path, its bytes, its hashes by their algorithms, and the bytes of what it unpacks to."""
 
     path: str
@@ -66,7 +66,7 @@ def check_zstandard(packed: str) -> None:
 class PackedFile:
     """A shard, whose bytes are unpacked when any but its foremost are asked for, and kept until it is closed."""
 
-    def __init__(self, below: File, packed: Packed, check: Check) -> None:
+    def __init__(self, below: File, packed: PackedShard, check: Check) -> None:
         self._below, self._packed, self._check = below, packed, check
         self._whole: memoryview | None = None
 
@@ -133,7 +133,7 @@ class PackedStore:
     random_access = False  # a shard is unpacked whole for any of its records
     most_open = 1  # of a reader: as much as it keeps in memory
 
-    def __init__(self, below: Store, packed: Mapping[str, Packed], check: Check) -> None:
+    def __init__(self, below: Store, packed: Mapping[str, PackedShard], check: Check) -> None:
         self._below, self._packed, self._check = below, packed, check
 
     @property
@@ -182,13 +182,13 @@ class PackedStore:
         return counts
 
 
-def _stamp(packed: Packed, found: Stamp) -> Stamp:
+def _stamp(packed: PackedShard, found: Stamp) -> Stamp:
     if found.size != packed.bytes:
         raise _damaged(packed, f"{found.size} bytes, but index.json says {packed.bytes}")
     return found._replace(size=packed.raw)
 
 
-def _damaged(packed: Packed, found: str) -> DataLostError:
+def _damaged(packed: PackedShard, found: str) -> DataLostError:
     return DataLostError(f"{packed.path}: a packed shard must be whole; found {found}; copy the shard again")
 
 
@@ -215,7 +215,7 @@ class MdsShard:
     samples: int
     bytes: int
     hashes: dict[str, str]
-    packed: Packed | None = None
+    packed: PackedShard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ def _shard(folder: str, told: dict[str, Any], store: Store) -> MdsShard:
     return MdsShard(path, samples, size, _hashes(raw), packed)
 
 
-def _packed(folder: str, told: dict[str, Any], path: str, size: int) -> Packed | None:
+def _packed(folder: str, told: dict[str, Any], path: str, size: int) -> PackedShard | None:
     """The packed file of a shard; None where it is of another compression than Zstandard's."""
     if str(told["compression"]).partition(":")[0] != "zstd":
         return None
@@ -319,7 +319,7 @@ def _packed(folder: str, told: dict[str, Any], path: str, size: int) -> Packed |
     if size > LARGEST:
         msg = f"{size} bytes of {path}, and an MDS shard has at most {LARGEST}"
         raise ValueError(msg)
-    found = Packed(f"{folder}/{there['basename']}", _whole_number(there["bytes"]), _hashes(there), size)
+    found = PackedShard(f"{folder}/{there['basename']}", _whole_number(there["bytes"]), _hashes(there), size)
     check_zstandard(found.path)
     return found
 
@@ -404,7 +404,7 @@ def hashes_checked(shard: MdsShard, store: Store) -> bool:
     return True
 
 
-def check_packed(packed: Packed, held: memoryview) -> None:
+def check_packed(packed: PackedShard, held: memoryview) -> None:
     """Hold the bytes of a packed shard against those of its hashes that can be computed here.
 
     Raises:
@@ -632,7 +632,7 @@ class MDS(RecordFiles):
             twice = next(path for path in paths if paths.count(path) > 1)
             msg = f"MDS({given}): each shard may be named once; found {twice} twice in index.json; copy it again"
             raise ConfigError(msg)
-        super().__init__(f"MDS({given})", Files("MDS", paths, self._over(store), _whole), form)
+        super().__init__(f"MDS({given})", SharedFiles("MDS", paths, self._over(store), _whole), form)
         self._shards = {shard.path: shard for shard in self._set.shards}
         self._hashed = check
         encodings = dict(zip(self._set.names, self._set.encodings, strict=True))

@@ -13,13 +13,13 @@ import numpy as np
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources.file_source import (
     BrokenError,
-    Files,
     Frames,
     Framing,
     Pread,
+    ReadWindow,
     RecordFiles,
     RecordIndex,
-    Window,
+    SharedFiles,
     files_of,
     load,
 )
@@ -49,7 +49,7 @@ _LENGTH = (1 << 29) - 1
 
 
 def _frames(pread: Pread, end: int) -> Frames:
-    piece = Window(pread).piece
+    piece = ReadWindow(pread).piece
     starts: list[int] = []
     stops: list[int] = []
     at, begun = 0, False
@@ -167,7 +167,7 @@ class RecordIO(RecordFiles):
         index_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         title, found, store = files_of("RecordIO", paths)
-        super().__init__(title, Files("RecordIO", found, store, RECORDIO.value), IRHeader())
+        super().__init__(title, SharedFiles("RecordIO", found, store, RECORDIO.value), IRHeader())
         self._label, self._index_dir = label, index_dir
 
     def _index(self, path: str) -> RecordIndex:

@@ -19,11 +19,11 @@ from numpy.typing import ArrayLike
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError
 from dali_feed.external_sources.arrow_values import (
     ArrowMembers,
-    Held,
     Images,
     Leaf,
     Numbers,
     Strings,
+    TableColumns,
     Values,
     check_image,
     check_types,
@@ -177,7 +177,7 @@ class ArrowRows:
         return with_formats(self._giving, self._forms.get, image, members)
 
     def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        return ArrowMembers(self, Held(self._known, self._rows, self._values), image, members)
+        return ArrowMembers(self, TableColumns(self._known, self._rows, self._values), image, members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`. Raises what `check` does."""

@@ -165,7 +165,7 @@ ReadGroup = Callable[[int, list[str]], Any]  # these columns of a group, as a py
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RowColumns:
     """What is read of each row: the member that is the image, and the fields, name -> member.
 
     strict  whether the fields are a batch's own, int64, of which a null is a fault
@@ -184,7 +184,7 @@ class GroupReader:
         told: str,
         table: GroupTable,
         read: ReadGroup,
-        chosen: Chosen,
+        chosen: RowColumns,
         slabs: Slabs,
         stop: threading.Event | None,
     ) -> None:
@@ -461,7 +461,7 @@ class GroupRows(ABC):
         known, told = self._load().known, f"{self._title} has the columns"
         asked = {name: foremost(name, known, told) for name in members}
         picture = None if image is None else self._checked(foremost(image, known, told))
-        return _GroupMembers(self, Chosen(picture, asked), image, members)
+        return _GroupMembers(self, RowColumns(picture, asked), image, members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader of images and labels. ConfigError where there is no column of images."""
@@ -471,7 +471,7 @@ class GroupRows(ABC):
             msg = f"{self._title}: without columns= a batch has images; found {found}; give image=, or columns="
             raise ConfigError(msg)
         label = self._labels()
-        chosen = Chosen(self._checked(str(self._image)), {} if label is None else {LABEL: label}, strict=True)
+        chosen = RowColumns(self._checked(str(self._image)), {} if label is None else {LABEL: label}, strict=True)
         return self.opened(chosen, SlabPool() if slabs is None else slabs, stop)
 
     def where(self, partition: int, position: int) -> str:
@@ -479,11 +479,11 @@ class GroupRows(ABC):
         table = self._load()
         return f"{self._names[int(table.file[partition])]}#{int(table.first[partition]) + position}"
 
-    def opened(self, chosen: Chosen, slabs: Slabs, stop: threading.Event | None) -> GroupReader:
+    def opened(self, chosen: RowColumns, slabs: Slabs, stop: threading.Event | None) -> GroupReader:
         """A reader of those members."""
         return GroupReader(self._title, self._load(), self._read(), chosen, slabs, stop)
 
-    def sized(self, chosen: Chosen) -> int:
+    def sized(self, chosen: RowColumns) -> int:
         """The mean size of those members of a row."""
         members = [*([] if chosen.image is None else [chosen.image]), *chosen.fields.values()]
         return self._load().record_bytes(members)
@@ -519,7 +519,7 @@ class GroupRows(ABC):
 class _GroupMembers(MemberSource):
     """Rows with the members that were asked for. See `records.members.Members.giving`."""
 
-    def __init__(self, source: GroupRows, chosen: Chosen, image: str | None, members: tuple[str, ...]) -> None:
+    def __init__(self, source: GroupRows, chosen: RowColumns, image: str | None, members: tuple[str, ...]) -> None:
         super().__init__(source, image, members)
         self._rows, self._chosen = source, chosen
 
@@ -665,7 +665,7 @@ _HEADER = 2**28  # bytes; no header is near it
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ArrowMessage:
     """One: its kind, where it begins and ends in the file, its header, and of a batch its rows.
 
     packed  whether its body is compressed
@@ -679,7 +679,7 @@ class Message:
     packed: bool = False
 
 
-def messages(path: str, file: File, size: int) -> Iterator[Message]:
+def messages(path: str, file: File, size: int) -> Iterator[ArrowMessage]:
     """All of them in order, the schema first.
 
     Raises:
@@ -704,7 +704,7 @@ def messages(path: str, file: File, size: int) -> Iterator[Message]:
         stop = at + 8 + length + body
         if body < 0 or rows < 0 or stop > end or (kind == SCHEMA) != first or kind not in (SCHEMA, DICTIONARY, BATCH):
             _lost(path, f"at byte {at} a message that is damaged, or does not end within the file's {size} bytes")
-        yield Message(kind, at, stop, header, rows, packed)
+        yield ArrowMessage(kind, at, stop, header, rows, packed)
         at, first = stop, False
     _lost(path, f"no mark of the end in {size} bytes")
 
@@ -735,7 +735,7 @@ def _lost(path: str, found: str, error: BaseException | None = None) -> NoReturn
 
 
 def _read(header: bytes) -> tuple[int, int, int, bool]:
-    """Kind, rows, bytes of the body, whether that is compressed; of the flatbuffer `Message`."""
+    """Kind, rows, bytes of the body, whether that is compressed; of the flatbuffer `ArrowMessage`."""
     top = struct.unpack_from("<I", header, 0)[0]
     at = [_slot(header, top, n) for n in range(4)]
     kind = 0 if at[1] is None else header[at[1]]
@@ -798,7 +798,7 @@ class _Batches:
 
     def __init__(self, table: GroupTable) -> None:
         self._table = table
-        self._open: dict[int, tuple[Any, list[Message], list[int]]] = {}
+        self._open: dict[int, tuple[Any, list[ArrowMessage], list[int]]] = {}
 
     def __call__(self, group: int, columns: list[str]) -> Any:
         """These columns of a batch, checked: views of the file where it is not compressed. Raises as `damage` says."""
@@ -818,7 +818,7 @@ def _mapped(path: str) -> Any:
         return file.read_buffer()
 
 
-def _batch(buffer: Any, found: Sequence[Message], k: int, columns: list[str] | None) -> Any:
+def _batch(buffer: Any, found: Sequence[ArrowMessage], k: int, columns: list[str] | None) -> Any:
     """Columns of the batch that message k is, None for all; checked, so that no offset leads out of it."""
     import pyarrow as pa
 
@@ -847,7 +847,7 @@ def _framed(header: bytes) -> bytes:
     return b"\xff\xff\xff\xff" + len(header).to_bytes(4, "little") + header
 
 
-def _walked(path: str, size: int) -> tuple[list[Message], str]:
+def _walked(path: str, size: int) -> tuple[list[ArrowMessage], str]:
     """The file's messages, and a digest of their headers and of pieces of their bodies."""
     file = LOCAL.open(path)
     try:
@@ -861,7 +861,7 @@ def _walked(path: str, size: int) -> tuple[list[Message], str]:
         file.close()
 
 
-def _look(file: File, one: Message, digest: Any) -> None:
+def _look(file: File, one: ArrowMessage, digest: Any) -> None:
     """Add some of the body: headers alone are alike of numbers that are not."""
     start = one.start + 8 + len(one.header)
     for at in np.linspace(start, max(start, one.stop - _LOOK), _LOOKS).astype(np.int64).tolist():

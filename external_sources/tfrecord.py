@@ -16,13 +16,13 @@ import numpy as np
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.file_source import (
     BrokenError,
-    Files,
     Frames,
     Framing,
     Pread,
+    ReadWindow,
     RecordFiles,
     RecordIndex,
-    Window,
+    SharedFiles,
     files_of,
     load,
 )
@@ -72,7 +72,7 @@ _CRC = struct.Struct("<I")
 
 
 def _frames(pread: Pread, end: int) -> Frames:
-    piece, unpack = Window(pread).piece, _LENGTH.unpack_from
+    piece, unpack = ReadWindow(pread).piece, _LENGTH.unpack_from
     starts: list[int] = []
     sizes: list[int] = []
     at = 0
@@ -147,7 +147,7 @@ class TFRecords(RecordFiles):
     ) -> None:
         title, found, store = files_of("TFRecords", paths)
         super().__init__(
-            title, Files("TFRecords", found, store, TFRECORD.value), None if format is None else format_of(format)
+            title, SharedFiles("TFRecords", found, store, TFRECORD.value), None if format is None else format_of(format)
         )
         self._image, self._label, self._index_dir = image, label, index_dir
 

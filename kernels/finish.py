@@ -23,14 +23,14 @@ from dali_feed.kernels._numbers import cast, fma
 from dali_feed.kernels.arguments import COUNT_LIMIT, GRID_Y, ITEMSIZE, LAYOUTS, Factors, Rules
 from dali_feed.kernels.launch import Launch, device_array, launch
 
-__all__ = ["Mix", "bytes_moved", "finish", "finish_reference", "mixed_values", "normalize_factors", "prepare"]
+__all__ = ["MixArrays", "bytes_moved", "finish", "finish_reference", "mixed_values", "normalize_factors", "prepare"]
 
 _BLOCK = 256
 _RULES = Rules("finish")
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class MixArrays:
     """MixUp and CutMix: what each sample is mixed with, in arrays of its GPU (of NumPy's for a reference).
 
     partner  int32 (N,): the sample mixed in, of the same batch; a number outside the batch leaves the sample as it is
@@ -55,7 +55,7 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
     bias: Factors = None,
     erase: object = None,
     erase_value: Factors = None,
-    mix: Mix | None = None,
+    mix: MixArrays | None = None,
     dtype: str | None = None,
     layout: str | None = None,
     stream: object = None,
@@ -72,7 +72,7 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
       Not for uint8, which is rounded to the nearest value, ties to even.
     - `erase`: int32 (N, 4): y, x, height, width of `out`; that rectangle gets `erase_value`, three finite numbers or
       one in the units of `out` (whole and 0..255 for uint8); None is 0. A height of 0 erases nothing.
-    - `mix`: a `Mix` with arrays of the GPU: MixUp, CutMix or both.
+    - `mix`: a `MixArrays` with arrays of the GPU: MixUp, CutMix or both.
     - `layout`: "NCHW" or "NHWC", the order in memory; needed only for images of 3 x 3 pixels.
     - `stream`: a cudaStream_t as an int, a CuPy or torch stream; None is CuPy's current stream (from torch, pass
       `torch.cuda.current_stream()`). The caller orders it after the work that made the inputs.
@@ -105,7 +105,7 @@ def prepare(  # noqa: PLR0913 - the same as finish
     bias: Factors = None,
     erase: object = None,
     erase_value: Factors = None,
-    mix: Mix | None = None,
+    mix: MixArrays | None = None,
     dtype: str | None = None,
     layout: str | None = None,
 ) -> Launch:
@@ -189,7 +189,7 @@ def finish_reference(  # noqa: PLR0913 - the same as finish
     bias: Factors = None,
     erase: npt.NDArray[np.int32] | None = None,
     erase_value: Factors = None,
-    mix: Mix | None = None,
+    mix: MixArrays | None = None,
 ) -> npt.NDArray[Any]:
     """The same on the host: (N, H, W, 3) uint8 in, (N, 3, H, W) or (N, H, W, 3) out, bfloat16 as its bits in uint16."""
     if dtype not in ITEMSIZE:
@@ -232,7 +232,7 @@ def bytes_moved(shape: Sequence[int], dtype: str, *, mixed: float = 0.0) -> int:
     return round(math.prod(shape) * (1 + mixed + ITEMSIZE[dtype]))
 
 
-def _mix_pointers(mixing: Mix | None, samples: int) -> tuple[Any, Any, Any]:
+def _mix_pointers(mixing: MixArrays | None, samples: int) -> tuple[Any, Any, Any]:
     """Pointers to partner, weight and box for so many samples; 0 for a missing one."""
     if mixing is None:
         return (np.uint64(0),) * 3
@@ -259,7 +259,7 @@ def _erase_value(kind: str, erase: object, value: Factors) -> list[np.float32]:
     return values
 
 
-def mixed_values(value: npt.NDArray[np.float32], mixing: Mix) -> npt.NDArray[np.float32]:
+def mixed_values(value: npt.NDArray[np.float32], mixing: MixArrays) -> npt.NDArray[np.float32]:
     """Samples (N, H, W, C) mixed with their partners: float32 products and a sum, each rounded once.
 
     With one weight for all and each sample's neighbour as its partner these are torchvision's v2.MixUp, and its bits.
@@ -271,12 +271,12 @@ def mixed_values(value: npt.NDArray[np.float32], mixing: Mix) -> npt.NDArray[np.
     return mixed
 
 
-def _partners(mixing: Mix, samples: int) -> npt.NDArray[Any]:
+def _partners(mixing: MixArrays, samples: int) -> npt.NDArray[Any]:
     partner = np.asarray(mixing.partner)
     return np.where((partner < 0) | (partner >= samples), np.arange(samples), partner)
 
 
-def _shares(value: npt.NDArray[Any], mixing: Mix) -> npt.NDArray[np.float32]:
+def _shares(value: npt.NDArray[Any], mixing: MixArrays) -> npt.NDArray[np.float32]:
     """The weight of each pixel's own sample: float32 (N, 1 or H, 1 or W, 1)."""
     share = np.ones((len(value), 1, 1, 1), np.float32)
     if mixing.weight is not None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dali_feed.engines.host.decode import Trial
+from dali_feed.engines.host.decode import TrialDecoder
 from dali_feed.errors import MissingPackageError, SourceEmptyError
 from dali_feed.external_sources import Topics
 from dali_feed.screen.header import UnusableError
@@ -234,7 +234,7 @@ def own_images(records: Iterable[tuple[memoryview, int]], name: str, folder: Pat
 
     Raises SourceEmptyError where no image is left.
     """
-    size, left_out, why, shapes, trial = 0, 0, "", set[tuple[int, int]](), Trial()
+    size, left_out, why, shapes, trial = 0, 0, "", set[tuple[int, int]](), TrialDecoder()
 
     def images() -> Iterator[tuple[memoryview, int, str]]:
         nonlocal size, left_out, why

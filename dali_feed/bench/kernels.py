@@ -18,7 +18,7 @@ from dali_feed.errors import EngineError
 from dali_feed.kernels import finish as finish_module
 from dali_feed.kernels import jitter as jitter_module
 from dali_feed.kernels import unpack as unpack_module
-from dali_feed.kernels.finish import Mix
+from dali_feed.kernels.finish import MixArrays
 from dali_feed.kernels.launch import Launch, kernel
 from dali_feed.packages import needed
 from dali_feed.transforms.colour import KINDS
@@ -60,11 +60,11 @@ def _bytes(cp: Any, *shape: int) -> Any:
     return cp.asarray(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
 
 
-def _mix(cp: Any, batch: int, kind: str) -> Mix:
+def _mix(cp: Any, batch: int, kind: str) -> MixArrays:
     partner = cp.asarray(np.roll(np.arange(batch, dtype=np.int32), 1))
     weight = cp.full(batch, 0.7, cp.float32) if kind == "mixup" else None
     box = cp.tile(cp.asarray([[40, 60, 100, 120]], cp.int32), (batch, 1)) if kind == "cutmix" else None
-    return Mix(partner, weight, box)
+    return MixArrays(partner, weight, box)
 
 
 def _finishes(cp: Any, batch: int) -> Iterator[Case]:

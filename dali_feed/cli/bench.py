@@ -271,7 +271,7 @@ def listening() -> Iterator[Listener]:
 
     from dali_feed.bench.runner import Listener, named
 
-    class Shown(Listener):
+    class TurnBar(Listener):
         """On a terminal a bar that is drawn between turns alone; elsewhere a line for each."""
 
         bar: Progress | None = None
@@ -296,7 +296,7 @@ def listening() -> Iterator[Listener]:
             self.bar.advance(self.bar.task_ids[0])
             self.bar.refresh()
 
-    heard = Shown()
+    heard = TurnBar()
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield heard

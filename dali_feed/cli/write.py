@@ -296,7 +296,7 @@ def _parts(texts: list[str]) -> dict[str, float | int | None]:
 def _layout(out: str, parts: list[str], targets: str | None, count: int | None, size: int | None) -> Layout | None:
     """The layout over folders. Without any, the layout is set for a folder on Lustre; its files stay whole."""
     from dali_feed.packing.run import folder_at, place
-    from dali_feed.packing.runner import Work
+    from dali_feed.packing.runner import WorkFolder
     from dali_feed.storage.lustre import LustreLayout, set_layout
     from dali_feed.storage.striping import STRIPE_BYTES, Layout
 
@@ -307,7 +307,7 @@ def _layout(out: str, parts: list[str], targets: str | None, count: int | None, 
         wanted = LustreLayout(-1 if count is None else count, size or STRIPE_BYTES)
         set_layout(str(folder), wanted)  # before the folder of shards under way is made in it
         for each in parts or [name]:
-            under_way = Work(folder, each).path
+            under_way = WorkFolder(folder, each).path
             if under_way.exists():
                 set_layout(str(under_way), wanted)
     return None

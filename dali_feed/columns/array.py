@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.columns.array_layout import Layout, array_from, layout_of
+from dali_feed.columns.array_layout import ArrayLayout, array_from, layout_of
 from dali_feed.columns.column import Faults, Kind, check_member, missing
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.npy import MAGIC
@@ -93,7 +93,7 @@ class Array(Kind):
                 continue
             how = "numbers" if value.__class__ not in _BYTES else "npy" if value[: len(MAGIC)] == MAGIC else "raw"
             try:
-                out[row] = array_from(Layout(dtype, shape, how), value)  # type: ignore[arg-type]
+                out[row] = array_from(ArrayLayout(dtype, shape, how), value)  # type: ignore[arg-type]
             except FormatError as error:
                 faults[row] = str(error)
         return out

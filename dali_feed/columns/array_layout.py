@@ -19,14 +19,14 @@ from numpy.typing import DTypeLike, NDArray
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.npy import MAGIC, array_of, header_of
 
-__all__ = ["Layout", "array_from", "batch_for", "filler", "layout_of"]
+__all__ = ["ArrayLayout", "array_from", "batch_for", "filler", "layout_of"]
 
 _KINDS = "biufc"  # what a dtype may be: no objects, texts or times
 _BYTES = (bytes, bytearray, memoryview)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ArrayLayout:
     """What all arrays of a column are.
 
     dtype  in this machine's byte order
@@ -43,7 +43,7 @@ class Layout:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def layout_of(first: Any, dtype: DTypeLike | None = None, shape: Sequence[int] | None = None) -> Layout:
+def layout_of(first: Any, dtype: DTypeLike | None = None, shape: Sequence[int] | None = None) -> ArrayLayout:
     """The layout of a column whose first good record has this value, where dtype and shape are told or not.
 
     Bytes without a header need a dtype, and are one row of such numbers unless a shape is told; lists need a dtype.
@@ -66,7 +66,7 @@ def layout_of(first: Any, dtype: DTypeLike | None = None, shape: Sequence[int] |
     else:
         msg = f"array: must be bytes, an array or a list of numbers; found {type(first).__name__}"
         raise FormatError(msg)
-    layout = Layout(told or found_dtype, found_shape if sides is None else sides, how)
+    layout = ArrayLayout(told or found_dtype, found_shape if sides is None else sides, how)
     array_from(layout, first)
     return layout
 
@@ -111,7 +111,7 @@ def _of_bytes(
     return told, (len(value) // told.itemsize,), "raw"
 
 
-def array_from(layout: Layout, value: Any) -> NDArray[Any]:
+def array_from(layout: ArrayLayout, value: Any) -> NDArray[Any]:
     """The array of one record; a view, but for lists.
 
     Raises:
@@ -130,12 +130,12 @@ def array_from(layout: Layout, value: Any) -> NDArray[Any]:
     return np.ndarray(layout.shape, layout.dtype.newbyteorder("<"), value)
 
 
-def batch_for(layout: Layout, rows: int) -> NDArray[Any]:
+def batch_for(layout: ArrayLayout, rows: int) -> NDArray[Any]:
     """Memory for a batch, (rows, *shape). It is not set: every row must be filled."""
     return np.empty((rows, *layout.shape), layout.dtype)
 
 
-def filler(layout: Layout, batch: NDArray[Any]) -> Callable[[int, Any], None]:
+def filler(layout: ArrayLayout, batch: NDArray[Any]) -> Callable[[int, Any], None]:
     """What puts a record's value into a row of a batch, in one copy. Where it raises FormatError the row is as it was.
 
     batch  (rows, *shape) of the layout's dtype, in C order
@@ -177,7 +177,7 @@ def _plain(value: Any) -> NDArray[Any]:
     return array
 
 
-def _held(layout: Layout, array: NDArray[Any], *, exact: bool = False) -> NDArray[Any]:
+def _held(layout: ArrayLayout, array: NDArray[Any], *, exact: bool = False) -> NDArray[Any]:
     """The array, where the layout can take it with nothing lost but digits of a fraction."""
     dtype = array.dtype.newbyteorder("=")
     if array.shape != layout.shape:

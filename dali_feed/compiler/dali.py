@@ -34,13 +34,13 @@ from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.transforms.colour import KIND, MAX_STEPS, Colour
 from dali_feed.transforms.crops import rows
 from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, TURN, WINDOW, Key, numbered
-from dali_feed.transforms.op import BLACK, GraphStep, Op, Place, Recipe, Run, Window, effect_key
+from dali_feed.transforms.op import BLACK, GraphStep, Op, OpRun, Place, Recipe, Window, effect_key
 from dali_feed.transforms.settings import Drawn, DType, Fill, Interpolation
 
 __all__ = ["DaliProgram", "compile_dali", "compile_recipe"]
 
 
-Maker = Callable[[Run], None]
+Maker = Callable[[OpRun], None]
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class DaliProgram:
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """The steps' parameters for samples `ids`, whose headers say `sizes` (n, 2: height, width)."""
-        run = Run(self.streams, sizes, ids, seed, epoch)
+        run = OpRun(self.streams, sizes, ids, seed, epoch)
         for make in self.makers:
             make(run)
         if (ways := turns(sizes)) is not None:
@@ -123,10 +123,10 @@ class _Compiler:
         else:
             op.in_graph(self, first)
 
-    def branch(self, on: Callable[[Run], NDArray[np.bool_]], ops: Sequence[tuple[int, Op]]) -> None:
+    def branch(self, on: Callable[[OpRun], NDArray[np.bool_]], ops: Sequence[tuple[int, Op]]) -> None:
         """Add ops as if they stood alone, without effect on the samples that `on` does not choose."""
 
-        def leave(run: Run) -> None:
+        def leave(run: OpRun) -> None:
             run.picked.pop()
 
         self.maker(lambda run: run.picked.append(on(run)))
@@ -134,7 +134,7 @@ class _Compiler:
             self.op(op, number)
         self.maker(leave)
 
-    def step(self, step: GraphStep, found: Callable[[Run], NDArray[Any]]) -> None:
+    def step(self, step: GraphStep, found: Callable[[OpRun], NDArray[Any]]) -> None:
         """Add a step with the function that fills its array. Nothing later is folded into steps before it."""
         self.add(step, lambda run: run.arrays.update({numbered(step.name, step.k): found(run)}))
 
@@ -153,7 +153,7 @@ class _Compiler:
         done, self.open = self.open, None
         self.program.steps.append(done)
 
-        def make(run: Run) -> None:
+        def make(run: OpRun) -> None:
             if done.size is None:
                 run.arrays[numbered("size", done.k)] = np.stack([run.h, run.w], axis=1).astype(np.float32)
             if done.roi:
@@ -163,14 +163,14 @@ class _Compiler:
 
     def resample(
         self,
-        sizes: Callable[[Run, Ints, Ints], tuple[Ints, Ints]],
+        sizes: Callable[[OpRun, Ints, Ints], tuple[Ints, Ints]],
         interpolation: Interpolation | Drawn,
         *,
         antialias: bool = True,
         fixed: tuple[int, int] | None = None,
         least: tuple[int, int] | None = None,
-        choose: Callable[[Run], Window] | None = None,
-        modes: Callable[[Run], NDArray[np.int32]] | None = None,
+        choose: Callable[[OpRun], Window] | None = None,
+        modes: Callable[[OpRun], NDArray[np.int32]] | None = None,
     ) -> None:
         """Open a resize of the current image, or of the part of it that `choose` gives."""
         at_decoder = choose is not None and self.at_source and self.region_decode
@@ -180,7 +180,7 @@ class _Compiler:
         self.open = Resample(self.k, fixed, choose is not None and not at_decoder, interpolation, antialias)
         self.least = least
 
-        def make(run: Run) -> None:
+        def make(run: OpRun) -> None:
             zero = np.zeros_like(run.h)
             y, x, h, w = run.as_shown(choose(run)) if choose else (zero, zero, run.h, run.w)
             if at_decoder:
@@ -198,7 +198,7 @@ class _Compiler:
         return self.least is not None and size[0] <= self.least[0] and size[1] <= self.least[1]
 
     def crop(
-        self, size: tuple[int, int], choose: Callable[[Run], Window], *, inside: bool, fill: Colours = BLACK
+        self, size: tuple[int, int], choose: Callable[[OpRun], Window], *, inside: bool, fill: Colours = BLACK
     ) -> None:
         """Folded into the resize or the decoder where it is always `inside` the image; else a slice."""
         self.least = size
@@ -208,7 +208,7 @@ class _Compiler:
         elif inside and self.at_source and self.region_decode:
             self.at_source, self.window = False, True
 
-            def narrow(run: Run) -> None:
+            def narrow(run: OpRun) -> None:
                 run.window = run.as_shown(choose(run))
                 run.h, run.w = run.window[2:]
 
@@ -216,15 +216,15 @@ class _Compiler:
         else:
             self.slice(size, choose, fill)
 
-    def cut(self, choose: Callable[[Run], Window], fill: Colours = BLACK) -> None:
+    def cut(self, choose: Callable[[OpRun], Window], fill: Colours = BLACK) -> None:
         """A slice whose size differs from image to image."""
         self.least = None
         self.slice(None, choose, fill)
 
-    def slice(self, size: tuple[int, int] | None, choose: Callable[[Run], Window], fill: Colours) -> None:
+    def slice(self, size: tuple[int, int] | None, choose: Callable[[OpRun], Window], fill: Colours) -> None:
         k = self.k + 1
 
-        def make(run: Run) -> None:
+        def make(run: OpRun) -> None:
             y, x, h, w = run.as_shown(choose(run))
             run.arrays[numbered("anchor", k)] = rows(y, x)
             run.h, run.w = h, w
@@ -233,11 +233,11 @@ class _Compiler:
 
         self.add(Slice(k, size, fill), make)
 
-    def flip(self, axis: Literal["x", "y"], on: Callable[[Run], NDArray[np.bool_]]) -> None:
+    def flip(self, axis: Literal["x", "y"], on: Callable[[OpRun], NDArray[np.bool_]]) -> None:
         """Left for the last step."""
         self.flips[axis] = True
 
-        def make(run: Run) -> None:
+        def make(run: OpRun) -> None:
             run.mirror[axis] ^= run.on & on(run)
 
         self.maker(make)
@@ -260,7 +260,7 @@ class _Compiler:
         return program
 
 
-def _shown(run: Run, windows: NDArray[np.int32]) -> NDArray[np.int32]:
+def _shown(run: OpRun, windows: NDArray[np.int32]) -> NDArray[np.int32]:
     """Rectangles that were chosen in the mirrored image, in coordinates of the image as it is stored so far."""
     y, x, h, w = windows.T.astype(np.int64)
     return rows(*run.as_shown((y, x, h, w)))
@@ -308,7 +308,7 @@ def with_kernel(program: DaliProgram) -> DaliProgram:
     if not keys:
         return program
 
-    def gather(run: Run) -> None:
+    def gather(run: OpRun) -> None:
         run.arrays[ADJUST] = np.concatenate([run.arrays.pop(key)[..., KIND] for key in keys], axis=1)
 
     done = replace(finish, adjusts=count)

@@ -205,7 +205,7 @@ class Compiled:
     columns: tuple[Column, ...] = ()
 
 
-class Kept(Protocol):
+class ImageCache(Protocol):
     """A cache of images before the engines of a feed: `parts` in the order of its image columns."""
 
     parts: Sequence[Drawless]
@@ -282,7 +282,7 @@ def _followed(program: Program, followers: Mapping[str, Follower]) -> Followed |
 
 
 def make_ready(
-    made: Compiled, *, batch_size: int, device: int | None, tuning: Tuning, kept: Kept | None = None
+    made: Compiled, *, batch_size: int, device: int | None, tuning: Tuning, kept: ImageCache | None = None
 ) -> Engine:
     """The engine of all images, with what follows them. What was begun is closed where one cannot be made.
 

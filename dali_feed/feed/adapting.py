@@ -139,7 +139,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ReaderTrial:
     """A change to be judged. `rates` are those without it and with it, in turns."""
 
     way: Way
@@ -157,7 +157,7 @@ class Standing:
     """What is known between intervals."""
 
     reading: Reading
-    trial: Trial | None = None
+    trial: ReaderTrial | None = None
     idle: int = 0  # intervals in a row in which a reader was not needed
     rests: dict[Way, int] = field(default_factory=dict)  # intervals that are left
     next_rests: dict[Way, int] = field(default_factory=dict)
@@ -181,7 +181,7 @@ def decide(standing: Standing, facts: Facts, bounds: Bounds) -> tuple[Standing, 
     if _wants_more(facts, reading):
         for way, tried in _more(facts, reading):
             if way not in standing.rests and bounds.hold(tried):
-                moved = replace(standing, reading=tried, trial=Trial(way, reading, tried, (facts.rate,)), idle=0)
+                moved = replace(standing, reading=tried, trial=ReaderTrial(way, reading, tried, (facts.rate,)), idle=0)
                 return moved, Decision(reading, tried, str(facts))
         return replace(standing, idle=0), None
     return _fewer(standing, facts, bounds)
@@ -209,7 +209,7 @@ def _more(facts: Facts, reading: Reading) -> list[tuple[Way, Reading]]:
     return ways
 
 
-def _judged(standing: Standing, facts: Facts, trial: Trial) -> tuple[Standing, Decision | None]:
+def _judged(standing: Standing, facts: Facts, trial: ReaderTrial) -> tuple[Standing, Decision | None]:
     """Keep what is tried, take it back for good, or change over once more."""
     before, tried, here = trial.before, trial.tried, standing.reading
     trial = replace(trial, rates=(*trial.rates, facts.rate))

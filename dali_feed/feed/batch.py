@@ -13,7 +13,7 @@ from dali_feed.columns.array import Room
 from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.errors import ConfigError
 from dali_feed.feed.lane import Draw, Piece, Prepare
-from dali_feed.feed.window import Held
+from dali_feed.feed.window import WindowRecords
 from dali_feed.quarantine.budget import Fault
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import Reused
@@ -152,7 +152,7 @@ class Flight:
         taken = isinstance(whole, np.ndarray | Pieces)
         return whole[self._order] if taken else [whole[k] for k in self._order.tolist()]
 
-    def place(self, slot: int) -> tuple[Held, int]:
+    def place(self, slot: int) -> tuple[WindowRecords, int]:
         """The window of a slot of this batch, and the window's slot it is."""
         slot = slot if self._order is None else int(self._order[slot])
         for piece in self.pieces:

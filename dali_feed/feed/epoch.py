@@ -17,7 +17,7 @@ from typing import Protocol
 from dali_feed.engines.ranges import WAITS
 from dali_feed.errors import ClosedError
 from dali_feed.feed.lane import Lane, MixedLane, Piece
-from dali_feed.feed.run import EpochSetting, Run, reads
+from dali_feed.feed.run import EpochSetting, FeedRun, reads
 from dali_feed.quarantine.budget import Quarantine
 
 __all__ = ["EpochRun", "Stretch"]
@@ -44,7 +44,7 @@ class Following(Protocol):
         ...
 
 
-class EpochRun(Run):
+class EpochRun(FeedRun):
     """An iterator over the batches of a stretch of `epoch`; what `open_when` gives is asked for it.
 
     Args:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.program import Parameters
 from dali_feed.feed.reading import ReadTask
-from dali_feed.feed.window import Held, Window
+from dali_feed.feed.window import Window, WindowRecords
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
 
@@ -36,7 +36,7 @@ Draw = Callable[[NDArray[Any], NDArray[np.int64], int], Parameters]  # of sizes,
 class Chunk:
     """Slots first..first+n-1 of a window: the rows that fill them, and what is known of those."""
 
-    window: Held
+    window: WindowRecords
     first: int
     rows: NDArray[np.int64]
     ok: NDArray[np.bool_]

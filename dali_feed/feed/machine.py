@@ -23,7 +23,7 @@ from dali_feed.feed.reading import ReaderWork, ReadPool
 from dali_feed.feed.run import EpochSetting, Setting
 from dali_feed.feed.stats import Running, StageStats, Stats
 from dali_feed.feed.usable import Look, looker
-from dali_feed.feed.window import Empty, Measured, Proof, Window, window_memory
+from dali_feed.feed.window import EmptyWindows, MeanSize, Proof, Window, window_memory
 from dali_feed.options import Decode, Tuning
 from dali_feed.plan.batching import Shares
 from dali_feed.plan.mixed import MixedPlan, Strand
@@ -213,7 +213,7 @@ class Machine:
             **{each.name: getattr(parts, each.name) for each in fields(parts)},
             pool=self.pool,
             memory=self.tuning.memory_bytes,
-            sizes=Measured(snapshot.record_bytes, self.slabs.slab_bytes, self.tuning.memory_bytes),
+            sizes=MeanSize(snapshot.record_bytes, self.slabs.slab_bytes, self.tuning.memory_bytes),
             readers=self.pool.reading.readers,
         )
 
@@ -259,7 +259,7 @@ class Machine:
         self, setting: EpochSetting, plan: EpochPlan | MixedPlan, mine: Iterable[int], consumed: int
     ) -> list[Lane] | list[MixedLane]:
         """The lanes `mine` of a plan, from where `consumed` of each have been given."""
-        look, empty, proof = self.look(), Empty(), self._proof
+        look, empty, proof = self.look(), EmptyWindows(), self._proof
 
         def open_window(plan: WindowPlan, first_slot: int, others: Callable[[], Iterator[WindowPlan]]) -> Window:
             return Window(

@@ -27,13 +27,13 @@ from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Draw, Piece
 from dali_feed.feed.meter import Meter, PassMeter
 from dali_feed.feed.reading import ReadPool
-from dali_feed.feed.window import Measured
+from dali_feed.feed.window import MeanSize
 from dali_feed.quarantine.budget import Fault, Quarantine
 from dali_feed.quarantine.letters import Letter
 from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.source import unpack_id
 
-__all__ = ["EpochSetting", "Run", "Setting", "reads"]
+__all__ = ["EpochSetting", "FeedRun", "Setting", "reads"]
 
 
 # The thread that feeds: of one pass, or of several, where one goes on into the next.
@@ -131,7 +131,7 @@ class EpochSetting(Setting):
 
     pool: ReadPool
     memory: int
-    sizes: Measured
+    sizes: MeanSize
     readers: int
 
 
@@ -193,7 +193,7 @@ PATIENCE = 5.0  # seconds that close() waits for a decoder; its thread ends late
 log = logging.getLogger("dali_feed")
 
 
-class Run:
+class FeedRun:
     """An iterator over batches, each with equally many slots of so many `lanes`. A subclass is ready before that.
 
     Of a pass that is `behind` another one, that one's thread feeds it afterwards.
@@ -202,7 +202,7 @@ class Run:
     _quarantine: Quarantine
 
     def __init__(
-        self, setting: Setting, lanes: int, quarantine: Quarantine | None = None, behind: Run | None = None
+        self, setting: Setting, lanes: int, quarantine: Quarantine | None = None, behind: FeedRun | None = None
     ) -> None:
         self.setting, self._parts = setting, lanes
         if quarantine is not None:  # or the subclass has it before it is needed
@@ -214,7 +214,7 @@ class Run:
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
         self._ended = False
         self.cut = False  # whether another thread ended it while one waited for a batch
-        self.next: Run | None = None  # the pass that its thread goes on with
+        self.next: FeedRun | None = None  # the pass that its thread goes on with
         self._lock = threading.Lock()
         self._worker: Worker = Worker(self, "dali_feed-feed") if behind is None else behind._worker
 
@@ -314,11 +314,11 @@ class Run:
                     self._stuck(),
                 )
 
-    def one(self) -> Run | None:
+    def one(self) -> FeedRun | None:
         """In its thread: feed all of it. Gives the next pass, where the thread goes on."""
         last: BaseException | None
         begun = time.thread_time()
-        goes_on: Run | None = None
+        goes_on: FeedRun | None = None
         try:
             try:
                 last = self._feed()

@@ -141,7 +141,7 @@ _ALWAYS = {
 }
 
 
-class Measured(Protocol):
+class HasFigures(Protocol):
     """What of a loader's `Stats` it is made of."""
 
     @property
@@ -196,7 +196,7 @@ class Verdict:
     advice: tuple[str, ...]
 
 
-def verdict(stats: Measured) -> Verdict:
+def verdict(stats: HasFigures) -> Verdict:
     """What the numbers say.
 
     Args:
@@ -241,7 +241,7 @@ def _could(train: StageStats, whole: float) -> str:
     return f"; the loop gets {train.samples / whole:,.0f} samples/s and could take {alone:,.0f}"
 
 
-def _advice(cause: str, stats: Measured, stages: dict[str, StageStats]) -> tuple[str, ...]:
+def _advice(cause: str, stats: HasFigures, stages: dict[str, StageStats]) -> tuple[str, ...]:
     if cause == "source" and "read" in stages:
         return tuple(_for_source(stats, stages["read"]))
     if cause == "engine" and "engine" in stages and stats.running is not None:
@@ -249,7 +249,7 @@ def _advice(cause: str, stats: Measured, stages: dict[str, StageStats]) -> tuple
     return _ALWAYS.get(cause, ())
 
 
-def _for_source(stats: Measured, read: StageStats) -> Sequence[str]:
+def _for_source(stats: HasFigures, read: StageStats) -> Sequence[str]:
     spent = read.waited + read.worked + read.blocked
     reads = read.waited + read.worked
     if spent > 0 and read.blocked > IDLE * spent:
@@ -263,7 +263,7 @@ def _for_source(stats: Measured, read: StageStats) -> Sequence[str]:
     return ("fewer decoder threads, or more cores: readers want processor time",)
 
 
-def _for_engine(stats: Measured, engine: StageStats, running: Running) -> Sequence[str]:
+def _for_engine(stats: HasFigures, engine: StageStats, running: Running) -> Sequence[str]:
     advice, cpu = [], stats.cpu
     if cpu is not None and engine.threads < int(cpu.cores) and _free(cpu):
         advice.append(f"Tuning(threads={int(cpu.cores)}): it has {engine.threads} of {cpu.cores:g} cores")

@@ -28,7 +28,7 @@ from dali_feed.records.slabs import slabs_for
 from dali_feed.records.source import Block, Lease
 from dali_feed.records.tally import kind_of
 
-__all__ = ["Empty", "Held", "Measured", "Proof", "Rows", "Window", "window_memory"]
+__all__ = ["EmptyWindows", "MeanSize", "Proof", "Rows", "Window", "WindowRecords", "window_memory"]
 
 
 # Records in memory, and what is known of each: what a batch is cut from, and mended from.
@@ -49,7 +49,7 @@ def _room(values: Any, rows: int) -> Any:
     return np.zeros((rows, *values.shape[1:]), values.dtype) if isinstance(values, np.ndarray) else [None] * rows
 
 
-class Held:
+class WindowRecords:
     """Rows are numbered in the order of reading, slots in the order of the batches. Used by one thread.
 
     order     the row whose own each slot is
@@ -200,7 +200,7 @@ def hopeless(
 # with its figures. The order is never changed by it: the plan alone makes extents and windows.
 
 
-class Measured:
+class MeanSize:
     """Mean payload size: the snapshot's until reads say that records are larger. The feed thread's own.
 
     memory  bytes of slabs that a window may take
@@ -215,9 +215,9 @@ class Measured:
     def __bool__(self) -> bool:
         return self._rows > 0 or self._before > 0
 
-    def anew(self) -> Measured:
+    def anew(self) -> MeanSize:
         """For the pass behind this one."""
-        return Measured(self._told, self.slab_bytes, self.memory, max(1, self.record_bytes))
+        return MeanSize(self._told, self.slab_bytes, self.memory, max(1, self.record_bytes))
 
     def add(self, rows: int, size: int) -> None:
         """So many positions were read, with so many bytes of payloads in slabs."""
@@ -254,7 +254,7 @@ def window_memory(records: int, extent: int, record_bytes: int, slab_bytes: int)
     return full * slabs_for(read, record_bytes, slab_bytes) + slabs_for(rest, record_bytes, slab_bytes)
 
 
-def _tasks(plan: WindowPlan, sizes: Measured) -> tuple[list[ReadTask], Rows]:
+def _tasks(plan: WindowPlan, sizes: MeanSize) -> tuple[list[ReadTask], Rows]:
     """Reads of most of a slab each, never less than an extent; and the row at which each begins, and the end."""
     ends = plan.ends
     runs = np.searchsorted(np.cumsum(plan.extents.lengths), ends, side="left") + 1  # up to the end of each extent
@@ -276,7 +276,7 @@ def _different(tasks: Rows) -> list[int]:
     return found
 
 
-class Empty:
+class EmptyWindows:
     """Windows of an epoch that were found without a record, and which one stands in for each. One thread's."""
 
     def __init__(self) -> None:
@@ -287,7 +287,7 @@ class _NoRecordError(Exception):
     """A window holds no record at all."""
 
 
-class Window(Held):
+class Window(WindowRecords):
     """Rows are numbered in the order of reading, slots in the order of the epoch. Used by the feed thread alone.
 
     slots     how many it has; as many as rows, unless those are borrowed
@@ -300,12 +300,12 @@ class Window(Held):
         plan: WindowPlan,
         first_slot: int,
         *,
-        sizes: Measured,
+        sizes: MeanSize,
         look: Look,
         pool: ReadPool,
         where: Callable[[int], str],
         proof: Proof,
-        empty: Empty,
+        empty: EmptyWindows,
         others: Callable[[], Iterator[WindowPlan]],
     ) -> None:
         super().__init__(look, where)

@@ -24,7 +24,7 @@ from dali_feed.feed.passes import Life
 from dali_feed.feed.stats import Stats
 from dali_feed.live import state as states
 from dali_feed.live.gather import Gatherer, Progress, Shared
-from dali_feed.live.run import Empty, LiveRun
+from dali_feed.live.run import EmptyBatches, LiveRun
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.batching import Dealt, Shares
 from dali_feed.quarantine.budget import Quarantine
@@ -231,7 +231,7 @@ class LiveFeed(Dealt):
             return reader
 
         gatherer = Gatherer(self._name, opened, self.source.pace, self.batch_size, progress, slabs)
-        empty = Empty(self.program, self.source, self.device, self.companions)
+        empty = EmptyBatches(self.program, self.source, self.device, self.companions)
         quarantine = Quarantine(self.bad, WINDOW, endless=True)
         self._run = LiveRun(setting, gatherer, progress, self._machine.look(), empty, quarantine)
         try:

@@ -211,7 +211,7 @@ REST_S = 5.0  # of a wait for the loop, after which a reader that wants to may l
 _ROOM_S = 0.02  # how often memory is looked at again
 
 
-class Opened(Protocol):
+class OpenedStream(Protocol):
     """Opens a stream for a thread."""
 
     def __call__(self, slabs: Slabs, stop: threading.Event, drain: Drain) -> LiveReader:
@@ -270,7 +270,7 @@ class Gatherer:
     """One thread, once it is told to `begin`. Batches are taken by one other thread."""
 
     def __init__(
-        self, name: str, opened: Opened, pace: Pace, batch_size: int, progress: Progress, slabs: Shared
+        self, name: str, opened: OpenedStream, pace: Pace, batch_size: int, progress: Progress, slabs: Shared
     ) -> None:
         self._name, self._opened, self._pace, self._batch_size = name, opened, pace, batch_size
         self._progress, self._slabs = progress, slabs

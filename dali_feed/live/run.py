@@ -21,15 +21,15 @@ from dali_feed.engines.ranges import WAITS
 from dali_feed.errors import DaliFeedError
 from dali_feed.feed.batch import Batch, Companions, Pixels
 from dali_feed.feed.lane import Chunk, Piece
-from dali_feed.feed.run import Run, Setting
+from dali_feed.feed.run import FeedRun, Setting
 from dali_feed.feed.usable import Look
-from dali_feed.feed.window import Held, Rows
+from dali_feed.feed.window import Rows, WindowRecords
 from dali_feed.live.gather import Gathered, Gatherer, Progress
 from dali_feed.quarantine.budget import Quarantine
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import LABEL, Block
 
-__all__ = ["Empty", "LiveRun"]
+__all__ = ["EmptyBatches", "LiveRun"]
 
 
 # A batch of a stream in memory, and the rule for which of its records fills which slot.
@@ -42,7 +42,7 @@ class NoneGoodError(DaliFeedError):
     """No record of a batch is good: it is not handed over."""
 
 
-class LiveWindow(Held):
+class LiveWindow(WindowRecords):
     """The records of some blocks, one slot each."""
 
     def __init__(self, blocks: Sequence[Block], look: Look, where: Callable[[int], str]) -> None:
@@ -82,7 +82,7 @@ class LiveWindow(Held):
 # Its dtypes and shapes are those that transforms and columns say; where they do not, those of the batch before it.
 
 
-class Empty:
+class EmptyBatches:
     """Makes them. Used by one thread at a time."""
 
     def __init__(self, program: Program, source: Any, device: int | None, companions: Companions) -> None:
@@ -141,7 +141,7 @@ def _column(kind: Any) -> Any:
         return []
 
 
-class LiveRun(Run):
+class LiveRun(FeedRun):
     """An iterator over the batches that `gatherer` gathers."""
 
     def __init__(
@@ -150,7 +150,7 @@ class LiveRun(Run):
         gatherer: Gatherer,
         progress: Progress,
         look: Look,
-        empty: Empty,
+        empty: EmptyBatches,
         quarantine: Quarantine,
     ) -> None:
         self.gatherer, self._progress, self._look, self._empty = gatherer, progress, look, empty

@@ -45,7 +45,7 @@ LOOKED_AT = 3  # samples of a dataset
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class ImageFiles:
     """What a dataset is made of: images' paths, a target for each, and the transforms of both.
 
     `classes` are the targets' names, where they are known.
@@ -84,7 +84,7 @@ _TORCHVISION: dict[str, tuple[str, Found]] = {  # by class: its module, and how 
 }
 
 
-def files_of(dataset: Any) -> Files | str | None:
+def files_of(dataset: Any) -> ImageFiles | str | None:
     """The files of a dataset; or why it cannot be taken, a clause; None for a class that is not known here."""
     for name, (module, find) in _TORCHVISION.items():
         kind = getattr(sys.modules.get(f"torchvision.datasets.{module}"), name, None)
@@ -115,7 +115,7 @@ def torchvisions_loader(dataset: Any) -> str | None:
     return f"its loader={getattr(dataset.loader, '__name__', dataset.loader)!r} is not torchvision's own"
 
 
-def _torchvisions(dataset: Any, find: Found) -> Files | str:
+def _torchvisions(dataset: Any, find: Found) -> ImageFiles | str:
     odd = torchvisions_loader(dataset)
     if odd is not None:
         return odd
@@ -127,10 +127,10 @@ def _torchvisions(dataset: Any, find: Found) -> Files | str:
     except (AttributeError, TypeError, ValueError) as error:  # another version of torchvision keeps them elsewhere
         return f"its files are not where torchvision keeps them ({error})"
     classes = getattr(dataset, "classes", None)
-    return _checked(dataset, Files(paths, targets, classes, dataset.transform, dataset.target_transform))
+    return _checked(dataset, ImageFiles(paths, targets, classes, dataset.transform, dataset.target_transform))
 
 
-def _timms(dataset: Any) -> Files | str:
+def _timms(dataset: Any) -> ImageFiles | str:
     reader: Any = dataset.reader
     kind: Any = getattr(sys.modules.get("timm.data.readers.reader_image_folder"), "ReaderImageFolder", None)
     if not isinstance(kind, type) or not isinstance(reader, kind):
@@ -145,11 +145,11 @@ def _timms(dataset: Any) -> Files | str:
     names = sorted(numbers, key=numbers.__getitem__)
     whole = [numbers[name] for name in names] == list(range(len(names)))
     return _checked(
-        dataset, Files(paths, targets, names if whole else None, dataset.transform, dataset.target_transform)
+        dataset, ImageFiles(paths, targets, names if whole else None, dataset.transform, dataset.target_transform)
     )
 
 
-def _checked(dataset: Any, files: Files) -> Files | str:
+def _checked(dataset: Any, files: ImageFiles) -> ImageFiles | str:
     """The files, if a few samples are as they say; samples that cannot be opened do not count."""
     if not len(files.paths) == len(files.targets) == len(dataset):
         return "it does not have as many files and labels as samples"
@@ -260,10 +260,10 @@ def _folder(dataset: Any, kind: type) -> Lowered:
     if type(dataset.transforms).__name__ not in ("NoneType", "StandardTransform"):
         _refuse("its transforms= take image and label together")
     paths, targets = [path for path, _ in dataset.samples], [target for _, target in dataset.samples]
-    return _made(Files(paths, targets, dataset.classes, dataset.transform, dataset.target_transform))
+    return _made(ImageFiles(paths, targets, dataset.classes, dataset.transform, dataset.target_transform))
 
 
-def _made(files: Files) -> Lowered:
+def _made(files: ImageFiles) -> Lowered:
     if not len(files.paths):
         _refuse("it is empty")
     labels = _labels(files.targets, files.target_transform)

@@ -23,8 +23,8 @@ from dali_feed.plan.order import Shuffle
 from dali_feed.transforms.mixing import Mixing
 
 __all__ = [
-    "Asked",
     "Content",
+    "LoaderArguments",
     "OurOptions",
     "TorchOptions",
     "as_config_error",
@@ -117,7 +117,7 @@ class TorchOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LoaderArguments:
     """All of it; `batches` is a batch sampler that is not torch's own."""
 
     dataset: Any

@@ -28,8 +28,8 @@ from dali_feed.feed.stats import Stats
 from dali_feed.live import LiveFeed
 from dali_feed.loader.adapters import Lowered, Unchanged, array_columns, is_source, lower_dataset
 from dali_feed.loader.arguments import (
-    Asked,
     Content,
+    LoaderArguments,
     OurOptions,
     TorchOptions,
     check_by_torch,
@@ -162,7 +162,7 @@ _IDLE = {  # of torch's arguments, and why they have no effect on ours
 }
 
 
-def feed_for(asked: Asked) -> tuple[Ours | TorchFeed, Own]:
+def feed_for(asked: LoaderArguments) -> tuple[Ours | TorchFeed, Own]:
     """The feed, and what of the transform is left to run. Raises ConfigError, TransformError for what cannot be."""
     if is_live(asked.dataset):
         return _live(asked)
@@ -170,7 +170,7 @@ def feed_for(asked: Asked) -> tuple[Ours | TorchFeed, Own]:
     return (_by_torch(asked, found), ()) if isinstance(found, str) else found
 
 
-def _native(asked: Asked) -> tuple[Feed, Own] | str:
+def _native(asked: LoaderArguments) -> tuple[Feed, Own] | str:
     """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause, "its loader is ..."."""
     source, transform, theirs, turned = asked.dataset, asked.ours.transform, False, False
     if not is_source(source):
@@ -215,7 +215,7 @@ def _native(asked: Asked) -> tuple[Feed, Own] | str:
     return feed, own
 
 
-def _live(asked: Asked) -> tuple[LiveFeed, Own]:
+def _live(asked: LoaderArguments) -> tuple[LiveFeed, Own]:
     """The feed of a stream, which has no order to choose and no end."""
     content, ours, torchs = asked.content, asked.ours, asked.torchs
     for name, given in {"shuffle": content.shuffle, "sampler": content.sampler, "batch_sampler": asked.batches}.items():
@@ -246,7 +246,7 @@ def _live(asked: Asked) -> tuple[LiveFeed, Own]:
     return feed, own
 
 
-def _warn_of_idle(asked: Asked, feed: Ours) -> None:
+def _warn_of_idle(asked: LoaderArguments, feed: Ours) -> None:
     """Warn, once each, of arguments that have no effect on that feed."""
     ours, torchs, user = asked.ours, asked.torchs, _USER + 1
     if not feed.program.views:
@@ -262,7 +262,7 @@ def _warn_of_idle(asked: Asked, feed: Ours) -> None:
         warn_once("in_order=False", "batches always come in order", user)
 
 
-def _asked_for(asked: Asked, transform: Any) -> tuple[Any, Any, Own]:
+def _asked_for(asked: LoaderArguments, transform: Any) -> tuple[Any, Any, Own]:
     """Columns and transform as an engine runs them, and what of the images' transform is left to run behind it."""
     columns = asked.ours.columns
     if columns is None:
@@ -293,7 +293,7 @@ def _wants_pil(dataset: Any, lowered: Lowered, collate: Any, transform: Any) -> 
     return not default and named and Mixing.lowered(collate) is None and leaves_pil(transform)
 
 
-def _other_batches(asked: Asked) -> str | None:
+def _other_batches(asked: LoaderArguments) -> str | None:
     """Why batches of another kind need torch's loader, a clause; None for the usual ones."""
     if asked.batches is not None:
         name, cure = "batch_sampler", "use torch's BatchSampler, or batch_size with sampler"
@@ -323,7 +323,7 @@ def _source_for(name: object) -> str:
     return "For a folder of images use FileList.from_folder(root)"
 
 
-def _torch_has(asked: Asked, why: str) -> None:
+def _torch_has(asked: LoaderArguments, why: str) -> None:
     """Raise ConfigError for what would change the data and torch's own loader, used because of `why`, does not do."""
     collate = asked.torchs.collate_fn
     if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
@@ -345,7 +345,7 @@ def _torch_has(asked: Asked, why: str) -> None:
             raise ConfigError(msg)
 
 
-def _by_torch(asked: Asked, why: str) -> TorchFeed:
+def _by_torch(asked: LoaderArguments, why: str) -> TorchFeed:
     """Torch's own loader, because of `why`."""
     dataset = asked.dataset
     name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
@@ -526,7 +526,7 @@ class DataLoader:
                 "each rank makes its own order, so samples overlap. Use shuffle=True, or a DistributedSampler",
                 what="does not divide the samples",
             )
-        asked = Asked(
+        asked = LoaderArguments(
             dataset=dataset,
             batch_size=batch_size,
             batches=own_batches,

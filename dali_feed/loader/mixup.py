@@ -21,7 +21,7 @@ from dali_feed.columns.number import Number
 from dali_feed.compiler.program import ViewsProgram, outline
 from dali_feed.engines.gpu.device import shape_of, size_of
 from dali_feed.errors import ConfigError
-from dali_feed.kernels.finish import Mix
+from dali_feed.kernels.finish import MixArrays
 from dali_feed.records.source import LABEL, Source
 from dali_feed.transforms.mixing import Mixed, Mixing, label_pairs, mixed
 
@@ -206,8 +206,8 @@ class Mixes:
         return spread(pairs, weights, mixing.classes, mixing.smoothing)
 
 
-def _on_gpu(drawn: dict[str, Any]) -> Mix:
-    return Mix(drawn["partner"], drawn["weight"], drawn["box"])
+def _on_gpu(drawn: dict[str, Any]) -> MixArrays:
+    return MixArrays(drawn["partner"], drawn["weight"], drawn["box"])
 
 
 def spread(pairs: torch.Tensor, weights: torch.Tensor, classes: int, smoothing: float) -> torch.Tensor:

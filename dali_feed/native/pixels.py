@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dali_feed.native.library import library
 
-__all__ = ["Pixels", "steps_of", "writer"]
+__all__ = ["PixelWriter", "steps_of", "writer"]
 
 FAR = 1 << 17  # bytes of an image in the batch; from here on past the caches, which a batch of such images fills
 
@@ -26,7 +26,7 @@ _ARGUMENTS = (
 )
 
 
-class Pixels:
+class PixelWriter:
     """Writes images. Used by many threads at once.
 
     table          what each of 256 levels becomes, (3, 256) of values of 1, 2 or 4 bytes; None: what it was
@@ -86,7 +86,7 @@ class Pixels:
 
 
 def steps_of(scale: float, mean: tuple[float, ...], std: tuple[float, ...], table: NDArray[Any]) -> Any:
-    """`steps` of `Pixels`, where (level * scale - mean) / std in float32 has the bits of the table; None otherwise."""
+    """`steps` of `PixelWriter`, where (level * scale - mean) / std in float32 has the bits of the table; else None."""
     steps = np.array([scale, *np.broadcast_to(mean, 3), *np.broadcast_to(std, 3)], np.float32)
     with np.errstate(all="ignore"):
         made = (np.arange(256, dtype=np.float32) * steps[0] - steps[1:4, None]) / steps[4:, None]
@@ -95,7 +95,7 @@ def steps_of(scale: float, mean: tuple[float, ...], std: tuple[float, ...], tabl
 
 def writer(
     table: NDArray[Any] | None, *, steps: NDArray[np.float32] | None = None, channels_last: bool
-) -> Pixels | None:
+) -> PixelWriter | None:
     """What writes by that table; None where there is no library."""
     found = library()
-    return None if found is None else Pixels(found, table, steps=steps, channels_last=channels_last)
+    return None if found is None else PixelWriter(found, table, steps=steps, channels_last=channels_last)

@@ -19,18 +19,18 @@ from typing import Any
 from dali_feed.errors import ConfigError, DaliFeedError, EngineError, SourceChangedError, SourceDeniedError
 from dali_feed.packages import needed
 from dali_feed.packing.plan import Plan
-from dali_feed.packing.runner import Job, Output, Receipt, ShardMaker, Work, as_source, contents_for
+from dali_feed.packing.runner import Output, PackJob, Receipt, ShardMaker, WorkFolder, as_source, contents_for
 from dali_feed.records.source import Snapshot
 from dali_feed.storage.striping import Layout, check_targets
 
-__all__ = ["Asked", "check_ray", "write_on_ray"]
+__all__ = ["PackTask", "check_ray", "write_on_ray"]
 
 TRIES = 5  # of a task whose worker or machine dies
 AHEAD = 2  # tasks for each CPU, so that none waits for the driver
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PackTask:
     """What `pack` was asked for, as a task is given it."""
 
     source: Any
@@ -42,7 +42,7 @@ class _Parcel:
     """Everything a task needs; the same for all shards of a set."""
 
     run: str
-    asked: Asked
+    asked: PackTask
     fallback: str
     snapshot: Snapshot
     plan: Plan
@@ -54,7 +54,7 @@ class _Parcel:
 _PROCESS = uuid.uuid4().hex
 
 
-class _Attempt(Work):
+class _Attempt(WorkFolder):
     """The work folder, with files of its own: a task that was given up may still be writing."""
 
     attempt = _PROCESS
@@ -67,7 +67,7 @@ class _Attempt(Work):
 _MADE: dict[str, tuple[Output, ShardMaker]] = {}  # of this process: the set that it writes shards of
 
 
-def check_ray(asked: Asked) -> None:
+def check_ray(asked: PackTask) -> None:
     """Raise MissingPackageError where there is no Ray, ConfigError for what no other process can be given."""
     with needed():
         import ray  # noqa: F401
@@ -80,9 +80,9 @@ def check_ray(asked: Asked) -> None:
 
 
 def write_on_ray(
-    job: Job,
-    work: Work,
-    asked: Asked,
+    job: PackJob,
+    work: WorkFolder,
+    asked: PackTask,
     todo: Sequence[int],
     most: int | None,
     done: Callable[[int, Receipt], None],
@@ -147,7 +147,7 @@ def _result(ref: Any, shard: str) -> tuple[Receipt, str]:
     return Receipt.of(told), node
 
 
-def _seen(output: Output, work: Work, name: str, k: int, node: str) -> None:
+def _seen(output: Output, work: WorkFolder, name: str, k: int, node: str) -> None:
     if output.there(name, k) is None:
         if output.layout is not None:
             targets = [output.layout.folder(k, str(work.out)) for k in range(len(output.layout.targets))]

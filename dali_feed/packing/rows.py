@@ -23,7 +23,7 @@ from dali_feed.packing.keys import Keys, keys_of
 from dali_feed.records.present import Present
 from dali_feed.records.source import LABEL, Block, Member, Members, Reader, Slabs, Snapshot, Source, unpack_id
 
-__all__ = ["IMAGES", "Chosen", "Contents", "Sample", "Typed", "as_file", "contents_of", "ending_of"]
+__all__ = ["IMAGES", "ChosenRecords", "Contents", "Sample", "Typed", "as_file", "contents_of", "ending_of"]
 
 
 # A member of a record as a file in a tar: its suffix, and its bytes.
@@ -111,7 +111,7 @@ def _npy(array: np.ndarray[Any, Any]) -> bytes:
 # Some records of a source, as a source that packing reads.
 
 
-class Chosen:
+class ChosenRecords:
     """The records of `of` at the positions of `present`: its own members, coordinates and keys."""
 
     def __init__(self, of: Any, present: Present) -> None:
@@ -139,7 +139,7 @@ class Chosen:
 
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         """The same records with other members; see `records.members`."""
-        return Chosen(self.of.giving(image, members), self.present)
+        return ChosenRecords(self.of.giving(image, members), self.present)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """The source's."""
@@ -272,10 +272,10 @@ def contents_of(source: Any, members: Mapping[str, str] | Sequence[str] | None, 
     Raises ConfigError for members that no record can have, and for a source that cannot give any.
     """
     given = _given(members)
-    base = source.of if isinstance(source, Chosen) else source
+    base = source.of if isinstance(source, ChosenRecords) else source
     made = keys_of(base, keys)
     if base is not source:
-        made = Chosen.keys(base, made)
+        made = ChosenRecords.keys(base, made)
     if not isinstance(base, Members) or getattr(getattr(base, "_options", None), "codec", None) is not None:
         if given:
             msg = f"{source!r}: members= needs a source that can give members; found {', '.join(a.name for a in given)}"

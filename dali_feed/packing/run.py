@@ -17,8 +17,8 @@ from typing import Any
 
 from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
-from dali_feed.packing.on_ray import Asked, check_ray, write_on_ray
-from dali_feed.packing.runner import Job, Output, Receipt, ShardMaker, Work, job_of
+from dali_feed.packing.on_ray import PackTask, check_ray, write_on_ray
+from dali_feed.packing.runner import Output, PackJob, Receipt, ShardMaker, WorkFolder, job_of
 from dali_feed.records.tally import Tally
 from dali_feed.storage.striping import Layout
 
@@ -151,7 +151,7 @@ def pack(  # noqa: PLR0913  an option each
         SourceChangedError: it is under way of another source.
         SourceError: records cannot be read.
     """
-    work = Work(*place(out))
+    work = WorkFolder(*place(out))
     told: dict[str, Any] = {"members": members, "keys": keys, "resize": resize, "quality": quality, "map": map}
     told |= {"tokens": tokens, "text": text, "decoded": decoded}
     if workers is not None and workers < 1:
@@ -163,7 +163,7 @@ def pack(  # noqa: PLR0913  an option each
     if engine not in ENGINES:
         msg = f"engine: must be one of {', '.join(ENGINES)}; found {engine!r}"
         raise ConfigError(msg)
-    asked = Asked(source, told) if engine == "ray" else None
+    asked = PackTask(source, told) if engine == "ray" else None
     if asked is not None:
         check_ray(asked)
     with work.held():
@@ -181,7 +181,7 @@ class _Run:
     """A run under way."""
 
     def __init__(
-        self, job: Job, output: Output, workers: int | None, tell: Tell, work: Work, asked: Asked | None
+        self, job: PackJob, output: Output, workers: int | None, tell: Tell, work: WorkFolder, asked: PackTask | None
     ) -> None:
         self._job, self._output, self._workers, self._tell = job, output, workers, tell
         self._work, self._asked = work, asked
@@ -226,7 +226,7 @@ class _Run:
             for maker in self._makers:
                 maker.close()
 
-    def _write_on_ray(self, asked: Asked, todo: list[int], receipts: list[Receipt | None]) -> None:
+    def _write_on_ray(self, asked: PackTask, todo: list[int], receipts: list[Receipt | None]) -> None:
         borders = self._job.plan.borders
 
         def done(k: int, receipt: Receipt) -> None:

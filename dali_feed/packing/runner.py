@@ -50,11 +50,11 @@ from dali_feed.storage.manifest import Manifest, Shard, load_manifest, manifest_
 from dali_feed.storage.striping import Layout, StripeWriter, check_parts, settle, sweep
 
 __all__ = [
-    "Job",
     "Output",
+    "PackJob",
     "Receipt",
     "ShardMaker",
-    "Work",
+    "WorkFolder",
     "as_source",
     "contents_for",
     "denied",
@@ -93,7 +93,7 @@ class Receipt:
         return cls(int(told["size"]), int(told["samples"]), *digests, int(told["index_size"]), tally, missing)
 
 
-class Work:
+class WorkFolder:
     """The folder. `held` around everything that writes there."""
 
     attempt = ""  # told apart in temporary names, where two processes may write one shard
@@ -329,7 +329,7 @@ QUALITY = 90
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PackJob:
     """Everything that decides the bytes of a set.
 
     told      the same as plain JSON: kept in the manifest
@@ -345,12 +345,12 @@ class Job:
 
 def job_of(
     source: Any,
-    work: Work,
+    work: WorkFolder,
     shard_bytes: int,
     options: Mapping[str, Any],
     known: Mapping[str, Any] | None,
     layout: Layout | None = None,
-) -> Job:
+) -> PackJob:
     """The job of these options: new, or the one that is under way in `work`, or `known`, of a set that is there.
 
     Raises:
@@ -389,12 +389,18 @@ def job_of(
     told |= {"fallback": fallback}
     told |= plan.told()
     work.begin(told)
-    return Job(replace(contents, fallback=fallback), snapshot, plan, told)
+    return PackJob(replace(contents, fallback=fallback), snapshot, plan, told)
 
 
 def _resumed(
-    there: dict[str, Any], told: dict[str, Any], contents: Contents, snapshot: Snapshot, work: Work, *, finished: bool
-) -> Job:
+    there: dict[str, Any],
+    told: dict[str, Any],
+    contents: Contents,
+    snapshot: Snapshot,
+    work: WorkFolder,
+    *,
+    finished: bool,
+) -> PackJob:
     """The job that is there, where `told` would be the same."""
     where, cure = work.out / f"{work.name}.dfset", "give the same, give another place, or remove the files there"
     try:
@@ -416,7 +422,7 @@ def _resumed(
     if odd:
         msg = f"{where}: the files there must have been packed with the same options; {'; '.join(odd)}; {cure}"
         raise StateError(msg)
-    return Job(replace(contents, fallback=fallback), snapshot, plan, there, finished)
+    return PackJob(replace(contents, fallback=fallback), snapshot, plan, there, finished)
 
 
 def contents_for(source: Any, options: Mapping[str, Any]) -> Contents:
@@ -463,7 +469,7 @@ def _image_of(table: Any) -> str | None:
 class Output:
     """Whole files in one folder, or parts of them on targets."""
 
-    def __init__(self, work: Work, layout: Layout | None = None) -> None:
+    def __init__(self, work: WorkFolder, layout: Layout | None = None) -> None:
         self._work, self._layout = work, layout
         self.manifest = work.out / f"{work.name}{SET}"
 
@@ -528,7 +534,7 @@ class Output:
         except SourceNotFoundError:
             return None
 
-    def finish(self, job: Job, receipts: Sequence[Receipt]) -> None:
+    def finish(self, job: PackJob, receipts: Sequence[Receipt]) -> None:
         """Write the manifest: the set is there then, and not before."""
         sync_folder(self._work.out)
         tally = Tally()

@@ -22,9 +22,9 @@ from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources.tar import SUFFIX
 from dali_feed.packing.keys import keys_of
 from dali_feed.packing.plan import name_of
-from dali_feed.packing.rows import Chosen
+from dali_feed.packing.rows import ChosenRecords
 from dali_feed.packing.run import PackedSet, Tell, folder_at, pack, place
-from dali_feed.packing.runner import Work, as_source, denied, save
+from dali_feed.packing.runner import WorkFolder, as_source, denied, save
 from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.present import Present
 from dali_feed.storage.manifest import Manifest, Shard, load_plain
@@ -60,7 +60,7 @@ def split(
     source = as_source(source)
     found = parts_of(source, parts, seed, keys)
     return {
-        name: pack(Chosen(source, present), folder / f"{name}.dfset", keys=keys, tell=tell, **options)
+        name: pack(ChosenRecords(source, present), folder / f"{name}.dfset", keys=keys, tell=tell, **options)
         for name, present in found.items()
     }
 
@@ -68,7 +68,7 @@ def split(
 def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, keys: str = "auto") -> dict[str, Present]:
     """Which positions of a source's snapshot are in which part."""
     snapshot = source.snapshot()
-    key_of = Chosen.keys(source, keys_of(source, keys)).of
+    key_of = ChosenRecords.keys(source, keys_of(source, keys)).of
     first, last = snapshot.numbers
     ids = snapshot.located(Extents(np.arange(len(first), dtype=np.int64), first, last)).ids()
     partition, position = unpack_ids(ids)
@@ -174,7 +174,7 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
         raise ConfigError(msg)
     manifests = [load_plain(home) for home in homes]
     every = [(Path(home).parent, shard) for home, told in zip(homes, manifests, strict=True) for shard in told.shards]
-    work = Work(folder, name)
+    work = WorkFolder(folder, name)
     path = work.out / f"{work.name}.dfset"
     with work.held():
         names = [name_of(work.name, k, len(every)) for k in range(len(every))]
@@ -193,7 +193,7 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
     return path
 
 
-def _copied(folder: Path, shard: Shard, work: Work, name: str) -> Shard:
+def _copied(folder: Path, shard: Shard, work: WorkFolder, name: str) -> Shard:
     for end, digest in ((SUFFIX, shard.index_sha256), ("", shard.sha256)):
         source, fresh = folder / f"{shard.name}{end}", work.path / f"{name}{end}"
         if not source.exists():

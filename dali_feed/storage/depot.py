@@ -30,7 +30,19 @@ from numpy.typing import NDArray
 from dali_feed.errors import ConfigError
 from dali_feed.locks import flocked, locked
 
-__all__ = ["BLOCK", "HEAD", "NEVER", "Claim", "Coming", "DamagedError", "Depot", "Int64s", "Name", "head_of", "load"]
+__all__ = [
+    "BLOCK",
+    "HEAD",
+    "NEVER",
+    "Coming",
+    "DamagedError",
+    "Depot",
+    "Int64s",
+    "Name",
+    "PieceClaim",
+    "head_of",
+    "load",
+]
 
 Int64s = NDArray[np.int64]
 Name = tuple[str, int]  # of a piece: its file's name of 32 hexadecimal digits, and its number
@@ -147,7 +159,7 @@ def _code(file: Int64s, number: Int64s) -> Int64s:
 
 
 @dataclass(slots=True)
-class Claim:
+class PieceClaim:
     """The right to fetch a piece, until it is put or dropped: nobody else does."""
 
     name: Name
@@ -241,7 +253,7 @@ class Depot:
             mine = int(coming.next_uses([name])[0])
             return bool(kept) and mine < int(coming.next_uses(list(kept)).max())
 
-    def claim(self, name: Name, stop: threading.Event | None) -> Claim | bool | None:
+    def claim(self, name: Name, stop: threading.Event | None) -> PieceClaim | bool | None:
         """The right to fetch a piece; True where it has come meanwhile; False where another process fetches it now.
 
         Waits for that one where `stop` is given, and gives None where that is set, or where it takes too long. OSError
@@ -258,7 +270,7 @@ class Depot:
                 if not locked_here:
                     os.close(fd)
             if locked_here:
-                claim = Claim(name, path, fd)
+                claim = PieceClaim(name, path, fd)
                 if not self._path(name).exists():
                     return claim
                 claim.drop()
@@ -269,7 +281,7 @@ class Depot:
                 if stop.wait(SLICE_S) or time.monotonic() > ends:
                     return None
 
-    def put(self, claim: Claim, data: memoryview, coming: Coming | None) -> bool:
+    def put(self, claim: PieceClaim, data: memoryview, coming: Coming | None) -> bool:
         """Keep a piece, and let go of the claim; False where there is no room for it, or the disk fails."""
         head, size = head_of(claim.name, data), HEAD + len(data)
         try:

@@ -17,7 +17,7 @@ from typing import Any
 from dali_feed.checks import bytes_of, path_of, whole
 from dali_feed.errors import ConfigError
 from dali_feed.records.gauges import StorageMeter, StorageStats, storage_of
-from dali_feed.storage.depot import BLOCK, Claim, Coming, Depot, Int64s, Name
+from dali_feed.storage.depot import BLOCK, Coming, Depot, Int64s, Name, PieceClaim
 from dali_feed.storage.store import File, FileOf, Stamp, Store
 
 __all__ = ["CachedFile", "CachedStore", "DiskCache"]
@@ -225,14 +225,14 @@ class CachedStore:
         coming: Coming | None,
     ) -> list[_Part]:
         """Fetch these pieces, those that others fetch last; the parts that could not be filled."""
-        claims: dict[Name, Claim] = {}
+        claims: dict[Name, PieceClaim] = {}
         failed: list[_Part] = []
         later: list[Name] = []
         plain: list[_Part] = []
         try:
             for name, parts in group.items():
                 claim = self._claim(name, parts[0].length, None, coming)
-                if isinstance(claim, Claim):
+                if isinstance(claim, PieceClaim):
                     claims[name] = claim
                 elif claim is None:
                     plain += parts
@@ -246,7 +246,7 @@ class CachedStore:
             if all(self.depot.find(part.name, part.length, part.at, part.room) for part in group[name]):
                 continue
             claim = self._claim(name, group[name][0].length, stop, coming)
-            if isinstance(claim, Claim):
+            if isinstance(claim, PieceClaim):
                 failed += self._take(file_of, {name: claim}, group, stop, coming)
             elif claim is None or not all(
                 self.depot.find(part.name, part.length, part.at, part.room) for part in group[name]
@@ -256,7 +256,7 @@ class CachedStore:
 
     def _claim(
         self, name: Name, length: int, stop: threading.Event | None, coming: Coming | None
-    ) -> Claim | bool | None:
+    ) -> PieceClaim | bool | None:
         """As `Depot.claim`; None where the piece is not worth keeping, or cannot be kept."""
         try:
             return self.depot.claim(name, stop) if self.depot.wants(name, length, coming) else None
@@ -266,7 +266,7 @@ class CachedStore:
     def _take(
         self,
         file_of: FileOf,
-        claims: dict[Name, Claim],
+        claims: dict[Name, PieceClaim],
         group: dict[Name, list[_Part]],
         stop: threading.Event,
         coming: Coming | None,

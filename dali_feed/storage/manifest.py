@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError
-from dali_feed.storage.striping import Layout, Part
+from dali_feed.storage.striping import Layout, StripePart
 
 __all__ = ["SUFFIX", "Manifest", "Shard", "load_manifest", "load_plain", "manifest_bytes", "parsed"]
 
@@ -53,7 +53,7 @@ class Manifest:
     replay: Mapping[str, Any] | None = None
     layout: Layout | None = None
 
-    def parts(self, number: int) -> tuple[Part, ...]:
+    def parts(self, number: int) -> tuple[StripePart, ...]:
         """The files of a shard on their targets; () where it is one file beside the manifest."""
         shard = self.shards[number]
         return () if self.layout is None else self.layout.parts(number, shard.name, shard.size)

@@ -24,7 +24,7 @@ from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, load_manifest, parsed
 from dali_feed.storage.paths import braces
 from dali_feed.storage.store import File, FileOf, Stamp, Store, read_at
-from dali_feed.storage.striping import Layout, Part, StripedFile, check_parts, stamp_of_parts
+from dali_feed.storage.striping import Layout, StripedFile, StripePart, check_parts, stamp_of_parts
 
 __all__ = ["SetStore", "is_set_path", "store_for"]
 
@@ -191,7 +191,7 @@ class SetStore:
             raise SourceNotFoundError(msg)
         return manifest, numbers[name], manifest.shards[numbers[name]]
 
-    def _striped(self, path: str) -> tuple[str, Layout, tuple[Part, ...]] | None:
+    def _striped(self, path: str) -> tuple[str, Layout, tuple[StripePart, ...]] | None:
         """Folder of the manifest, layout and parts of a shard that lies on targets."""
         if _INSIDE not in path or path.endswith(INDEX):
             return None

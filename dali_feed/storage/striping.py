@@ -34,7 +34,7 @@ __all__ = [
     "BLOCK",
     "STRIPE_BYTES",
     "Layout",
-    "Part",
+    "StripePart",
     "StripeWriter",
     "StripedFile",
     "check_parts",
@@ -53,7 +53,7 @@ _ATTEMPT = re.compile(r"\.(?P<shard>.+?)(\.\d+of\d+)?\.[0-9a-f]{32}\.tmp")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StripePart:
     """One file of a shard: which target has it, its name there, and its bytes."""
 
     target: int
@@ -103,7 +103,7 @@ class Layout:
         """The folder of a target, for a manifest that lies in the folder `home`."""
         return os.path.normpath(os.path.join(home, self.targets[target]))
 
-    def parts(self, number: int, name: str, size: int) -> tuple[Part, ...]:
+    def parts(self, number: int, name: str, size: int) -> tuple[StripePart, ...]:
         """The files of shard `number`, which has `size` bytes. One that gets no byte is an empty file."""
         count, stripe = self.stripe_count, self.stripe_size
         whole, rest = divmod(size, stripe)
@@ -112,7 +112,7 @@ class Layout:
             rows = whole // count + (whole % count > k)
             bytes_here = rows * stripe + (rest if whole % count == k else 0)
             file = name if count == 1 else f"{name}.{k}of{count}"
-            parts.append(Part((number + k) % len(self.targets), file, bytes_here))
+            parts.append(StripePart((number + k) % len(self.targets), file, bytes_here))
         return tuple(parts)
 
     def pieces(self, at: int, size: int) -> Iterator[tuple[int, int, int]]:
@@ -171,7 +171,7 @@ class StripeWriter:
         self._size += done
         return done
 
-    def finish(self) -> tuple[Part, ...]:
+    def finish(self) -> tuple[StripePart, ...]:
         """Have all bytes on the disks, under temporary names. `settle` gives them theirs."""
         for file, path in zip(self._files, self._paths, strict=True):
             try:
@@ -182,7 +182,7 @@ class StripeWriter:
                 raise _denied(path, error) from error
         return self._layout.parts(self._number, self._name, self._size)
 
-    def commit(self) -> tuple[Part, ...]:
+    def commit(self) -> tuple[StripePart, ...]:
         """`finish`, and `settle`: the shard is there when this returns, and outlasts a power cut."""
         parts = self.finish()
         settle(self._home, self._layout, parts, self._attempt)
@@ -213,7 +213,7 @@ class StripedFile(LocalFile):
     __slots__ = ("_folders", "_layout", "_parts", "_stop", "size")
 
     def __init__(
-        self, name: str, home: str, layout: Layout, parts: Sequence[Part], stop: threading.Event | None = None
+        self, name: str, home: str, layout: Layout, parts: Sequence[StripePart], stop: threading.Event | None = None
     ) -> None:
         self._layout, self._parts, self._stop = layout, parts, stop
         self._folders = [layout.folder(part.target, home) for part in parts]
@@ -290,7 +290,7 @@ def stamp_of_parts(parts: Sequence[os.stat_result]) -> Stamp:
     )
 
 
-def _open_part(folder: str, part: Part) -> int:
+def _open_part(folder: str, part: StripePart) -> int:
     path = os.path.join(folder, part.file)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -306,7 +306,7 @@ def _open_part(folder: str, part: Part) -> int:
     return fd
 
 
-def settle(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part], attempt: str = "") -> None:
+def settle(home: str | os.PathLike[str], layout: Layout, parts: Sequence[StripePart], attempt: str = "") -> None:
     """Give finished parts their names; again, where a kill came between. SourceDeniedError where it cannot be."""
     for part, path in zip(parts, _temporaries(home, layout, parts, attempt), strict=True):
         try:
@@ -336,7 +336,7 @@ def sweep(home: str | os.PathLike[str], layout: Layout, names: Collection[str]) 
                 path.unlink(missing_ok=True)
 
 
-def check_parts(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part]) -> None:
+def check_parts(home: str | os.PathLike[str], layout: Layout, parts: Sequence[StripePart]) -> None:
     """Raise DataLostError where a part is not there, or of another size. Bytes are not looked at."""
     for part in parts:
         folder = layout.folder(part.target, os.fspath(home))
@@ -349,7 +349,7 @@ def check_parts(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Pa
             raise DataLostError(_lost(folder, part, f"{size} bytes"))
 
 
-def _lost(folder: str, part: Part, what: str) -> str:
+def _lost(folder: str, part: StripePart, what: str) -> str:
     """What is said of a part that is not as its manifest has it."""
     if not os.path.isdir(folder):
         return f"target {folder}: a target of a set must be there; found no such folder; mount it, or put it back"
@@ -357,7 +357,9 @@ def _lost(folder: str, part: Part, what: str) -> str:
     return f"{path}: this part of a shard must have {part.size} bytes; found {what}; fetch it or pack the set again"
 
 
-def _temporaries(home: str | os.PathLike[str], layout: Layout, parts: Sequence[Part], attempt: str = "") -> list[Path]:
+def _temporaries(
+    home: str | os.PathLike[str], layout: Layout, parts: Sequence[StripePart], attempt: str = ""
+) -> list[Path]:
     end = f"{attempt and '.'}{attempt}.tmp"
     return [Path(layout.folder(part.target, os.fspath(home)), f".{part.file}{end}") for part in parts]
 

@@ -26,7 +26,7 @@ from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.records.source import Members, Snapshot, Source, unpack_ids
 from dali_feed.testing.rows import assert_rows_are_pure
 from dali_feed.testing.slots import Packs, Slot, Slots, packs_of, slots_of
-from dali_feed.testing.watched import Watched
+from dali_feed.testing.watched import WatchedSource
 
 __all__ = ["assert_resumes_anywhere"]
 
@@ -145,7 +145,7 @@ class _Ranks:
     """The feeds of one world size, in step."""
 
     def __init__(self, source: Source, world_size: int, batch_size: int, options: dict[str, Any]) -> None:
-        self.sources = [Watched(source) for _ in range(world_size)]
+        self.sources = [WatchedSource(source) for _ in range(world_size)]
         self.size, self._lanes = world_size, options["lanes"]
         self.feeds = [
             Feed(

@@ -10,10 +10,10 @@ from typing import Any
 from dali_feed.errors import ConfigError
 from dali_feed.records.source import Block, Extents, Member, Members, Reader, Slabs, Snapshot, Source
 
-__all__ = ["Watched"]
+__all__ = ["WatchedSource"]
 
 
-class Watched:
+class WatchedSource:
     """A source, with a note of every position that its readers had to read."""
 
     def __init__(self, source: Source) -> None:
@@ -45,7 +45,7 @@ class Watched:
 
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         """The same with other members; its reads are noted here."""
-        given = Watched(self._named().giving(image, members))
+        given = WatchedSource(self._named().giving(image, members))
         given.asked, given._lock = self.asked, self._lock
         return given
 
@@ -63,7 +63,7 @@ class Watched:
 
 
 class _WatchedReader:
-    def __init__(self, source: Watched, reader: Reader) -> None:
+    def __init__(self, source: WatchedSource, reader: Reader) -> None:
         self._source, self._reader = source, reader
 
     def read(self, extents: Extents) -> Block:

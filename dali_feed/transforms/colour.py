@@ -33,8 +33,8 @@ from dali_feed.transforms.op import (
     Ints,
     OnImage,
     Op,
+    OpRun,
     Place,
-    Run,
     SizedDraws,
 )
 from dali_feed.transforms.settings import Range, check_p, check_range, fail, refuse
@@ -254,7 +254,7 @@ class ColorJitter(Op):
         if not names:
             return
 
-        def steps(run: Run) -> Floats:
+        def steps(run: OpRun) -> Floats:
             """The colour steps of every sample in its own order, float32 (n, steps, 14)."""
             drawn, turn = self.draws(run.draw(first), run.draw(first + 1))
             every = np.stack([adjustment(name, drawn[:, k]) for k, name in enumerate(names)], axis=1)
@@ -308,7 +308,7 @@ class RandomChannelPermutation(Effect):
 
             return fn.reshape(fn.coord_transform(image, M=matrix, dtype=types.UINT8), layout="HWC")
 
-        def matrices(run: Run) -> NDArray[np.float32]:
+        def matrices(run: OpRun) -> NDArray[np.float32]:
             orders = np.where(run.on[:, None], self.rows(run, first, run.h, run.w), np.arange(3))
             return np.eye(3, dtype=np.float32)[orders]
 
@@ -398,7 +398,7 @@ def _pair(name: str, found: Any) -> Range:
 
 
 def _in_graph(op: Effect, place: Place, k: int, first: int) -> InGraph:
-    def steps(run: Run) -> NDArray[np.float32]:
+    def steps(run: OpRun) -> NDArray[np.float32]:
         return only(run.on & op.on(run, first), gray_steps(len(run.ids), cut=place.dtype == "uint8"))
 
     return Colour(k, 1, contrast=False, hue=False), steps

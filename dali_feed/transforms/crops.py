@@ -17,8 +17,8 @@ from dali_feed.transforms.op import (
     Ints,
     OnImage,
     Op,
+    OpRun,
     Place,
-    Run,
     SizedDraws,
     Window,
     center_window,
@@ -342,7 +342,7 @@ class Pad(Op):
         if self.mode != "constant":
             self.refuse('knows padding_mode="constant"', f'"{self.mode}"')
 
-        def choose(run: Run) -> Window:
+        def choose(run: OpRun) -> Window:
             left, top, _, _ = padded(run.h, run.w, self)
             return -top, -left, *self.sizes_behind(run.h, run.w)
 

@@ -26,8 +26,8 @@ from dali_feed.transforms.op import (
     Ints,
     OnImage,
     OnPlanes,
+    OpRun,
     Place,
-    Run,
     Window,
     inner_numbers,
 )
@@ -102,7 +102,7 @@ class RandomErasing(Effect):
 
             return fn.erase(image, anchor=rect[0:2], shape=rect[2:4], axis_names="HW", fill_value=fill)
 
-        def rectangles(run: Run) -> NDArray[np.float32]:
+        def rectangles(run: OpRun) -> NDArray[np.float32]:
             y, x, h, w = erased(self, run, first, run.h, run.w)
             there = run.on & (h > 0) & (w > 0)
             rows = np.stack([*run.as_shown((y, x, h, w))], axis=1)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dali_feed.draws.streams import STREAMS_PER_OP
 from dali_feed.transforms.keys import Key, numbered
-from dali_feed.transforms.op import Arrays, Graph, Ints, OnImage, Op, Run, SizedDraws, inner_numbers
+from dali_feed.transforms.op import Arrays, Graph, Ints, OnImage, Op, OpRun, SizedDraws, inner_numbers
 from dali_feed.transforms.settings import check_p, refuse
 
 __all__ = ["Branches", "Nest", "RandomApply", "RandomChoice", "RandomOrder"]
@@ -69,7 +69,7 @@ class Nest(Op):
     def in_graph(self, graph: Graph, first: int) -> None:
         for k, branch in enumerate(self.within(first // STREAMS_PER_OP)):
 
-            def on(run: Run, k: int = k) -> NDArray[np.bool_]:
+            def on(run: OpRun, k: int = k) -> NDArray[np.bool_]:
                 picked: NDArray[np.bool_] = self.picks(run.draw(first))[:, 0] == k
                 return picked
 

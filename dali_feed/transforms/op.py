@@ -35,9 +35,9 @@ __all__ = [
     "OnImage",
     "OnPlanes",
     "Op",
+    "OpRun",
     "Place",
     "Recipe",
-    "Run",
     "SizedDraws",
     "Window",
     "center_window",
@@ -217,7 +217,7 @@ class SizedDraws(BatchDraws):
         return WINDOW if self.windowed and n == 0 else numbered("crop", n)
 
 
-class Run(SizedDraws):
+class OpRun(SizedDraws):
     """The same for a DALI graph: crops and flips folded into existing steps, and which samples an op applies to."""
 
     def __init__(self, streams: Sequence[int], sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> None:
@@ -324,7 +324,7 @@ class Apply:
         return self.build(image, given(numbered(self.name, self.k), self.dtype, self.ndim))
 
 
-InGraph = tuple[GraphStep, Callable[[Run], NDArray[Any]]]  # the step, and a function that fills its array
+InGraph = tuple[GraphStep, Callable[[OpRun], NDArray[Any]]]  # the step, and a function that fills its array
 
 
 class Graph(Protocol):
@@ -333,20 +333,20 @@ class Graph(Protocol):
     k: int
     place: Place  # number of the next op
 
-    def step(self, step: GraphStep, rows: Callable[[Run], NDArray[Any]]) -> None:
+    def step(self, step: GraphStep, rows: Callable[[OpRun], NDArray[Any]]) -> None:
         """Add a step of number k + 1, with the function that fills its array."""
         ...
 
     def resample(
         self,
-        sizes: Callable[[Run, Ints, Ints], tuple[Ints, Ints]],
+        sizes: Callable[[OpRun, Ints, Ints], tuple[Ints, Ints]],
         interpolation: Interpolation | Drawn,
         *,
         antialias: bool = True,
         fixed: tuple[int, int] | None = None,
         least: tuple[int, int] | None = None,
-        choose: Callable[[Run], Window] | None = None,
-        modes: Callable[[Run], NDArray[np.int32]] | None = None,
+        choose: Callable[[OpRun], Window] | None = None,
+        modes: Callable[[OpRun], NDArray[np.int32]] | None = None,
     ) -> None:
         """Resize the current image, or the part of it that `choose` gives, to `sizes` of its heights and widths.
 
@@ -358,7 +358,7 @@ class Graph(Protocol):
     def crop(
         self,
         size: tuple[int, int],
-        choose: Callable[[Run], Window],
+        choose: Callable[[OpRun], Window],
         *,
         inside: bool,
         fill: tuple[float, float, float] = BLACK,
@@ -366,7 +366,7 @@ class Graph(Protocol):
         """Cut out the window of `size` that `choose` gives; `inside` says that it is never outside the image."""
         ...
 
-    def cut(self, choose: Callable[[Run], Window], fill: tuple[float, float, float] = BLACK) -> None:
+    def cut(self, choose: Callable[[OpRun], Window], fill: tuple[float, float, float] = BLACK) -> None:
         """Cut out the window that `choose` gives, of a size of its own for each image."""
         ...
 
@@ -374,11 +374,11 @@ class Graph(Protocol):
         """Whether every image is at least that large at this point."""
         ...
 
-    def flip(self, axis: Literal["x", "y"], on: Callable[[Run], NDArray[np.bool_]]) -> None:
+    def flip(self, axis: Literal["x", "y"], on: Callable[[OpRun], NDArray[np.bool_]]) -> None:
         """Mirror the samples chosen by `on`."""
         ...
 
-    def branch(self, on: Callable[[Run], NDArray[np.bool_]], ops: Sequence[tuple[int, Any]]) -> None:
+    def branch(self, on: Callable[[OpRun], NDArray[np.bool_]], ops: Sequence[tuple[int, Any]]) -> None:
         """Add ops, each with its number, that apply only to the samples chosen by `on`."""
         ...
 

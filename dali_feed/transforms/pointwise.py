@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
-from dali_feed.transforms.op import Apply, Effect, InGraph, Place, Run
+from dali_feed.transforms.op import Apply, Effect, InGraph, OpRun, Place
 from dali_feed.transforms.settings import check_p, refuse
 
 __all__ = [
@@ -173,7 +173,7 @@ def inverted_from(op: Effect, level: int, place: Place, k: int, first: int) -> I
         light = fn.cast(image >= start, dtype=types.UINT8)
         return image ^ (light * types.Constant(255, types.UINT8))
 
-    def levels(run: Run) -> NDArray[np.int32]:
+    def levels(run: OpRun) -> NDArray[np.int32]:
         return np.where(run.on & op.on(run, first), level, 256).astype(np.int32)
 
     return Apply(k, "level", "INT32", 0, build), levels

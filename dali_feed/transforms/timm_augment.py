@@ -18,7 +18,7 @@ from dali_feed.transforms.keys import Key, further
 from dali_feed.transforms.op import Arrays, BatchDraws, Effect, Ints, OnImage, inner_numbers
 from dali_feed.transforms.settings import check_p, check_uint8, refuse
 
-__all__ = ["LayerAugment", "MixAugment", "Part", "PolicyAugment", "starts"]
+__all__ = ["LayerAugment", "MixAugment", "PolicyAugment", "TimmPart", "starts"]
 
 
 PARTS = frozenset(
@@ -48,7 +48,7 @@ PARTS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TimmPart:
     """An operation with probability `p` and strength `magnitude`, cut off to 0..`most`.
 
     spread  standard deviation of a normal distribution about it; infinite: uniform from 0 to it; 0: always it
@@ -73,7 +73,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PillowLook:
     """What the operations share: the colour outside an image, Pillow's filters (a random one is used), how far to move.
 
     shift: pixels, for TranslateX and Y; share: part of the edge, for TranslateXRel and YRel; both at strength 10.
@@ -96,10 +96,10 @@ class Look:
         return cls((fill[0], fill[1], fill[2]), several, shift, share)
 
 
-PLAIN = Look()
+PLAIN = PillowLook()
 
 
-def strength(name: str, strong: float, sign: float, more: float, look: Look) -> float:
+def strength(name: str, strong: float, sign: float, more: float, look: PillowLook) -> float:
     """The operation's argument for a strength of 0..10 and a sign; `more`: a further random number, where needed."""
     part, plain = strong / 10.0, name.removesuffix("Increasing")
     if name in _SIGNED:
@@ -112,7 +112,7 @@ def strength(name: str, strong: float, sign: float, more: float, look: Look) -> 
 
 
 _ENHANCED = ("Color", "Contrast", "Brightness", "Sharpness")
-_SIGNED: dict[str, Callable[[Look], float]] = {  # at full strength
+_SIGNED: dict[str, Callable[[PillowLook], float]] = {  # at full strength
     "Rotate": lambda _: 30.0,
     "ShearX": lambda _: 0.3,
     "ShearY": lambda _: 0.3,
@@ -153,7 +153,7 @@ _MOVED: dict[str, Callable[[Any, float, Outside], Any]] = {
 }
 
 
-def operated(image: Any, name: str, value: float, look: Look, filtered: int) -> Any:
+def operated(image: Any, name: str, value: float, look: PillowLook, filtered: int) -> Any:
     """Pillow's image after the operation."""
     if name in _MOVED:
         return _MOVED[name](image, value, (look.fill if image.mode == "RGB" else look.fill[0], filtered))
@@ -194,13 +194,13 @@ class Pillow(Effect):
 
     __slots__ = ()
     of_pil: ClassVar[bool] = True
-    look: Look
+    look: PillowLook
 
     def follow_steps(self, n: int) -> list[OnImage]:
         self.no_follower()
 
     @property
-    def every(self) -> tuple[Part, ...]:
+    def every(self) -> tuple[TimmPart, ...]:
         """All parts; a step names one by its place in this tuple."""
         raise NotImplementedError
 
@@ -215,7 +215,7 @@ class Pillow(Effect):
         """Per step the part (-1: none), strength, sign, filter, a uniform number: float64 (n, chains, steps, 5)."""
         which, drawn = self.chosen(draws, first)
         p, magnitude, spread, most = (
-            np.array([getattr(one, name) for one in self.every]) for name in Part.__slots__[1:]
+            np.array([getattr(one, name) for one in self.every]) for name in TimmPart.__slots__[1:]
         )
         at = np.maximum(which, 0)
         none = (which < 0) | ((p[at] < 1) & (drawn[..., 1, :] > p[at]))
@@ -247,7 +247,7 @@ class Pillow(Effect):
         return apply
 
 
-def chained(image: Any, chain: list[list[float]], parts: tuple[Part, ...], look: Look) -> Any:
+def chained(image: Any, chain: list[list[float]], parts: tuple[TimmPart, ...], look: PillowLook) -> Any:
     """Pillow's image after a chain of steps."""
     for which, strong, sign, number, more in chain:
         if which >= 0:
@@ -269,7 +269,7 @@ def starts(op: Effect, first: int, count: int) -> list[int]:
     return [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, count)]
 
 
-def check_parts(op: str, parts: tuple[Part, ...], count: int, most: int) -> None:
+def check_parts(op: str, parts: tuple[TimmPart, ...], count: int, most: int) -> None:
     """Check that there are parts, and that the number of steps is allowed."""
     if not parts:
         refuse(op, "needs at least one operation", parts)
@@ -284,8 +284,8 @@ def check_parts(op: str, parts: tuple[Part, ...], count: int, most: int) -> None
 class PolicyAugment(Pillow):
     """One of `policies`, equally often, each some parts one after the other."""
 
-    policies: tuple[tuple[Part, ...], ...]
-    look: Look = PLAIN
+    policies: tuple[tuple[TimmPart, ...], ...]
+    look: PillowLook = PLAIN
 
     def __post_init__(self) -> None:
         check_parts("AutoAugment", self.every, max(map(len, self.policies), default=0), 8)
@@ -293,10 +293,10 @@ class PolicyAugment(Pillow):
     @classmethod
     def of(cls, transform: Any) -> Self:
         parts = [part for policy in transform.policy for part in policy]
-        return cls(tuple(tuple(map(Part.of, policy)) for policy in transform.policy), Look.of(parts))
+        return cls(tuple(tuple(map(TimmPart.of, policy)) for policy in transform.policy), PillowLook.of(parts))
 
     @property
-    def every(self) -> tuple[Part, ...]:
+    def every(self) -> tuple[TimmPart, ...]:
         return sum(self.policies, ())
 
     def inner(self) -> int:
@@ -318,10 +318,10 @@ class PolicyAugment(Pillow):
 class LayerAugment(Pillow):
     """`layers` of `parts`, one after the other; with `weights` none of them twice."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[TimmPart, ...]
     layers: int = 2
     weights: tuple[float, ...] = ()
-    look: Look = PLAIN
+    look: PillowLook = PLAIN
 
     streams: ClassVar[int] = 0  # each layer has streams of its own
     inner_words: ClassVar[tuple[str, str]] = ("layers", "transforms that hold others")
@@ -337,10 +337,10 @@ class LayerAugment(Pillow):
     def of(cls, transform: Any) -> Self:
         t = transform
         weights = () if t.choice_weights is None else tuple(map(float, t.choice_weights))
-        return cls(tuple(map(Part.of, t.ops)), int(t.num_layers), weights, Look.of(t.ops))
+        return cls(tuple(map(TimmPart.of, t.ops)), int(t.num_layers), weights, PillowLook.of(t.ops))
 
     @property
-    def every(self) -> tuple[Part, ...]:
+    def every(self) -> tuple[TimmPart, ...]:
         return self.parts
 
     def inner(self) -> int:
@@ -376,12 +376,12 @@ class MixAugment(Pillow):
     `blended`: chains are mixed into the image one by one, with rounding after each; else all at once.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TimmPart, ...]
     alpha: float = 1.0
     width: int = 3
     depth: int = -1
     blended: bool = False
-    look: Look = PLAIN
+    look: PillowLook = PLAIN
 
     streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
 
@@ -393,11 +393,11 @@ class MixAugment(Pillow):
     @classmethod
     def of(cls, transform: Any) -> Self:
         t = transform
-        parts = tuple(map(Part.of, t.ops))
-        return cls(parts, float(t.alpha), int(t.width), int(t.depth), bool(t.blended), Look.of(t.ops))
+        parts = tuple(map(TimmPart.of, t.ops))
+        return cls(parts, float(t.alpha), int(t.width), int(t.depth), bool(t.blended), PillowLook.of(t.ops))
 
     @property
-    def every(self) -> tuple[Part, ...]:
+    def every(self) -> tuple[TimmPart, ...]:
         return self.parts
 
     def inner(self) -> int:

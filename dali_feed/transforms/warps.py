@@ -28,7 +28,7 @@ from dali_feed.transforms.op import (
     Ints,
     OnImage,
     Op,
-    Run,
+    OpRun,
     SizedDraws,
     effect_key,
 )
@@ -130,7 +130,7 @@ class RandomAffine(Op):
         return [apply]
 
     def in_graph(self, graph: Graph, first: int) -> None:
-        def matrices(run: Run) -> NDArray[np.float32]:
+        def matrices(run: OpRun) -> NDArray[np.float32]:
             mirror = run.mirror["x"], run.mirror["y"]
             found = source_matrices(self.draws(run, first, run.h, run.w), run.h, run.w, self.center, mirror)
             return np.where(run.on[:, None, None], found, np.eye(2, 3, dtype=np.float32))
@@ -340,7 +340,7 @@ class Rotation(Op):
     def in_graph(self, graph: Graph, first: int) -> None:
         low, high = self.degrees
 
-        def angles(run: Run) -> NDArray[np.float32]:
+        def angles(run: OpRun) -> NDArray[np.float32]:
             angle = low + (high - low) * run.draw(first)[0]
             turned = np.where(run.mirror["x"] ^ run.mirror["y"], -angle, angle)
             return np.where(run.on, turned, 0).astype(np.float32)

@@ -28,14 +28,14 @@ from dali_feed.transforms.lower import lower
 from dali_feed.transforms.mixing import Mixing, mixed
 from dali_feed.transforms.nest import Nest, RandomApply, RandomChoice, RandomOrder
 from dali_feed.transforms.op import Op, Recipe, walk
-from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, Part, PolicyAugment
+from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, PolicyAugment, TimmPart
 
 ROOT = Path(__file__).resolve().parents[2]
 MAP = {name: getattr(streams, name) for name in ("PROGRAM", "MIXING", "VIEWS", "COLUMNS", "ORDER")}
 DRAWING = ("uniforms", "philox4x32", "permutation", "_words")
 HANDED_OVER = ("first", "starts", "stream", "streams")  # numbers that a caller took from the map
 
-PART = Part("Rotate", 1.0, 5.0, 0.5, 9.0)
+PART = TimmPart("Rotate", 1.0, 5.0, 0.5, 9.0)
 IDS = np.array([3, 1 << 40, 77])
 
 

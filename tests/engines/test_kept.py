@@ -14,7 +14,7 @@ from nvidia.dali.tensors import TensorCPU
 
 from dali_feed.engines.gpu import device as handover
 from dali_feed.engines.gpu import finish as gpu_tail
-from dali_feed.engines.gpu.device import Kept
+from dali_feed.engines.gpu.device import MemoryInUse
 from dali_feed.feed.batch import Pixels
 
 
@@ -43,7 +43,7 @@ class Memory:
 
 def test_memory_is_held_as_long_as_its_work_goes_on() -> None:
     """And not longer than the next batch: on another stream too, whose work may end before older work does."""
-    kept, works, memory = Kept(), [Work() for _ in range(4)], [Memory() for _ in range(4)]
+    kept, works, memory = MemoryInUse(), [Work() for _ in range(4)], [Memory() for _ in range(4)]
     alive = [weakref.ref(each) for each in memory]
     for work in works[:3]:
         kept.keep(memory.pop(0), work)
@@ -56,7 +56,7 @@ def test_memory_is_held_as_long_as_its_work_goes_on() -> None:
 
 def test_closing_waits_for_the_work() -> None:
     """And holds nothing then."""
-    kept, work, memory = Kept(), Work(), Memory()
+    kept, work, memory = MemoryInUse(), Work(), Memory()
     alive = weakref.ref(memory)
     kept.keep(memory, work)
     del memory
@@ -72,7 +72,7 @@ def test_closing_waits_for_the_work() -> None:
 
 def test_a_destructor_may_come_back() -> None:
     """Memory that is let go may be the last of a loader, whose end lets go too: neither a hang nor a loss."""
-    kept, work, late = Kept(), Work(), Work()
+    kept, work, late = MemoryInUse(), Work(), Work()
     memory = Memory()
     weakref.finalize(memory, kept.let_go)
     kept.keep(memory, work)
@@ -93,7 +93,7 @@ def test_a_gpu_that_has_failed_ends_no_close() -> None:
             msg = "CUDA error: an illegal memory access was encountered"
             raise RuntimeError(msg)
 
-    kept, memory, work = Kept(), [Memory(), Memory()], Work()
+    kept, memory, work = MemoryInUse(), [Memory(), Memory()], Work()
     alive = [weakref.ref(each) for each in memory]
     work.end()
     kept.keep(memory.pop(), Failed())

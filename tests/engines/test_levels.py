@@ -21,7 +21,7 @@ from dali_feed.engines.host.image import ImageSteps, levels_of
 from dali_feed.loader import DataLoader
 from dali_feed.native import pixels
 from dali_feed.native.library import library
-from dali_feed.native.pixels import Pixels
+from dali_feed.native.pixels import PixelWriter
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip, Pad
 from dali_feed.transforms.erasing import RandomErasing
@@ -226,9 +226,9 @@ def test_a_loader_is_the_same_without_the_library(tmp_path: Any, monkeypatch: py
             *(v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]), v2.RandomErasing(0.5)),
         ]
     )
-    written, write = [], Pixels.write
+    written, write = [], PixelWriter.write
 
-    def told(self: Pixels, *given: Any, **how: Any) -> bool:
+    def told(self: PixelWriter, *given: Any, **how: Any) -> bool:
         written.append(write(self, *given, **how))
         return written[-1]
 
@@ -237,7 +237,7 @@ def test_a_loader_is_the_same_without_the_library(tmp_path: Any, monkeypatch: py
         with DataLoader(source, 4, shuffle=True, transform=transform, device="cpu", seed=3) as loader:
             return [batch[0] if isinstance(batch, tuple | list) else batch for batch in loader]
 
-    monkeypatch.setattr(Pixels, "write", told)
+    monkeypatch.setattr(PixelWriter, "write", told)
     ours = epoch()
     assert len(written) >= len(paths)
     assert all(written)

@@ -14,7 +14,7 @@ from dali_feed.external_sources import TFRecords
 from dali_feed.external_sources import file_source as kept_index
 from dali_feed.external_sources import tfrecord as crc32c
 from dali_feed.external_sources import tfrecord as tfrecord_frames
-from dali_feed.external_sources.file_source import Window
+from dali_feed.external_sources.file_source import ReadWindow
 
 
 def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_large_records_are_stepped_over_and_small_ones_read_in_one_go(tmp_path: 
         assert sum(reads) <= most
         assert len(reads) <= count + 1
     assert len(reads) < 20
-    assert Window(pread).piece(len(data) - 3, 12) == data[-3:]
+    assert ReadWindow(pread).piece(len(data) - 3, 12) == data[-3:]
 
 
 def test_several_files_are_named_by_a_pattern(tmp_path: Path) -> None:

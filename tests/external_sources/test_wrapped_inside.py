@@ -14,7 +14,7 @@ from dali_feed.external_sources import ArrayShards, Concat, KafkaTopic, Renamed
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.testing import ScriptedSource
-from dali_feed.testing.watched import Watched
+from dali_feed.testing.watched import WatchedSource
 
 ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
 
@@ -54,7 +54,7 @@ def test_columns_need_a_source_that_names_its_members() -> None:
     with pytest.raises(ConfigError, match="needs sources that list the members .* does not; leave columns out"):
         Concat([_Plain(), _Plain()]).members()
     with pytest.raises(ConfigError, match="a source must list the members of its records; _Plain does not"):
-        Watched(_Plain()).members()
+        WatchedSource(_Plain()).members()
     with pytest.raises(
         ConfigError, match=r"transform: with columns=, each column has its own; write Image\(member, transform\)"
     ):

@@ -9,7 +9,7 @@ import numpy as np
 from dali_feed.compiler.program import NoImage
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.usable import looker
-from dali_feed.feed.window import Empty, Measured, Proof, Window
+from dali_feed.feed.window import EmptyWindows, MeanSize, Proof, Window
 from dali_feed.options import Decode
 from dali_feed.plan.order import WindowPlan
 from dali_feed.records.slabs import SlabPool
@@ -28,12 +28,12 @@ def test_slots_are_there_up_to_the_first_read_that_is_not() -> None:
     window = Window(
         plan,
         0,
-        sizes=Measured(200, 1000, 1 << 30),  # four records to a read
+        sizes=MeanSize(200, 1000, 1 << 30),  # four records to a read
         look=looker(NoImage(), Decode()),
         pool=pool,
         where=str,
         proof=Proof(),
-        empty=Empty(),
+        empty=EmptyWindows(),
         others=lambda: iter(()),
     )
     try:

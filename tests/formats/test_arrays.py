@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from kit.written import npy
 
-from dali_feed.columns.array_layout import Layout, array_from, batch_for, filler, layout_of
+from dali_feed.columns.array_layout import ArrayLayout, array_from, batch_for, filler, layout_of
 from dali_feed.errors import ConfigError, FormatError
 
 DTYPES = st.sampled_from(["?", "i1", "u1", "<i2", "<u2", "<i4", "<i8", "<f2", "<f4", "<f8", "<c8"])
@@ -42,10 +42,10 @@ def test_a_batch_holds_what_its_records_held(data: st.DataObject, dtype: str, sh
 def test_the_first_record_says_what_nobody_told() -> None:
     """A .npy says all, bytes their number, an array its shape and dtype."""
     array = np.arange(6, dtype=np.int16).reshape(2, 3)
-    assert layout_of(npy(array)) == Layout(np.dtype(np.int16), (2, 3), "npy")
-    assert layout_of(array.tobytes(), "i2") == Layout(np.dtype(np.int16), (6,), "raw")
-    assert layout_of(array) == Layout(np.dtype(np.int16), (2, 3), "numbers")
-    assert layout_of([[1, 2.5]], np.float32) == Layout(np.dtype(np.float32), (1, 2), "numbers")
+    assert layout_of(npy(array)) == ArrayLayout(np.dtype(np.int16), (2, 3), "npy")
+    assert layout_of(array.tobytes(), "i2") == ArrayLayout(np.dtype(np.int16), (6,), "raw")
+    assert layout_of(array) == ArrayLayout(np.dtype(np.int16), (2, 3), "numbers")
+    assert layout_of([[1, 2.5]], np.float32) == ArrayLayout(np.dtype(np.float32), (1, 2), "numbers")
     assert layout_of(npy(array.astype(">i2"))).dtype == np.dtype("<i2")
 
 
@@ -116,7 +116,7 @@ NUMBERS = layout_of([1.0, 2.0, 3.0], "f4")
         (NUMBERS, bytes(12)),
     ],
 )
-def test_the_layout_is_held(layout: Layout, value: Any) -> None:
+def test_the_layout_is_held(layout: ArrayLayout, value: Any) -> None:
     """A record that differs is a bad one, and its row stays what it was."""
     batch = batch_for(layout, 2)
     batch[:] = 7

@@ -32,11 +32,7 @@ dali_feed/feed/batch.py dali_feed/feed/window.py dali_feed/feed/passes_ahead.py 
 dali_feed/loader/items.py dali_feed/storage/coming.py external_sources/kafka/held.py external_sources/kafka/made.py
 """
 # Classes of one name in two files, each of which a reader takes for the other.
-TWICE = """
-Ahead Asked Batch Batches Bounds Chosen Claim Commits Empty Figure Files Graph Held Images Job Json Kept Kind Lane
-Layout Look Measured Member Memory Message Mix Opened Outcome Packed Part Pixels Reading Rows Run Sample Seen Sheet
-Tail TokenBatch Tokens Trial Verdict Wanted Watched Window Work
-"""
+TWICE = "Json"  # the column and the format, until the column is called JsonValue
 LONG: dict[str, str] = {  # a file above 800 lines, and why it is one subject
     "external_sources/shards.py": "ShardSet with its two readers, until one reader of byte ranges serves all files",
     "external_sources/table_files.py": "tables in files, until one source serves tables in files and in memory",

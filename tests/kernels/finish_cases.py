@@ -10,7 +10,7 @@ import numpy.typing as npt
 from kernels_both import moved
 from kernels_host import OnDevice
 
-from dali_feed.kernels.finish import Mix, normalize_factors, prepare
+from dali_feed.kernels.finish import MixArrays, normalize_factors, prepare
 from dali_feed.kernels.launch import Launch
 
 DTYPES = ("float32", "float16", "bfloat16", "uint8")
@@ -60,13 +60,13 @@ def boxes(rng: np.random.Generator, shape: tuple[int, int, int]) -> Array:
     return np.concatenate([corner, size], axis=1).astype(np.int32)
 
 
-def random_mix(rng: np.random.Generator, shape: tuple[int, int, int]) -> Mix:
+def random_mix(rng: np.random.Generator, shape: tuple[int, int, int]) -> MixArrays:
     """Partners, one of them outside the batch; weights with 0 and 1 among them; boxes."""
     samples = shape[0]
     partner = rng.integers(0, samples, samples).astype(np.int32)
     partner[-1] = rng.choice((-1, samples, partner[-1]))
     weight = rng.choice([0.0, 1.0, 0.5, 2.0**-140, *rng.random(3)], samples).astype(np.float32)
-    return Mix(partner, weight, boxes(rng, shape))
+    return MixArrays(partner, weight, boxes(rng, shape))
 
 
 def edge_cases(dtype: str) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ from dali_feed.errors import EngineError
 from dali_feed.kernels import launch
 from dali_feed.kernels._numbers import fma
 from dali_feed.kernels.finish import (
-    Mix,
+    MixArrays,
     bytes_moved,
     finish,
     finish_reference,
@@ -316,12 +316,12 @@ def test_reference_mixes_as_torchvision(lam: float, seed: int) -> None:
     plain = torch.from_numpy(finish_reference(images, scale=scale, bias=bias))
     before = np.array([3, 0, 1, 2], np.int32)
     rest = float(np.float32(1) - np.float32(lam))
-    up = Mix(before, weight=np.full(4, lam, np.float32))
+    up = MixArrays(before, weight=np.full(4, lam, np.float32))
     assert_same_bits(
         finish_reference(images, scale=scale, bias=bias, mix=up),
         plain.roll(1, 0).mul_(rest).add_(plain.mul(lam)).numpy(),
     )
-    cut = Mix(before, box=np.tile(np.array([1, 2, 3, 2], np.int32), (4, 1)))
+    cut = MixArrays(before, box=np.tile(np.array([1, 2, 3, 2], np.int32), (4, 1)))
     expected = plain.clone()
     expected[..., 1:4, 2:4] = plain.roll(1, 0)[..., 1:4, 2:4]
     assert_same_bits(finish_reference(images, scale=scale, bias=bias, mix=cut), expected.numpy())

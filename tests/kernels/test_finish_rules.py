@@ -11,7 +11,7 @@ from kernels_host import OnDevice
 from nvidia.dali.backend import TensorCPU
 
 from dali_feed.errors import ConfigError
-from dali_feed.kernels.finish import Mix, finish, prepare
+from dali_feed.kernels.finish import MixArrays, finish, prepare
 
 IMAGES = np.zeros((2, 4, 6, 3), np.uint8)
 OUT = np.zeros((2, 3, 4, 6), np.float32)
@@ -55,10 +55,10 @@ READ_ONLY = {"data": (OUT.ctypes.data, True)}
         ({**BOXES, "erase_value": (1, 2)}, "erase_value must be three finite float32 numbers or one"),
         ({**BOXES, "erase_value": float("inf")}, "erase_value must be three finite float32 numbers or one"),
         ({**BOXES, "out": BYTES, "erase_value": 1.5}, "erase_value must be whole and from 0 to 255 if out is uint8"),
-        ({"mix": Mix(None)}, "mix.partner must be an int32 array, found None"),
-        ({"mix": Mix(OnDevice(np.zeros(2, np.int64)))}, "mix.partner must have dtype int32, found int64"),
-        ({"mix": Mix(PAIR, weight=PAIR)}, "mix.weight must have dtype float32, found int32"),
-        ({"mix": Mix(PAIR, box=PAIR)}, r"mix.box must have shape \(2, 4\)"),
+        ({"mix": MixArrays(None)}, "mix.partner must be an int32 array, found None"),
+        ({"mix": MixArrays(OnDevice(np.zeros(2, np.int64)))}, "mix.partner must have dtype int32, found int64"),
+        ({"mix": MixArrays(PAIR, weight=PAIR)}, "mix.weight must have dtype float32, found int32"),
+        ({"mix": MixArrays(PAIR, box=PAIR)}, r"mix.box must have shape \(2, 4\)"),
         ({"scale": (1.0, 2.0)}, "scale must be three finite float32 numbers or one"),
         ({"scale": "big"}, "scale must be three finite float32 numbers or one, found 'big'"),
         ({"scale": 1e39}, "scale must be three finite float32 numbers or one, found 1e"),

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode, Mixing, Shuffle
 from dali_feed.engines.gpu.device import Uploaded, size_of
-from dali_feed.kernels.finish import Mix, mixed_values
+from dali_feed.kernels.finish import MixArrays, mixed_values
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.mixing import Mixed, mixed, soft_labels
 
@@ -35,7 +35,7 @@ def drawn_for(info: Any, mixing: Mixing, epoch: int = 0) -> Mixed:
 
 def reference(images: torch.Tensor, drawn: Mixed) -> NDArray[np.float32]:
     """The images mixed as the reference of `finish` mixes them."""
-    found = mixed_values(images.permute(0, 2, 3, 1).numpy(), Mix(drawn.partner, drawn.weight, drawn.box))
+    found = mixed_values(images.permute(0, 2, 3, 1).numpy(), MixArrays(drawn.partner, drawn.weight, drawn.box))
     return np.ascontiguousarray(found.transpose(0, 3, 1, 2))
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import dali_feed.native
 from dali_feed.native import pixels
 from dali_feed.native.library import library
-from dali_feed.native.pixels import Pixels, steps_of
+from dali_feed.native.pixels import PixelWriter, steps_of
 
 HERE, SOURCES = Path(__file__).parent, Path(dali_feed.native.__file__).parent
 GUARD = 64  # values on either side of a place in a batch
@@ -115,7 +115,7 @@ def test_a_table_of_another_form_is_refused(table: Any) -> None:
     found = library()
     assert found is not None
     with pytest.raises(ValueError, match=r"Pixels: table must be \(3, 256\)"):
-        Pixels(found, table, channels_last=False)
+        PixelWriter(found, table, channels_last=False)
 
 
 def test_numbers_that_make_other_floats_are_not_taken() -> None:

@@ -16,7 +16,7 @@ from dali_feed.external_sources import FileList
 from dali_feed.packing import convert, pack
 from dali_feed.packing.keys import keys_of
 from dali_feed.packing.rows import as_file, ending_of
-from dali_feed.packing.runner import Work
+from dali_feed.packing.runner import WorkFolder
 from dali_feed.packing.sinks import MdsColumns, columns_of, example_bytes, shard_bytes
 
 
@@ -29,7 +29,10 @@ def test_one_process_packs_a_set(tmp_path: Path) -> None:
     """Another that is at it is found by its lock, and waits for nobody."""
     source = shards(tmp_path, 2)
     (tmp_path / "out").mkdir()
-    with Work(tmp_path / "out", "x").held(), pytest.raises(ConfigError, match="one process at a time may pack the set"):
+    with (
+        WorkFolder(tmp_path / "out", "x").held(),
+        pytest.raises(ConfigError, match="one process at a time may pack the set"),
+    ):
         pack(source, tmp_path / "out" / "x.dfset")
 
 
@@ -38,7 +41,7 @@ def test_a_plan_that_is_damaged_is_named(borders: object, tmp_path: Path) -> Non
     """A set under way whose plan is no plan is a state that cannot be gone on with."""
     source = shards(tmp_path, 4)
     (tmp_path / "new").mkdir()
-    work = Work(tmp_path / "new", "x")
+    work = WorkFolder(tmp_path / "new", "x")
     with work.held():
         work.begin({"name": "x", "borders": borders, "fallback": "bin"})
     with pytest.raises(StateError, match="an unfinished set must have its plan"):

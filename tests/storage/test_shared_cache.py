@@ -13,7 +13,7 @@ import beneath
 import pytest
 from beneath import DATA, PIECE, opened, pieces, read, taken
 
-from dali_feed.storage.depot import Claim, Depot
+from dali_feed.storage.depot import Depot, PieceClaim
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_one_process_fetches_a_piece_and_the_others_wait(tmp_path: Path) -> None
     two.ready()
     name, stop = ("0" * 32, 7), threading.Event()
     claim = one.claim(name, None)
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, PieceClaim)
     assert two.claim(name, None) is False
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.append(two.claim(name, stop)))
@@ -39,17 +39,17 @@ def test_one_process_fetches_a_piece_and_the_others_wait(tmp_path: Path) -> None
     waiting.join()
     assert found == [True]
     claim = one.claim(("0" * 32, 8), None)
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, PieceClaim)
     waiting = threading.Thread(target=lambda: found.append(two.claim(("0" * 32, 8), stop)))
     waiting.start()
     claim.drop()
     waiting.join()
-    assert isinstance(found[1], Claim)
+    assert isinstance(found[1], PieceClaim)
     found[1].drop()
     claim = one.claim(name := ("0" * 32, 9), None)
     stop.set()
     assert two.claim(name, stop) is None
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, PieceClaim)
     claim.drop()
 
 
@@ -60,7 +60,7 @@ def test_nobody_waits_for_ever(path: str) -> None:
     store.depot.patience = 0.01
     assert read(file) == DATA
     assert len(pieces(path)) == 9
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, PieceClaim)
     claim.drop()
     with Depot(store.depot.folder, 1)._locked():
         assert read(file, 3 * PIECE, 5) == DATA[3 * PIECE : 3 * PIECE + 5]
@@ -135,5 +135,5 @@ def test_a_part_of_a_process_that_is_gone_is_swept(path: str) -> None:
     claim = store.depot.claim(("0" * 32, 1), None)
     opened(path)
     assert [each.name for each in parts.iterdir()] == [f"{'0' * 32}-1"]
-    assert isinstance(claim, Claim)
+    assert isinstance(claim, PieceClaim)
     claim.drop()

@@ -23,7 +23,7 @@ from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Recipe
-from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, Part, PolicyAugment
+from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, PolicyAugment, TimmPart
 
 LOOK: dict[str, Any] = {"translate_const": 12, "img_mean": (124, 116, 104)}
 MADE = {
@@ -112,7 +112,7 @@ def chosen(op: Any, count: int = 4000) -> Any:
 
 def test_chances_are_timms() -> None:
     """Each part as often as it should be; strengths about theirs; both signs and filters equally often."""
-    parts = (Part("Rotate", 0.5, 5.0, 1.0), Part("Invert", 1.0), Part("ShearX", 0.25, 9.0, 3.0, 10.0))
+    parts = (TimmPart("Rotate", 0.5, 5.0, 1.0), TimmPart("Invert", 1.0), TimmPart("ShearX", 0.25, 9.0, 3.0, 10.0))
     rows = chosen(LayerAugment(parts, 2))
     assert rows.shape == (4000, 1, 2, 5)
     which = rows[:, 0, :, 0].ravel()
@@ -128,7 +128,7 @@ def test_chances_are_timms() -> None:
 def test_weights_choose_none_twice() -> None:
     """One after the other of those that are left, as numpy's choice without replacement."""
     weights = (0.5, 0.3, 0.2, 0.0)
-    rows = chosen(LayerAugment(tuple(Part(name) for name in ("Rotate", "Invert", "Equalize", "Color")), 2, weights))
+    rows = chosen(LayerAugment(tuple(TimmPart(name) for name in ("Rotate", "Invert", "Equalize", "Color")), 2, weights))
     first, second = rows[:, 0, 0, 0], rows[:, 0, 1, 0]
     assert (first != second).all()
     assert [(first == k).mean() for k in range(4)] == pytest.approx(weights, abs=0.03)
@@ -139,7 +139,7 @@ def test_weights_choose_none_twice() -> None:
 
 def test_uniform_strengths() -> None:
     """With an infinite spread, from 0 to it."""
-    strong = chosen(PolicyAugment(((Part("Rotate", 1.0, 8.0, float("inf")),),)))[:, 0, 0, 1]
+    strong = chosen(PolicyAugment(((TimmPart("Rotate", 1.0, 8.0, float("inf")),),)))[:, 0, 0, 1]
     assert 0 <= strong.min() < 0.1
     assert 7.9 < strong.max() <= 8
     assert strong.mean() == pytest.approx(4, abs=0.15)
@@ -167,13 +167,13 @@ def test_settings_refused() -> None:
     with pytest.raises(
         TransformError, match="^LayerAugment: must have uint8 pixels, as the original does; found float32"
     ):
-        outline(Recipe((ToFloat(), LayerAugment((Part("Invert"),)))))
+        outline(Recipe((ToFloat(), LayerAugment((TimmPart("Invert"),)))))
     with pytest.raises(TransformError, match="^AutoAugment: must name operations of timm; found 'Cutout'"):
-        Part("Cutout")
+        TimmPart("Cutout")
     with pytest.raises(TransformError, match="^RandAugment: takes 0 to 1 steps; found 2"):
-        LayerAugment((Part("Invert"),), 2, (1.0,))
+        LayerAugment((TimmPart("Invert"),), 2, (1.0,))
     with pytest.raises(TransformError, match="^AugMix: takes 1 to 32 chains"):
-        MixAugment((Part("Invert"),), width=0)
+        MixAugment((TimmPart("Invert"),), width=0)
     with pytest.raises(TransformError, match="^AugMix: takes 0 to 4 steps; found 5"):
-        MixAugment((Part("Invert"),), depth=5)
-    assert ran(Recipe((PolicyAugment(((Part("Invert"),),)),)), [png(0)], [0])[0].shape == (3, 16, 16)
+        MixAugment((TimmPart("Invert"),), depth=5)
+    assert ran(Recipe((PolicyAugment(((TimmPart("Invert"),),)),)), [png(0)], [0])[0].shape == (3, 16, 16)

@@ -11,10 +11,10 @@ from dali_feed.errors import TransformError
 from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.erasing import NoisyErasing
 from dali_feed.transforms.settings import check_padding, check_size, check_uint8, edges_of, maybe_drawn, pair
-from dali_feed.transforms.timm_augment import LayerAugment, Part
+from dali_feed.transforms.timm_augment import LayerAugment, TimmPart
 from dali_feed.transforms.warps import RandomAffine
 
-PARTS = (Part("Invert"), Part("Equalize"))
+PARTS = (TimmPart("Invert"), TimmPart("Equalize"))
 
 
 @pytest.mark.parametrize(

@@ -191,14 +191,14 @@ _TAKEN = "_dali_feed_taken"  # set on a pipeline that an iterator has made its o
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedPipeline:
     """A pipeline whose graph is defined, and the name that its user knows."""
 
     name: str
     pipe: Any
 
 
-def open_pipeline(pipelines: object) -> Opened:
+def open_pipeline(pipelines: object) -> OpenedPipeline:
     """A `@pipeline_def` function or the Pipeline it gives, built or not, or a list of one, with its graph defined.
 
     Raises ConfigError, TransformError for what cannot be run.
@@ -220,7 +220,7 @@ def read_pipeline(pipelines: object, fields: Sequence[str], payload: str = IMAGE
 
     Raises ConfigError, TransformError for what cannot be run.
     """
-    opened = pipelines if isinstance(pipelines, Opened) else open_pipeline(pipelines)
+    opened = pipelines if isinstance(pipelines, OpenedPipeline) else open_pipeline(pipelines)
     name, pipe = opened.name, opened.pipe
     told = f"pipeline {name}"
     inputs = _inputs(told, pipe, fields, payload)
@@ -262,7 +262,7 @@ def read_pipeline(pipelines: object, fields: Sequence[str], payload: str = IMAGE
     )
 
 
-def _one(pipelines: object) -> Opened:
+def _one(pipelines: object) -> OpenedPipeline:
     """The pipeline and its name."""
     if isinstance(pipelines, list | tuple):
         if len(pipelines) != 1:
@@ -294,7 +294,7 @@ def _one(pipelines: object) -> Opened:
     if not pipe.max_batch_size or pipe.max_batch_size < 1:
         msg = f"pipeline {name}: must say its batch size; found none. Use @pipeline_def(batch_size=..., ...)"
         raise ConfigError(msg)
-    return Opened(name, pipe)
+    return OpenedPipeline(name, pipe)
 
 
 def _inputs(told: str, pipe: Any, fields: Sequence[str], payload: str) -> dict[str, FieldInput]:

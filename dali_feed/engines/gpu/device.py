@@ -11,7 +11,7 @@ import torch
 
 __all__ = [
     "KEPT",
-    "Kept",
+    "MemoryInUse",
     "Uploaded",
     "Uploads",
     "consumers_stream",
@@ -49,7 +49,7 @@ class Done(Protocol):
         ...
 
 
-class Kept:
+class MemoryInUse:
     """Used by many threads: loaders may be."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Kept:
                 done.synchronize()
 
 
-KEPT = Kept()  # of this process
+KEPT = MemoryInUse()  # of this process
 
 # Batches made on the CPU, on their way to a GPU: one asynchronous copy each, on a stream of its own.
 #

@@ -16,17 +16,17 @@ from dali_feed.engines.gpu.device import Uploaded, consumers_stream, keep, owned
 from dali_feed.engines.gpu.parcel import there
 from dali_feed.engines.no_images import DTYPES
 from dali_feed.engines.ranges import FINISH
-from dali_feed.kernels.finish import Mix, finish
+from dali_feed.kernels.finish import MixArrays, finish
 from dali_feed.kernels.jitter import jitter
 
 __all__ = ["exported", "finished", "mixed_up"]
 
 
-def _mix(mixing: Mix, stream: torch.cuda.Stream) -> Mix:
-    return Mix(*(there(each, stream) for each in (mixing.partner, mixing.weight, mixing.box)))
+def _mix(mixing: MixArrays, stream: torch.cuda.Stream) -> MixArrays:
+    return MixArrays(*(there(each, stream) for each in (mixing.partner, mixing.weight, mixing.box)))
 
 
-def finished(images: Any, tail: Tail, device: torch.device, mixing: Mix | None = None) -> torch.Tensor:
+def finished(images: Any, tail: Tail, device: torch.device, mixing: MixArrays | None = None) -> torch.Tensor:
     """One launch on torch's current stream; returns (n, 3, height, width), or the recipe's layout.
 
     `images`: uint8 (n, height, width, 3) on `device`, ready for any stream: with __cuda_array_interface__, or Uploaded.
@@ -36,7 +36,7 @@ def finished(images: Any, tail: Tail, device: torch.device, mixing: Mix | None =
         return _finished(images, tail, device, mixing)
 
 
-def mixed_up(images: torch.Tensor, mixing: Mix) -> torch.Tensor:
+def mixed_up(images: torch.Tensor, mixing: MixArrays) -> torch.Tensor:
     """Finished images (n, 3, height, width) mixed into new memory, by torch: a graph of the user's made them.
 
     Rows of `mixing` as in `finished`; the arithmetic is that of `finish_reference`, whatever device they are on.
@@ -60,7 +60,7 @@ def mixed_up(images: torch.Tensor, mixing: Mix) -> torch.Tensor:
         return torch.where(share == 1, mine, torch.where(share == 0, other, both)).to(images.dtype)
 
 
-def _finished(images: Any, tail: Tail, device: torch.device, mixing: Mix | None) -> torch.Tensor:
+def _finished(images: Any, tail: Tail, device: torch.device, mixing: MixArrays | None) -> torch.Tensor:
     stream = torch.cuda.current_stream(device)
     pixels = images.on(stream) if isinstance(images, Uploaded) else images
     n, height, width, channels = pixels.__cuda_array_interface__["shape"]

@@ -31,7 +31,7 @@ _DTYPES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ParcelPart:
     """Where an array lies in its block: `nbytes` from byte `start` on, C contiguous, in the machine's byte order."""
 
     dtype: np.dtype[Any]
@@ -48,7 +48,7 @@ class Part:
 class Packing:
     """Which array lies where in a block of `size` bytes. Parts begin at multiples of ALIGNED and do not overlap."""
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, ParcelPart]
     size: int
 
 
@@ -59,10 +59,10 @@ def can_travel(values: object) -> bool:
 
 def packing(arrays: Mapping[str, NDArray[Any]]) -> Packing:
     """How those arrays, of which each can travel, lie in a block, in their order."""
-    parts, end = dict[str, Part](), 0
+    parts, end = dict[str, ParcelPart](), 0
     for name, values in arrays.items():
         start = -(-end // ALIGNED) * ALIGNED
-        parts[name] = Part(np.dtype(values.dtype.str), values.shape, start)
+        parts[name] = ParcelPart(np.dtype(values.dtype.str), values.shape, start)
         end = start + values.nbytes
     return Packing(parts, end)
 
@@ -73,7 +73,7 @@ def pack(plan: Packing, arrays: Mapping[str, NDArray[Any]], block: NDArray[np.ui
         unpacked(part, block)[...] = arrays[name]
 
 
-def unpacked(part: Part, block: NDArray[np.uint8]) -> NDArray[Any]:
+def unpacked(part: ParcelPart, block: NDArray[np.uint8]) -> NDArray[Any]:
     """An array of the block: a view."""
     return block[part.start : part.start + part.nbytes].view(part.dtype).reshape(part.shape)
 
@@ -99,7 +99,7 @@ class _Block(Protocol):
 class Sent:
     """An array that has been sent."""
 
-    part: Part
+    part: ParcelPart
     block: _Block
 
     def on(self, stream: Any) -> torch.Tensor:
@@ -109,7 +109,7 @@ class Sent:
         return raw.view(_dtype(part)).view(part.shape)
 
 
-def _dtype(part: Part) -> torch.dtype:
+def _dtype(part: ParcelPart) -> torch.dtype:
     dtype: torch.dtype = getattr(torch, part.dtype.name)
     return dtype
 

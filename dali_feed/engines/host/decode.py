@@ -16,7 +16,7 @@ from dali_feed.engines.codec import nvimgcodec
 from dali_feed.screen import pillow
 from dali_feed.screen.screen import UnusableError, header_of
 
-__all__ = ["Trial", "decoded", "decoded_jpegs", "jpegs", "new_decoder", "turned"]
+__all__ = ["TrialDecoder", "decoded", "decoded_jpegs", "jpegs", "new_decoder", "turned"]
 
 TOGETHER = 16 << 20  # bytes of pixels that one call decodes, and each thread then holds
 
@@ -106,7 +106,7 @@ def turned(pixels: NDArray[np.uint8], way: Sequence[int]) -> NDArray[np.uint8]:
     return out
 
 
-class Trial:
+class TrialDecoder:
     """Decodes payloads whole and throws the pixels away, to learn whether the host engine can. For one thread."""
 
     def __init__(self) -> None:

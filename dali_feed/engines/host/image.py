@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram, HostStep
 from dali_feed.engines.no_images import DTYPES
-from dali_feed.native.pixels import Pixels, steps_of, writer
+from dali_feed.native.pixels import PixelWriter, steps_of, writer
 from dali_feed.records.slabs import ALIGNED, Reused
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
@@ -36,7 +36,7 @@ __all__ = ["ImageSteps", "Kind", "Pinned", "Pool", "levels_of"]
 # a copy of the image between them.
 
 
-class Tail:
+class ImageTail:
     """`write`s an image into the batch, and goes on there. Used by many threads at once."""
 
     def __init__(self, write: Callable[[Any, Any], None], behind: list[OnPlanes], *, planes: bool) -> None:
@@ -81,13 +81,13 @@ def cut_of(steps: list[HostStep], *, by_level: bool = False) -> Cut | None:
     return None
 
 
-def split_tail(program: HostProgram) -> tuple[list[HostStep], Tail | None]:
+def split_tail(program: HostProgram) -> tuple[list[HostStep], ImageTail | None]:
     """The steps, and the tail behind them where they end in one."""
     cut = cut_of(program.steps)
     write = None if cut is None else program.steps[cut.first].op.into_batch()
     if cut is None or write is None:
         return program.steps, None
-    return program.steps[: cut.first], Tail(write, cut.in_place, planes=program.layout == "NCHW")
+    return program.steps[: cut.first], ImageTail(write, cut.in_place, planes=program.layout == "NCHW")
 
 
 # The end of a program in one pass of C: flips, to float, Normalize, and the way into the batch.
@@ -103,7 +103,7 @@ class Levels:
     """Takes the steps from number `first` on. Used by many threads at once."""
 
     def __init__(
-        self, first: int, pixels: Pixels, flips: list[HostStep], behind: list[OnPlanes], program: HostProgram
+        self, first: int, pixels: PixelWriter, flips: list[HostStep], behind: list[OnPlanes], program: HostProgram
     ) -> None:
         self.first = first
         self._pixels, self._behind, self._dtype = pixels, behind, DTYPES[program.dtype]
