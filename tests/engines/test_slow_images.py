@@ -196,13 +196,13 @@ def test_ctrl_c_while_the_exit_waits_ends_the_process_at_once(warm: Warm) -> Non
     """Nobody has to wait for a decoder that never comes back."""
     script = """
         import os, signal, threading
-        from dali_feed.engines import lingering
+        from dali_feed.engines import workers
         signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
-        lingering.TELL = 0.01
-        lingering.log.warning = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+        workers.TELL = 0.01
+        workers.log.warning = lambda *_: os.kill(os.getpid(), signal.SIGINT)
         thread = threading.Thread(target=threading.Event().wait, daemon=True)
         thread.start()
-        lingering.linger(thread)
+        workers.linger(thread)
         print("told", flush=True)
         """
     done = warm.run(["-c", textwrap.dedent(script)], to_the_end=True)

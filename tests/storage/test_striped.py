@@ -16,8 +16,7 @@ from striped_sets import striped
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceDeniedError, StateError
 from dali_feed.external_sources import FileList, ShardSet
-from dali_feed.packing import index, merge, pack, verify
-from dali_feed.packing import verify as damage
+from dali_feed.packing import damage, index, merge, pack, verify
 from dali_feed.records.extents import Extents
 from dali_feed.storage.sets import SetStore
 from dali_feed.storage.striping import BLOCK, Layout, StripedFile, StripeWriter

@@ -59,7 +59,7 @@ COMMANDS = {
         (["--out", "nowhere/kept.csv"], "--out: must be a file that ends with one of .json, .csv, .html, in a folder"),
         (["--out", "kept.txt"], "--out: must be a file that ends with one of .json, .csv, .html, in a folder"),
         (["--device", "tpu"], "device: must be a CUDA device or the CPU; found 'tpu'"),
-        (["--engine", "gpu"], "engine: must be one of 'dali', 'host'"),
+        (["--engine", "gpu"], "Decode(engine=...): must be 'dali', 'host' or None; found 'gpu'"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_runs(folder: Path, arguments: list[str], says: str) -> None:
