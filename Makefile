@@ -9,6 +9,8 @@ CUDA ?= 12
 KILLS ?= 20
 JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 PYTHON ?= python3
+# A worker that dies ends the run and names its test: one in its place is dealt tests until all wait for each other.
+WORKERS := -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 # Compiled modules are kept, whatever this shell says: tests start a hundred processes, each of which would compile all
 # of ours again (half a second), and each worker the tests.
@@ -52,10 +54,10 @@ demo: .venv/.native  ## the whole way on this machine: topic, bad records, batch
 	@$(BIN)/dali-feed demo
 
 test: .venv/.stamp system .venv/.native  ## the tests, of some a short form; what needs a GPU is skipped where there is none
-	@$(PY) -Im pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not long"
+	@$(PY) -Im pytest $(WORKERS) -m "not long"
 
 test-long: .venv/.stamp system .venv/.native  ## all tests, in the long form too, and more examples of each property
-	@$(PY) -Im pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --hypothesis-profile thorough
+	@$(PY) -Im pytest $(WORKERS) --hypothesis-profile thorough
 
 check: .venv/.stamp  ## lint, format, types, layers
 	@$(BIN)/ruff check .
