@@ -20,7 +20,7 @@ from typing import Any
 
 from _common import Heat, Options, broker, main, new_topic
 
-from dali_feed import Cache, Tuning, watching
+from dali_feed import Cache, Tuning, metrics
 from dali_feed.bench.data import photos
 from dali_feed.bench.ours import loader, ours, transform
 from dali_feed.bench.runner import Contestant, Opens, Steps
@@ -48,7 +48,7 @@ def watched(options: Options) -> Iterator[Heat]:
         def opens(_: str) -> Iterator[Steps]:
             over = threading.Event()
             feeding = loader(ShardSet(shards), BATCH, transform=transform())
-            with ours(lambda: feeding)("") as steps, watching.serve(feeding) as at:
+            with ours(lambda: feeding)("") as steps, metrics.serve(feeding) as at:
 
                 def ask() -> None:
                     while every and not over.wait(every):

@@ -57,9 +57,7 @@ SECTIONS = {
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},
-    "Watching a run": {
-        "dali_feed.watching": "serve Endpoint Reporting Reporter TensorBoard Wandb JsonLines Logging otel"
-    },
+    "Watching a run": {"dali_feed.metrics": "serve Endpoint otel"},
     "Testing": {
         "dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere ScriptedStream"
         " assert_stream_resumes"
@@ -103,7 +101,7 @@ ABOUT = {
     "Dead letters": "Where bad records are kept: see [bad-records.md](bad-records.md#how-do-i-keep-the-bad-ones).",
     "Without torch": "`Feed` is the loader without torch, for JAX, CuPy or an engine of your own.",
     "DALI's iterators": "For a pipeline of your own: see [from-dali.md](from-dali.md).",
-    "Watching a run": "Its numbers for Prometheus, TensorBoard and others: see [watching.md](watching.md).",
+    "Watching a run": "Its numbers for Prometheus and OpenTelemetry: see [watching.md](watching.md).",
     "Testing": "For tests of your own pipeline or source. A training run needs nothing of this.",
     "Errors": """\
         All are in `dali_feed.errors`. A message names what it is about, the rule, what was found and what to do, in
@@ -138,6 +136,7 @@ ACTS = {
 MEANINGS = {
     "broker.brokers": "how many, 1 or more",
     "Broker.brokers": "how many, 1 or more",
+    "Stats.at": "when, in seconds of `time.monotonic`: differences are times between two",
     "Batch.tail": "what the finish step still has to do to `images`; None where that is nothing",
     "ScriptedSource.items": "bytes, (bytes, label), or a fault of `dali_feed.testing.scripted`, such as `Gap`",
     "ScriptedStream.partitions": "the items that each partition begins with, as of `ScriptedSource`",
@@ -299,6 +298,7 @@ def arguments(name: str, thing: Any, doc: Doc) -> str:
 
 def fields_of_result(name: str, thing: Any, doc: Doc) -> str:
     """What the fields of a class hold that users read and never make."""
+    doc.args |= {each.name: each.metadata["metric"].help for each in fields(thing) if "metric" in each.metadata}
     means = meanings(name, [each.name for each in fields(thing)], doc)
     return table(
         "field, type, meaning", [(code(f.name), code(str(f.type)), cell(means[f.name])) for f in fields(thing)]

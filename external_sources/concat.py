@@ -18,7 +18,8 @@ from dali_feed.checks import whole
 from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.quarantine.letters import HasOriginals, Original
 from dali_feed.records.extents import Extents
-from dali_feed.records.gauges import Gauged, KafkaStats, StorageStats, merged, storage_of
+from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
+from dali_feed.records.metrics import merged
 from dali_feed.records.present import Present
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import (
@@ -196,7 +197,7 @@ class SeveralReader:
         """What readers of topics have measured; partitions have their numbers here."""
         parts = []
         for k, reader in list(self._readers.items()):
-            found = reader.gauges() if isinstance(reader, Gauged) else None
+            found = summed([reader])
             if found is not None:
                 first = int(self._base[k])
                 placed = tuple(replace(each, partition=each.partition + first) for each in found.partitions)

@@ -41,7 +41,7 @@ from dali_feed.external_sources.tar import TarIndex, compare, expected
 from dali_feed.formats.format import Format
 from dali_feed.formats.json_text import loads
 from dali_feed.formats.named import format_of
-from dali_feed.records.gauges import StorageStats, in_all, storage_of
+from dali_feed.records.gauges import StorageStats, storage_of
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import (
@@ -166,10 +166,10 @@ class ShardFiles:
         """What its files have measured, or their store for this reader, where they do."""
         meter = self._store.meter
         own = () if meter is None else (meter.stats(),)
-        return in_all((*self._left, *own, *storage_of(list(self._open.values()))))
+        return storage_of(list(self._open.values()), self._left, own)
 
     def _let_go(self, file: File) -> None:
-        self._left = in_all((*self._left, *storage_of([file])))
+        self._left = storage_of([file], self._left)
         file.close()
 
     def _fill(self, block: Block) -> None:

@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +37,11 @@ from dali_feed.engines.gpu.device import tensor_of
 from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.errors import DataLostError, EngineError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
-from dali_feed.feed.stats import StageStats, Stats, verdict
+from dali_feed.feed.stats import verdict
 from dali_feed.loader import DataLoader
 from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.plan import Shuffle
+from dali_feed.records.metrics import since
 from dali_feed.records.source import Source
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.keys import Key
@@ -164,7 +164,7 @@ class _Ours(Steps):
     def extras(self) -> dict[str, float | str]:
         """What it says of the steps that were counted; `feed us` of the whole turn, as it is added at its end."""
         stats = self._loader.stats()
-        said = verdict(_since(self._before, stats))
+        said = verdict(since(self._before, stats))
         numbers: dict[str, float | str]
         numbers = {"feed us": round(1e6 * stats.feed_cpu / max(1, stats.samples), 2), "slab MB": stats.slab_peak / 1e6}
         return {**numbers, "verdict": said.sentence, "advice": "; ".join(said.advice)}
@@ -179,36 +179,6 @@ def ours(make: Callable[[], DataLoader]) -> Opens:
             yield _Ours(feeding)
 
     return opens
-
-
-def _since(before: Stats, after: Stats) -> Stats:
-    """What a loader counted between two looks at it, as far as a verdict is made of it: a warm-up is not in it."""
-    earlier = {stage.name: stage for stage in before.stages}
-    causes = {each.cause: each.seconds for each in before.wait_causes}
-    left = [replace(each, seconds=each.seconds - causes.get(each.cause, 0.0)) for each in after.wait_causes]
-    cpu = after.cpu
-    if before.cpu is not None and cpu is not None and cpu.seconds > before.cpu.seconds:
-        seconds = cpu.seconds - before.cpu.seconds
-        busy = (cpu.busy * cpu.seconds - before.cpu.busy * before.cpu.seconds) / seconds
-        cpu = replace(cpu, busy=busy, seconds=seconds)
-    return replace(
-        after,
-        samples=after.samples - before.samples,
-        batches=after.batches - before.batches,
-        stages=tuple(_stage_since(earlier.get(stage.name), stage) for stage in after.stages),
-        cpu=cpu,
-        step_wait=after.step_wait - before.step_wait,
-        wait_causes=tuple(sorted((each for each in left if each.seconds > 0), key=lambda each: -each.seconds)),
-    )
-
-
-def _stage_since(before: StageStats | None, after: StageStats) -> StageStats:
-    if before is None:
-        return after
-    samples = after.samples - before.samples
-    spent = (after.samples / after.rate if after.rate else 0.0) - (before.samples / before.rate if before.rate else 0.0)
-    waits = {name: max(0.0, getattr(after, name) - getattr(before, name)) for name in ("waited", "worked", "blocked")}
-    return replace(after, samples=samples, rate=samples / spent if samples > 0 and spent > 0 else None, **waits)
 
 
 def our_contestants(job: BenchJob, *reads: str) -> list[Contestant]:

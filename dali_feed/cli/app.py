@@ -213,7 +213,7 @@ def show(  # noqa: PLR0913, PLR0917  an option each
 @app.command()
 def watch(
     url: Annotated[
-        list[str], typer.Argument(help="host:port of an endpoint (DALI_FEED_METRICS, watching.serve); one per rank.")
+        list[str], typer.Argument(help="host:port of an endpoint (DALI_FEED_METRICS, metrics.serve); one per rank.")
     ],
     every: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Seconds between two looks.")] = 1.0,
     once: Annotated[

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import math
 import time
@@ -20,10 +21,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dali_feed.cli.view import Report, live, size_text, table
+from dali_feed.endpoint import VERSION
 from dali_feed.errors import ConfigError
-from dali_feed.watching.exposition import VERSION
 
-__all__ = ["EndpointState", "LoaderState", "WatchedEndpoint", "look_at", "number", "report_of", "watch_endpoints"]
+__all__ = ["LoaderState", "WatchedEndpoint", "number", "report_of", "watch_endpoints"]
 
 PATIENCE = 3.0  # seconds for an answer
 LARGEST = 64 << 20  # bytes of one
@@ -62,18 +63,14 @@ class LoaderState:
         return {label: each / whole for label, each in spent.items()} if whole > 0 else {}
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointState:
-    """An endpoint at one look; `gone` says why there is no answer, `since` the Unix time of the first without one."""
-
-    url: str
-    loaders: tuple[LoaderState, ...] = ()
-    gone: str = ""
-    since: float | None = None
-
-
 class WatchedEndpoint:
-    """One that is looked at again and again. Raises ConfigError for what is no address."""
+    """One that is looked at again and again. Raises ConfigError for what is no address.
+
+    Attributes:
+        loaders: as the last look saw them; one that is gone keeps those that it had last.
+        gone: why there is no answer.
+        since: Unix time of the first look without one.
+    """
 
     def __init__(self, address: str) -> None:
         url = address if "://" in address else f"http://{address}"
@@ -85,19 +82,19 @@ class WatchedEndpoint:
         for page in ("/metrics", "/stats.json"):
             self.url = self.url.removesuffix(page)
         self._before: dict[tuple[str, str, int], tuple[float, Mapping[str, Any]]] = {}
-        self._state = EndpointState(self.url)
+        self.loaders: tuple[LoaderState, ...] = ()
+        self.gone, self.since = "", 0.0
 
-    def look(self) -> EndpointState:
-        """What it says now. One that is gone keeps the loaders that it had last."""
+    def look(self) -> WatchedEndpoint:
+        """See what it says now."""
         try:
-            loaders = tuple(self._loader(each) for each in _answer(f"{self.url}/stats.json"))
+            self.loaders = tuple(self._loader(each) for each in _answer(f"{self.url}/stats.json"))
         except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError, RecursionError) as error:
-            since = self._state.since or time.time()
-            self._state = EndpointState(self.url, self._state.loaders, _why(error), since)
+            self.gone, self.since = _why(error), self.since or time.time()
             self._before.clear()
         else:
-            self._state = EndpointState(self.url, loaders)
-        return self._state
+            self.gone, self.since = "", 0.0
+        return self
 
     def _loader(self, said: Mapping[str, Any]) -> LoaderState:
         stats, at = _checked(said["stats"]), float(said["at"])
@@ -119,22 +116,15 @@ class WatchedEndpoint:
 def watch_endpoints(urls: Sequence[str], every: float, *, once: bool, as_json: bool) -> bool:
     """Show them every so many seconds until Ctrl-C, or `once`, after a second look; whether one is gone then."""
     endpoints = [WatchedEndpoint(url) for url in urls]
-    with live(as_json=as_json, watch=not once) as show:
-        states = look_at(endpoints)
-        while not once:
-            show(report_of(states))
+    with live(as_json=as_json, watch=not once) as show, ThreadPoolExecutor(min(64, len(urls))) as pool:
+        for look in itertools.count():
+            list(pool.map(WatchedEndpoint.look, endpoints))  # at once: one that is silent holds up no other
+            if not once or look:
+                show(report_of(endpoints))
+            if once and look:
+                break
             time.sleep(every)
-            states = look_at(endpoints)
-        time.sleep(every)
-        states = look_at(endpoints)
-        show(report_of(states))
-    return any(each.gone for each in states)
-
-
-def look_at(endpoints: Sequence[WatchedEndpoint]) -> list[EndpointState]:
-    """All of them, at once: one that is silent holds up no other."""
-    with ThreadPoolExecutor(max_workers=min(64, len(endpoints))) as pool:
-        return list(pool.map(WatchedEndpoint.look, endpoints))
+    return any(each.gone for each in endpoints)
 
 
 def number(stats: Mapping[str, Any] | None, name: str) -> float:
@@ -211,26 +201,25 @@ def _why(error: Exception) -> str:
     return "an answer that is not from an endpoint of dali_feed"
 
 
-def report_of(states: Sequence[EndpointState]) -> Report:
+def report_of(endpoints: Sequence[WatchedEndpoint]) -> Report:
     """A line per rank, one for all of them, and what is to be said below."""
-    here = [each for state in states if not state.gone for each in state.loaders]
-    count = sum(max(1, len(each.loaders)) if each.gone else len(each.loaders) for each in states)
+    here = [loader for each in endpoints if not each.gone for loader in each.loaders]
+    count = sum(max(1, len(each.loaders)) if each.gone else len(each.loaders) for each in endpoints)
     jobs = ", ".join(sorted({each.job for each in here if each.job}))
     whole = _whole(here)
     report = Report(f"dali_feed{' ' if jobs else ''}{jobs}, {len(here)} of {count} loaders")
     report.tables.append(table([*here, whole] if len(here) > 1 else here, _COLUMNS, left=["rank", "loader"], most=1000))
     for verdict, titles in _verdicts(here).items():
         report.note(f"  {verdict}" if len(titles) == len(here) else f"  {', '.join(titles)}: {verdict}")
-    for each in here:
-        if each.error:
-            report.note(f"  {each.title}: {each.error}", "yellow")
+    for loader in here:
+        if loader.error:
+            report.note(f"  {loader.title}: {loader.error}", "yellow")
     now = time.time()
-    for state in states:
-        if state.gone:
-            since = time.strftime("%H:%M:%S", time.localtime(state.since))
-            ago = f"{now - (state.since or now):,.0f} s"
-            report.note(f"  {state.url} has been gone since {since} ({ago}): {state.gone}", "red")
-    bad = [(each.title, *pair) for each in here for pair in (each.stats.get("recent_bad") or ())[-BAD:]]
+    for each in endpoints:
+        if each.gone:
+            since = time.strftime("%H:%M:%S", time.localtime(each.since))
+            report.note(f"  {each.url} has been gone since {since} ({now - each.since:,.0f} s): {each.gone}", "red")
+    bad = [(loader.title, *pair) for loader in here for pair in (loader.stats.get("recent_bad") or ())[-BAD:]]
     report.notes += [(f"  bad  {title}  {where}: {why}", "dim") for title, where, why in bad[-BAD:]]
     together = {
         "loaders": len(here),
@@ -238,7 +227,11 @@ def report_of(states: Sequence[EndpointState]) -> Report:
         "bad": int(whole.stats["bad"]),
         "samples_per_second": whole.rates.get("samples"),
     }
-    report.data = {"time": now, "endpoints": [asdict(each) for each in states], "all": together}
+    said = [
+        {"url": each.url, "loaders": list(map(asdict, each.loaders)), "gone": each.gone, "since": each.since or None}
+        for each in endpoints
+    ]
+    report.data = {"time": now, "endpoints": said, "all": together}
     return report
 
 
@@ -258,10 +251,8 @@ def _verdicts(here: Sequence[LoaderState]) -> dict[str, list[str]]:
     """What loaders say of themselves, and which say so."""
     said: dict[str, list[str]] = {}
     for each in here:
-        stage = each.stats.get("bottleneck")
-        verdict = each.verdict or (f"the slow part is the {stage}" if stage else "")
-        if verdict:
-            said.setdefault(verdict, []).append(each.title)
+        if each.verdict:
+            said.setdefault(each.verdict, []).append(each.title)
     return said
 
 

@@ -46,9 +46,10 @@ def _pop() -> None:
 
 READ, DECODE, FINISH = Range("read"), Range("decode"), Range("finish")
 NEXT = Range("next batch")  # waits of the training loop
-WAITS = {  # waits of the feed thread, by the meter's names
-    "read_wait": Range("wait for the source"),
-    "engine_wait": Range("wait for the engine"),
-    "trainer_wait": Range("wait for the trainer"),
-    "letters_wait": Range("wait for dead letters"),
+WAITS = {  # waits of the feed thread, by what its clock calls them
+    "source": Range("wait for the source"),
+    "engine": Range("wait for the engine"),
+    "repair": Range("wait for the engine"),
+    "trainer": Range("wait for the trainer"),
+    "dead letters": Range("wait for dead letters"),
 }

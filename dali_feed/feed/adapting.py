@@ -342,7 +342,7 @@ class Steering:
 
     def _now(self, counts: Counts) -> _Mark:
         stage, seconds = self._meter.now()
-        waited = self._meter.read_wait + (seconds if stage == "read_wait" else 0.0)
+        waited = self._meter.spent()["source"] + (seconds if stage == "source" else 0.0)
         return _Mark(self._clock(), counts, waited, time.process_time())
 
 

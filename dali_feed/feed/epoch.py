@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dali_feed.engines.ranges import WAITS
 from dali_feed.errors import ClosedError
 from dali_feed.feed.lane import Lane, MixedLane, Piece
 from dali_feed.feed.run import EpochSetting, FeedRun, reads
@@ -206,7 +205,7 @@ class EpochRun(FeedRun):
         if self._look_ahead or (self._narrow and self._wanted):
             self._look_ahead = False
             self._read_ahead()
-        with WAITS["read_wait"], self.setting.meter.waiting("read_wait"):
+        with self.setting.meter.at("source"):
             for lane in self._lanes:
                 known = bool(self.setting.sizes)
                 lane.wait(count)

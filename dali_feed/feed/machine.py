@@ -78,23 +78,6 @@ def check_memory(tuning: Tuning, shares: Shares, *, windows: Sequence[tuple[int,
 # The stages of a loader out of what its parts have counted.
 
 
-def _stage(
-    name: str,
-    threads: int,
-    samples: int,
-    *,
-    worked: float,
-    waited: float = 0.0,
-    blocked: float = 0.0,
-    busy: float | None = None,
-    least: int = 1,
-) -> StageStats:
-    """`busy`: what the samples took of a thread's time, where that is not `worked`; `least` samples tell a rate."""
-    took = worked if busy is None else busy
-    rate = samples * threads / took if samples >= least and took > 0 else None
-    return StageStats(name, threads, samples, max(0.0, waited), max(0.0, worked), max(0.0, blocked), rate)
-
-
 def stages(meter: Meter, readers: ReaderWork | None, engine: EngineWork | None, threads: int) -> tuple[StageStats, ...]:
     """In the order of the way.
 
@@ -103,49 +86,39 @@ def stages(meter: Meter, readers: ReaderWork | None, engine: EngineWork | None, 
     """
     spent, wall, service = meter.spent(), meter.passes.stats().seconds, meter.service
     starved, full = spent["source"], spent["trainer"] + spent["dead letters"]
-    found = []
+    read: tuple[StageStats, ...] = ()
     if readers is not None:
         waited, idle = readers.seconds - readers.cpu, readers.threads * wall - readers.seconds
-        found.append(
-            _stage(
-                *("read", readers.threads, readers.records),
-                waited=waited,
-                worked=readers.cpu,
-                blocked=idle,
-                busy=readers.seconds,
-            )
-        )
-    found += [
-        _stage("screen", 1, meter.screened, worked=spent["screen"]),
-        _stage("deal", 1, service.dealt, worked=spent["deal"], waited=starved),
-    ]
+        times = max(0.0, waited), readers.cpu, max(0.0, idle), readers.seconds
+        read = (StageStats("read", readers.threads, readers.records, *times),)
     if engine is None:
-        idle, seconds, samples = max(0.0, wall - service.seconds), service.seconds, service.samples
+        seconds, samples, busy = service.seconds, service.samples, service.seconds * threads
+        idle = max(0.0, wall - seconds)
     else:
-        idle, seconds, samples = engine.threads * wall - engine.seconds, engine.seconds, engine.images
+        threads, seconds, samples, busy = engine.threads, engine.seconds, engine.images, engine.seconds
+        idle = max(0.0, threads * wall - seconds)
     hungry = starved / (starved + full) if starved + full > 0 else 0.0
-    made = _stage(
-        *("engine", threads if engine is None else engine.threads, samples),
-        worked=seconds,
-        waited=idle * hungry,
-        blocked=idle * (1 - hungry),
-        busy=seconds * threads if engine is None else None,
+    return (
+        *read,
+        StageStats("screen", 1, meter.screened, worked=spent["screen"]),
+        StageStats("deal", 1, service.dealt, worked=spent["deal"], waited=starved),
+        StageStats("engine", threads, samples, idle * hungry, seconds, idle * (1 - hungry), busy),
+        StageStats(
+            *("finish", 1, service.landed),
+            waited=spent["engine"] + spent["repair"],
+            worked=spent["finish"] + spent["mend"],
+            blocked=full,
+        ),
+        *loop_stages(meter),
     )
-    finish = _stage(
-        *("finish", 1, service.landed),
-        worked=spent["finish"] + spent["mend"],
-        waited=spent["engine"] + spent["repair"],
-        blocked=full,
-    )
-    return (*found, made, finish, *loop_stages(meter))
 
 
 def loop_stages(meter: Meter) -> tuple[StageStats, ...]:
     """Those in the training loop's thread."""
     loop = meter.loop
     return (
-        _stage("handover", 1, meter.samples, worked=loop.handover),
-        _stage("train", 1, loop.samples, worked=loop.worked, waited=meter.steps.total),
+        StageStats("handover", 1, meter.samples, worked=loop.handover),
+        StageStats("train", 1, loop.samples, worked=loop.worked, waited=loop.waited),
     )
 
 

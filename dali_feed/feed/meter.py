@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 
 from dali_feed.cores import cores
+from dali_feed.engines.ranges import WAITS
 from dali_feed.feed.stats import CpuStats, Stats, WaitCause
 from dali_feed.feed.usable import Look
 from dali_feed.screen.screen import Screened
 
 __all__ = [
     "CAUSES",
-    "WAITS_OF",
-    "WORKS",
+    "STATES",
     "FeedClock",
+    "LoopClock",
     "Meter",
     "PassClock",
     "PassMeter",
     "Pauses",
     "Span",
-    "StepWaits",
     "spent_on",
 ]
 
@@ -42,16 +42,8 @@ __all__ = [
 KEPT = 256  # changes: a wait for a batch sees some dozen
 Span = tuple[str, float, float]  # what it was at, from, to
 
-# What the thread waits in, and the sum of waits that it belongs to.
-WAITS_OF = {
-    "source": "read_wait",
-    "engine": "engine_wait",
-    "repair": "engine_wait",
-    "trainer": "trainer_wait",
-    "dead letters": "letters_wait",
-}
-WORKS = ("screen", "deal", "finish", "mend")
-REST = "rest"  # until the training loop asks for a pass that was begun ahead
+# What it can be at: waits, work, and "rest" until the training loop asks for a pass that was begun ahead.
+STATES = ("source", "engine", "repair", "trainer", "dead letters", "screen", "deal", "finish", "mend", "rest")
 _BEHIND = {"source": "deal", "engine": "finish", "trainer": "deal"}  # a wait: the work behind it
 
 
@@ -63,20 +55,16 @@ class FeedClock:
     def __init__(self) -> None:
         self.at = "deal", time.perf_counter()
         self.past: deque[Span] = deque(maxlen=KEPT)
-        self.spent = dict.fromkeys((*WAITS_OF, *WORKS, REST), 0.0)
+        self.spent = dict.fromkeys(STATES, 0.0)
 
-    def switch(self, state: str) -> tuple[str, float]:
-        """From here on it is at that; what it was at, and for how many seconds."""
+    def switch(self, state: str) -> str:
+        """From here on it is at that; what it was at."""
         now = time.perf_counter()
         before, since = self.at
         self.at = state, now
         self.past.append((before, since, now))
         self.spent[before] += now - since
-        return before, now - since
-
-    def behind(self, wait: str, before: str) -> str:
-        """What the thread is at when a wait is over that it began while it was at `before`."""
-        return _BEHIND.get(wait, before)
+        return before
 
     def spans(self) -> list[Span]:
         """The last changes, oldest first, and what it is at now, without an end."""
@@ -84,43 +72,6 @@ class FeedClock:
         spans = list(self.past)  # in one step: the thread goes on writing
         spans.append((state, since, math.inf))
         return spans
-
-
-# The training loop's clock: what it does between two batches, and what making its tensors takes.
-#
-# Three clock calls per batch, of which the wait for the batch needs two anyway.
-
-
-class LoopClock:
-    """Used by the training loop's thread.
-
-    worked    seconds between a batch that was handed over and the call for the next one
-    handover  seconds from a batch that was there to the tensors that the loop got
-    """
-
-    def __init__(self) -> None:
-        self.worked = self.handover = 0.0
-        self.samples = 0  # that the loop worked on
-        self.last_samples = 0
-        self._came = 0.0
-        self._given: float | None = None
-
-    def asked(self, now: float, *, first: bool) -> None:
-        """For the next batch; `first` of a pass: what the loop did before it was no training on a batch."""
-        given, self._given = self._given, None
-        if given is not None and not first:
-            self.worked += now - given
-            self.samples += self.last_samples
-
-    def came(self, now: float) -> None:
-        """The batch is there."""
-        self._came = now
-
-    def given(self, samples: int) -> None:
-        """The loop gets it."""
-        now = time.perf_counter()
-        self.handover += now - self._came
-        self._given, self.last_samples = now, samples
 
 
 # What goes through the feed thread, and how long the engine takes for a batch, seen from outside.
@@ -261,43 +212,69 @@ class Pauses:
 
 PAUSES = Pauses()
 
-# Waits of the training loop for its batches: how long, and what for.
+# The training loop's clock: what it waits for, what making its tensors takes, and what it does between two batches.
 #
-# A wait is one entry in a list. Only of one above 20 microseconds the cause is looked for, which takes some
-# microseconds more.
+# Three clock calls per batch, and one entry in a list. Only of a wait above 20 microseconds the cause is looked for,
+# which takes some microseconds more.
 
 
 WAITS_KEPT = 4096
 SHORT = 20e-6  # seconds up to which nobody asks why
 
 
-class StepWaits:
-    """Written by the training loop's thread; any other may look."""
+class LoopClock:
+    """Written by the training loop's thread; any other may look.
+
+    worked    seconds between a batch that was handed over and the call for the next one
+    handover  seconds from a batch that was there to the tensors that the loop got
+    waited    seconds from the call for a batch until it was there
+    """
 
     def __init__(self) -> None:
+        self.worked = self.handover = self.waited = 0.0
+        self.samples = 0  # that the loop worked on
+        self.last_samples = 0
+        self._asked = self._came = 0.0
+        self._given: float | None = None
         self._waits: deque[float] = deque(maxlen=WAITS_KEPT)
-        self.total = 0.0
         self._by_cause: dict[str, float] = {}
 
-    def add(self, begun: float, ended: float, clock: FeedClock | None, *, first: bool) -> None:
-        """A wait on the clock of `time.perf_counter`.
+    def asked(self, *, first: bool) -> None:
+        """For the next batch; `first` of a pass: what the loop did before it was no training on a batch."""
+        self._asked = now = time.perf_counter()
+        given, self._given = self._given, None
+        if given is not None and not first:
+            self.worked += now - given
+            self.samples += self.last_samples
 
-        `clock`: the feed thread's; None: torch's own loader works. `first`: of a pass.
+    def came(self, clock: FeedClock | None, *, first: bool) -> None:
+        """The batch is there. Other arguments as of `wait`."""
+        self._came = time.perf_counter()
+        self.wait(self._asked, self._came, clock, first=first)
+
+    def given(self, samples: int) -> None:
+        """The loop gets it."""
+        now = time.perf_counter()
+        self.handover += now - self._came
+        self._given, self.last_samples = now, samples
+
+    def wait(self, begun: float, ended: float, clock: FeedClock | None, *, first: bool) -> None:
+        """Count a wait on the clock of `time.perf_counter`.
+
+        `clock`: the feed thread's; None: torch's own loader works, whose stages nobody knows. `first`: of a pass.
         """
         seconds = ended - begun
         self._waits.append(seconds)
-        self.total += seconds
-        if seconds <= SHORT:
-            cause = "first batch" if first else "unknown"
-            self._by_cause[cause] = self._by_cause.get(cause, 0.0) + seconds
-            return
-        if first:
-            found = {"first batch": seconds}
-        elif clock is None:
-            found = {"torch": seconds}
+        self.waited += seconds
+        if clock is None:
+            causes = {"torch": seconds}
+        elif first:
+            causes = {"first batch": seconds}
+        elif seconds <= SHORT:
+            causes = {"unknown": seconds}
         else:
-            found = spent_on(clock.spans(), list(PAUSES.last), begun, ended)
-        for cause, part in found.items():
+            causes = spent_on(clock.spans(), list(PAUSES.last), begun, ended)
+        for cause, part in causes.items():
             self._by_cause[cause] = self._by_cause.get(cause, 0.0) + part
 
     def quantile(self, q: float) -> float:
@@ -307,8 +284,8 @@ class StepWaits:
     @property
     def causes(self) -> tuple[WaitCause, ...]:
         """What the loop waited for, most first."""
-        found = sorted(self._by_cause.copy().items(), key=lambda item: -item[1])
-        return tuple(WaitCause(cause, seconds) for cause, seconds in found)
+        longest = sorted(self._by_cause.copy().items(), key=lambda item: -item[1])
+        return tuple(WaitCause(cause, seconds) for cause, seconds in longest)
 
 
 # How busy the process's processors are while passes are under way.
@@ -318,17 +295,17 @@ class PassClock:
     """Wall time and the process's CPU time while at least one pass is under way: read twice per pass."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards all: several threads begin passes, and others look
         self._passes = 0
-        self._wall = self._cpu = 0.0
-        self._begun = 0.0, 0.0
+        self._wall = self._cpu = 0.0  # while passes are under way less by the clocks' readings when the first began
         self._cores = cores()
 
     def began(self) -> None:
         """A pass more."""
         with self._lock:
             if not self._passes:
-                self._begun = time.perf_counter(), time.process_time()
+                self._wall -= time.perf_counter()
+                self._cpu -= time.process_time()
             self._passes += 1
 
     def ended(self) -> None:
@@ -336,37 +313,33 @@ class PassClock:
         with self._lock:
             self._passes -= 1
             if not self._passes:
-                wall, cpu = self._begun
-                self._wall += time.perf_counter() - wall
-                self._cpu += time.process_time() - cpu
+                self._wall += time.perf_counter()
+                self._cpu += time.process_time()
 
     def stats(self) -> CpuStats:
         """Up to now."""
         with self._lock:
-            wall, cpu = self._wall, self._cpu
-            if self._passes:
-                wall += time.perf_counter() - self._begun[0]
-                cpu += time.process_time() - self._begun[1]
-        return CpuStats(self._cores, cpu / wall if wall > 0 else 0.0, wall)
-
-
-_STATES = {"read_wait": "source", "engine_wait": "engine", "trainer_wait": "trainer", "letters_wait": "dead letters"}
+            now = (time.process_time(), time.perf_counter()) if self._passes else (0.0, 0.0)
+            return CpuStats(self._cores, self._cpu + now[0], self._wall + now[1])
 
 
 class _At:
     """A class and not a generator, which would be slower: it is entered several times per batch."""
 
-    __slots__ = ("_before", "_clock", "_meter", "_state")
+    __slots__ = ("_before", "_clock", "_range", "_state")
 
-    def __init__(self, meter: Meter, state: str) -> None:
-        self._meter, self._state = meter, state
+    def __init__(self, clock: FeedClock, state: str) -> None:
+        self._clock, self._state, self._range = clock, state, WAITS.get(state)
 
     def __enter__(self) -> None:
-        self._clock = self._meter.clock()
-        self._before = self._meter.switch(self._state, self._clock)
+        if self._range is not None:
+            self._range.__enter__()
+        self._before = self._clock.switch(self._state)
 
     def __exit__(self, *_: object) -> None:
-        self._meter.switch(self._clock.behind(self._state, self._before), self._clock)
+        self._clock.switch(_BEHIND.get(self._state, self._before))
+        if self._range is not None:
+            self._range.__exit__()
 
 
 class Meter:
@@ -374,59 +347,48 @@ class Meter:
 
     def __init__(self) -> None:
         self.samples = self.batches = self.absent = self.bad = self.bytes_read = 0
-        self.feed_cpu = self.read_wait = self.engine_wait = self.trainer_wait = 0.0
-        self.letters_wait = 0.0
+        self.feed_cpu = 0.0
         self.screened = 0  # records
-        self.steps, self.loop, self.passes, self.service = StepWaits(), LoopClock(), PassClock(), Service()
+        self.loop, self.passes, self.service = LoopClock(), PassClock(), Service()
         self.recent_bad: deque[tuple[str, str]] = deque(maxlen=100)
-        self._here = threading.local()
         self.newest: FeedClock | None = None
-        self._clocks: list[tuple[threading.Thread, FeedClock]] = []
-        self._spent = dict.fromkeys((*WAITS_OF, *WORKS, REST), 0.0)  # of threads that have ended
-        self._lock = threading.Lock()
-
-    # The feed thread's clock.
+        self._clocks: dict[threading.Thread, FeedClock] = {}
+        self._spent = dict.fromkeys(STATES, 0.0)  # of threads that have ended
+        self._lock = threading.Lock()  # guards which clocks there are, and what those of ended threads add up to
 
     def clock(self) -> FeedClock:
         """This thread's; the newest one is that of the pass under way."""
-        found: FeedClock | None = getattr(self._here, "clock", None)
-        if found is None:
-            found = FeedClock()
+        thread = threading.current_thread()
+        clock = self._clocks.get(thread)
+        if clock is None:
             with self._lock:
-                for thread, left in self._clocks[:]:
-                    if not thread.is_alive():
-                        self._clocks.remove((thread, left))
-                        self._spent = {state: self._spent[state] + left.spent[state] for state in self._spent}
-                self._clocks.append((threading.current_thread(), found))
-            self._here.clock = self.newest = found
-        return found
-
-    def switch(self, state: str, clock: FeedClock) -> str:
-        """From here on this thread, whose clock that is, is at that. What it was at, and for how long, is added up."""
-        before, seconds = clock.switch(state)
-        if (wait := WAITS_OF.get(before)) is not None:
-            setattr(self, wait, getattr(self, wait) + seconds)
-        return before
-
-    def waiting(self, name: str) -> _At:
-        """A context that adds the wall time of its block, less header checks inside it, to the wait of that name."""
-        return _At(self, _STATES[name])
+                for ended in [each for each in self._clocks if not each.is_alive()]:
+                    spent = self._clocks.pop(ended).spent
+                    self._spent = {state: self._spent[state] + spent[state] for state in STATES}
+                clock = self._clocks[thread] = self.newest = FeedClock()
+        return clock
 
     def at(self, state: str) -> _At:
-        """A context in which the thread is at that; see `feed.clock`."""
-        return _At(self, state)
+        """A context in which this thread is at that; a wait is a range on a profiler's timeline too."""
+        return _At(self.clock(), state)
 
     def landed(self, samples: int) -> None:
         """A batch of so many was taken from the engine; this thread has just waited for it."""
         _, asked, done = self.clock().past[-1]
         self.service.ended(samples, asked, done)
 
+    def given(self, samples: int) -> None:
+        """The training loop gets a batch; an empty one, of a stream, does not count."""
+        self.batches += samples > 0
+        self.samples += samples
+        self.loop.given(samples)
+
     def now(self) -> tuple[str, float]:
-        """Which wait the newest feed thread is in, or "", and for how many seconds."""
+        """What the newest feed thread is at, and for how many seconds; "" before there is one."""
         if self.newest is None:
             return "", 0.0
         state, since = self.newest.at
-        return WAITS_OF.get(state, ""), time.perf_counter() - since
+        return state, time.perf_counter() - since
 
     def looks(self, look: Look) -> Look:
         """The same header checks, counted. A call each per read."""
@@ -442,12 +404,12 @@ class Meter:
     def spent(self) -> dict[str, float]:
         """Seconds that feed threads were at each thing."""
         with self._lock:
-            parts = [self._spent, *(clock.spent for _, clock in self._clocks)]
-            return {state: sum(part[state] for part in parts) for state in self._spent}
+            parts = [self._spent, *(clock.spent for clock in self._clocks.values())]
+            return {state: sum(part[state] for part in parts) for state in STATES}
 
     def stats(self, slab_peak: int) -> Stats:
         """All of it, as it is now."""
-        waits = {"source": self.read_wait, "engine": self.engine_wait, "trainer": self.trainer_wait}
+        spent = self.spent()
         return Stats(
             samples=self.samples,
             batches=self.batches,
@@ -456,16 +418,15 @@ class Meter:
             bytes_read=self.bytes_read,
             slab_peak=slab_peak,
             feed_cpu=self.feed_cpu,
-            read_wait=self.read_wait,
-            engine_wait=self.engine_wait,
-            trainer_wait=self.trainer_wait,
-            letters_wait=self.letters_wait,
-            step_wait_p50=self.steps.quantile(0.5),
-            step_wait_p99=self.steps.quantile(0.99),
-            bottleneck=max(waits, key=lambda name: waits[name]) if self.batches else "",
+            read_wait=spent["source"],
+            engine_wait=spent["engine"] + spent["repair"],
+            trainer_wait=spent["trainer"],
+            letters_wait=spent["dead letters"],
+            step_wait_p50=self.loop.quantile(0.5),
+            step_wait_p99=self.loop.quantile(0.99),
             recent_bad=tuple(self.recent_bad),
-            step_wait=self.steps.total,
-            wait_causes=self.steps.causes,
+            step_wait=self.loop.waited,
+            wait_causes=self.loop.causes,
             cpu=self.passes.stats(),
         )
 
@@ -474,12 +435,11 @@ class Meter:
 
 
 class PassMeter:
-    """Of the pass over that epoch. Processors and the collector are watched from its first batch to its `end`."""
+    """Of one pass. Processors and the collector are watched from its first batch to its `end`."""
 
-    def __init__(self, meter: Meter, epoch: int) -> None:
-        self._meter, self._epoch = meter, epoch
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
         self._batch = 0
-        self._begun = 0.0
         self._under_way = False
 
     def asked(self) -> None:
@@ -488,14 +448,11 @@ class PassMeter:
             self._under_way = True
             self._meter.passes.began()
             PAUSES.watch()
-        self._begun = time.perf_counter()
-        self._meter.loop.asked(self._begun, first=not self._batch)
+        self._meter.loop.asked(first=not self._batch)
 
     def came(self, *, more: bool) -> None:
         """It is there; or, with `more` False, an error or the end in its place."""
-        now, meter = time.perf_counter(), self._meter
-        meter.steps.add(self._begun, now, meter.newest or FeedClock(), first=not self._batch)
-        meter.loop.came(now)
+        self._meter.loop.came(self._meter.newest or FeedClock(), first=not self._batch)
         self._batch += 1
         if not more:
             self.end()

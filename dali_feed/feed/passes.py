@@ -142,9 +142,7 @@ class Passes:
         """The training loop got a batch of so many samples, `count` of each lane."""
         self.at.took(count, last=last)
         self._given = last
-        self._meter.batches += 1
-        self._meter.samples += samples
-        self._meter.loop.given(samples)
+        self._meter.given(samples)
 
     def gave(self, made: object) -> None:
         """What the training loop got, which may be asked for again."""

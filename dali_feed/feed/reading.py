@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.adapting import Counts, Reading, Steering
-from dali_feed.records.gauges import KafkaStats, StorageStats, in_all, merged, storage_of, summed
+from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
+from dali_feed.records.metrics import counted, merged
 from dali_feed.records.source import Block, Extents, Reader, Scales, Slabs, Source, unpack_id
 
 __all__ = ["ReadPool", "ReadTask", "ReaderWork"]
@@ -176,7 +177,7 @@ class ReadPool:
         """What the readers have measured of their files, those too that have left, per store."""
         with self._idle:
             readers, left = list(self._readers.values()), self._storage
-        return in_all((*storage_of(readers), *left))
+        return storage_of(readers, left)
 
     def _leave(self, thread: int) -> None:
         """A reader will be closed: what it received stays in the sums."""
@@ -184,8 +185,8 @@ class ReadPool:
             reader = self._readers.pop(thread, None)
             kafka, storage = summed([reader]), storage_of([reader])
             if kafka is not None:
-                self._kafka = (merged((kafka.left(), *self._kafka)),)
-            self._storage = in_all((*self._storage, *(each.left() for each in storage)))
+                self._kafka = (merged((counted(kafka), *self._kafka)),)
+            self._storage = storage_of((), self._storage, tuple(map(counted, storage)))
 
     def _next(self, reader: Reader | None) -> ReadTask | None:
         """The next task; None to end."""

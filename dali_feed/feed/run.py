@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dali_feed.engines.engine import Engine
-from dali_feed.engines.ranges import NEXT, WAITS
+from dali_feed.engines.ranges import NEXT
 from dali_feed.engines.workers import linger
 from dali_feed.errors import ClosedError, WaitError
 from dali_feed.feed.batch import Batch, Flight, Made
@@ -153,11 +153,11 @@ def stuck(setting: Setting, flight: Flight | None, source: Callable[[], str]) ->
     """
     stage, seconds = setting.meter.now()
     match stage:
-        case "read_wait":
+        case "source":
             told = source()
-        case "engine_wait" if flight is not None:
+        case "engine" | "repair" if flight is not None:
             told = _engine(setting, flight)
-        case "letters_wait":
+        case "dead letters":
             told = f"dead letters: {setting.outbox} does not accept them"
         case _:
             told = "feed: its thread is at work on the next batch"
@@ -208,7 +208,7 @@ class FeedRun:
         if quarantine is not None:  # or the subclass has it before it is needed
             self._quarantine = quarantine
         self._landed = 0  # slots
-        self._noted = PassMeter(setting.meter, setting.epoch)
+        self._noted = PassMeter(setting.meter)
         self.landing: Flight | None = None  # the batch that the engine is waited for
         self._flying: deque[Flight] = deque()
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
@@ -382,7 +382,7 @@ class FeedRun:
 
     def _finish(self) -> None:
         """Wait until all dead letters are written: a pass that ends well has them on disk."""
-        with WAITS["letters_wait"], self.setting.meter.waiting("letters_wait"):
+        with self.setting.meter.at("dead letters"):
             self.setting.outbox.drain(self._has_ended)
 
     def _count_faults(self, flight: Flight) -> None:
@@ -411,7 +411,7 @@ class FeedRun:
             letter = Letter(
                 where, self.setting.source, partition, position, fault.sample, fault.stage, fault.reason, payload
             )
-            with WAITS["letters_wait"], self.setting.meter.waiting("letters_wait"):
+            with self.setting.meter.at("dead letters"):
                 self.setting.outbox.post(letter, self._has_ended)
 
     def _has_ended(self) -> bool:
@@ -421,7 +421,7 @@ class FeedRun:
         """The oldest batch in flight, done and mended."""
         self.setting.outbox.check()  # what raises here leaves the batch in flight, or the engine would keep it
         flight = self.landing = self._flying.popleft()
-        with WAITS["engine_wait"], self.setting.meter.waiting("engine_wait"):
+        with self.setting.meter.at("engine"):
             result = self.setting.engine.take()
         self.setting.meter.landed(len(flight))
         if result.bad or not flight.ok.all():
@@ -433,7 +433,7 @@ class FeedRun:
                 for slot, fault in flight.refused(result.bad):
                     self._quarantined(slot, fault)
                 mended = flight.mend(result.bad, self.setting.draw, self.setting.engine.prepare)
-            with WAITS["engine_wait"], self.setting.meter.at("repair"):
+            with self.setting.meter.at("repair"):
                 result = self.setting.engine.redo(flight.work, result, mended)
         self._landed += len(flight)
         batch = flight.done(result, self.setting.made, self._parts)
@@ -441,7 +441,7 @@ class FeedRun:
         return flight, batch
 
     def _hand_over(self, batch: Batch) -> None:
-        with WAITS["trainer_wait"], self.setting.meter.waiting("trainer_wait"):
+        with self.setting.meter.at("trainer"):
             self._out.put(batch)
 
     def _clear(self) -> None:

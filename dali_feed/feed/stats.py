@@ -1,48 +1,63 @@
-"""Stats: where the time of an epoch went, per stage, and which stage waited for which."""
+"""Stats: where the time of a run went, per stage, which stage waited for which, and what may help.
+
+The law of the verdict: it says only what the numbers show. Advice never changes a batch without saying so, and none is
+given where a stage has already what it would ask for: more threads only where cores are free for them.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from dali_feed.records.gauges import CacheStats, KafkaStats, StorageStats
+from dali_feed.records.metrics import counter, declarations, derived, gauge, key, nested, scalars, text
 
-__all__ = ["CpuStats", "Running", "StageStats", "Stats", "WaitCause", "verdict"]
-
-
-# What is measured of a running loader beside its counts: stages, processors, and waits of the training loop.
-#
-# Plain numbers and text, so that they can be written, sent and drawn as they are.
+__all__ = ["CpuStats", "Running", "StageStats", "Stats", "Verdict", "WaitCause", "verdict"]
 
 
 @dataclass(frozen=True, slots=True)
 class StageStats:
-    """What one stage between the source and the training loop did, in seconds of its threads.
+    """What one stage between the source and the training loop did, in seconds of its threads."""
 
-    name      "read": readers of the source; "screen": header checks; "deal": slots, random numbers, inputs of the
-              engine; "engine": decode and transform; "finish": columns, and copies to a GPU; "handover": what makes
-              tensors of a batch; "train": the training loop between two batches. screen, deal and finish share the feed
-              thread, handover and train the loop's
-    threads   how many threads it has
-    samples   samples that it worked on; for an engine that does not report on its threads, those that the feed thread
-              waited for
-    waited    time that it waited for input: a reader for its disk, network or broker; deal for records, finish for the
-              engine, train for batches
-    worked    time that it worked. A reader: its CPU time. An engine that does not report on its threads: seconds that
-              it took as a whole
-    blocked   time that it waited for room: a reader without a request, finish until the loop takes a batch. The idle
-              time of an engine's threads is divided between `waited` and `blocked` as the feed thread's own waits are
-    rate      samples/s that it could give alone with these threads; None if too little is known
-    """
+    name: str = key(
+        '"read": readers of the source; "screen": header checks; "deal": slots, random numbers, inputs of the engine;'
+        ' "engine": decode and transform; "finish": columns, and copies to a GPU; "handover": what makes tensors of a'
+        ' batch; "train": the training loop between two batches. screen, deal and finish share the feed thread,'
+        " handover and train the loop's",
+        "stage",
+    )
+    threads: int = gauge("how many threads it has")
+    samples: int = counter(
+        "samples that it worked on; for an engine that does not report on its threads, those that the feed thread"
+        " waited for"
+    )
+    waited: float = counter(
+        "time that it waited for input: a reader for its disk, network or broker; deal for records, finish for the"
+        " engine, train for batches",
+        "waiting_seconds",
+        default=0.0,
+    )
+    worked: float = counter(
+        "time that it worked. A reader: its CPU time. An engine that does not report on its threads: seconds that it"
+        " took as a whole",
+        "working_seconds",
+        default=0.0,
+    )
+    blocked: float = counter(
+        "time that it waited for room: a reader without a request, finish until the loop takes a batch. The idle time"
+        " of an engine's threads is divided between `waited` and `blocked` as the feed thread's own waits are",
+        "blocked_seconds",
+        default=0.0,
+    )
+    busy: float | None = counter("time of its threads that the samples took; None: as `worked`", "", default=None)
 
-    name: str
-    threads: int
-    samples: int
-    waited: float
-    worked: float
-    blocked: float
-    rate: float | None
+    @property
+    @derived("ceiling_samples_per_second")
+    def rate(self) -> float | None:
+        """Samples/s that it could give alone with these threads; None if too little is known."""
+        busy = self.worked if self.busy is None else self.busy
+        return self.samples * self.threads / busy if self.samples > 0 and busy > 0 else None
 
     def __str__(self) -> str:
         alone = "" if self.rate is None else f"; alone {self.rate:,.0f} samples/s"
@@ -52,17 +67,21 @@ class StageStats:
 
 @dataclass(frozen=True, slots=True)
 class CpuStats:
-    """The process's CPU time while passes were under way.
+    """The process's CPU time while passes were under way."""
 
-    cores    cores that the process may use, by its affinity and the limit of its cgroup; such a limit need not be a
-             whole number
-    busy     how many of them worked, on average
-    seconds  how long passes were under way
-    """
+    cores: float = gauge(
+        "cores that the process may use, by its affinity and the limit of its cgroup; such a limit need not be a whole"
+        " number",
+        default=0.0,
+    )
+    used: float = counter("CPU time of all its threads", "", default=0.0)
+    seconds: float = counter("how long passes were under way", "measured_seconds", default=0.0)
 
-    cores: float
-    busy: float
-    seconds: float
+    @property
+    @derived("busy_cores")
+    def busy(self) -> float:
+        """How many cores worked, on average."""
+        return self.used / self.seconds if self.seconds > 0 else 0.0
 
     def __str__(self) -> str:
         return f"{self.busy:.1f} of {self.cores:g} cores busy"
@@ -70,17 +89,15 @@ class CpuStats:
 
 @dataclass(frozen=True, slots=True)
 class WaitCause:
-    """One reason why the training loop waited, and for how many seconds.
+    """One reason why the training loop waited, and for how many seconds."""
 
-    cause    "source", "engine", "feed" (the feed thread was at work), "dead letters", "repair" (of a bad record),
-             "hand-over" (the batch was ready, and the loop's thread waited for a processor or for Python's lock),
-             "garbage" (Python's collector), "first batch" (of a pass, whatever the reason), "torch" (its own
-             DataLoader) or "unknown"
-    seconds  sum of these waits
-    """
-
-    cause: str
-    seconds: float
+    cause: str = key(
+        '"source", "engine", "feed" (the feed thread was at work), "dead letters", "repair" (of a bad record),'
+        " \"hand-over\" (the batch was ready, and the loop's thread waited for a processor or for Python's lock),"
+        ' "garbage" (Python\'s collector), "first batch" (of a pass, whatever the reason), "torch" (its own'
+        ' DataLoader) or "unknown"'
+    )
+    seconds: float = counter("how long the training loop waited for this reason", default=0.0)
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.seconds:.2f} s"
@@ -88,24 +105,122 @@ class WaitCause:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Settings of the running loader that a user can change.
+    """Settings of the running loader that a user can change."""
 
-    engine    "host", "dali" or "torch"
-    on_gpu    whether batches are made on a GPU
-    prefetch  as in `Tuning`
-    memory    as in `Tuning`, bytes
-    """
+    engine: str = text('which engine makes batches: "host", "dali" or "torch"')
+    on_gpu: bool = gauge("whether batches are made on a GPU", default=False)
+    prefetch: int = gauge("batches in flight in the engine, and as many finished ones", "prefetch_batches")
+    memory: int = gauge("bytes that encoded images may take", "memory_limit_bytes")
 
-    engine: str
-    on_gpu: bool
-    prefetch: int
-    memory: int
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a loader has counted and measured since it was made. Times are in seconds, sizes in bytes."""
+
+    samples: int = counter("samples handed to the training loop")
+    batches: int = counter("batches handed to the training loop")
+    absent: int = counter("records that were absent (an offset without a record) and were replaced", "absent_records")
+    bad: int = counter("records found bad, once per epoch each", "bad_records")
+    bytes_read: int = counter(
+        "bytes of encoded images read, counted some time after they are used; 0 for a mapped table", "read_bytes"
+    )
+    slab_peak: int = gauge("most memory that encoded images took at once", "slab_peak_bytes")
+    feed_cpu: float = counter(
+        "CPU time of the feed thread: header checks, random numbers, hand-over to the engine",
+        "feed_cpu_seconds",
+        default=0.0,
+    )
+    read_wait: float = counter("time the feed thread waited for the source", "read_wait_seconds", default=0.0)
+    engine_wait: float = counter(
+        "time the feed thread waited for the engine; where torch's own DataLoader runs a dataset, the loop's time in"
+        " next()",
+        "engine_wait_seconds",
+        default=0.0,
+    )
+    trainer_wait: float = counter(
+        "time the feed thread waited for the training loop", "trainer_wait_seconds", default=0.0
+    )
+    letters_wait: float = counter(
+        "time the feed thread waited until dead letters were written", "letters_wait_seconds", default=0.0
+    )
+    step_wait_p50: float = gauge(
+        "what the training loop waits per step: half of the last steps waited at most this",
+        "step_wait_p50_seconds",
+        default=0.0,
+    )
+    step_wait_p99: float = gauge(
+        "99 of 100 of the last steps waited at most this", "step_wait_p99_seconds", default=0.0
+    )
+    recent_bad: tuple[tuple[str, str], ...] = text("the last bad records, (where, reason)", "", default=())
+    kafka: KafkaStats | None = nested(
+        KafkaStats, "what the consumers of a Kafka source measure; None: another source, or nothing yet"
+    )
+    readers: int = gauge("threads that read the source now; 0 before the first batch")
+    fetch_times: int = gauge(
+        "so many times as much as usual a reader fetches at once; only for a Kafka source it can be more than 1",
+        default=1,
+    )
+    decisions: tuple[str, ...] = text(
+        'with `Tuning(readers="auto")` the last changes of `readers` and `fetch_times`, and why', "", default=()
+    )
+    storage: tuple[StorageStats, ...] = nested(
+        StorageStats,
+        "what was measured of reading files, one for each store that was read; () if the source reads no files",
+        default=(),
+    )
+    cache: CacheStats | None = nested(CacheStats, "of `Tuning(cache=...)`: hits and what is kept; None: there is none")
+    stages: tuple[StageStats, ...] = nested(
+        StageStats, "in order, from the source to the loop; () before the first batch", default=()
+    )
+    cpu: CpuStats | None = nested(CpuStats, "how busy the process's processors were while passes were under way")
+    step_wait: float = counter(
+        "how long the training loop waited for its batches, in all", "step_wait_seconds", default=0.0
+    )
+    wait_causes: tuple[WaitCause, ...] = nested(
+        WaitCause, "why it waited, the longest first; their sum is `step_wait`", default=()
+    )
+    running: Running | None = nested(Running, "settings that are in use; None before the first batch")
+    at: float = field(default_factory=time.monotonic, compare=False)
+
+    @property
+    def verdict(self) -> str:
+        """What the training loop waits for, in a sentence; the last line of the text too."""
+        return verdict(self).sentence
+
+    @property
+    @derived(kind="text")
+    def bottleneck(self) -> str:
+        """What the loop waits for most: a cause of `WaitCause`, or "trainer" where that is almost nothing, or ""."""
+        return verdict(self).bottleneck
+
+    def scalars(self, before: Stats | None = None) -> dict[str, float]:
+        """Numbers by name, to go beside the loss into TensorBoard or wandb.
+
+        Gauges as they are, counters as totals; with stats of before also as growth per second since then:
+        `samples_per_second`. What has a label has it behind its name, `storage_read_p99_seconds/local`. Single
+        partitions and brokers, which may be thousands, are left out.
+
+        Args:
+            before: of the same loader.
+        """
+        return scalars(self, before, 0.0 if before is None else self.at - before.at)
+
+    def __str__(self) -> str:
+        shown = [name for name, each in declarations(Stats).items() if each.kind in {"counter", "gauge"}]
+        shown.insert(shown.index("readers"), "bottleneck")
+        lines = [f"{name:14} {getattr(self, name)}" for name in shown]
+        lines += [] if self.kafka is None else [f"{'kafka':14} {self.kafka}"]
+        lines += [f"{'storage':14} {line}" for each in self.storage for line in str(each).splitlines()]
+        lines += [] if self.cache is None else [f"{'cache':14} {self.cache}"]
+        lines += [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]]
+        lines += [f"{'':14} {each}" for each in self.decisions[-5:]]
+        lines += [f"{'stage':14} {each}" for each in self.stages]
+        lines += [f"{'wait for':14} {each}" for each in self.wait_causes]
+        lines += [] if self.cpu is None else [f"{'cpu':14} {self.cpu}"]
+        return "\n".join([*lines, f"{'verdict':14} {self.verdict}"])
 
 
 # The verdict: which stage the training loop waits for, in a sentence, and what may help. Pure.
-#
-# The law: it says only what the numbers show. Advice never changes a batch without saying so, and none is given where a
-# stage has already what it would ask for: more threads only where cores are free for them.
 
 
 LITTLE = 0.05  # share of the loop's time: who waits less is not held up by the loader
@@ -141,45 +256,6 @@ _ALWAYS = {
 }
 
 
-class HasFigures(Protocol):
-    """What of a loader's `Stats` it is made of."""
-
-    @property
-    def batches(self) -> int:
-        """Handed to the loop."""
-        ...
-
-    @property
-    def slab_peak(self) -> int:
-        """Bytes that encoded images took at most."""
-        ...
-
-    @property
-    def step_wait(self) -> float:
-        """Seconds that the loop waited."""
-        ...
-
-    @property
-    def wait_causes(self) -> tuple[WaitCause, ...]:
-        """What for, most first."""
-        ...
-
-    @property
-    def stages(self) -> tuple[StageStats, ...]:
-        """On the way."""
-        ...
-
-    @property
-    def cpu(self) -> CpuStats | None:
-        """Of the process."""
-        ...
-
-    @property
-    def running(self) -> Running | None:
-        """What runs."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What the training loop waits for, and what may help.
@@ -196,7 +272,7 @@ class Verdict:
     advice: tuple[str, ...]
 
 
-def verdict(stats: HasFigures) -> Verdict:
+def verdict(stats: Stats) -> Verdict:
     """What the numbers say.
 
     Args:
@@ -215,7 +291,7 @@ def verdict(stats: HasFigures) -> Verdict:
         could = "" if rate is None else f"; the loader alone could give {rate:,.0f} samples/s"
         said = f"training-bound: the loop waits {waits:.0%} of its time for batches{cores}{could}"
         return Verdict("trainer", 1 - waits, said, ())
-    most = stats.wait_causes[0]
+    most = max(stats.wait_causes, key=lambda each: each.seconds)
     share = min(1.0, most.seconds / stats.step_wait) if stats.step_wait > 0 else 0.0
     bound, who = _BOUND[most.cause]
     advice = _advice(most.cause, stats, stages)
@@ -241,7 +317,7 @@ def _could(train: StageStats, whole: float) -> str:
     return f"; the loop gets {train.samples / whole:,.0f} samples/s and could take {alone:,.0f}"
 
 
-def _advice(cause: str, stats: HasFigures, stages: dict[str, StageStats]) -> tuple[str, ...]:
+def _advice(cause: str, stats: Stats, stages: dict[str, StageStats]) -> tuple[str, ...]:
     if cause == "source" and "read" in stages:
         return tuple(_for_source(stats, stages["read"]))
     if cause == "engine" and "engine" in stages and stats.running is not None:
@@ -249,7 +325,7 @@ def _advice(cause: str, stats: HasFigures, stages: dict[str, StageStats]) -> tup
     return _ALWAYS.get(cause, ())
 
 
-def _for_source(stats: HasFigures, read: StageStats) -> Sequence[str]:
+def _for_source(stats: Stats, read: StageStats) -> Sequence[str]:
     spent = read.waited + read.worked + read.blocked
     reads = read.waited + read.worked
     if spent > 0 and read.blocked > IDLE * spent:
@@ -263,7 +339,7 @@ def _for_source(stats: HasFigures, read: StageStats) -> Sequence[str]:
     return ("fewer decoder threads, or more cores: readers want processor time",)
 
 
-def _for_engine(stats: HasFigures, engine: StageStats, running: Running) -> Sequence[str]:
+def _for_engine(stats: Stats, engine: StageStats, running: Running) -> Sequence[str]:
     advice, cpu = [], stats.cpu
     if cpu is not None and engine.threads < int(cpu.cores) and _free(cpu):
         advice.append(f"Tuning(threads={int(cpu.cores)}): it has {engine.threads} of {cpu.cores:g} cores")
@@ -285,89 +361,3 @@ def _free(cpu: CpuStats | None) -> bool:
 def _at_work(stage: StageStats) -> bool:
     spent = stage.waited + stage.worked + stage.blocked
     return spent > 0 and stage.worked > FULL * spent
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """What a loader has counted and measured since it was made. Times are in seconds, sizes in bytes.
-
-    samples, batches  handed to the training loop
-    absent            records that were absent (an offset without a record) and were replaced
-    bad               records found bad, once per epoch each
-    bytes_read        bytes of encoded images read, counted some time after they are used; 0 for a mapped table
-    slab_peak         most memory that encoded images took at once
-    feed_cpu          CPU time of the feed thread: header checks, random numbers, hand-over to the engine
-    read_wait         time the feed thread waited for the source; the largest wait: the source is the bottleneck
-    engine_wait       time it waited for the engine; the largest wait: decoding is the bottleneck
-    trainer_wait      time it waited for the training loop; the largest wait: the model is the bottleneck
-    letters_wait      time it waited until dead letters were written
-    step_wait_p50     what the training loop waits per step: half of the last steps waited at most this
-    step_wait_p99     99 of 100 of the last steps waited at most this
-    bottleneck        "source", "engine" or "trainer": the largest of these three waits; "" before the first batch.
-                      Where torch's own DataLoader runs a dataset, which does not separate source and decoding:
-                      "torch" or "trainer"; `engine_wait` is the loop's time in next(), `trainer_wait` the time
-                      between, and what torch does not count is 0
-    recent_bad        the last bad records, (where, reason)
-    kafka             what the consumers of a Kafka source measure; None: another source, or nothing yet
-    readers           threads that read the source now; 0 before the first batch
-    fetch_times       so many times as much as usual a reader fetches at once; only for a Kafka source it can be more
-                      than 1
-    cache             of `Tuning(cache=...)`: hits and what is kept; None: there is none
-    decisions         with `Tuning(readers="auto")` the last changes of `readers` and `fetch_times`, and why
-    storage           what was measured of reading files, one for each store that was read; () if the source reads no
-                      files
-    stages            in order, from the source to the loop; () before the first batch
-    cpu               how busy the process's processors were while passes were under way
-    step_wait         how long the training loop waited for its batches, in all
-    wait_causes       why it waited, the longest first; their sum is `step_wait`
-    running           settings that are in use; None before the first batch
-    verdict           who holds up the training loop, in a sentence; the last line of the text too
-    """
-
-    samples: int
-    batches: int
-    absent: int
-    bad: int
-    bytes_read: int
-    slab_peak: int
-    feed_cpu: float
-    read_wait: float
-    engine_wait: float
-    trainer_wait: float
-    letters_wait: float
-    step_wait_p50: float
-    step_wait_p99: float
-    bottleneck: str
-    recent_bad: tuple[tuple[str, str], ...]
-    kafka: KafkaStats | None = None
-    readers: int = 0
-    fetch_times: int = 1
-    decisions: tuple[str, ...] = ()
-    storage: tuple[StorageStats, ...] = ()
-    cache: CacheStats | None = None
-    stages: tuple[StageStats, ...] = ()
-    cpu: CpuStats | None = None
-    step_wait: float = 0.0
-    wait_causes: tuple[WaitCause, ...] = ()
-    running: Running | None = None
-
-    @property
-    def verdict(self) -> str:
-        """What the training loop waits for, and what may help: `dali_feed.feed.stats` as a sentence."""
-        return verdict(self).sentence
-
-    def __str__(self) -> str:
-        lists = (
-            *("recent_bad", "decisions", "kafka", "storage", "cache"),
-            *("stages", "cpu", "wait_causes", "running"),
-        )
-        lines = [f"{f.name:14} {getattr(self, f.name)}" for f in fields(self) if f.name not in lists]
-        lines += [] if self.kafka is None else [f"{'kafka':14} {self.kafka}"]
-        lines += [f"{'storage':14} {line}" for each in self.storage for line in str(each).splitlines()]
-        lines += [] if self.cache is None else [f"{'cache':14} {self.cache}"]
-        lines += [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]]
-        lines += [f"{'':14} {each}" for each in self.decisions[-5:]]
-        lines += [f"{'stage':14} {each}" for each in self.stages]
-        lines += [f"{'wait for':14} {each}" for each in self.wait_causes]
-        lines += [] if self.cpu is None else [f"{'cpu':14} {self.cpu}"]
-        return "\n".join([*lines, f"{'verdict':14} {self.verdict}"])

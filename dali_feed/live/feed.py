@@ -252,10 +252,7 @@ class LiveFeed(Dealt):
     def took(self, batch: Batch, made: object) -> None:
         """The loop was handed what was made of a batch."""
         self._progress.took(batch.position)
-        if len(batch):
-            self._machine.meter.batches += 1
-            self._machine.meter.samples += len(batch)
-        self._machine.meter.loop.given(len(batch))
+        self._machine.meter.given(len(batch))
 
     def failed(self) -> None:
         """A batch is missing: the next iterator reads it again."""

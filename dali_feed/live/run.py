@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from dali_feed.columns.columns import Columnar
 from dali_feed.compiler.program import Program
-from dali_feed.engines.ranges import WAITS
 from dali_feed.errors import DaliFeedError
 from dali_feed.feed.batch import Batch, Companions, Pixels
 from dali_feed.feed.lane import Chunk, Piece
@@ -186,7 +185,7 @@ class LiveRun(FeedRun):
 
     def _alarm(self) -> int:
         """A stream on which nothing comes is no trouble."""
-        quiet = self.setting.meter.now()[0] == "read_wait" and not self.gatherer.trouble and not self._in_vain
+        quiet = self.setting.meter.now()[0] == "source" and not self.gatherer.trouble and not self._in_vain
         return logging.INFO if quiet else logging.WARNING
 
     def _feed(self) -> BaseException | None:
@@ -196,7 +195,7 @@ class LiveRun(FeedRun):
         while True:
             self._make_room()
             try:
-                with WAITS["read_wait"], self.setting.meter.waiting("read_wait"):
+                with self.setting.meter.at("source"):
                     gathered = self.gatherer.take()
                 self._fly(gathered)
             except Exception as error:  # noqa: BLE001  whatever it is, the trainer must see it, and in its place

@@ -21,6 +21,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from dali_feed.columns.column import Kind
 from dali_feed.columns.image import Image
+from dali_feed.endpoint import serve_if_asked
 from dali_feed.errors import ConfigError, FallbackWarning, TransformError, WaitError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
@@ -52,7 +53,6 @@ from dali_feed.records.live import is_live
 from dali_feed.records.source import Source
 from dali_feed.transforms.lower import NotMadeError
 from dali_feed.transforms.mixing import Mixing
-from dali_feed.watching.environment import told_by_environment
 
 __all__ = ["AnyFeed", "DataLoader", "Info"]
 
@@ -560,7 +560,7 @@ class DataLoader:
             else functools.partial(moved, device=self.device)
         )
         self._close_at_exit = weakref.finalize(self, self._feed.close)
-        told_by_environment(self)
+        serve_if_asked(self)
 
     def __class_getitem__(cls, batch: object) -> types.GenericAlias:
         """For annotations, which say of torch's loader what a batch is: `DataLoader[...]`."""

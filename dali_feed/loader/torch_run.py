@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
@@ -276,7 +275,6 @@ class Passing:
         self._loader, self._rest, self._at, self._meter = loader, rest, at, meter
         self._left = rest.count
         self._asked = iter(rest.asked)
-        self._given: float | None = None
         self._batch = 0
         self._batches: Iterator[Any] | None = iter(loader)
         self._ended = False
@@ -310,9 +308,7 @@ class Passing:
                 " has ended this pass"
             )
             raise ClosedError(msg)
-        meter, begun = self._meter, time.perf_counter()
-        meter.trainer_wait += 0.0 if self._given is None else begun - self._given
-        meter.loop.asked(begun, first=self._given is None)
+        self._meter.loop.asked(first=not self._batch)
         try:
             batch = next(self._batches)
         except StopIteration:
@@ -322,21 +318,14 @@ class Passing:
         except BaseException:  # a batch is missing: none behind it may count
             self._failed()
             raise
-        came = time.perf_counter()
-        meter.steps.add(begun, came, None, first=not self._batch)
-        meter.loop.came(came)
+        self._meter.loop.came(None, first=not self._batch)
         self._batch += 1
         try:
             batch = batch if make is None else make(batch)
         except BaseException:
             self._failed()
             raise
-        self._given = time.perf_counter()
-        meter.engine_wait += self._given - begun
-        meter.batches += 1
-        size = self._size(batch)
-        meter.samples += size
-        meter.loop.given(size)
+        self._meter.given(self._size(batch))
         count = 0
         if self._left is not None:
             self._left -= 1
@@ -508,18 +497,17 @@ class TorchFeed(Dealt):
         return f"{type(self.dataset).__qualname__} with torch's own DataLoader, {how}"
 
     def stats(self) -> Stats:
-        """Samples, batches, and how long the loop was in next() (`engine_wait`) and elsewhere (`trainer_wait`).
-
-        Worker processes work beside the loop: where it waits for a tenth of its own time, they are too slow.
-        """
-        found = self._meter.stats(0)
-        share = 0.1 if self._loader.num_workers else 1.0
-        slow = found.engine_wait > share * found.trainer_wait
-        if not found.batches:
-            return replace(found, bottleneck="", cpu=None)
-        running = Running("torch", on_gpu=False, prefetch=self._loader.prefetch_factor or 0, memory=0)
-        who = "torch" if slow else "trainer"
-        return replace(found, bottleneck=who, stages=loop_stages(self._meter), running=running, cpu=None)
+        """Samples, batches, and how long the loop was in next() (`engine_wait`) and elsewhere (`trainer_wait`)."""
+        loop, stats = self._meter.loop, replace(self._meter.stats(0), cpu=None)
+        if not stats.batches:
+            return stats
+        return replace(
+            stats,
+            engine_wait=stats.step_wait + loop.handover,
+            trainer_wait=loop.worked,
+            stages=loop_stages(self._meter),
+            running=Running("torch", on_gpu=False, prefetch=self._loader.prefetch_factor or 0, memory=0),
+        )
 
     def close(self) -> None:
         """End the workers. Safe to call twice."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 
-from dali_feed.records.gauges import Gauged, KafkaStats, StorageStats, storage_of
+from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
 from dali_feed.records.source import Block, Reader, Scales, Slabs
 
 __all__ = ["Drain", "LiveBlock", "LiveReader", "LiveSource", "Pace", "PassingOn", "Positions", "is_live"]
@@ -146,7 +146,7 @@ class PassingOn:
 
     def gauges(self) -> KafkaStats | None:
         """What the source's reader has measured, where it does."""
-        return self._reader.gauges() if isinstance(self._reader, Gauged) else None
+        return summed([self._reader])
 
     def storage(self) -> tuple[StorageStats, ...]:
         """What the source's reader has measured of its files, where it does."""

@@ -237,8 +237,9 @@ class Reader(Protocol):
     """One thread's way into a source. Not shared between threads, never inherited through fork.
 
     Where it has an attribute `trouble`, a str, the watchdog shows it: what hinders a read that is under way. Where it
-    has `gauges` (`records.gauges.Gauged`) or `storage` (`records.storage_stats.Stored`), a loader's stats have what it
-    measures; where it has `rest()`, its thread calls that every few seconds while there is nothing to read.
+    has `gauges()`, which gives `KafkaStats` or None, or `storage()`, a tuple of `StorageStats`, a loader's stats have
+    what it measures (called from any thread, while it reads); where it has `rest()`, its thread calls that every few
+    seconds while there is nothing to read.
     """
 
     def read(self, extents: Extents) -> Block:

@@ -232,7 +232,7 @@ class StripedFile(LocalFile):
         return stamp_of_parts([os.fstat(fd) for fd in self.fds])
 
     def storage(self) -> tuple[StorageStats, ...]:
-        """See `records.storage_stats.Stored`."""
+        """What it has measured by now."""
         return () if self.meter is None else (self.meter.stats(),)
 
     def places(self, view: memoryview, at: int) -> list[ReadAt]:

@@ -99,7 +99,7 @@ class FleetReader:
         return member.trouble.last or ("" if member.dealt else f"{member.events.who}: no partition is assigned to it")
 
     def gauges(self) -> KafkaStats | None:
-        """What its consumer has measured; see `records.gauges.Gauged`."""
+        """What its consumer has measured."""
         return self._statistics.gauges()
 
     def poll(self, records: int, size: float, seconds: float) -> LiveBlock:

@@ -303,7 +303,7 @@ class StreamReader:
         return self._trouble.last or self._watch.trouble
 
     def gauges(self) -> KafkaStats | None:
-        """What its consumers have measured; see `records.gauges.Gauged`."""
+        """What its consumers have measured."""
         return self._statistics.gauges()
 
     def rest(self) -> None:

@@ -418,7 +418,7 @@ class KafkaReader:
         return self._trouble.last
 
     def gauges(self) -> KafkaStats | None:
-        """What its consumers have measured; see `records.gauges.Gauged`."""
+        """What its consumers have measured."""
         return self._statistics.gauges()
 
     def rest(self) -> None:

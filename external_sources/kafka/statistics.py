@@ -21,7 +21,8 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats, merged
+from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats
+from dali_feed.records.metrics import counted, merged
 
 __all__ = ["INTERVAL_MS", "Statistics", "figures"]
 
@@ -49,7 +50,7 @@ class Statistics:
             texts[:] = [*texts[-1:], text]
 
         with self._lock:  # the one before may still be closing: its list is nobody's any more
-            self._before = None if before is None else before.left()
+            self._before = None if before is None else counted(before)
             self._texts, self._made = texts, None
         return keep
 
@@ -60,14 +61,14 @@ class Statistics:
                 self._times[partition] = made / 1000
 
     def gauges(self) -> KafkaStats | None:
-        """The figures; None before the first text. See `records.gauges.Gauged`."""
+        """The figures; None before the first text."""
         with self._lock:
             texts = self._texts[:]
             if not texts:
                 return self._before
             if self._made is None or self._made[0] is not texts[-1]:
                 new = figures(self._topic, *map(json.loads, texts))
-                both = new if self._before is None else merged([new, replace(self._before, at=new.at)])
+                both = new if self._before is None else merged([new, self._before])
                 self._made = texts[-1], both
             found = self._made[1]
         now, times = time.time(), self._times.copy()
@@ -129,16 +130,13 @@ def _broker(name: str, each: Mapping[str, Any]) -> BrokerStats:
     return BrokerStats(
         name,
         each["state"],
-        latency=_mean(each["rtt"]),
+        answers=each["rtt"]["cnt"],
+        waited=each["rtt"]["sum"] * _MICRO,
         latency_p99=each["rtt"]["p99"] * _MICRO if each["rtt"]["cnt"] else None,
         throttle=each["throttle"]["avg"] * 1e-3 if each["throttle"]["cnt"] else None,
         fetches=each["req"].get("Fetch", 0),
         disconnects=each["disconnects"],
     )
-
-
-def _mean(window: Mapping[str, int]) -> float | None:
-    return window["avg"] * _MICRO if window["cnt"] else None
 
 
 def _known(number: int) -> int | None:

@@ -28,7 +28,7 @@ from dali_feed.errors import (
 from dali_feed.external_sources import FromEnv, ShardSet
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.records.extents import Extents
-from dali_feed.records.gauges import Stored
+from dali_feed.records.gauges import storage_of
 from dali_feed.storage import remote
 from dali_feed.testing import assert_resumes_anywhere
 from dali_feed.testing.shards import write_shard
@@ -111,16 +111,14 @@ def test_what_a_reader_measures(web: Web) -> None:
     reader, other = source.reader(), source.reader()
     web.faults["0.tar"].extend(["503", "short"])
     reader.read(Extents.one(0, 0, 40)).lease.release()
-    assert isinstance(reader, Stored)
-    (found,) = reader.storage()
+    (found,) = storage_of([reader])
     assert (found.store, found.reads, found.failures, found.queued) == (web.url, 1, 0, 0)
     assert found.bytes > sum(len(payload) for payload, _ in RECORDS[0])
     web.faults["0.tar"].append("403")
     with pytest.raises(SourceDeniedError):
         reader.read(Extents.one(0, 0, 40))
-    assert [(each.reads, each.failures) for each in reader.storage()] == [(2, 1)]
-    assert isinstance(other, Stored)
-    assert [each.reads for each in other.storage()] == [0]
+    assert [(each.reads, each.failures) for each in storage_of([reader])] == [(2, 1)]
+    assert [each.reads for each in storage_of([other])] == [0]
 
 
 @pytest.mark.parametrize("tags", [True, False])
@@ -282,14 +280,13 @@ def test_what_signs_an_address_is_shown_nowhere(web: Web, tmp_path: Path) -> Non
     assert rows(source) == EVERY
     assert {f"{secret}1%2F&" in query for query in web.queries} == {True}
     snapshot, reader = source.snapshot(), source.reader()
-    assert isinstance(reader, Stored)
     texts = [
         repr(source),
         repr(source.store),
         repr(snapshot),
         str(source.paths),
         source.where(1, 3),
-        str(reader.storage()),
+        str(storage_of([reader])),
     ]
     kept = {path.name for path in (tmp_path / "cache").rglob("*.dfidx")}
     assert signed("2").snapshot().fingerprint == snapshot.fingerprint

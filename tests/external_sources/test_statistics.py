@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from dali_feed.external_sources.kafka.statistics import figures
 from dali_feed.feed import reading
 from dali_feed.live import gather
 from dali_feed.plan.order import Shuffle
-from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats, merged
+from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats
+from dali_feed.records.metrics import merged
 from dali_feed.testing import Message, ScriptedSource
 
 SIZE = 1000
@@ -78,17 +80,17 @@ def test_several_readers_are_one() -> None:
     a = KafkaStats(
         "t",
         (PartitionStats(0, 5, 9, 1, 10, 100, 50.0, 1), PartitionStats(2, None, None, None)),
-        (BrokerStats("b/1", "UP", 0.1, 0.2, None, 4, 1),),
+        (BrokerStats("b/1", "UP", 3, 0.3, 0.2, None, 4, 1),),
         queue_records=3,
         queue_bytes=7,
         at=20.0,
     )
     b = KafkaStats(
-        "t", (PartitionStats(0, None, 12, 2, 1, 10, 5.0),), (BrokerStats("b/1", "CONNECT", 0.3, 0.4),), at=10.0
+        "t", (PartitionStats(0, None, 12, 2, 1, 10, 5.0),), (BrokerStats("b/1", "CONNECT", 1, 0.5, 0.4),), at=10.0
     )
     both = merged([a, b])
     assert both.partitions == (PartitionStats(0, 5, 12, 2, 11, 110, 55.0, 1), PartitionStats(2))
-    assert both.brokers == (BrokerStats("b/1", "CONNECT", 0.2, 0.4, None, 4, 1),)
+    assert both.brokers == (BrokerStats("b/1", "CONNECT", 4, 0.8, 0.4, None, 4, 1),)
     assert (both.readers, both.queue_bytes, both.queue_records, both.rate, both.lag, both.at) == (
         2,
         7,
@@ -132,80 +134,90 @@ def test_what_a_consumer_counted_outlasts_it(embedded: Kafka) -> None:
         reader.close()
 
 
+class Heard:
+    """A user's `stats_cb`: counts what it hears, and the records that a consumer has got by then."""
+
+    def __init__(self) -> None:
+        self._changed, self.calls, self._records = threading.Condition(), 0, 0
+
+    def __call__(self, text: str) -> None:
+        """A text of statistics."""
+        with self._changed:
+            self.calls, self._records = self.calls + 1, json.loads(text)["rxmsgs"]
+            self._changed.notify_all()
+
+    def waits(self, *, calls: int = 0, records: int = 0) -> None:
+        """Until it has heard so many more texts, and one of so many records."""
+        with self._changed:
+            wanted = self.calls + calls
+            assert self._changed.wait_for(lambda: self.calls >= wanted and self._records >= records, 60)
+
+
+def images(count: int) -> list[Message]:
+    """Labelled by their number."""
+    return [Message(jpeg(n % 4), headers=(("label", b"%d" % n),)) for n in range(count)]
+
+
+def kafka_of(loader: DataLoader) -> KafkaStats:
+    """What its consumers measured."""
+    found = loader.stats().kafka
+    assert found is not None
+    return found
+
+
 def test_statistics_do_not_pile_up_while_nothing_is_read(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loader that waits for its loop takes them all the same, tells the user's function, and loses no record."""
     monkeypatch.setattr(reading, "REST_SECONDS", 0.01)
-    topic, told, calls = embedded.topic, threading.Event(), []
-    embedded.publish(topic, [Message(jpeg(n), headers=(("label", b"%d" % n),)) for n in range(40)], partitions=1)
-
-    def listens(text: str) -> None:
-        calls.append(text)
-        if len(calls) >= seen + 5:
-            told.set()
-
-    seen = 0
-    source = KafkaTopic(topic, embedded.servers, config={"statistics.interval.ms": 10, "stats_cb": listens})
+    topic, heard, ids = embedded.topic, Heard(), list[int]()
+    embedded.publish(topic, images(40), partitions=1)
+    source = KafkaTopic(topic, embedded.servers, config={"statistics.interval.ms": 10, "stats_cb": heard})
     with DataLoader(source, 4, shuffle=Shuffle(4, 2), device="cpu", info=True, tuning=QUICK) as loader:
-        ids = []
-        for images, _, info in loader:
+        for images_, _, info in loader:
             ids += info.ids.tolist()
-            assert len(images) == 4
-            seen = len(calls)
-            told.clear()
-            assert told.wait(30)
-        assert sorted(ids) == list(range(40))
+            assert len(images_) == 4
+            heard.waits(calls=5)
+    assert sorted(ids) == list(range(40))
 
 
 def test_nor_while_a_streams_loop_is_slow(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream whose batches nobody takes goes on taking them, and its records keep their order."""
     monkeypatch.setattr(gather, "REST_S", 0.01)
-    topic, told, calls = embedded.topic, threading.Event(), []
-    embedded.publish(topic, [Message(jpeg(n % 4), headers=(("label", b"%d" % n),)) for n in range(60)], partitions=1)
-
-    def listens(text: str) -> None:
-        calls.append(text)
-        if len(calls) >= seen + 5:
-            told.set()
-
-    seen = 1 << 30
-    config = {"statistics.interval.ms": 10, "stats_cb": listens}
+    topic, heard = embedded.topic, Heard()
+    embedded.publish(topic, images(60), partitions=1)
+    config = {"statistics.interval.ms": 10, "stats_cb": heard}
     stream = KafkaStream(topic, embedded.servers, start="earliest", config=config)
     with DataLoader(stream, 2, device="cpu", tuning=QUICK) as loader:
-        given = iter(loader)
-        labels = next(given)[1].tolist()
+        batches = iter(loader)
+        labels = next(batches)[1].tolist()
         for _ in range(2):
-            told.clear()
-            seen = len(calls)
-            assert told.wait(30)
+            heard.waits(calls=5)
         while len(labels) < 60:
-            labels += next(given)[1].tolist()
+            labels += next(batches)[1].tolist()
         assert labels == list(range(60))
 
 
 def test_a_loader_has_them_with_its_own_position(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Position and end are the loop's and the snapshot's, as commit() counts; the rest is the consumers'."""
     monkeypatch.setattr(reading, "REST_SECONDS", 0.01)
-    topic, came = embedded.topic, threading.Event()
-    records = [Message(jpeg(n), headers=(("label", b"%d" % n),), partition=n % 2) for n in range(24)]
+    topic, heard = embedded.topic, Heard()
+    records = [replace(each, partition=n % 2) for n, each in enumerate(images(24))]
     embedded.publish(topic, records, partitions=3)
-    config = FAST | {"stats_cb": lambda text: came.set() if json.loads(text)["rxmsgs"] else None}
-    with DataLoader(KafkaTopic(topic, embedded.servers, config=config), 6, device="cpu", tuning=QUICK) as loader:
+    source = KafkaTopic(topic, embedded.servers, config={**FAST, "stats_cb": heard})
+    with DataLoader(source, 6, device="cpu", tuning=QUICK) as loader:
         assert loader.stats().kafka is None
-        given = iter(loader)
-        next(given)
+        batches = iter(loader)
+        next(batches)
         embedded.publish(topic, records)  # not this run's
-        assert came.wait(30)
-        found = loader.stats().kafka
-        assert found is not None
+        heard.waits(records=1)
+        found = kafka_of(loader)
         assert sum(each.position or 0 for each in found.partitions) == 6
         assert [each.end for each in found.partitions] == [12, 12, 0]
         assert found.lag == 18
         assert sum(each.records for each in found.partitions) > 0
         assert "18 to come" in str(loader.stats())
-        for _ in given:
+        for _ in batches:
             pass
-        found = loader.stats().kafka
-        assert found is not None
+        found = kafka_of(loader)
         assert ([each.position for each in found.partitions], found.lag) == ([12, 12, 0], 0)  # between two epochs
     with DataLoader(ScriptedSource([jpeg(1)] * 4), 2, device="cpu") as loader:
         next(iter(loader))
@@ -214,43 +226,37 @@ def test_a_loader_has_them_with_its_own_position(embedded: Kafka, monkeypatch: p
 
 def test_a_streams_loader_has_its_lag(embedded: Kafka) -> None:
     """Offsets to go behind what the loop was handed, and how old the last record is that was read; 0 at the end."""
-    topic, came = embedded.create(embedded.topic, 2), threading.Event()
+    topic, heard = embedded.create(embedded.topic, 2), Heard()
     producer, made = Producer({"bootstrap.servers": embedded.servers, "log_level": 0}), int((time.time() - 1000) * 1000)
     for n in range(12):
         producer.produce(topic, jpeg(n % 4), headers=[("label", b"1")], partition=n % 2, timestamp=made)
     producer.flush()
-    config = FAST | {"stats_cb": lambda text: came.set() if json.loads(text)["rxmsgs"] == 12 else None}
-    stream = KafkaStream(topic, embedded.servers, start="earliest", config=config)
+    stream = KafkaStream(topic, embedded.servers, start="earliest", config={**FAST, "stats_cb": heard})
     with DataLoader(stream, 4, device="cpu", tuning=QUICK) as loader:
         assert loader.stats().kafka is None
-        given = iter(loader)
-        next(given)
-        assert came.wait(30)
-        found = loader.stats().kafka
-        assert found is not None
+        batches = iter(loader)
+        next(batches)
+        heard.waits(records=12)
+        found = kafka_of(loader)
         assert [each.end for each in found.partitions] == [6, 6]
         assert (found.lag, sum(each.position or 0 for each in found.partitions)) == (8, 4)
         assert 1000 <= (found.lag_seconds or 0) < 2000
         for _ in range(2):
-            next(given)
-        found = loader.stats().kafka
-        assert found is not None
-        assert (found.lag, found.lag_seconds) == (0, 0.0)
+            next(batches)
+        assert (kafka_of(loader).lag, kafka_of(loader).lag_seconds) == (0, 0.0)
 
 
 def test_a_worker_of_a_fleet_counts_rebalances(real_kafka: Kafka) -> None:
     """Its group has dealt partitions to it at least once; the lag is that of those."""
-    topic, came = real_kafka.topic, threading.Event()
-    records = [Message(jpeg(n % 4), headers=(("label", b"1"),), partition=n % 2) for n in range(12)]
+    topic, heard = real_kafka.topic, Heard()
+    records = [replace(each, partition=n % 2) for n, each in enumerate(images(12))]
     real_kafka.publish(topic, records, partitions=2)
-    config = FAST | {"stats_cb": lambda text: came.set() if json.loads(text)["rxmsgs"] == 12 else None}
+    config = {**FAST, "stats_cb": heard}
     stream = KafkaStream(topic, real_kafka.servers, start="group or earliest", fleet=f"g-{topic}", config=config)
     with DataLoader(stream, 4, device="cpu", tuning=QUICK) as loader:
-        given = iter(loader)
-        next(given)
-        assert came.wait(60)
-        found = loader.stats().kafka
-        assert found is not None
+        next(iter(loader))
+        heard.waits(records=12)
+        found = kafka_of(loader)
         assert found.rebalances >= 1
         assert (found.lag, [each.end for each in found.partitions]) == (8, [6, 6])
 

@@ -1,9 +1,8 @@
-"""What is left when what was kept, told or measured cannot be used: the run goes on without, or says what is wrong."""
+"""What is left when what was kept or told cannot be used: the run goes on without, or says what is wrong."""
 
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from kit.cached_feeds import feed, scripted
 from dali_feed.errors import StateError
 from dali_feed.feed.commit import reached
 from dali_feed.feed.disk_rows import row_of, told
-from dali_feed.feed.stats import CpuStats, Running, StageStats, WaitCause, verdict
 
 
 @pytest.mark.parametrize("odd", [np.array([object()]), np.datetime64("2026-01-01"), object(), {1, 2}])
@@ -51,46 +49,3 @@ def test_a_state_of_something_else_has_reached_nothing() -> None:
     for change, said in changes:
         with pytest.raises(StateError, match=said):
             reached(state | {"made_for": state["made_for"] | change}, snapshot)
-
-
-def _stage(name: str, threads: int, waited: float, worked: float) -> StageStats:
-    return StageStats(name, threads, 1000, waited, worked, 0.0, 1000 * threads / worked)
-
-
-class _Measured:
-    """A run whose loop waits for one stage."""
-
-    batches, slab_peak, step_wait = 100, 0, 9.0
-
-    def __init__(self, cause: str, stage: StageStats, cpu: CpuStats | None, running: Running) -> None:
-        self.wait_causes = (WaitCause(cause, 9.0),)
-        self.stages = (stage, _stage("train", 1, 0.0, 1.0))
-        self.cpu, self.running = cpu, running
-
-
-HOST = Running("host", on_gpu=False, prefetch=2, memory=1 << 30)
-BUSY = _stage("read", 2, 0.0, 10.0)
-DECODES = _stage("engine", 4, 0.1, 40.0)
-
-
-@pytest.mark.parametrize(
-    ("cause", "stage", "cpu", "running", "said"),
-    [
-        (
-            "source",
-            BUSY,
-            CpuStats(16, 4.0, 10.0),
-            HOST,
-            "Tuning(readers=3): readers are at work all the time",
-        ),
-        ("source", BUSY, CpuStats(4, 4.0, 10.0), HOST, "fewer decoder threads, or more cores"),
-        ("engine", DECODES, CpuStats(4, 4.0, 10.0), replace(HOST, engine="dali", on_gpu=True), "Decode(hardware=...)"),
-        ("engine", DECODES, CpuStats(4, 1.0, 10.0), HOST, "freeing the cores"),
-    ],
-)
-def test_advice_follows_from_who_has_the_processors(
-    cause: str, stage: StageStats, cpu: CpuStats, running: Running, said: str
-) -> None:
-    """More readers where a core is free, fewer decoders where none is, the GPU's own decoder where there is one."""
-    found: Any = _Measured(cause, stage, cpu, running)
-    assert any(said in each for each in verdict(found).advice), verdict(found).advice

@@ -19,7 +19,7 @@ from dali_feed.records.gauges import (
     StorageMeter,
     StorageStats,
     TargetStats,
-    in_all,
+    storage_of,
 )
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Slabs
@@ -48,7 +48,7 @@ class Measuring(ScriptedReader):
     def gauges(self) -> KafkaStats:
         """10 bytes per record; always one queued."""
         partitions = (PartitionStats(0, records=self._reads, size=10 * self._reads, rate=5.0, seconds=1.0),)
-        brokers = (BrokerStats("b/1", "UP", 0.1, fetches=self._reads),)
+        brokers = (BrokerStats("b/1", "UP", 1, 0.1, fetches=self._reads),)
         return KafkaStats("t", partitions, brokers, queue_records=1, queue_bytes=10, at=float(100 + self._reads))
 
 
@@ -123,7 +123,7 @@ def test_stores_are_summed_by_name() -> None:
     b.read(0.5, 9, 0)
     a.hits = 1
     c.failures = 2
-    first, second = in_all((a.stats(), b.stats(), c.stats()))
+    first, second = storage_of((), (a.stats(),), (b.stats(),), (c.stats(),))
     assert (first.store, first.failures, first.hits, first.hit_rate) == ("a", 2, None, None)
     assert (second.reads, second.bytes, second.seconds, second.hits, second.misses) == (3, 24, 1.25, 1, 0)
     assert second.targets == (TargetStats("d", 2, 16, 0.75), TargetStats("e", 1, 8, 0.5))

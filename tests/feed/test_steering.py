@@ -128,7 +128,7 @@ def test_an_interval_has_its_seconds_its_reads_and_no_change_in_it(caplog: pytes
             (13.0, 89, None),  # of three readers
             (14.0, 90, Reading(4)),
         ]:
-            clock.now, meter.read_wait = second, second / 2
+            clock.now, meter.clock().spent["source"] = second, second / 2
             assert steers.look(Counts(reads, reads * 100, second * 1.5, 7)) == expected, second
     assert [(f.seconds, f.size, f.busy, f.waited, f.queued) for f in facts] == [
         (4.0, 1000, 6.0, 2.0, 7),
@@ -150,7 +150,7 @@ def test_a_wait_that_is_not_over_counts() -> None:
     steers = Steering(Reading(1), Bounds(1, 8), meter, policy=note, clock=clock.read)
     clock.now = 3.0
     steers.look(Counts(10, 10, 0.0, 0))
-    with meter.waiting("read_wait"):
+    with meter.at("source"):
         clock.now = 6.0
         steers.look(Counts(20, 10, 0.0, 0))
     assert facts[0].waited > 0

@@ -8,8 +8,13 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.images import QUICK, broken_png, labelled
+from torchvision.transforms import v2
 
-from dali_feed.feed.meter import CAUSES, WAITS_OF, WORKS, FeedClock, Pauses, Span, StepWaits, spent_on
+from dali_feed import BadRecords
+from dali_feed.feed import Feed
+from dali_feed.feed.meter import CAUSES, STATES, FeedClock, LoopClock, Pauses, Span, spent_on
+from dali_feed.testing.scripted import Item, ScriptedSource
 
 
 def _spans(*parts: tuple[str, float]) -> list[Span]:
@@ -33,7 +38,7 @@ def test_pauses_of_the_collector_count_as_nothing_else() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from((*WAITS_OF, *WORKS)), st.floats(1e-3, 5)), max_size=9),
+    st.lists(st.tuples(st.sampled_from(STATES[:-1]), st.floats(1e-3, 5)), max_size=9),
     st.floats(0, 20),
     st.floats(0, 20),
     st.lists(st.tuples(st.floats(0, 20), st.floats(0, 5)), max_size=1),
@@ -54,19 +59,19 @@ def test_the_causes_of_a_wait_add_up_to_it(
 
 def test_each_wait_counts_under_its_cause() -> None:
     """The first of a pass is a cause of its own, whatever was done in it."""
-    waits, clock, at = StepWaits(), FeedClock(), 0.0
+    waits, clock, at = LoopClock(), FeedClock(), 0.0
     clock.past.clear()
     for batch in range(40):
         seconds = 0.5 if batch in {0, 33} else 0.01
         clock.past.append(("source" if batch == 33 else "engine", at, at + seconds))
-        waits.add(at, at + seconds, clock, first=not batch)
+        waits.wait(at, at + seconds, clock, first=not batch)
         at += seconds
     assert {each.cause: round(each.seconds, 6) for each in waits.causes} == {
         "source": 0.5,
         "first batch": 0.5,
         "engine": 0.38,
     }
-    assert waits.total == pytest.approx(sum(each.seconds for each in waits.causes))
+    assert waits.waited == pytest.approx(sum(each.seconds for each in waits.causes))
 
 
 def test_no_moment_of_the_feed_thread_counts_twice() -> None:
@@ -102,3 +107,16 @@ def test_a_collection_that_began_before_it_was_watched_is_no_pause() -> None:
     pauses._heard("stop", {})
     pauses._heard("stop", {})
     assert [begun for begun, _ in pauses.last] == [-1.0]
+
+
+def test_running_a_batch_again_is_repair_and_a_wait_for_the_engine() -> None:
+    """A record that the decoder refuses costs its batch a second run."""
+    items: list[Item] = [*labelled(16)]
+    items[6] = (broken_png(), 6)
+    source, crop = ScriptedSource(items, extent=8), v2.CenterCrop(16)
+    with Feed(source, 4, transform=crop, tuning=QUICK, bad=BadRecords(limit=None)) as feed:
+        list(feed)
+        spent, stats = feed._machine.meter.spent(), feed.stats()
+    assert stats.bad == 1
+    assert min(spent["repair"], spent["mend"]) > 0
+    assert stats.engine_wait == pytest.approx(spent["engine"] + spent["repair"])

@@ -1,76 +1,80 @@
-"""Insides that contract/feed/test_verdict.py needs not: they go with what they test."""
+"""The verdict over any numbers that a loader could have, and its advice by who has the processors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_feed.feed.meter import CAUSES
-from dali_feed.feed.stats import CpuStats, Running, StageStats, WaitCause, verdict
+from dali_feed.feed.stats import CpuStats, Running, StageStats, Stats, WaitCause, verdict
 
 EVERY = (*dict.fromkeys(CAUSES.values()), "garbage", "first batch", "torch", "unknown")
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """What a verdict is made of."""
-
-    batches: int
-    slab_peak: int
-    step_wait: float
-    wait_causes: tuple[WaitCause, ...]
-    stages: tuple[StageStats, ...]
-    cpu: CpuStats | None
-    running: Running | None
-
-
-def _stage(name: str, threads: int = 1, waited: float = 0.0, worked: float = 1.0, blocked: float = 0.0) -> StageStats:
-    return StageStats(name, threads, 1000, waited, worked, blocked, 1000 * threads / worked if worked else None)
-
-
 _SECONDS = st.floats(0, 1e6)
-_RUNNING = st.builds(Running, st.sampled_from(("host", "dali")), st.booleans(), st.just(2), st.just(1 << 30))
+_STAGES = st.sets(st.sampled_from(("read", "screen", "deal", "engine", "finish", "handover", "train")))
+_WAITS = st.builds(WaitCause, st.sampled_from(EVERY), _SECONDS)
+_NUMBERS = st.builds(
+    Stats,
+    batches=st.integers(0, 9),
+    slab_peak=st.integers(0, 1 << 31),
+    wait_causes=st.lists(_WAITS, unique_by=lambda each: each.cause).map(tuple),
+    stages=st.lists(
+        st.builds(StageStats, st.text(), st.integers(1, 64), st.just(1000), _SECONDS, _SECONDS, _SECONDS), min_size=7
+    ).flatmap(
+        lambda all_: _STAGES.map(
+            lambda names: tuple(replace(stage, name=name) for stage, name in zip(all_, sorted(names), strict=False))
+        )
+    ),
+    cpu=st.none() | st.builds(CpuStats, st.floats(0.1, 128), _SECONDS, _SECONDS),
+    running=st.none()
+    | st.builds(Running, st.sampled_from(("host", "dali")), st.booleans(), st.just(2), st.just(1 << 30)),
+).map(lambda stats: replace(stats, step_wait=sum(each.seconds for each in stats.wait_causes)))
 
 
-@st.composite
-def _numbers(draw: st.DrawFn) -> Numbers:
-    """Any that a loader could have."""
-    seconds = draw(st.dictionaries(st.sampled_from(EVERY), _SECONDS))
-    causes = tuple(sorted((WaitCause(*item) for item in seconds.items()), key=lambda each: -each.seconds))
-    names = draw(st.sets(st.sampled_from(("read", "screen", "deal", "engine", "finish", "handover", "train"))))
-    stages = tuple(
-        _stage(name, draw(st.integers(1, 64)), draw(_SECONDS), draw(_SECONDS), draw(_SECONDS)) for name in sorted(names)
-    )
-    cores = draw(st.floats(0.1, 128))
-    return Numbers(
-        batches=draw(st.integers(0, 9)),
-        slab_peak=draw(st.integers(0, 1 << 31)),
-        step_wait=sum(each.seconds for each in causes),
-        wait_causes=causes,
-        stages=stages,
-        cpu=draw(st.none() | st.builds(CpuStats, st.just(cores), st.floats(0, 128), _SECONDS)),
-        running=draw(st.none() | _RUNNING),
-    )
-
-
-@given(_numbers())
-def test_whatever_the_numbers_are_it_names_one_cause_and_advises_nothing_that_they_exclude(numbers: Numbers) -> None:
+@given(_NUMBERS)
+def test_whatever_the_numbers_are_it_names_one_cause_and_advises_nothing_that_they_exclude(numbers: Stats) -> None:
     """Its share lies between 0 and 1; no thread without a core; no GPU's option without a GPU."""
     found = verdict(numbers)
     assert found == verdict(numbers)
     assert 0 <= found.share <= 1
-    assert found.bottleneck in {"", "trainer", numbers.wait_causes[0].cause if numbers.wait_causes else ""}
+    assert found.bottleneck in {"", "trainer", *(each.cause for each in numbers.wait_causes)}
+    longest = max((each.seconds for each in numbers.wait_causes), default=0.0)
+    assert all(each.seconds == longest for each in numbers.wait_causes if each.cause == found.bottleneck)
     assert "nan" not in found.sentence
     advice = " ".join(found.advice)
     assert not advice or found.advice[0] in found.sentence
     if numbers.running is None or not numbers.running.on_gpu:
-        assert "hw_decoder_load" not in advice
-    elif "hw_decoder_load" in advice:
+        assert "Decode(hardware" not in advice
+    elif "Decode(hardware" in advice:
         assert "changes pixels" in advice
     if "threads=" in advice:
         engine = next(stage for stage in numbers.stages if stage.name == "engine")
         assert numbers.cpu is not None
         assert engine.threads < numbers.cpu.cores
         assert numbers.cpu.busy < numbers.cpu.cores
+
+
+HOST = Running("host", on_gpu=False, prefetch=2, memory=1 << 30)
+BUSY = StageStats("read", 2, 1000, 0.0, 10.0)
+DECODES = StageStats("engine", 4, 1000, 0.1, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("cause", "stage", "cpu", "running", "said"),
+    [
+        ("source", BUSY, CpuStats(16, 40.0, 10.0), HOST, "Tuning(readers=3): readers are at work all the time"),
+        ("source", BUSY, CpuStats(4, 40.0, 10.0), HOST, "fewer decoder threads, or more cores"),
+        ("engine", DECODES, CpuStats(4, 40.0, 10.0), replace(HOST, engine="dali", on_gpu=True), "Decode(hardware=...)"),
+        ("engine", DECODES, CpuStats(4, 10.0, 10.0), HOST, "freeing the cores"),
+    ],
+)
+def test_advice_follows_from_who_has_the_processors(
+    cause: str, stage: StageStats, cpu: CpuStats, running: Running, said: str
+) -> None:
+    """More readers where a core is free, fewer decoders where none is, the GPU's own decoder where there is one."""
+    stages = (stage, StageStats("train", 1, 1000, worked=1.0))
+    waits = (WaitCause(cause, 9.0),)
+    found = verdict(Stats(batches=100, step_wait=9.0, wait_causes=waits, stages=stages, cpu=cpu, running=running))
+    assert any(said in each for each in found.advice), found.advice

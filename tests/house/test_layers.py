@@ -20,7 +20,6 @@ ON_THE_DEVICE = {
     "dali_feed/engines/ranges.py",
     "dali_feed/loader/arguments.py",
     "dali_feed/loader/items.py",
-    "dali_feed/watching/gpu.py",
 }
 BROKEN = """
 [tool.importlinter]

@@ -17,7 +17,7 @@ from kit.web import Web
 from dali_feed.errors import SourceChangedError
 from dali_feed.external_sources import DiskCache, ShardSet
 from dali_feed.records.extents import Extents
-from dali_feed.records.gauges import StorageStats, Stored
+from dali_feed.records.gauges import StorageStats, storage_of
 from dali_feed.testing.shards import write_shard
 
 PIECE = 1 << 14
@@ -51,8 +51,7 @@ def rows(source: ShardSet) -> tuple[list[tuple[bytes, int]], tuple[StorageStats,
         block = reader.read(Extents(np.arange(len(found.names)), found.starts, found.stops))
         result = list(zip(map(taken, block.payloads), block.fields["label"].tolist(), strict=True))
         block.lease.release()
-        assert isinstance(reader, Stored)
-        return result, reader.storage()
+        return result, storage_of([reader])
     finally:
         reader.close()
 

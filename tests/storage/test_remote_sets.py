@@ -22,7 +22,7 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
-from dali_feed.records.gauges import Stored
+from dali_feed.records.gauges import storage_of
 from dali_feed.storage import remote
 from dali_feed.testing import assert_resumes_anywhere
 
@@ -83,8 +83,7 @@ def test_a_run_of_a_remote_set_resumes_anywhere(web: Web) -> None:
     assert_resumes_anywhere(source, batch_size=4, positions=[1])
     reader = source.reader()
     reader.read(Extents.one(0, 0, 2)).lease.release()
-    assert isinstance(reader, Stored)
-    assert [(each.store, each.reads) for each in reader.storage()] == [(web.url, 1)]
+    assert [(each.store, each.reads) for each in storage_of([reader])] == [(web.url, 1)]
 
 
 def test_a_record_that_differs_from_its_checksum_is_a_bad_one(web: Web, plain: Path) -> None:

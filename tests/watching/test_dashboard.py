@@ -12,12 +12,14 @@ from kit.images import QUICK, jpeg
 from kit.watched_run import series
 from kit.web import Web
 
-from dali_feed import Cache, DataLoader, Tuning, watching
+from dali_feed import Cache, DataLoader, Tuning
+from dali_feed.endpoint import Look
 from dali_feed.external_sources import KafkaTopic, ShardSet
+from dali_feed.metrics import serve
 from dali_feed.records.gauges import KafkaStats
+from dali_feed.records.metrics import metrics
 from dali_feed.testing import Message
 from dali_feed.testing.shards import write_shard
-from dali_feed.watching.watched import ALL
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana" / "dali_feed.json"
 
@@ -47,13 +49,13 @@ def test_every_metric_of_the_dashboard_is_there(embedded: Kafka, tmp_path: Path)
         DataLoader(topic, 4, device="cpu", tuning=QUICK) as streamed,
         Web({"a.tar": (tmp_path / "a.tar").read_bytes()}) as web,
         DataLoader(ShardSet(f"{web.url}/a.tar"), 4, device="cpu", tuning=cached) as read,
-        watching.serve({"topic": streamed, "shards": read}) as at,
+        serve({"topic": streamed, "shards": read}) as at,
     ):
         list(read)
         while not _measured(streamed.stats().kafka):
             list(streamed)
         here = {name for name, _ in series(at.url)}
-    here |= {metric.name for metric in ALL if metric.name.startswith("dali_feed_gpu_")}
+    here |= {metric.name for metric in metrics(Look) if metric.name.startswith("dali_feed_gpu_")}
     asked = {name for each in expressions() for name in re.findall(r"dali_feed_\w+", each)}
     assert len(asked) > 20
     assert asked - here == set()

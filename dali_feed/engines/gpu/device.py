@@ -9,12 +9,15 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from dali_feed.records.gauges import GpuStats
+
 __all__ = [
     "KEPT",
     "MemoryInUse",
     "Uploaded",
     "Uploads",
     "consumers_stream",
+    "gpu_stats",
     "is_foreign",
     "keep",
     "owned",
@@ -30,6 +33,15 @@ def use(device: int | None) -> None:
     """Make `device`, if not None, this thread's CUDA device; each thread begins with the first GPU."""
     if device is not None:
         torch.cuda.set_device(device)
+
+
+def gpu_stats(device: int) -> GpuStats:
+    """How that GPU is now; NVML, which torch asks, says how busy it is."""
+    about, busy = torch.cuda.get_device_properties(device), None
+    free, total = torch.cuda.mem_get_info(device)
+    with suppress(Exception):  # NVML is not there, or says nothing of a part of a GPU
+        busy = torch.cuda.utilization(device) / 100
+    return GpuStats(f"GPU-{about.uuid}", about.name, busy, total - free, total)
 
 
 # Memory that work on a GPU, enqueued and not yet done, still reads.

@@ -1,0 +1,162 @@
+"""The table of numbers: what follows from one declared line, and sums over readers that count nothing twice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from dali_feed.endpoint import Collector, Look
+from dali_feed.feed.stats import CpuStats, StageStats, Stats, WaitCause
+from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats, StorageMeter
+from dali_feed.records.metrics import (
+    counted,
+    counter,
+    derived,
+    gauge,
+    key,
+    merged,
+    metrics,
+    nested,
+    since,
+    text,
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A kind of stats that no file of the product knows."""
+
+    name: str = key("which", "part")
+    delay: float = gauge("how late it is", "delay_seconds", default=0.0)
+    threads: int | None = gauge("how many", default=None)
+
+
+@dataclass(frozen=True)
+class NewStats:
+    """Stats with all that a field can be."""
+
+    novel: int = counter("counted", default=3)
+    parts: tuple[Part, ...] = nested(Part, "parts", default=(Part("decode", 1.5, 4), Part("read", 0.5)))
+    inner: Part | None = nested(Part, "one of them", default=Part("alone", 2.0))
+    state: str = text("of the whole", default="not so fine")
+    sentence: str = text("kept from tools", "", default="that is different every time, and so no label")
+    kafka: KafkaStats | None = nested(KafkaStats, "none")
+
+    @property
+    @derived("twice_records")
+    def twice(self) -> int:
+        """Two for one."""
+        return 2 * self.novel
+
+
+def test_one_line_makes_a_metric() -> None:
+    """Numbers, derived ones, nested stats and texts; what is not known, and what has no name, has no sample."""
+    found = {
+        (metric.name, metric.labels, each.labels): each.value
+        for metric in metrics(NewStats)
+        for each in metric.points(NewStats())
+    }
+    assert found == {
+        ("dali_feed_novel_total", (), ()): 3,
+        ("dali_feed_part_delay_seconds", ("part",), ("decode",)): 1.5,
+        ("dali_feed_part_threads", ("part",), ("decode",)): 4,
+        ("dali_feed_part_delay_seconds", ("part",), ("read",)): 0.5,
+        ("dali_feed_inner_delay_seconds", ("part",), ("alone",)): 2.0,
+        ("dali_feed_state_info", ("state",), ("not so fine",)): 1,
+        ("dali_feed_twice_records", (), ()): 6,
+    }
+    assert next(each.help for each in metrics(NewStats) if each.name == "dali_feed_twice_records") == "Two for one."
+
+
+def test_metrics_are_known_before_there_are_values() -> None:
+    """All names of a loader's differ, and counters alone end in _total."""
+    every = metrics(Look)
+    assert len({each.name for each in every}) == len(every) > 80
+    assert all(each.name.endswith("_total") == (each.kind == "counter") for each in every)
+
+
+def collected(stats: Stats) -> dict[tuple[str, Sequence[str]], float]:
+    """What a scrape of it gives: (series, values of its own labels) -> value."""
+    families = Collector(lambda: [Look("", "", 0, 0.0, stats=stats)]).collect()
+    return {
+        (sample.name, tuple(v for k, v in sample.labels.items() if k not in ("job", "loader", "rank"))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_reads_are_a_histogram() -> None:
+    """Of a store its classes with ascending counts up to all of them, how many reads there were, how long they took."""
+    meter = StorageMeter("local")
+    for seconds in (1e-6, 0.001, 0.001, 5000.0):
+        meter.read(seconds, 10)
+    found = collected(Stats(storage=(meter.stats(),)))
+    name = "dali_feed_storage_read_duration_seconds"
+    assert found[f"{name}_count", ("local",)] == 4
+    assert found[f"{name}_sum", ("local",)] == 5000.002001
+    rising = [value for (series, _), value in found.items() if series == f"{name}_bucket"]
+    assert rising == sorted(rising)
+    assert found[f"{name}_bucket", ("local", "2e-06")] == 1
+    assert found[f"{name}_bucket", ("local", "0.001024")] == 3
+    assert found[f"{name}_bucket", ("local", "+Inf")] == 4
+
+
+def test_partitions_have_their_lag() -> None:
+    """Lag and headroom, which are worked out, with the partition's number; what is not known has no series."""
+    kafka = KafkaStats("t", (PartitionStats(7, position=10, end=25, low=4), PartitionStats(8)), at=1.0)
+    found = collected(Stats(kafka=kafka))
+    assert found["dali_feed_kafka_partition_lag_records", ("7",)] == 15
+    assert found["dali_feed_kafka_partition_headroom_records", ("7",)] == 6
+    assert found["dali_feed_kafka_lag_records", ()] == 15
+    assert ("dali_feed_kafka_partition_lag_records", ("8",)) not in found
+    assert found["dali_feed_kafka_topic_info", ("t",)] == 1
+
+
+def test_a_mean_is_that_of_all_answers_however_readers_are_grouped() -> None:
+    """A mean of means of pairs would be 0.5 s here; each reader counts as often as it was answered."""
+    parts = [KafkaStats("t", brokers=(BrokerStats("b/1", "UP", 1, seconds),)) for seconds in (0.1, 0.1, 0.1, 0.9)]
+    for a, b, c, d in itertools.permutations(parts):
+        assert merged([merged([merged([a, b]), c]), d]).brokers[0].latency == pytest.approx(0.3)
+
+
+def test_what_a_closed_reader_counted_stays() -> None:
+    """Nothing of how things are now, but offsets, which are the partition's and not the reader's."""
+    partition = PartitionStats(0, 5, 9, 1, 10, 100, 50.0, 1, 2.0)
+    left = counted(KafkaStats("t", (partition,), (BrokerStats("b/1", "UP", 2, 0.2, 0.2, 0.1, 4, 1),), 3, 7, 8, 2, 20.0))
+    assert left == KafkaStats(
+        "t",
+        (replace(partition, rate=None, seconds=None),),
+        (BrokerStats("b/1", "", fetches=4, disconnects=1),),
+        readers=0,
+        rebalances=2,
+    )
+
+
+def test_stats_since_a_look_are_those_of_the_time_between() -> None:
+    """Counts are differences, also of stages, causes and means; what goes up and down is as at the second look."""
+    before = Stats(
+        samples=10,
+        slab_peak=5,
+        stages=(StageStats("read", 2, 10, 1.0, 2.0, 3.0, 4.0),),
+        cpu=CpuStats(4, 8.0, 4.0),
+        wait_causes=(WaitCause("source", 9.0),),
+    )
+    after = replace(
+        before,
+        samples=110,
+        slab_peak=7,
+        stages=(StageStats("read", 3, 110, 2.0, 4.0, 2.5, 9.0), StageStats("train", 1, 5)),
+        cpu=CpuStats(4, 9.0, 6.0),
+        wait_causes=(WaitCause("engine", 2.0), WaitCause("source", 9.5)),
+    )
+    found = since(before, after)
+    assert (found.samples, found.slab_peak) == (100, 7)
+    assert found.stages == (StageStats("read", 3, 100, 1.0, 2.0, 0.0, 5.0), StageStats("train", 1, 5))
+    assert found.stages[0].rate == 60
+    assert found.cpu is not None
+    assert found.cpu.busy == 0.5
+    assert found.wait_causes == (WaitCause("engine", 2.0), WaitCause("source", 0.5))
+    assert since(None, after) is after
