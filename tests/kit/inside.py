@@ -17,7 +17,7 @@ from dali_feed.engines import choose
 from dali_feed.feed import Batch, Feed
 
 # Figures of `loader.stats()`, which a test makes by hand to see what is said of them.
-from dali_feed.feed.stats import CpuStats, Running, StageStats, WaitCause, verdict
+from dali_feed.feed.stats import CpuStats, Running, StageStats, Stats, WaitCause, verdict
 
 # What runs a loader: where torch's own loader is to run it, and where a warning comes from.
 from dali_feed.loader import arguments
@@ -65,6 +65,7 @@ __all__ = [
     "Source",
     "StageStats",
     "Stall",
+    "Stats",
     "TorchFeed",
     "WaitCause",
     "app",

@@ -17,9 +17,9 @@ from kit.packed_images import packed_images
 
 from dali_feed import DataLoader, Decode, Tuning
 from dali_feed.external_sources import FileList
+from dali_feed.metrics import Endpoint
 from dali_feed.packing import pack
 from dali_feed.testing import ScriptedSource, ScriptedStream
-from dali_feed.watching import Endpoint
 
 
 class Interrupts:

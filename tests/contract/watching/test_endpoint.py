@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from kit.images import QUICK, labelled
+from kit.inside import Corrupt
 from kit.watched_run import Counting, get, look, series
 from prometheus_client.parser import text_string_to_metric_families
 
-from dali_feed import DataLoader, watching
+from dali_feed import BadRecords, DataLoader, metrics
 from dali_feed.errors import ConfigError
+from dali_feed.external_sources import KafkaStream
 from dali_feed.testing import ScriptedSource
 
 RANK = (("rank", "0"),)
@@ -25,9 +27,25 @@ def loader_of(items: list[Any], **options: Any) -> DataLoader:
     return DataLoader(ScriptedSource(items), 4, device="cpu", tuning=QUICK, **options)
 
 
+def test_a_scrape_says_what_stats_say() -> None:
+    """At the moment of the request, under the loader's rank; of a stream before its first batch too."""
+    bad = [*labelled(30), Corrupt(), Corrupt()]
+    with loader_of(bad, bad=BadRecords()) as loader, metrics.serve(loader) as at:
+        assert series(at.url)["dali_feed_samples_total", RANK] == 0
+        assert sum(1 for _ in loader) == 8
+        found, stats = series(at.url), loader.stats()
+    assert found["dali_feed_samples_total", RANK] == stats.samples == 32
+    assert found["dali_feed_bad_records_total", RANK] == stats.bad == 2
+    assert found["dali_feed_up", RANK] == 1
+    assert found["dali_feed_bottleneck_info", (("bottleneck", stats.bottleneck), *RANK)] == 1
+    stream = KafkaStream("t", "127.0.0.1:9", timeout=1)
+    with DataLoader(stream, 4, device="cpu") as live, metrics.serve(live) as at:
+        assert series(at.url)["dali_feed_samples_total", RANK] == 0
+
+
 def test_names_are_as_prometheus_wants_them() -> None:
     """Counters alone end in _total, units are whole words at the end, each metric has its line of help."""
-    with Counting() as feed, watching.serve(feed) as at:
+    with Counting() as feed, metrics.serve(feed) as at:
         list(feed)
         _, text = get(f"{at.url}/metrics")
     families = list(text_string_to_metric_families(text))
@@ -41,13 +59,12 @@ def test_names_are_as_prometheus_wants_them() -> None:
 
 def test_nothing_is_done_between_two_requests() -> None:
     """A run of several epochs is not looked at once; a request looks once, at each page."""
-    with Counting() as feed, watching.serve(feed) as at:
+    with Counting() as feed, metrics.serve(feed) as at:
         for _ in range(3):
             list(feed)
         assert feed.looks == 0
         get(f"{at.url}/metrics")
         assert feed.looks == 1
-        get(f"{at.url}/healthz")
         get(f"{at.url}/")
         assert feed.looks == 1
         get(f"{at.url}/stats.json")
@@ -57,7 +74,7 @@ def test_nothing_is_done_between_two_requests() -> None:
 def test_requests_while_the_loader_runs_and_closes() -> None:
     """Several who ask without a pause get whole answers; the run gets its batches, and its end."""
     feed, stop, answers = Counting(64), threading.Event(), list[int]()
-    with watching.serve(feed) as at:
+    with metrics.serve(feed) as at:
 
         def ask() -> None:
             while not stop.is_set():
@@ -84,7 +101,7 @@ def test_a_look_that_fails_is_the_askers_business() -> None:
             msg = "no figures today"
             raise RuntimeError(msg)
 
-    with Failing() as feed, watching.serve(feed) as at:
+    with Failing() as feed, metrics.serve(feed) as at:
         assert series(at.url) == {("dali_feed_up", RANK): 0}
         assert look(at.url)[0]["error"] == "RuntimeError: no figures today"
         assert len(list(feed)) == 4
@@ -93,18 +110,17 @@ def test_a_look_that_fails_is_the_askers_business() -> None:
 def test_a_loader_that_is_gone() -> None:
     """The endpoint keeps no loader alive, and says that it has none."""
     loader = loader_of(labelled(4))
-    with watching.serve(loader) as at:
-        assert get(f"{at.url}/healthz") == (200, "ok\n")
+    with metrics.serve(loader) as at:
+        assert get(f"{at.url}/metrics")[0] == 200
         del loader
         gc.collect()
-        assert get(f"{at.url}/healthz") == (503, "no loader\n")
         assert series(at.url) == {}
         assert get(f"{at.url}/elsewhere")[0] == 404
 
 
 def test_several_loaders_are_told_apart() -> None:
     """By the names that they are given, under the job's."""
-    with Counting() as a, Counting() as b, watching.serve({"train": a, "val": b}, job="r50") as at:
+    with Counting() as a, Counting() as b, metrics.serve({"train": a, "val": b}, job="r50") as at:
         list(b)
         found = series(at.url)
     labels = [("job", "r50"), ("rank", "0")]
@@ -115,7 +131,7 @@ def test_several_loaders_are_told_apart() -> None:
 @pytest.mark.parametrize("text", ['a"b\nc\\d', "\udcff", "é"])
 def test_any_text_may_be_a_label(text: str) -> None:
     """Quotes, ends of lines, and a name that is no UTF-8, in which alone a letter is replaced."""
-    with Counting() as feed, watching.serve({text: feed}, job=text) as at:
+    with Counting() as feed, metrics.serve({text: feed}, job=text) as at:
         (labels,) = [dict(labels) for name, labels in series(at.url) if name == "dali_feed_up"]
     assert labels == {"job": text.replace("\udcff", "?"), "loader": text.replace("\udcff", "?"), "rank": "0"}
 
@@ -123,7 +139,7 @@ def test_any_text_may_be_a_label(text: str) -> None:
 @pytest.mark.parametrize("version", ["abc", '"2.0.0"', "1.0.0"])
 def test_any_header_is_answered(version: str) -> None:
     """A version of the text that nobody has is answered with the plain one."""
-    with Counting() as feed, watching.serve(feed) as at:
+    with Counting() as feed, metrics.serve(feed) as at:
         asked = {"Accept": f"application/openmetrics-text; version={version}"}
         request = urllib.request.Request(f"{at.url}/metrics", headers=asked)  # noqa: S310  our own endpoint
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
@@ -134,17 +150,17 @@ def test_what_cannot_be_served_is_refused() -> None:
     """An object without stats, no object, a name that is no text, and ports and addresses that are none."""
     for wrong in ({}, {1: Counting()}):
         with pytest.raises(ConfigError, match="must be"):
-            watching.serve(wrong)  # type: ignore[arg-type]
+            metrics.serve(wrong)  # type: ignore[arg-type]
     for address in ("", None):
         with pytest.raises(ConfigError, match="address: must be the address of a network interface"):
-            watching.serve(Counting(), address=address)  # type: ignore[arg-type]
+            metrics.serve(Counting(), address=address)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="loader: must be a DataLoader, a Feed or a LiveFeed; found int"):
-        watching.serve(3)  # type: ignore[arg-type]
-    with Counting() as feed, watching.serve(feed) as at:
+        metrics.serve(3)  # type: ignore[arg-type]
+    with Counting() as feed, metrics.serve(feed) as at:
         with pytest.raises(ConfigError, match=r"port: must be an int in 0\.\.65535; found 70000"):
-            watching.serve(feed, 70_000)
+            metrics.serve(feed, 70_000)
         with pytest.raises(ConfigError, match=f"127.0.0.1:{at.port}: must be an address of this machine"):
-            watching.serve(feed, at.port)
+            metrics.serve(feed, at.port)
     at.close()
 
 
