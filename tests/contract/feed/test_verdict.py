@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from kit.inside import CpuStats, Running, StageStats, WaitCause, verdict
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """What a verdict is made of."""
-
-    batches: int
-    slab_peak: int
-    step_wait: float
-    wait_causes: tuple[WaitCause, ...]
-    stages: tuple[StageStats, ...]
-    cpu: CpuStats | None
-    running: Running | None
+from kit.inside import CpuStats, Running, StageStats, Stats, WaitCause, verdict
 
 
 def _stage(name: str, threads: int = 1, waited: float = 0.0, worked: float = 1.0, blocked: float = 0.0) -> StageStats:
-    return StageStats(name, threads, 1000, waited, worked, blocked, 1000 * threads / worked if worked else None)
+    return StageStats(name, threads, 1000, waited, worked, blocked)
 
 
-HELD_UP = Numbers(
+HELD_UP = Stats(
     batches=100,
     slab_peak=0,
     step_wait=9.0,
     wait_causes=(WaitCause("engine", 6.39), WaitCause("source", 2.61)),
     stages=(_stage("read", 2), _stage("engine", 4, worked=40.0), _stage("train")),
-    cpu=CpuStats(16, 4.2, 10.0),
+    cpu=CpuStats(16, 42.0, 10.0),
     running=Running("host", on_gpu=False, prefetch=2, memory=1 << 30),
 )
 
