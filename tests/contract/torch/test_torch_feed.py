@@ -336,7 +336,7 @@ def test_stats_count_samples_and_name_who_is_slow(workers: int) -> None:
         assert "torch" in str(stats)
     with made(batch_size=3) as loader:
         for _ in loader:
-            time.sleep(0.02)  # the model
+            time.sleep(0.1)  # the model
         stats = loader.stats()
     assert (stats.samples, stats.batches, stats.bottleneck) == (20, 7, "trainer")
 
