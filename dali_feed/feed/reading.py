@@ -13,7 +13,7 @@ from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.adapting import Counts, Reading, Steering
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
-from dali_feed.records.metrics import counted, merged
+from dali_feed.records.metrics import counted
 from dali_feed.records.source import Block, Extents, Reader, Scales, Slabs, Source, unpack_id
 
 __all__ = ["ReadPool", "ReadTask", "ReaderWork"]
@@ -104,7 +104,7 @@ class ReadPool:
         self._closed = False
         self._at: dict[int, tuple[ReadTask, float, Reader]] = {}  # thread -> what it reads, since when
         self._readers: dict[int, Reader] = {}  # thread -> its reader
-        self._kafka: tuple[KafkaStats, ...] = ()  # what those measured that have left, as one
+        self._kafka: KafkaStats | None = None  # what those measured that have left
         self._storage: tuple[StorageStats, ...] = ()
         self._threads: list[threading.Thread] = []  # those that are about to leave too
         self._begun = self._staying = 0  # threads
@@ -164,9 +164,7 @@ class ReadPool:
         """What the readers have measured, those too that have left; None where they do not, or have not yet."""
         with self._idle:
             readers, left = list(self._readers.values()), self._kafka
-        now = summed(readers)
-        parts = (*(() if now is None else (now,)), *left)
-        return merged(parts) if parts else None
+        return summed(readers, left)
 
     def worked(self) -> ReaderWork:
         """What all of them have read."""
@@ -184,8 +182,7 @@ class ReadPool:
         with self._idle:
             reader = self._readers.pop(thread, None)
             kafka, storage = summed([reader]), storage_of([reader])
-            if kafka is not None:
-                self._kafka = (merged((counted(kafka), *self._kafka)),)
+            self._kafka = summed((), None if kafka is None else counted(kafka), self._kafka)
             self._storage = storage_of((), self._storage, tuple(map(counted, storage)))
 
     def _next(self, reader: Reader | None) -> ReadTask | None:

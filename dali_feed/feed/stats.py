@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dali_feed.records.gauges import CacheStats, KafkaStats, StorageStats
-from dali_feed.records.metrics import counter, declarations, derived, gauge, key, nested, scalars, text
+from dali_feed.records.metrics import PREFIX, counter, declarations, derived, gauge, key, metrics, nested, text
 
 __all__ = ["CpuStats", "Running", "StageStats", "Stats", "Verdict", "WaitCause", "verdict"]
 
@@ -203,7 +203,20 @@ class Stats:
         Args:
             before: of the same loader.
         """
-        return scalars(self, before, 0.0 if before is None else self.at - before.at)
+        flat: dict[str, float] = {}
+        seconds = 0.0 if before is None else self.at - before.at
+        for metric in metrics(Stats):
+            labels = {*metric.labels}
+            if metric.kind == "histogram" or metric.name.endswith("_info") or {"partition", "broker"} & labels:
+                continue
+            name = metric.name.removeprefix(PREFIX).removesuffix("_total" if metric.kind == "counter" else "")
+            known = {} if before is None else {each.labels: each.value for each in metric.points(before)}
+            for each in metric.points(self):
+                flat["/".join((name, *each.labels))] = each.value
+                if metric.kind == "counter" and seconds > 0:
+                    grown = each.value - known.get(each.labels, 0.0)
+                    flat["/".join((f"{name}_per_second", *each.labels))] = grown / seconds
+        return flat
 
     def __str__(self) -> str:
         shown = [name for name, each in declarations(Stats).items() if each.kind in {"counter", "gauge"}]

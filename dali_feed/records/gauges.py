@@ -409,8 +409,8 @@ class GpuStats:
     total: int = gauge("bytes of the GPU's memory", "memory_total_bytes")
 
 
-def summed(readers: Iterable[object]) -> KafkaStats | None:
-    """What the readers have measured that have a method `gauges`, as one; None where none has yet."""
-    parts = [each.gauges() for each in readers if hasattr(each, "gauges")]
+def summed(readers: Iterable[object], *more: KafkaStats | None) -> KafkaStats | None:
+    """What the readers have measured that have a method `gauges`, and `more`, as one; None where none has yet."""
+    parts = (*(each.gauges() for each in readers if hasattr(each, "gauges")), *more)
     known = [part for part in parts if part is not None]
     return merged(known) if known else None

@@ -17,6 +17,7 @@ from dataclasses import MISSING, dataclass, field
 from typing import Any, Literal, TypeVar
 
 __all__ = [
+    "PREFIX",
     "Declared",
     "Metric",
     "Point",
@@ -32,7 +33,6 @@ __all__ = [
     "merged",
     "metrics",
     "nested",
-    "scalars",
     "since",
     "text",
 ]
@@ -264,23 +264,3 @@ def metrics(
                 total = "_total" if each.kind == "counter" else ""
                 listed.append(Metric(each.kind, f"{prefix}{called}{total}", about, labels, way))
     return tuple(listed)
-
-
-def scalars(stats: Any, before: Any, seconds: float) -> dict[str, float]:
-    """Numbers by name, beside the loss: gauges as they are, counters as totals and, `seconds` after `before`, as rates.
-
-    What has a label has its value behind its name, `storage_read_p99_seconds/local`; single partitions and brokers,
-    which may be thousands, and texts are left out.
-    """
-    flat: dict[str, float] = {}
-    for metric in metrics(type(stats)):
-        if metric.kind == "histogram" or metric.name.endswith("_info") or {"partition", "broker"} & {*metric.labels}:
-            continue
-        name = metric.name.removeprefix(PREFIX).removesuffix("_total" if metric.kind == "counter" else "")
-        known = {} if before is None else {each.labels: each.value for each in metric.points(before)}
-        for each in metric.points(stats):
-            flat["/".join((name, *each.labels))] = each.value
-            if metric.kind == "counter" and seconds > 0:
-                grown = each.value - known.get(each.labels, 0.0)
-                flat["/".join((f"{name}_per_second", *each.labels))] = grown / seconds
-    return flat
