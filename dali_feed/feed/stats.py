@@ -201,7 +201,7 @@ class Stats:
         partitions and brokers, which may be thousands, are left out.
 
         Args:
-            before: of the same loader.
+            before: of the same loader, taken earlier
         """
         flat: dict[str, float] = {}
         seconds = 0.0 if before is None else self.at - before.at
