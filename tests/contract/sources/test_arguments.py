@@ -15,7 +15,6 @@ from dali_feed.external_sources import (
     ArrowFiles,
     Claim,
     DeadLetterFolder,
-    DiskCache,
     FileList,
     KafkaStream,
     KafkaTopic,
@@ -36,7 +35,6 @@ ANY: dict[str, Callable[[Any], Any]] = {
     "ArrowFiles: files": ArrowFiles,
     "ArrayShards": ArrayShards,
     r"DeadLetterFolder\(path=\.\.\.\)": DeadLetterFolder,
-    r"DiskCache\(folder=\.\.\.\)": lambda folder: DiskCache(folder, "1GB"),
     r"Claim\(folder=\.\.\.\)": Claim,
 }
 
