@@ -106,8 +106,8 @@ class Cache:
     Args:
         memory: bytes that they may take in this process's memory, or a size such as "8GB" (of 10^9) or "8GiB"; records
             that come when it is full are read every time. 0: none, beside `disk` or `device`.
-        disk: a folder on a local file system, which may be a DiskCache's too: what is read is kept there as well, for
-            later runs of the same source and for the other processes of the machine, from their next epoch on.
+        disk: a folder on a local file system: what is read is kept there as well, for later runs of the same source
+            and for the other processes of the machine, from their next epoch on.
         disk_limit: bytes that records of all sources may take there, or a size; each process may be 8 MiB above it.
         device: bytes of the loader's device that images may take there, or a size: the images as they are before
             flips, floats and the like, so that later epochs neither decode them nor send them to the GPU. Records are

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.mds import MDS
     from dali_feed.external_sources.recordio import RecordIO
     from dali_feed.external_sources.request import Renamed
-    from dali_feed.external_sources.shards import DiskCache, ShardSet
+    from dali_feed.external_sources.shards import ShardSet
     from dali_feed.external_sources.table import ArrowRows
     from dali_feed.external_sources.table_files import ArrowFiles, ParquetRows
     from dali_feed.external_sources.tfrecord import TFRecords
@@ -42,7 +42,6 @@ __all__ = [
     "Copied",
     "DeadLetterFolder",
     "DeadLetterTopic",
-    "DiskCache",
     "FileList",
     "Fleet",
     "FromEnv",
@@ -75,7 +74,6 @@ __getattr__ = lazily(
         "Copied": "kafka.writes",
         "DeadLetterFolder": "dead_letter_folder",
         "DeadLetterTopic": "kafka.dead_letters",
-        "DiskCache": "shards",
         "FileList": "files",
         "Fleet": "kafka.group",
         "KafkaStream": "kafka.stream",

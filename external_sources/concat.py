@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,9 +22,7 @@ from dali_feed.records.present import Present
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import (
     Block,
-    Coming,
     Commits,
-    Foresees,
     Int64s,
     Lease,
     Member,
@@ -50,22 +46,6 @@ __all__ = ["Concat", "Mix"]
 def base_of(counts: Sequence[int]) -> Int64s:
     """The first partition of each source here, int64, and the end of the last."""
     return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))]).astype(np.int64)
-
-
-def once(coming: Coming) -> Coming:
-    """The same, worked out when it is first asked, for several who ask one after the other."""
-    return functools.cache(coming)
-
-
-def part_of(coming: Coming, base: Int64s, places: Sequence[int]) -> tuple[Extents, int]:
-    """Of what will be read, that of the source which stands at these places, as it counts partitions itself."""
-    extents, this = coming()
-    which = np.searchsorted(base, extents.partition, side="right") - 1
-    mine = np.isin(which, places)
-    lengths = extents.lengths
-    now = np.clip(this - (np.cumsum(lengths) - lengths), 0, lengths)  # an extent may be of this pass in part
-    inner = Extents(extents.partition[mine] - base[which[mine]], extents.start[mine], extents.stop[mine])
-    return inner, int(now[mine].sum())
 
 
 @dataclass(slots=True)
@@ -379,15 +359,6 @@ class Concat:
         """A reader for one thread; it opens a source's when that is first asked for a record."""
         pool = SlabPool() if slabs is None else slabs
         return SeveralReader(self._sources, self._bases(), self.fields, self._kinds, pool, stop)
-
-    def foresee(self, coming: Coming) -> None:
-        """Each source that has `foresee` is told of its own part, when it asks. See `records.source.Foresees`."""
-        base = self._bases()
-        told = once(coming)
-        for source in {id(each): each for each in self._sources}.values():  # one may stand there twice
-            if isinstance(source, Foresees):
-                places = [k for k, each in enumerate(self._sources) if each is source]
-                source.foresee(partial(part_of, told, base, places))
 
     def where(self, partition: int, position: int) -> str:
         """As the source has it."""

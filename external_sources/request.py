@@ -25,10 +25,8 @@ from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import (
     LABEL,
     Block,
-    Coming,
     Commits,
     Extents,
-    Foresees,
     Int64s,
     Lease,
     Member,
@@ -91,11 +89,6 @@ class _Over:
     def original(self, partition: int, position: int) -> Original | None:
         """The record in full, where the source keeps more than the payload."""
         return self._source.original(partition, position) if isinstance(self._source, HasOriginals) else None
-
-    def foresee(self, coming: Coming) -> None:
-        """Told to the source, where it wants to know. See `records.source.Foresees`."""
-        if isinstance(self._source, Foresees):
-            self._source.foresee(coming)
 
     def commit(self, positions: Int64s) -> None:
         """Publish the positions, where the source can."""

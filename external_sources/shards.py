@@ -46,7 +46,6 @@ from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import (
     Block,
-    Coming,
     Extents,
     Int64s,
     Lease,
@@ -58,12 +57,11 @@ from dali_feed.records.source import (
     alternatives,
     unpack_ids,
 )
-from dali_feed.storage.disk_cache import CachedStore, DiskCache
 from dali_feed.storage.paths import shown, unique_names
 from dali_feed.storage.sets import SetStore, store_for
 from dali_feed.storage.store import File, Stamp, Store, read_at
 
-__all__ = ["DiskCache", "ShardFiles", "ShardSet", "Shards", "check_shard", "foresee", "gone", "room_for", "runs_of"]
+__all__ = ["ShardFiles", "ShardSet", "Shards", "check_shard", "gone", "room_for", "runs_of"]
 
 
 # Read samples of tar shards into slabs: one pread for a run of neighbours, one for a lone sample.
@@ -307,22 +305,6 @@ class ShardReader(ShardFiles):
             block.fields["label"] = _labels(texts, labels, table.label, block.faults)
 
 
-def foresee(
-    store: CachedStore,
-    paths: tuple[str, ...],
-    table: Shards,
-    coming: Coming,
-    spans: Callable[[Int64s], tuple[Int64s, Int64s]],
-) -> None:
-    """Tell a store what will be read: of each row's bytes `spans` says from and up to where, 0 for none."""
-    extents, this = coming()
-    partition, position = unpack_ids(extents.ids())
-    low, high = spans(table.base[partition] + position)
-    there = low > 0
-    size = (high - low)[there]
-    store.foresee(paths, table.stamps, partition[there], low[there], size, int(there[:this].sum()))
-
-
 def check_shard(store: Store, path: str, stamp: Stamp, told: str = "ShardSet") -> None:
     """SourceChangedError where the file at `path` is not what it was; DataLostError where there is none."""
     try:
@@ -489,18 +471,6 @@ class ShardMembers(MemberSource):
             return found
         return replace(found, record_bytes=max(1, round(float(table.size.sum(axis=0).mean()))))
 
-    def foresee(self, coming: Coming) -> None:
-        """Where there is a cache: it evicts what is needed last. See `records.source.Foresees`."""
-        if isinstance(self._store, CachedStore):
-            table = self._tabulated()
-
-            def spans(row: Int64s) -> tuple[Int64s, Int64s]:
-                at, size = table.at[:, row], table.size[:, row]
-                low = np.where(at > 0, at, np.iinfo(np.int64).max).min(axis=0)
-                return np.where((at > 0).any(axis=0), low, 0), (at + size).max(axis=0)
-
-            foresee(self._store, self._paths, table, coming, spans)
-
     def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
         image, table = self._image is not None, self._tabulated()
         made = _MemberReader(self._paths, table, self._members, slabs, stop, self._store, image=image)
@@ -654,7 +624,6 @@ class ShardSet:
                msgpack or mp have it already. A member is then `json:body.label` too; see docs/formats.md
     check      compare what is read with its checksum, where `dali-feed pack` wrote the shard: a record that differs is
                a bad one
-    cache      a `DiskCache` that keeps pieces of the shards, for those on a remote or slow store; docs/caching.md
 
     Raises:
         ConfigError: an argument has a value that is not allowed, or a shard is named twice.
@@ -670,7 +639,6 @@ class ShardSet:
         index_dir: str | os.PathLike[str] | None = None,
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
         check: bool = True,
-        cache: DiskCache | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(image, str) or not isinstance(image, Iterable) or not image or not all(map(str, image)):
@@ -684,12 +652,8 @@ class ShardSet:
         if not patterns:
             msg = "ShardSet: shards must name at least one file; found an empty sequence"
             raise ConfigError(msg)
-        if not isinstance(cache, DiskCache | None):
-            msg = f"ShardSet: cache must be a DiskCache or None; found {cache!r}"
-            raise ConfigError(msg)
-        self._below = store_for(patterns, storage_options)  # indexes are kept by themselves
-        self._store = self._below if cache is None else CachedStore(self._below, cache)
-        self._paths = tuple(itertools.chain.from_iterable(self._below.matches(p) for p in patterns))
+        self._store = store_for(patterns, storage_options)
+        self._paths = tuple(itertools.chain.from_iterable(self._store.matches(p) for p in patterns))
         if len(set(self._paths)) < len(self._paths):
             twice = next(p for p in self._paths if self._paths.count(p) > 1)
             msg = f"ShardSet: each shard may be named once; found {twice} twice; remove one of the two"
@@ -701,7 +665,7 @@ class ShardSet:
         self._index_dir = index_dir
         self._forms = {name.lower(): form for name, form in forms_of(format, None, self._title).items()}
         self._table: ShardTable | None = None
-        self._replay = _replay(self._below, patterns)
+        self._replay = _replay(self._store, patterns)
 
     def __repr__(self) -> str:
         return self._title
@@ -792,12 +756,6 @@ class ShardSet:
         made = ShardReader(self._paths, table, SlabPool() if slabs is None else slabs, stop, self._store)
         return made if self._replay is None else self._replay.reader(made, table.counts)
 
-    def foresee(self, coming: Coming) -> None:
-        """Where there is a cache: it evicts what is needed last. See `records.source.Foresees`."""
-        if isinstance(self._store, CachedStore):
-            table = self._load()
-            foresee(self._store, self._paths, table, coming, lambda row: table.spans(row)[1:])
-
     def where(self, partition: int, position: int) -> str:
         """`train-0007.tar#118`; of a topic's records `train[3]@41872 (train-0007.tar#118)`."""
         if self._replay is not None:
@@ -812,7 +770,7 @@ class ShardSet:
 
     def _indexes(self) -> list[tar_index.TarIndex]:
         with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
-            return list(pool.map(lambda path: tar_index.load(path, self._index_dir, self._below), self._paths))
+            return list(pool.map(lambda path: tar_index.load(path, self._index_dir, self._store), self._paths))
 
     def _indexed(self) -> tuple[ShardTable, list[tar_index.TarIndex]]:
         """The table, and the indexes that it was made of; they are kept on disk and not in memory."""
@@ -826,7 +784,7 @@ class ShardSet:
     def _check(self, table: ShardTable) -> None:
         """Check that the shards are what they were when they were indexed, before a fingerprint of them is given."""
         with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
-            for _ in pool.map(partial(check_shard, self._below), self._paths, table.stamps):
+            for _ in pool.map(partial(check_shard, self._store), self._paths, table.stamps):
                 pass
 
     def _tabulated(self, indexes: list[tar_index.TarIndex]) -> ShardTable:
@@ -867,7 +825,7 @@ class ShardSet:
         at, size = (int(column[0]) for column in index.member([b"json"]))
         if not at:
             return None
-        file = self._below.open(self._paths[shard])
+        file = self._store.open(self._paths[shard])
         try:
             found = json.loads(read_at(file, size, at))
         except (ValueError, RecursionError):

@@ -15,7 +15,6 @@ from dali_feed.engines.choose import compile_pictures
 from dali_feed.feed.batch import Companions, none
 from dali_feed.feed.commit import Placing, commit, progress
 from dali_feed.feed.describe import described, running
-from dali_feed.feed.foresight import foresee
 from dali_feed.feed.machine import Machine, check_memory
 from dali_feed.feed.passes import Batches, Life, Passes
 from dali_feed.feed.passes_ahead import Begins, Planning, check_order
@@ -179,7 +178,6 @@ class Feed(Dealt):
             self._passes.wait()
             lane_length = self.plan.lane_length
             check_memory(self.tuning, self.shares, windows=self._planning.windows, lane_length=lane_length)
-        foresee(self.source, self._planning, at.epoch, at.consumed)
         if run is None:
             begins = Begins(
                 self.source,

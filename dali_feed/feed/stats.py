@@ -346,7 +346,7 @@ def _for_source(stats: Stats, read: StageStats) -> Sequence[str]:
         return ("Tuning(memory=...): readers have no room to read ahead",) if full else ()
     if reads > 0 and read.waited > LATENT * reads:
         more = f"Tuning(readers={2 * read.threads}): reads spend {read.waited / reads:.0%} of their time waiting"
-        return (more, "Tuning(cache=...) or a DiskCache, for what is read again in later epochs")
+        return (more, "Tuning(cache=...), for what is read again in later epochs")
     if _free(stats.cpu):
         return (f"Tuning(readers={read.threads + 1}): readers are at work all the time, and a core is free",)
     return ("fewer decoder threads, or more cores: readers want processor time",)

@@ -77,9 +77,7 @@ class StorageStats:
         classes=LATENCIES,
     )
     queued: int = gauge("reads that wait or are under way now", "queued_reads")
-    failures: int = counter("reads that ended with an error; for a cache, those that found a damaged piece")
-    hits: int | None = counter("reads that a cache had; None where there is none", "cache_hits", default=None)
-    misses: int | None = counter("reads that a cache had not; None where there is none", "cache_misses", default=None)
+    failures: int = counter("reads that ended with an error")
     targets: tuple[TargetStats, ...] = nested(
         TargetStats, "figures of each target, if a store has several", default=(), merge=each_merged
     )
@@ -87,9 +85,8 @@ class StorageStats:
     def __str__(self) -> str:
         rate = "" if self.rate is None else f" at {self.rate / 1e6:,.1f} MB/s each"
         slow = "" if self.p50 is None or self.p99 is None else f", p50 {_ms(self.p50)}, p99 {_ms(self.p99)}"
-        share = "" if self.hit_rate is None else f", {self.hit_rate:.1%} from the cache"
         text = f"{self.store}: {self.reads:,} reads, {self.bytes / 1e6:,.1f} MB{rate}{slow}, {self.queued} queued"
-        lines = [f"{text}, {self.failures} failures{share}"]
+        lines = [f"{text}, {self.failures} failures"]
         for each in self.targets:
             rate = "" if each.rate is None else f" at {each.rate / 1e6:,.1f} MB/s each"
             lines.append(f"  {each.name}: {each.reads:,} reads, {each.bytes / 1e6:,.1f} MB{rate}, {each.queued} queued")
@@ -112,12 +109,6 @@ class StorageStats:
         """99 of 100 reads took at most so many seconds: the upper border of a class. None before the first."""
         return self.within(0.99)
 
-    @property
-    def hit_rate(self) -> float | None:
-        """Share of the reads that a cache had, 0..1; None if there is no cache, or before the first read."""
-        asked = (self.hits or 0) + (self.misses or 0)
-        return (self.hits or 0) / asked if asked else None
-
     def within(self, share: float) -> float | None:
         """Seconds that this share of the reads, 0..1, took at most: the upper border of a class."""
         total, seen = sum(self.latency), 0
@@ -131,11 +122,10 @@ class StorageStats:
 class StorageMeter:
     """Adds up the reads of one reader. One thread writes, or several that hold a lock of theirs; any may look."""
 
-    def __init__(self, store: str, targets: Sequence[str] = (), *, cached: bool = False) -> None:
+    def __init__(self, store: str, targets: Sequence[str] = ()) -> None:
         self.store, self.targets = store, tuple(targets)
-        self.failures = self.hits = self.misses = self.queued = 0
+        self.failures = self.queued = 0
         self.queues = [0] * len(self.targets)
-        self._cached = cached
         self._latency = [0] * LATENCIES
         self._bytes, self._seconds = 0, 0.0
         self._of: list[tuple[int, int, float]] = [(0, 0, 0.0)] * len(self.targets)
@@ -169,8 +159,6 @@ class StorageMeter:
             latency=latency,
             queued=self.queued,
             failures=self.failures,
-            hits=self.hits if self._cached else None,
-            misses=self.misses if self._cached else None,
             targets=tuple(
                 TargetStats(name, *figures, queued=queued)
                 for name, figures, queued in zip(self.targets, self._of, self.queues, strict=True)

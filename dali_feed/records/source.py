@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -24,10 +24,8 @@ __all__ = [
     "LABEL",
     "MANY_ABSENT",
     "Block",
-    "Coming",
     "Commits",
     "Extents",
-    "Foresees",
     "Int64s",
     "Lease",
     "Member",
@@ -289,22 +287,6 @@ class Source(Protocol):
 
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates as people write them: `imagenet-train[3]@41872`, `train-0007.tar#118`."""
-        ...
-
-
-Coming = Callable[[], tuple[Extents, int]]
-
-
-@runtime_checkable
-class Foresees(Protocol):
-    """A source that wants to know what will be read, as one before which a cache stands. Most do not."""
-
-    def foresee(self, coming: Coming) -> None:
-        """A pass begins. `coming` works out what readers will be asked for, in order, where one wants to know.
-
-        That is extents, and how many of their positions are of this pass; those behind are of the next one. Reads may
-        come in another order, and others may come: nothing but speed may depend on it.
-        """
         ...
 
 

@@ -96,11 +96,11 @@ def test_stats_show_what_reading_files_measures() -> None:
 
 def test_reads_are_counted_by_their_time() -> None:
     """A class of the histogram is twice the one before; the quantiles are its upper border; a read of ages is in it."""
-    meter = StorageMeter("s3://b", ("one", "two"), cached=True)
-    assert (meter.stats().p50, meter.stats().rate, meter.stats().hit_rate) == (None, None, None)
+    meter = StorageMeter("s3://b", ("one", "two"))
+    assert (meter.stats().p50, meter.stats().rate) == (None, None)
     for seconds in (*[0.0] * 50, *[3e-6] * 48, 0.5, 1e6):
         meter.read(seconds, 10, target=1)
-    meter.hits, meter.misses, meter.queues[0] = 3, 1, 2
+    meter.queues[0] = 2
     found = meter.stats()
     assert (found.reads, found.bytes, found.latency[:3], found.latency[18], found.latency[31]) == (
         100,
@@ -109,21 +109,20 @@ def test_reads_are_counted_by_their_time() -> None:
         1,
         1,
     )
-    assert (found.p50, found.p99, found.hit_rate) == (2e-6, 2**19 / 1e6, 0.75)
+    assert (found.p50, found.p99) == (2e-6, 2**19 / 1e6)
     assert found.targets == (TargetStats("one", queued=2), TargetStats("two", 100, 1000, found.seconds))
     assert "p50 2 us, p99 524 ms" in str(found)
     assert "\n  one: 0 reads, 0.0 MB, 2 queued\n  two: 100 reads" in str(found)
 
 
 def test_stores_are_summed_by_name() -> None:
-    """Figures of a store add up, per target too; those of another stay apart; None stays None."""
-    a, b, c = StorageMeter("x", ("d",), cached=True), StorageMeter("x", ("d", "e")), StorageMeter("a")
+    """Figures of a store add up, per target too; those of another stay apart."""
+    a, b, c = StorageMeter("x", ("d",)), StorageMeter("x", ("d", "e")), StorageMeter("a")
     a.read(0.25, 7, 0)
     b.read(0.5, 8, 1)
     b.read(0.5, 9, 0)
-    a.hits = 1
     c.failures = 2
     first, second = storage_of((), (a.stats(),), (b.stats(),), (c.stats(),))
-    assert (first.store, first.failures, first.hits, first.hit_rate) == ("a", 2, None, None)
-    assert (second.reads, second.bytes, second.seconds, second.hits, second.misses) == (3, 24, 1.25, 1, 0)
+    assert (first.store, first.failures) == ("a", 2)
+    assert (second.reads, second.bytes, second.seconds) == (3, 24, 1.25)
     assert second.targets == (TargetStats("d", 2, 16, 0.75), TargetStats("e", 1, 8, 0.5))
