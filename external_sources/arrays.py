@@ -33,7 +33,7 @@ from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import LABEL, Block, Extents, Int64s, Member, Reader, Slabs, Snapshot, Source, unpack_ids
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import matches, unique_names
-from dali_feed.storage.store import Stamp, read_at
+from dali_feed.storage.store import Stamp, read_at, sizes_and_times
 
 __all__ = ["ArrayShards", "array_file", "form_of", "told_form"]
 
@@ -620,6 +620,10 @@ class ArrayShards:
         del slabs, stop
         msg = f"{self._title}: without columns= a batch has images; found rows of arrays. Ask for columns: Array('row')"
         raise ConfigError(msg)
+
+    def file_stamps(self) -> bytes:
+        """See `records.source.Stamped`."""
+        return sizes_and_times(part.stamp for part in self._load().parts if isinstance(part, ArrayFile))
 
     def where(self, partition: int, position: int) -> str:
         """`features.npy#17`."""

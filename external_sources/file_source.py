@@ -39,7 +39,7 @@ from dali_feed.storage.durable import write_whole
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import unique_names
 from dali_feed.storage.sets import store_for
-from dali_feed.storage.store import Stamp, Store, read_at
+from dali_feed.storage.store import Stamp, Store, read_at, sizes_and_times
 
 __all__ = [
     "BrokenError",
@@ -476,6 +476,10 @@ class RecordFiles:
             raise ConfigError(msg)
         reader = self.giving(image, (label,) if label else ()).reader(slabs, stop)
         return LabelledReader(reader, label) if label else reader
+
+    def file_stamps(self) -> bytes:
+        """See `records.source.Stamped`."""
+        return sizes_and_times(self._load().stamps)
 
     def where(self, partition: int, position: int) -> str:
         """`train.tfrecord#118`."""

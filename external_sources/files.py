@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -242,6 +243,15 @@ class FileList:
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""
         return _FileReader(self._paths, self._labels, SlabPool() if slabs is None else slabs, stop)
+
+    def file_stamps(self) -> bytes:
+        """Size and time of each file, zeros where there is none. See `records.source.Stamped`."""
+        stamps = np.zeros((len(self._paths), 2), "<i8")
+        for k, path in enumerate(self._paths):
+            with suppress(OSError):
+                found = os.stat(path)
+                stamps[k] = found.st_size, found.st_mtime_ns
+        return stamps.tobytes()
 
     def where(self, partition: int, position: int) -> str:
         """The file's path."""

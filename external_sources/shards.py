@@ -59,7 +59,7 @@ from dali_feed.records.source import (
 )
 from dali_feed.storage.paths import shown, unique_names
 from dali_feed.storage.sets import SetStore, store_for
-from dali_feed.storage.store import File, Stamp, Store, read_at
+from dali_feed.storage.store import File, Stamp, Store, read_at, sizes_and_times
 
 __all__ = ["ShardFiles", "ShardSet", "Shards", "check_shard", "gone", "room_for", "runs_of"]
 
@@ -755,6 +755,10 @@ class ShardSet:
         table = self._load()
         made = ShardReader(self._paths, table, SlabPool() if slabs is None else slabs, stop, self._store)
         return made if self._replay is None else self._replay.reader(made, table.counts)
+
+    def file_stamps(self) -> bytes:
+        """See `records.source.Stamped`."""
+        return sizes_and_times(self._load().stamps)
 
     def where(self, partition: int, position: int) -> str:
         """`train-0007.tar#118`; of a topic's records `train[3]@41872 (train-0007.tar#118)`."""

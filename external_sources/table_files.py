@@ -51,7 +51,7 @@ from dali_feed.records.source import (
 )
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import matches, unique_names
-from dali_feed.storage.store import File, Stamp, read_at
+from dali_feed.storage.store import File, Stamp, read_at, sizes_and_times
 
 __all__ = ["ArrowFiles", "ParquetRows", "messages", "plain"]
 
@@ -473,6 +473,10 @@ class GroupRows(ABC):
         label = self._labels()
         chosen = RowColumns(self._checked(str(self._image)), {} if label is None else {LABEL: label}, strict=True)
         return self.opened(chosen, SlabPool() if slabs is None else slabs, stop)
+
+    def file_stamps(self) -> bytes:
+        """See `records.source.Stamped`."""
+        return sizes_and_times(self._load().stamps)
 
     def where(self, partition: int, position: int) -> str:
         """`train.parquet#1017`, the row in the file."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from dali_feed.columns.columns import Columnar
 from dali_feed.compiler.program import turns, unfit
 from dali_feed.engines.choose import Compiled
 from dali_feed.errors import ConfigError
-from dali_feed.feed.disk_rows import RowFiles, key_of, row_of, told
+from dali_feed.feed.disk_rows import DiskRows, Row, key_of
 from dali_feed.options import Cache, Decode, Tuning
 from dali_feed.records.extents import unpack_id, unpack_ids
 from dali_feed.records.gauges import CacheStats
@@ -35,7 +35,7 @@ from dali_feed.screen.screen import turned as with_ways
 __all__ = ["RecordCache", "WholePixels", "copied"]
 
 
-# Records in memory: what a read gave, kept row by row, and given again as a read would.
+# Rows: what a read gave, kept row by row, in memory and on a disk, and given again as a read would.
 #
 # The law: what is given is equal to what was read, whatever the training loop has done with that since: bytes are
 # copied when they are kept, and lists are copied again when they are given. A record that is a fault, or that holds
@@ -47,78 +47,76 @@ _ITEM = 32  # and a number, or a place in a list
 _Form = tuple[np.dtype[Any], tuple[int, ...]] | None  # of a field that is an array: of a row; None: any values
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A record: its payload (None: the position holds none) and its fields' values; `size` in bytes."""
+class CachedRows:
+    """Rows by sample id: up to `limit` bytes in memory, and what has room on `disk`, which is closed with them.
 
-    payload: memoryview | None
-    values: tuple[Any, ...]
-    size: int
+    Nothing in memory is ever taken away. Any number of threads may use it.
+    """
 
-
-class Shelf:
-    """Rows by sample id, up to `limit` bytes. Nothing is ever taken away; any number of threads may use it."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, limit: int, disk: DiskRows | None) -> None:
+        self._limit, self.disk = limit, disk
         self._rows: dict[int, Row] = {}
         self._forms: dict[str, _Form] | None = None
-        self._lock = threading.Lock()
+        self._form = ""  # the same as text
+        self._lock = threading.Lock()  # guards all of these
         self.held = 0  # bytes
+        self._adopt()
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def look(self) -> None:
-        """See what others have kept since: of memory nobody has."""
+        """See what other processes have kept since."""
+        if self.disk is not None:
+            self.disk.look()
+            self._adopt()
 
     def close(self) -> None:
-        """Let go of what is not memory."""
+        """Let go of the disk."""
+        if self.disk is not None:
+            self.disk.close()
 
-    def rows(self, ids: Sequence[int]) -> list[Row | None]:
+    def find(self, ids: Sequence[int]) -> list[Row | None]:
         """What is kept of these records."""
-        get = self._rows.get
-        return [get(sample) for sample in ids]
+        rows = list(map(self._rows.get, ids))
+        if self.disk is not None and self._forms is not None and None in rows:
+            places = [k for k, row in enumerate(rows) if row is None]
+            for k, row in zip(places, self.disk.find([ids[k] for k in places], self._form), strict=True):
+                rows[k] = row if row is not None and len(row) == 1 + len(self._forms) else None
+        return rows
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more may be kept."""
-        return self.held + size <= self._limit
+        return self.held + size <= self._limit or (self.disk is not None and self.disk.has_room(size))
 
-    def keep(self, sample: int, payload: memoryview | None, values: Sequence[Any], size: int) -> None:
+    def keep(self, sample: int, row: Row, size: int) -> None:
         """Keep a row whose bytes are its own."""
         with self._lock:
-            if sample not in self._rows and self.has_room(size):
-                self._rows[sample] = Row(payload, tuple(values), size)
+            if sample not in self._rows and self.held + size <= self._limit:
+                self._rows[sample] = row
                 self.held += size
+        if self.disk is not None:
+            self.disk.keep(sample, self._form, row)
 
     def fits(self, block: Block) -> bool:
         """Whether the fields of a block are those of what is kept, so that rows of both can stand in one."""
-        forms = _forms(block)
+        forms = {
+            name: (values.dtype, values.shape[1:]) if isinstance(values, np.ndarray) else None
+            for name, values in block.fields.items()
+        }
         if any(form is not None and form[0].hasobject for form in forms.values()):
             return False
         with self._lock:
             if self._forms is None:
-                self._forms = forms
+                self._forms, self._form = forms, _as_text(forms)
             return self._forms == forms
-
-    def values_of(self, block: Block, row: int) -> tuple[list[Any], int] | None:
-        """A copy of the fields of a block's row, and the bytes they take; None where they cannot be copied."""
-        values, size = [], _ROW
-        for field in block.fields.values():
-            try:
-                value, bytes_ = copied(field[row])
-            except TypeError:
-                return None
-            values.append(value)
-            size += bytes_
-        return values, size
 
     def fields(self, rows: Sequence[Row | None], read: Block | None, at: NDArray[np.int64]) -> dict[str, Any]:
         """The fields of all rows: of those that are kept, and of a block that has those at `at`."""
         out: dict[str, Any] = {}
         kept = [k for k, row in enumerate(rows) if row is not None]
-        for n, (name, form) in enumerate((self._forms or {}).items()):
-            values = [row.values[n] for row in rows if row is not None]
+        for n, (name, form) in enumerate((self._forms or {}).items(), 1):
+            values = [row[n] for row in rows if row is not None]
             if form is None:
                 whole: Any = [None] * len(rows)
                 for k, value in zip(kept, values, strict=True):
@@ -134,12 +132,27 @@ class Shelf:
             out[name] = whole
         return out
 
+    def _adopt(self) -> None:
+        """What others have kept says what the fields are, before anything is read."""
+        if self.disk is not None and (text := self.disk.form) is not None:
+            with self._lock:
+                if self._forms is None:
+                    pairs = json.loads(text)
+                    self._forms = {name: form and (np.dtype(form[0]), tuple(form[1])) for name, form in pairs}
+                    self._form = text
 
-def _forms(block: Block) -> dict[str, _Form]:
-    return {
-        name: (values.dtype, values.shape[1:]) if isinstance(values, np.ndarray) else None
-        for name, values in block.fields.items()
-    }
+
+def _as_text(forms: Mapping[str, _Form]) -> str:
+    return json.dumps([[name, form and (form[0].str, form[1])] for name, form in forms.items()])
+
+
+def _values_of(block: Block, row: int) -> tuple[list[Any], int] | None:
+    """A copy of the fields of a block's row, and the bytes they take; None where they cannot be copied."""
+    try:
+        values = [copied(field[row]) for field in block.fields.values()]
+    except TypeError:
+        return None
+    return [value for value, _ in values], _ROW + sum(size for _, size in values)
 
 
 def copied(value: Any) -> tuple[Any, int]:
@@ -266,71 +279,6 @@ class WholePixels:
         return memoryview(file)
 
 
-# Rows in memory first, then in files: what has no room in memory, and what other processes or runs have kept.
-#
-# The law is that of `shelf` and of `row_files` together: a row is given as it was read, or not at all.
-
-
-class DiskShelf(Shelf):
-    """As `Shelf`, up to `limit` bytes in memory and what `files` has room for. `files` is closed with it."""
-
-    def __init__(self, limit: int, files: RowFiles) -> None:
-        super().__init__(limit)
-        self.files = files
-        self._adopt()
-
-    def look(self) -> None:
-        """See what others have kept since."""
-        self.files.look()
-        self._adopt()
-
-    def rows(self, ids: Sequence[int]) -> list[Row | None]:
-        """What is kept of these records, in memory or in files."""
-        held = super().rows(ids)
-        return [self._from_files(sample) if row is None else row for sample, row in zip(ids, held, strict=True)]
-
-    def has_room(self, size: int) -> bool:
-        """In one of the two."""
-        return super().has_room(size) or self.files.has_room(size)
-
-    def keep(self, sample: int, payload: memoryview | None, values: Sequence[Any], size: int) -> None:
-        """In both, where there is room."""
-        super().keep(sample, payload, values, size)
-        if self._forms is None or sample in self.files or not self.files.has_room(size):
-            return
-        try:
-            body = told(payload, values)
-        except TypeError:  # a number of a kind that has no form in files
-            return
-        self.files.keep(sample, _as_text(self._forms), body)
-
-    def close(self) -> None:
-        """Let the files go."""
-        self.files.close()
-
-    def _adopt(self) -> None:
-        if self._forms is None and self.files.form is not None:
-            self._forms = _from_text(self.files.form)
-
-    def _from_files(self, sample: int) -> Row | None:
-        body = self.files.find(sample)
-        if body is None or self._forms is None:
-            return None
-        try:
-            payload, values = row_of(body)
-        except ValueError:
-            return None
-        return Row(payload, values, len(body)) if len(values) == len(self._forms) else None
-
-
-def _as_text(forms: Any) -> str:
-    return json.dumps([[name, None if form is None else [form[0].str, list(form[1])]] for name, form in forms.items()])
-
-
-def _from_text(text: str) -> Any:
-    return {name: None if form is None else (np.dtype(form[0]), tuple(form[1])) for name, form in json.loads(text)}
-
-
 class RecordCache:
     """What the readers of one feed share. Before the first pass begins it keeps nothing.
 
@@ -340,7 +288,8 @@ class RecordCache:
 
     def __init__(self, source: Source, kept: Cache, decoded: WholePixels | None = None) -> None:
         self._source, self._kept, self.decoded = source, kept, decoded
-        self._shelf: Shelf | None = None
+        self._rows: CachedRows | None = None
+        self._stop: threading.Event | None = None
         self._fingerprint = ""
         self._by_runs = False
         self._lock = threading.Lock()
@@ -351,38 +300,37 @@ class RecordCache:
 
         ConfigError where rows are to be kept on a disk and it cannot be told whose they are, or it cannot be written.
         """
-        if self._shelf is None or self._fingerprint != snapshot.fingerprint:
+        if self._rows is None or self._fingerprint != snapshot.fingerprint:
             self._drop()
-            self._shelf, self._fingerprint = self._new_shelf(snapshot.fingerprint), snapshot.fingerprint
-        self._shelf.look()
+            disk = None
+            if self._kept.disk is not None:
+                key = key_of(self._source, snapshot.fingerprint, () if self.decoded is None else self.decoded.told)
+                disk = DiskRows(self._kept.disk, self._kept.disk_bytes, key)
+            self._rows, self._fingerprint = CachedRows(self._kept.limit, disk), snapshot.fingerprint
+        else:
+            self._rows.look()
         self._by_runs = not snapshot.random_access
 
-    def _new_shelf(self, fingerprint: str) -> Shelf:
-        if self._kept.disk is None:
-            return Shelf(self._kept.limit)
-        made = () if self.decoded is None else self.decoded.told
-        key = key_of(self._source, fingerprint, made)
-        return DiskShelf(self._kept.limit, RowFiles(self._kept.disk, self._kept.disk_bytes, key))
-
     def _drop(self) -> None:
-        shelf, self._shelf = self._shelf, None
-        if shelf is not None:
-            shelf.close()
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            rows.close()
 
     def reader(self, slabs: Slabs, stop: threading.Event) -> Reader:
         """A reader of the source, with the cache before it, and its columns, if any, behind."""
+        self._stop = stop
         if isinstance(self._source, Columnar):
             return self._source.reader(slabs, stop, lambda reader: _CachedReader(self, reader, slabs, stop))
         return _CachedReader(self, self._source.reader(slabs, stop), slabs, stop)
 
     def payload(self, sample: int, held: memoryview | None) -> bytes:
         """A record's payload as its source has it, read again where pixels are kept in its place."""
-        shelf = self._shelf
-        row = None if shelf is None or self.decoded is None else shelf.rows([sample])[0]
-        if row is None or row.payload is None:
+        rows = self._rows
+        row = None if rows is None or self.decoded is None else rows.find([sample])[0]
+        if row is None or row[0] is None:
             return bytes(held or b"")
         partition, position = unpack_id(sample)
-        reader = self._source.reader(SlabPool())
+        reader = self._source.reader(SlabPool(), self._stop)
         try:
             block = reader.read(Extents.one(partition, position, position + 1))
             found = bytes(block.payloads[0] or b"")
@@ -393,19 +341,14 @@ class RecordCache:
 
     def stats(self) -> CacheStats:
         """As it is now."""
-        shelf = self._shelf
-        records, held = (0, 0) if shelf is None else (len(shelf), shelf.held)
+        rows = self._rows
+        records, held = (0, 0) if rows is None else (len(rows), rows.held)
         memory = CacheStats(self._hits, self._misses, records, held, self._kept.limit)
-        if not isinstance(shelf, DiskShelf):
+        disk = None if rows is None else rows.disk
+        if disk is None:
             return memory
-        files = shelf.files
-        return replace(
-            memory,
-            disk_records=len(files),
-            disk_held=files.size,
-            disk_limit=self._kept.disk_bytes,
-            damaged=files.damaged,
-        )
+        sizes = {"disk_records": disk.records, "disk_held": disk.size, "disk_limit": self._kept.disk_bytes}
+        return replace(memory, **sizes, damaged=disk.damaged)
 
     def close(self) -> None:
         """Keep nothing any more."""
@@ -418,9 +361,9 @@ class RecordCache:
         with self._lock:
             self._hits, self._misses = self._hits + hits, self._misses + misses
 
-    def at(self) -> tuple[Shelf | None, bool]:
+    def at(self) -> tuple[CachedRows | None, bool]:
         """Where rows are kept, and whether whole runs are read: of the pass that a read begins in."""
-        return self._shelf, self._by_runs
+        return self._rows, self._by_runs
 
 
 class _CachedReader(PassingOn):
@@ -432,82 +375,66 @@ class _CachedReader(PassingOn):
 
     def read(self, extents: Extents) -> Block:
         """As the source's reader does; see `records.Reader`."""
-        shelf, by_runs = self._cache.at()
-        if shelf is None:
+        kept, by_runs = self._cache.at()
+        if kept is None:
             return self._read(extents)
         ids = extents.ids()
-        rows = shelf.rows(ids.tolist())
-        missing = np.array([row is None for row in rows], bool)
-        if by_runs and len(missing):
+        rows = kept.find(ids.tolist())
+        new = missing = np.array([row is None for row in rows], bool)
+        if by_runs and len(ids):
             run = np.repeat(np.arange(len(extents)), extents.lengths)
-            missing = np.isin(run, run[missing])
+            missing = np.isin(run, run[new])
             rows = [None if gone else row for row, gone in zip(rows, missing.tolist(), strict=True)]
         at = np.flatnonzero(missing)
         self._cache.counted(len(ids) - len(at), len(at))
         if len(at) == len(ids):
             block = self._read(extents)
-            self._keep(shelf, block)
+            self._keep(kept, block, new)
             return block
-        return self._whole(shelf, ids, rows, at)
+        read = self._read(_runs(ids[at])) if len(at) else None
+        lease = self._slabs.lease() if read is None else read.lease
+        try:
+            if read is not None and not self._keep(kept, read, new[at]):
+                read.lease.release()
+                return self._read(_runs(ids))  # fields of another kind than those that are kept: all from the source
+            payloads = [None if row is None else row[0] for row in rows]
+            for k, payload in zip(at.tolist(), () if read is None else read.payloads, strict=True):
+                payloads[k] = payload
+            faults = {} if read is None else {int(at[row]): why for row, why in read.faults.items()}
+            return Block(ids, payloads, kept.fields(rows, read, at), lease, faults)
+        except BaseException:
+            lease.release()
+            raise
 
     def _read(self, extents: Extents) -> Block:
         block: Block = self._reader.read(extents)
         return block
 
-    def _whole(self, shelf: Shelf, ids: Int64s, rows: list[Row | None], at: NDArray[np.int64]) -> Block:
-        """Kept rows, and those at `at`, which are read, as one block."""
-        read = self._read(_runs(ids[at])) if len(at) else None
-        lease = self._slabs.lease() if read is None else read.lease
-        try:
-            if read is not None and not self._keep(shelf, read):
-                return self._all_anew(ids, read)
-            payloads = [None if row is None else row.payload for row in rows]
-            for k, payload in zip(at.tolist(), () if read is None else read.payloads, strict=True):
-                payloads[k] = payload
-            faults = {} if read is None else {int(at[row]): why for row, why in read.faults.items()}
-            return Block(ids, payloads, shelf.fields(rows, read, at), lease, faults)
-        except BaseException:
-            lease.release()
-            raise
+    def _keep(self, kept: CachedRows, block: Block, new: NDArray[np.bool_]) -> bool:
+        """Keep what can be kept of a block's new rows; payloads that become pixels are the block's from here on.
 
-    def _all_anew(self, ids: Int64s, read: Block) -> Block:
-        """Everything from the source: the fields that it gives now are of another kind than those kept."""
-        read.lease.release()
-        return self._read(_runs(ids))
-
-    def _keep(self, shelf: Shelf, block: Block) -> bool:
-        """Keep what can be kept of a block; where payloads become pixels, those are the block's from here on."""
-        if not shelf.fits(block):
+        False where its fields are of another kind than those that are kept.
+        """
+        if not kept.fits(block):
             return False
-        new: list[tuple[int, list[Any], int]] = []
-        for row in range(len(block.ids)):
-            if row not in block.faults and shelf.has_room(1):
-                found = shelf.values_of(block, row)
-                if found is not None:
-                    new.append((row, *found))
-        payloads = [block.payloads[row] for row, _, _ in new]
-        decoded = self._cache.decoded
-        made = payloads if decoded is None else self._pixels(decoded, shelf, payloads)
+        rows, decoded = list[tuple[int, list[Any], int]](), self._cache.decoded
+        for row in np.flatnonzero(new).tolist():
+            if row not in block.faults and kept.has_room(1) and (values := _values_of(block, row)) is not None:
+                rows.append((row, *values))
         if decoded is not None:
-            for (row, _, _), pixels in zip(new, made, strict=True):
-                block.payloads[row] = block.payloads[row] if pixels is None else pixels
-        for (row, values, size), payload in zip(new, made, strict=True):
-            if payload is None and block.payloads[row] is not None:
-                continue  # no image, or no room for its pixels
+            images = [row for row, _, _ in rows if block.payloads[row] is not None]
+            files = decoded([block.payloads[row] for row in images], kept.has_room, self._stop)
+            pixels = {row: file for row, file in zip(images, files, strict=True) if file is not None}
+            rows = [each for each in rows if block.payloads[each[0]] is None or each[0] in pixels]
+            for row, file in pixels.items():
+                block.payloads[row] = file
+        for row, values, size in rows:
+            payload = block.payloads[row]
             whole = size + (0 if payload is None else len(payload))
-            if not shelf.has_room(whole):
-                continue
-            own = payload if payload is None or decoded is not None else memoryview(bytearray(payload))
-            shelf.keep(int(block.ids[row]), own, values, whole)
+            if kept.has_room(whole):
+                own = payload if payload is None or decoded is not None else memoryview(bytearray(payload))
+                kept.keep(int(block.ids[row]), (own, *values), whole)
         return True
-
-    def _pixels(self, decoded: WholePixels, shelf: Shelf, payloads: list[memoryview | None]) -> list[memoryview | None]:
-        there = [k for k, payload in enumerate(payloads) if payload is not None]
-        views = [payload for payload in payloads if payload is not None]
-        out: list[memoryview | None] = [None] * len(payloads)
-        for k, pixels in zip(there, decoded(views, shelf.has_room, self._stop), strict=True):
-            out[k] = pixels
-        return out
 
 
 def _runs(ids: Int64s) -> Extents:

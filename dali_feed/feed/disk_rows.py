@@ -1,7 +1,12 @@
-"""A kept row as bytes, and back: what `shelf.copied` copies, and nothing else.
+"""Rows of records on a disk, shared by the processes of a machine and by runs one after the other.
 
-The law: a row comes back equal, with the same types, in memory of its own. Bytes are read as values, never as code:
-there is no pickle here.
+    FOLDER/rows.lock              held while rows are opened, or room is made
+    FOLDER/rows-KEY/lock          held by all who use these rows, so that nobody takes them away
+    FOLDER/rows-KEY/NAME.sqlite   the rows, and with -wal behind its name what SQLite has not put into it yet
+
+The law: a row that is given is one that was kept under that key, whole: a checksum of its record's id and its bytes
+says so. A process that is killed leaves rows that are whole. A file that SQLite finds damaged is deleted, and another
+one, of another name, takes its place. Trouble with the folder costs speed, never data; no read waits for a writer.
 """
 
 from __future__ import annotations
@@ -9,17 +14,19 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import io
+import json
 import logging
 import os
 import pickle
 import shutil
+import sqlite3
 import struct
 import sys
 import threading
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import closing, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,328 +36,293 @@ import numpy as np
 from dali_feed.columns.columns import Columnar
 from dali_feed.errors import ConfigError
 from dali_feed.locks import flocked, locked
+from dali_feed.records.source import Stamped
+from dali_feed.storage.paths import called
 
-__all__ = ["RowFiles", "key_of", "row_of", "told"]
+__all__ = ["DiskRows", "Row", "decoded_row", "encoded_row", "key_of"]
 
-
-_HEAD = struct.Struct("<cQ")  # what it is, and its bytes or its parts
-_NUMBERS = "biufcSU"  # kinds of dtypes, as `copied` takes them
-
-
-def told(payload: memoryview | None, values: Sequence[Any]) -> bytes:
-    """A row as bytes. Raises TypeError for what has no form here."""
-    return b"".join(_parts((payload, *values)))
-
-
-def row_of(body: memoryview) -> tuple[memoryview | None, tuple[Any, ...]]:
-    """The row; of writable memory views and arrays are. Raises ValueError where these are no bytes of `told`."""
-    try:
-        found, end = _value(body, 0)
-    except (struct.error, KeyError, TypeError, IndexError, UnicodeError) as error:
-        raise ValueError(str(error)) from error
-    if end != len(body) or not isinstance(found, tuple) or not isinstance(found[0], memoryview | None):
-        msg = "no row"
-        raise ValueError(msg)
-    return found[0], found[1:]
-
-
-def _parts(value: Any) -> Iterator[bytes | memoryview]:
-    kind = type(value)
-    if kind is list or kind is tuple or kind is dict:
-        parts = [each for pair in value.items() for each in pair] if kind is dict else value
-        yield _HEAD.pack(b"d" if kind is dict else b"l" if kind is list else b"t", len(parts))
-        for each in parts:
-            yield from _parts(each)
-    elif isinstance(value, np.generic) or kind is np.ndarray:
-        if value.dtype.kind not in _NUMBERS:
-            msg = f"cannot be kept: {value.dtype}"
-            raise TypeError(msg)
-        yield _HEAD.pack(b"a" if kind is np.ndarray else b"g", 3)
-        for part in (value.dtype.str, tuple(value.shape), memoryview(value.tobytes())):
-            yield from _parts(part)
-    else:
-        what, whole = _whole(value)
-        yield _HEAD.pack(what, len(whole))
-        yield whole
-
-
-def _whole(value: Any) -> tuple[bytes, bytes | memoryview]:
-    """What it is, and its bytes."""
-    if value is None or value is True or value is False:
-        return (b"N" if value is None else b"T" if value else b"F"), b""
-    kind = type(value)
-    if kind is memoryview or kind is bytes:
-        return (b"m" if kind is memoryview else b"b"), value
-    if kind is str:
-        return b"s", value.encode("utf-8", "surrogatepass")
-    if kind is int:
-        return b"i", value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    if kind is float or kind is complex:
-        return (b"f" if kind is float else b"c"), np.complex128(value).tobytes()
-    msg = f"cannot be kept: {kind.__name__}"
-    raise TypeError(msg)
-
-
-def _value(body: memoryview, at: int) -> tuple[Any, int]:
-    """The value that begins there, and where it ends."""
-    what, size = _HEAD.unpack_from(body, at)
-    at += _HEAD.size
-    if what in b"ltdag":
-        parts = []
-        for _ in range(size):
-            part, at = _value(body, at)
-            parts.append(part)
-        return _made(what, parts), at
-    whole = body[at : at + size]
-    if len(whole) != size:
-        msg = f"{size} bytes, found {len(whole)}"
-        raise ValueError(msg)
-    return _SIMPLE[what](whole), at + size
-
-
-def _made(what: bytes, parts: list[Any]) -> Any:
-    if what == b"l":
-        return parts
-    if what == b"t":
-        return tuple(parts)
-    if what == b"d":
-        return dict(zip(parts[::2], parts[1::2], strict=True))
-    name, shape, held = parts
-    dtype = np.dtype(name)
-    if dtype.kind not in _NUMBERS:
-        msg = f"no dtype of ours: {name}"
-        raise ValueError(msg)
-    array = np.frombuffer(held, dtype).reshape(shape)
-    return array if what == b"a" else array[()]
-
-
-_SIMPLE: dict[bytes, Any] = {
-    b"N": lambda _: None,
-    b"T": lambda _: True,
-    b"F": lambda _: False,
-    b"m": lambda whole: whole,
-    b"b": bytes,
-    b"s": lambda whole: str(whole, "utf-8", "surrogatepass"),
-    b"i": lambda whole: int.from_bytes(whole, "little", signed=True),
-    b"f": lambda whole: float(np.frombuffer(whole, np.complex128)[0].real),
-    b"c": lambda whole: complex(np.frombuffer(whole, np.complex128)[0]),
-}
-
-# Rows of records in files of a folder, shared by the processes of a machine and by runs one after the other.
-#
-#     FOLDER/rows.lock            held while bytes are given out
-#     FOLDER/rows-KEY/lock        held by all who use these rows, so that nobody takes them away
-#     FOLDER/rows-KEY/NAME.rows   what one process kept: the form of its rows, then a frame for each
-#     FOLDER/rows-KEY/NAME.index  where each frame lies: record, byte, bytes; written after the frame
-#
-# The law: a row that is given is one that was kept under that key, whole: each frame has its record's id and a
-# checksum. A process that is killed leaves rows that are whole, and nothing that is taken for one. Trouble with the
-# folder costs speed, never data.
-
-
-SLICE = 8 << 20  # bytes that a process is given at once: by so many it may be above the limit
+BATCH = 8 << 20  # bytes of rows that wait for the disk, and about those of a transaction
+BUSY_S = 2.0  # that SQLite waits for another process
+STALL_S = 5.0  # that a reader waits for a disk that takes no rows: then no more are kept in this pass
+LINGER_S = 0.5  # that the writing thread waits for more rows before it ends
 PATIENCE_S = 30.0  # after which a process that holds the folder's lock is taken for one that stands still
-_FRAME = struct.Struct("<4sIqQ")  # magic, CRC-32 of what follows, the record's id, the bytes of the row
-_PLACE = struct.Struct("<3q")  # of an index: the record's id, the byte of its frame, the bytes of its row
-_MAGIC, _FILE = b"DFRW", b"DFROWS01"
-_FORM = struct.Struct("<8sII")  # magic, bytes of the form, their CRC-32
+PAGE = 32 << 10  # larger ones cost small rows more, smaller ones large rows
+
+Row = tuple[Any, ...]  # the payload, None where the position holds none, and the fields' values
+
+_ID, _HEAD = struct.Struct("<q"), struct.Struct("<I")  # a record's id; bytes of a row's plain values
+_ABOUT = -1  # in place of an id: what a file says of itself. No record's id is negative
+_TABLE = "CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, crc INTEGER, body BLOB)"
+_FIND = "SELECT crc, body FROM rows WHERE id = ?"
+_SETTINGS = ("synchronous = OFF", "wal_autocheckpoint = 1", "trusted_schema = OFF", "cell_size_check = ON")
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}  # ERROR: not the table it was
 
 log = logging.getLogger("dali_feed")
 
 
-class RowFiles:
-    """The rows of one key, in `folder`, whose rows of all keys take `limit` bytes. For any number of threads.
+class DiskRows:
+    """The rows of one key in `folder`, whose rows of all keys take `limit` bytes. For any number of threads.
 
-    size     bytes of these rows
-    damaged  rows that were not what was kept; they are read again from where they came
+    form     what the fields of the rows are, as who keeps them says it; None: there are no rows
+    records  that are kept, by whichever process, as of the last look or write
+    size     bytes of them
+    damaged  rows, and files, that were not what was written; they are read again from where they came
+    full     no more is kept before the next `look`
+
+    Raises:
+        ConfigError: the folder cannot be written.
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int, key: str) -> None:
         self._folder, self._limit = Path(folder), limit
-        self._home = self._folder / f"rows-{key}"
-        self._at: dict[int, tuple[int, int, int]] = {}  # record -> file, byte, bytes
-        self._files: list[Path] = []
-        self._seen: dict[str, int] = {}  # index file -> bytes of it that are known
-        self._own: tuple[int, int] | None = None  # descriptors of our rows and their index
-        self._number = self._end = self._grant = 0  # our file, where it ends, bytes that it may still grow by
-        self._mutex = threading.Lock()
-        self._trouble = False
+        self._home = self._path = self._folder / f"rows-{key}"
+        self._changed = threading.Condition()  # guards what follows; never held over a read or a write of the disk
+        self._waiting: dict[int, bytes] = {}  # rows for the next transaction
+        self._writing: dict[int, bytes] = {}  # rows of the one that is under way
+        self._bytes, self._new_form = 0, ""  # of those that wait
+        self._idle: list[sqlite3.Connection] = []
+        self._writer: threading.Thread | None = None
+        self._lock, self._off, self._closed, self._warned = -1, False, False, False
         self.form: str | None = None
-        self.size = self.damaged = 0
+        self.records = self.size = self.damaged = 0
         self.full = False
-        self._lock = self._opened()
-        self.look()
-
-    def __len__(self) -> int:
-        return len(self._at)
-
-    def __contains__(self, sample: int) -> bool:
-        return sample in self._at
+        try:
+            self._open()
+        except OSError as error:
+            msg = f"Cache(disk={os.fspath(folder)!r}): must be a folder that can be written; found: {error}"
+            raise ConfigError(msg) from error
 
     def look(self) -> None:
-        """See what other processes have kept since."""
-        with self._mutex, suppress(OSError):
-            self.full = False
-            for path in sorted(self._home.glob("*.index"), key=_written):  # what was kept again counts
-                if (size := path.stat().st_size // _PLACE.size * _PLACE.size) > self._seen.get(path.name, 0):
-                    self._take(path, size)
-
-    def find(self, sample: int) -> memoryview | None:
-        """A row's bytes, in memory of their own; None where it is not there, or not what was kept."""
-        place = self._at.get(sample)
-        if place is None:
-            return None
-        number, at, size = place
-        held = bytearray(_FRAME.size + size)
+        """See what other processes have kept since, and try again what failed."""
+        with self._changed:
+            again, self._off, self.full = self._off or not self._path.exists(), False, False
         try:
-            fd = os.open(self._files[number], os.O_RDONLY | os.O_CLOEXEC)
+            if again:
+                self._open()
+            else:
+                with self._connection() as file:
+                    self._look_at(file)
+        except (OSError, sqlite3.Error) as error:
+            self._failed(error, off=True)
+
+    def find(self, ids: Sequence[int], form: str) -> list[Row | None]:
+        """Rows of that form, in memory of their own; None where one is not there, or not what was kept."""
+        with self._changed:
+            bodies: list[Any] = [self._writing.get(sample) or self._waiting.get(sample) for sample in ids]
+            there = self.form == form and not self._off and not self._closed
+        if there and None in bodies:
             try:
-                got = more = os.preadv(fd, (held,), at)
-                while more and got < len(held):
-                    got += (more := os.preadv(fd, (memoryview(held)[got:],), at + got))
-            finally:
-                os.close(fd)
-        except OSError as error:
-            self._bad(sample, number, str(error))
-            return None
-        magic, crc, whose, length = _FRAME.unpack_from(held)
-        if got < len(held) or (magic, whose, length) != (_MAGIC, sample, size) or crc != zlib.crc32(held[8:]):
-            self._bad(sample, number, "its checksum is another")
-            return None
-        return memoryview(held)[_FRAME.size :]
+                with self._connection() as file:
+                    file.execute("BEGIN")
+                    for k, sample in enumerate(ids):
+                        if bodies[k] is None:
+                            bodies[k] = self._body(file, sample)
+                    file.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._failed(error, off=True)
+        return [None if body is None else decoded_row(bytearray(body)) for body in bodies]
+
+    def keep(self, sample: int, form: str, row: Row) -> None:
+        """Keep a row of that form where there is room for it. Waits while `BATCH` bytes wait for the disk."""
+        if not self.has_room(0) or self.form not in (None, form):
+            return
+        try:
+            body = encoded_row(row)
+        except TypeError:  # a number of a kind that has no form on disks
+            return
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._bytes < BATCH or not self.has_room(0), STALL_S):
+                self.full = True
+            if not self.has_room(0):
+                return
+            self._waiting[sample], self._new_form = body, form
+            self._bytes += len(body)
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._write, name="dali_feed-rows", daemon=True)
+                self._writer.start()
+            self._changed.notify_all()
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more are likely to be kept."""
-        return not self.full and size <= self._limit
-
-    def keep(self, sample: int, form: str, body: bytes) -> None:
-        """Keep a row of that form, where there is room for it and it is not there."""
-        with self._mutex:
-            if self.full or sample in self._at or (self.form is not None and self.form != form):
-                return
-            try:
-                self._write(sample, form, body)
-            except OSError as error:
-                self.full = True
-                if not self._trouble:
-                    log.warning("Cache(disk=%s): records are read without it, because: %s", self._folder, error)
-                self._trouble = True
+        return not (self.full or self._off or self._closed) and size <= self._limit
 
     def close(self) -> None:
-        """Let others have the place, where they need it. Safe to call twice."""
-        with self._mutex:
-            fds = [self._lock, *(self._own or ())]
-            self._lock, self._own, self.full = -1, None, True
-        for fd in fds:
-            if fd >= 0:
-                os.close(fd)
+        """Write what waits, and let others have the place where they need it. Safe to call twice."""
+        with self._changed:
+            self._closed, writer = True, self._writer
+            self._changed.notify_all()
+        if writer is not None:
+            writer.join(PATIENCE_S)
+        self._disconnect()
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
-    def _opened(self) -> int:
-        """The key's lock. ConfigError where the folder cannot be written."""
+    def _open(self) -> None:
+        """Take the rows that are there, or begin a file. OSError where the folder cannot be written."""
+        self._disconnect()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with locked(self._folder / "rows.lock", PATIENCE_S):
+            self._home.mkdir(exist_ok=True)
+            os.utime(self._home)
+            fd = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fcntl.flock(fd, fcntl.LOCK_SH)  # at once: who wants it alone holds the folder's lock, too
+            self._lock, before = fd, self._lock
+            if before >= 0:
+                os.close(before)
+            damaged = True
+            for path in [*sorted(self._home.glob("*.sqlite")), self._home / f"{uuid.uuid4().hex}.sqlite"]:
+                if damaged:
+                    self._path, self.form, self.records, self.size = path, None, 0, 0
+                    damaged = not self._begun()
+
+    def _begun(self) -> bool:
+        """Make a file ready for use; False where it was damaged, and has been deleted."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with self._locked():
-                self._home.mkdir(exist_ok=True)
-                fd = os.open(self._home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                fcntl.flock(fd, fcntl.LOCK_SH)
-                os.utime(fd)
-                return fd
-        except OSError as error:
-            msg = f"Cache(disk={os.fspath(self._folder)!r}): must be a folder that can be written; found: {error}"
-            raise ConfigError(msg) from error
+            with closing(self._connect("rwc")) as file:
+                for statement in (f"PRAGMA page_size = {PAGE}", "PRAGMA journal_mode = WAL", _TABLE):
+                    file.execute(statement)
+                self._look_at(file)
+        except sqlite3.Error as error:
+            return not self._failed(error, off=True)
+        self._off = False
+        return True
 
-    def _take(self, path: Path, size: int) -> None:
-        """What an index file says, from where it was known."""
-        rows = path.with_suffix(".rows")
-        if path.name not in self._seen and not self._fits(rows):
-            self._seen[path.name] = 1 << 62  # of another form, or damaged: never looked at again
-            return
-        known = self._seen.get(path.name, 0)
-        with path.open("rb") as file:
-            file.seek(known)
-            table = np.frombuffer(file.read(size - known), "<i8").reshape(-1, 3)
-        self._seen[path.name] = size
-        if rows not in self._files:
-            self._files.append(rows)
-        number, most = self._files.index(rows), rows.stat().st_size
-        sane = (table[:, 1] >= 0) & (table[:, 2] >= 0) & (table[:, 2] <= most) & (table[:, 1] <= most - table[:, 2])
-        for sample, at, length in table[sane].tolist():
-            self.size += length - self._at.get(sample, (0, 0, 0))[2]
-            self._at[sample] = number, at, length
+    def _connect(self, mode: str = "rw") -> sqlite3.Connection:
+        uri = f"{self._path.absolute().as_uri()}?mode={mode}"
+        file = sqlite3.connect(uri, BUSY_S, isolation_level=None, check_same_thread=False, uri=True)
+        file.text_factory = bytes  # of a damaged row that says it is text
+        for setting in _SETTINGS:
+            file.execute(f"PRAGMA {setting}")
+        return file
 
-    def _fits(self, rows: Path) -> bool:
-        """Whether the rows of a file are of the form of the others."""
-        with rows.open("rb") as file:
-            head = file.read(_FORM.size)
-            if len(head) < _FORM.size:
-                return False
-            magic, length, crc = _FORM.unpack(head)
-            form = file.read(min(length, 1 << 20))
-        if magic != _FILE or zlib.crc32(form) != crc:
-            return False
-        self.form = self.form or form.decode()
-        return self.form == form.decode()
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection for this thread alone; one in which something failed is closed."""
+        with self._changed:
+            idle = self._idle
+            file = idle.pop() if idle else None
+        file = file or self._connect()
+        try:
+            yield file
+        except BaseException:
+            file.close()
+            raise
+        with self._changed:
+            if idle is self._idle:
+                idle.append(file)
+                return
+        file.close()
 
-    def _write(self, sample: int, form: str, body: bytes) -> None:
-        size = _FRAME.size + len(body) + _PLACE.size + (0 if self._own else _FORM.size + len(form.encode()))
-        if size > self._grant and not self._granted(size):
-            self.full = True
-            return
-        if self._own is None:
-            self.form = form
-            name = uuid.uuid4().hex
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            rows, index = self._home / f"{name}.rows", self._home / f"{name}.index"
-            self._own = os.open(rows, flags, 0o666), os.open(index, flags, 0o666)
-            self._number = len(self._files)
-            self._files.append(rows)
-            self._seen[index.name] = 1 << 62
-            told = form.encode()
-            head = _FORM.pack(_FILE, len(told), zlib.crc32(told)) + told
-            self._end = _put(self._own[0], head, 0)
-        told = struct.pack("<qQ", sample, len(body)) + body
-        at = self._end
-        self._end = _put(self._own[0], _MAGIC + struct.pack("<I", zlib.crc32(told)) + told, at)
-        os.write(self._own[1], _PLACE.pack(sample, at, len(body)))
-        self._grant -= size
-        self._at[sample] = self._number, at, len(body)
-        self.size += len(body)
+    def _disconnect(self) -> None:
+        with self._changed:
+            idle, self._idle = self._idle, []
+        for file in idle:
+            file.close()
 
-    def _granted(self, size: int) -> bool:
-        """Ask for room; rows of other keys that nobody uses make it, those that were used longest ago first."""
-        wanted = max(SLICE, size)
-        with self._locked():
-            homes = {path: _taken(path) for path in self._folder.glob("rows-*")}
-            idle = sorted((path for path in homes if path != self._home), key=_used)
-            while sum(homes.values()) + wanted > self._limit and idle:
-                if _removed(oldest := idle.pop(0)):
-                    del homes[oldest]
-            self._grant = min(wanted, self._limit - sum(homes.values()))
-        return size <= self._grant
+    def _body(self, file: sqlite3.Connection, sample: int) -> bytes | None:
+        """The bytes of a row that is there, and whole."""
+        if (found := file.execute(_FIND, (sample,)).fetchone()) is None:
+            return None
+        if isinstance(found[1], bytes) and found[0] == _crc(sample, found[1]):
+            return found[1]
+        self._harmed("a record in " + str(self._path.relative_to(self._folder)), "its checksum is another")
+        return None
 
-    def _locked(self) -> AbstractContextManager[int]:
-        return locked(self._folder / "rows.lock", PATIENCE_S)
+    def _look_at(self, file: sqlite3.Connection) -> None:
+        if (body := self._body(file, _ABOUT)) is not None:
+            self.form, self.records, self.size = json.loads(body)
+        elif file.execute("SELECT 1 FROM rows LIMIT 1").fetchone() is not None:  # so what their fields are is lost
+            error = sqlite3.DatabaseError("it does not say what its rows are")
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
 
-    def _bad(self, sample: int, number: int, why: str) -> None:
-        with self._mutex:
-            self.size -= self._at.pop(sample, (0, 0, 0))[2]  # it is kept again when it has been read
+    def _write(self) -> None:
+        """In a thread of its own while there are rows: those that wait, in one transaction."""
+        while True:
+            with self._changed:
+                self._writing = {}
+                self._changed.wait_for(lambda: self._waiting or self._closed, LINGER_S)
+                if not self._waiting:
+                    self._writer = None
+                    return
+                self._writing, self._waiting, self._bytes = self._waiting, {}, 0
+                self._changed.notify_all()
+            try:
+                self._save(self._writing, self._new_form)
+            except (OSError, sqlite3.Error) as error:
+                self._failed(error)
+
+    def _save(self, rows: dict[int, bytes], form: str) -> None:
+        room = self._room(sum(map(len, rows.values())))
+        with self._connection() as file:
+            file.execute("BEGIN IMMEDIATE")
+            self._look_at(file)
+            records, size = self.records, self.size
+            for sample, body in rows.items():
+                room -= len(body)
+                if room < 0 or self.form not in (
+                    None,
+                    form,
+                ):  # no room; or another process came first, with another form
+                    self.full = True
+                    break
+                there = file.execute("SELECT 1 FROM rows WHERE id = ?", (sample,)).fetchone()
+                records, size = records + (not there), size + (0 if there else len(body))
+                _put(file, sample, body)
+            if records > self.records:
+                _put(file, _ABOUT, json.dumps([form, records, size]).encode())
+            file.execute("COMMIT")
+            if records > self.records:
+                self.form, self.records, self.size = form, records, size
+
+    def _room(self, wanted: int) -> int:
+        """Bytes that may be added; rows of other keys that nobody uses make room, those used longest ago first."""
+        left = self._limit - sum(map(_taken, self._folder.glob("rows-*")))
+        if left < wanted:
+            with locked(self._folder / "rows.lock", BUSY_S):
+                homes = sorted(self._folder.glob("rows-*"), key=lambda home: home.stat().st_mtime)
+                left = self._limit - sum(map(_taken, homes))
+                for home in homes:
+                    if left < wanted and home != self._home:
+                        left += _removed(home)
+        return left
+
+    def _failed(self, error: Exception, *, off: bool = False) -> bool:
+        """Keep no more, with `off` read no more, before the next `look`. True: the file was damaged, and is deleted."""
+        damaged = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 255 in _DAMAGED
+        with self._changed:
+            self.full, self._off = True, self._off or off or damaged
+            self._changed.notify_all()
+        if damaged:
+            self._disconnect()
+            self._harmed(str(self._path.relative_to(self._folder)), f"{error}; it is deleted")
+            for end in ("", "-wal", "-shm"):  # whoever has them open keeps what was theirs
+                with suppress(OSError):
+                    self._path.with_name(self._path.name + end).unlink()
+        elif not self._warned:
+            self._warned = True
+            log.warning("Cache(disk=%s): records are read without it, because: %s", self._folder, error)
+        return damaged
+
+    def _harmed(self, what: str, why: str) -> None:
+        with self._changed:
             self.damaged += 1
             first = self.damaged == 1
         if first:
             log.warning(
-                "Cache(disk=%s): a record in %s is damaged, and is read again from where it came: %s; more of them "
-                "are counted in loader.stats().cache",
-                self._folder,
-                self._files[number].relative_to(self._folder),
-                why,
+                "Cache(disk=%s): %s is damaged, and is read again from where it came: %s; more of them are counted in "
+                "loader.stats().cache",
+                *(self._folder, what, why),
             )
 
 
-def _put(fd: int, data: bytes, at: int) -> int:
-    done = 0
-    while done < len(data):
-        done += os.pwrite(fd, data[done:], at + done)
-    return at + done
+def _crc(sample: int, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(_ID.pack(sample)))
+
+
+def _put(file: sqlite3.Connection, sample: int, body: bytes) -> None:
+    file.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", (sample, _crc(sample, body), body))
 
 
 def _taken(home: Path) -> int:
@@ -362,43 +334,98 @@ def _taken(home: Path) -> int:
     return size
 
 
-def _written(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
+def _removed(home: Path) -> int:
+    """Remove the rows of a key, unless somebody uses them; how many bytes they took."""
+    size = _taken(home)
+    with suppress(OSError), (home / "lock").open("ab") as lock:
+        if flocked(lock.fileno()):
+            shutil.rmtree(home)
+            return size
+    return 0
 
 
-def _used(home: Path) -> float:
-    try:
-        return (home / "lock").stat().st_mtime
-    except OSError:
-        return 0.0
+# A row as bytes: JSON of its plain values, then the bytes of the others, one after another. What `cache.copied` copies
+# has a form here, and nothing else; it comes back equal, with the same types. Bytes are read as values, never as code.
 
 
-def _removed(home: Path) -> bool:
-    """Remove the rows of a key, unless somebody uses them."""
+_NUMBERS = "biufcSU"  # kinds of dtypes, as `copied` takes them
+
+
+def encoded_row(row: Row) -> bytes:
+    """A row as bytes. Raises TypeError for what has no form here."""
+    blobs: list[bytes | memoryview] = []
+    plain = json.dumps([_plain(value, blobs) for value in row], ensure_ascii=False, separators=(",", ":"))
+    head = plain.encode("utf-8", "surrogatepass")
+    return b"".join((_HEAD.pack(len(head)), head, *blobs))
+
+
+def _plain(value: Any, blobs: list[bytes | memoryview]) -> Any:
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind is list:
+        return [_plain(each, blobs) for each in value]
+    if kind is tuple:
+        return {"t": [_plain(each, blobs) for each in value]}
+    if kind is dict:
+        return {"d": [[_plain(key, blobs), _plain(each, blobs)] for key, each in value.items()]}
+    if kind is complex:
+        return {"c": [value.real, value.imag]}
+    if kind is memoryview or kind is bytes:
+        blobs.append(value)
+        return {"m" if kind is memoryview else "b": len(value)}
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in _NUMBERS:
+        blobs.append(value.tobytes())
+        return {"a" if kind is np.ndarray else "g": [value.dtype.str, value.shape, value.nbytes]}
+    msg = f"cannot be kept: {kind.__name__}"
+    raise TypeError(msg)
+
+
+def decoded_row(body: bytearray) -> Row | None:
+    """The row; memory views and arrays are views of `body`. None where these are no bytes of `encoded_row`."""
+    view, at = memoryview(body), _HEAD.size
+
+    def blob(size: int) -> memoryview:
+        nonlocal at
+        at += size
+        return view[at - size : at]
+
+    def value(plain: Any) -> Any:
+        if isinstance(plain, list):
+            return list(map(value, plain))
+        if not isinstance(plain, dict):
+            return plain
+        ((what, held),) = plain.items()
+        if what == "t":
+            return tuple(map(value, held))
+        if what == "d":
+            return {value(key): value(each) for key, each in held}
+        if what == "c":
+            return complex(*held)
+        if what in "mb":
+            return blob(held) if what == "m" else bytes(blob(held))
+        name, shape, size = held
+        if np.dtype(name).kind not in _NUMBERS:
+            return None
+        array = np.frombuffer(blob(size), name).reshape(shape)
+        return array if what == "a" else array[()]
+
     try:
-        fd = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError:
-        return False
-    try:
-        if not flocked(fd):
-            return False
-        shutil.rmtree(home, ignore_errors=True)
-        return not home.exists()
-    finally:
-        os.close(fd)
+        row = value(json.loads(str(blob(_HEAD.unpack_from(body)[0]), "utf-8", "surrogatepass")))
+    except (struct.error, ValueError, TypeError):
+        return None
+    return tuple(row) if at == len(view) and isinstance(row, list) else None
 
 
 # Which rows may stand for which reads, from run to run: a name made of all that decides what a read gives.
 #
 # The law: two reads that could give other rows have other names. So it is made of the snapshot's fingerprint, of all
-# that another process would be sent to read the same source, of what is done to payloads, and of our version; and code
-# of the user's own, which may change under its name, has none.
+# that another process would be sent to read the same source, of what its files are now where the fingerprint does not
+# say so, of what is done to payloads, and of our version; and code of the user's own, which may change under its name,
+# has none. Equal sources have equal names: neither which equal objects are one nor the order of a set changes it.
 
 
-_VERSION = 1
+_VERSION = 2
 _KNOWN = {"dali_feed", "numpy", "pyarrow", "copyreg", *sys.stdlib_module_names} - {"__main__"}
 
 
@@ -406,20 +433,18 @@ class _OwnCodeError(Exception):
     """Of a function or a class that is not ours."""
 
 
-class _Digest(io.RawIOBase):
-    """A file that is never there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hash = hashlib.blake2b(digest_size=16)
-
-    def write(self, data: Any) -> int:
-        self.hash.update(data)
-        return len(data)
-
-
-class _Teller(pickle.Pickler):
+class _Naming(pickle.Pickler):
     """Writes what an object is. Nothing is ever read of it."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, 5)
+        self.fast = True  # each object as if it were the first
+
+    def persistent_id(self, obj: Any) -> Any:
+        """What stands for an object whose bytes would not say what it is, or would say more."""
+        if type(obj) is str and "://" in obj:
+            return "address", called(obj).encode(errors="surrogateescape")  # signatures are none of it
+        return ("set", sorted(map(repr, obj))) if isinstance(obj, set | frozenset) else None
 
     def reducer_override(self, obj: Any) -> Any:
         """Stop at code that may be another in the next run."""
@@ -428,6 +453,9 @@ class _Teller(pickle.Pickler):
             if module.partition(".")[0] not in _KNOWN:
                 msg = f"{module}.{getattr(obj, '__qualname__', obj)}"
                 raise _OwnCodeError(msg)
+        elif isinstance(obj, Stamped):
+            _, parts, *state = obj.__reduce_ex__(5)
+            return list, (obj.file_stamps(), *parts), *state
         return NotImplemented
 
 
@@ -437,9 +465,9 @@ def key_of(source: Any, fingerprint: str, made: tuple[object, ...]) -> str:
     ConfigError where it cannot be told.
     """
     beneath = source.asked if isinstance(source, Columnar) else (source,)
-    digest = _Digest()
+    told = io.BytesIO()
     try:
-        _Teller(digest, 5).dump((_VERSION, version("dali-feed"), fingerprint, made, beneath))
+        _Naming(told).dump((_VERSION, version("dali-feed"), fingerprint, made, beneath))
     except _OwnCodeError as error:
         msg = (
             f"Cache(disk=...): {beneath[0]!r} reads with your own code, {error}, and a folder cannot know when "
@@ -452,4 +480,4 @@ def key_of(source: Any, fingerprint: str, made: tuple[object, ...]) -> str:
             f"{error}. Keep records in memory"
         )
         raise ConfigError(msg) from error
-    return digest.hash.hexdigest()
+    return hashlib.sha256(told.getbuffer()).hexdigest()[:32]

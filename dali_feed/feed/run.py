@@ -407,11 +407,11 @@ class FeedRun:
         if self.setting.outbox.wanted:
             partition, position = unpack_id(fault.sample)
             anew = self.setting.payload
-            payload = bytes(fault.payload or b"") if anew is None else anew(fault.sample, fault.payload)
-            letter = Letter(
-                where, self.setting.source, partition, position, fault.sample, fault.stage, fault.reason, payload
-            )
             with self.setting.meter.at("dead letters"):
+                payload = bytes(fault.payload or b"") if anew is None else anew(fault.sample, fault.payload)
+                letter = Letter(
+                    where, self.setting.source, partition, position, fault.sample, fault.stage, fault.reason, payload
+                )
                 self.setting.outbox.post(letter, self._has_ended)
 
     def _has_ended(self) -> bool:

@@ -36,6 +36,7 @@ __all__ = [
     "Slabs",
     "Snapshot",
     "Source",
+    "Stamped",
     "Stop",
     "Tabular",
     "alternatives",
@@ -287,6 +288,15 @@ class Source(Protocol):
 
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates as people write them: `imagenet-train[3]@41872`, `train-0007.tar#118`."""
+        ...
+
+
+@runtime_checkable
+class Stamped(Protocol):
+    """A source of files. Its fingerprint says what is in them, not that they were written again with the same sizes."""
+
+    def file_stamps(self) -> bytes:
+        """Size and time of each file, by which what is kept of it from run to run is known to be of that file."""
         ...
 
 

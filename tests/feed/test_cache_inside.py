@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,12 @@ from kit.cached_feeds import feed, scripted
 from kit.images import labelled
 
 from dali_feed import Cache, Tuning
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.cache import copied
 from dali_feed.live import LiveFeed
 from dali_feed.records.live import PassingOn
 from dali_feed.records.source import Block, Extents
-from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.testing.scripted import ScriptedSource, Stall
 from dali_feed.testing.scripted_stream import ScriptedStream
 
 CACHES = {
@@ -74,6 +75,29 @@ def test_what_cannot_be_copied_is_not_kept() -> None:
             for batch in made:
                 assert len(batch.fields["odd"]) == 8
         assert made.stats().cache.records == 0  # type: ignore[union-attr]
+
+
+def test_a_payload_that_is_read_again_ends_with_the_pass() -> None:
+    """A source that hangs while a dead letter's record is read anew does not hold up close()."""
+    source, free = scripted(), threading.Event()
+    with feed(source, CACHES["pixels"]) as made:
+        for _ in made:
+            pass
+        cache, partition = made._machine.cache, source._items[1]
+        assert cache is not None
+        at = next(k for k, item in enumerate(partition) if isinstance(item, tuple))
+        partition[at] = Stall(free, then=partition[at])
+        ended = []
+
+        def read() -> None:
+            with pytest.raises(ClosedError):
+                cache.payload((1 << 40) | at, None)
+            ended.append(True)
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+    thread.join(20)
+    assert ended
 
 
 def test_a_stream_refuses_it() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,46 +13,137 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.shelf import Shelf
 
-from dali_feed.feed.disk_rows import RowFiles, row_of, told
+from dali_feed.feed.disk_rows import DiskRows, decoded_row, encoded_row, key_of
+
+FORM = '[["label", null]]'
+
+
+def taken(folder: Path) -> int:
+    """Bytes of all files in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def kept(rows: DiskRows, samples: range, body: bytes) -> DiskRows:
+    """The rows of a key, with more of them, written."""
+    for sample in samples:
+        rows.keep(sample, FORM, (memoryview(body), sample))
+    while rows._writer is not None:
+        rows._writer.join()
+    rows.look()
+    return rows
+
+
+def held(rows: DiskRows, samples: range, body: bytes) -> list[int]:
+    """The records that are there, each equal to what was kept."""
+    found = zip(samples, rows.find(samples, FORM), strict=True)
+    there = {sample: row for sample, row in found if row is not None}
+    assert all((bytes(row[0]), row[1]) == (body, sample) for sample, row in there.items())
+    return list(there)
 
 
 def test_the_limit_holds_and_old_sources_make_room(tmp_path: Path) -> None:
     """What no process uses goes, what was used longest ago first; what one uses stays, and nothing more is kept."""
-    body, limit = bytes(1 << 20), 20 << 20
-
-    def taken() -> int:
-        return sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
-
+    body, limit = bytes(1 << 20), 64 << 20
     made = {}
     for n, key in enumerate("abc"):
-        made[key] = RowFiles(tmp_path, limit, key * 32)
-        os.utime(tmp_path / f"rows-{key * 32}" / "lock", (n, n))
-        for sample in range(6):
-            made[key].keep(sample, "[]", body)
-        assert taken() <= limit
-    assert [len(each) for each in made.values()] == [6, 6, 6]
+        made[key] = kept(DiskRows(tmp_path, limit, key), range(6), body)
+        os.utime(tmp_path / f"rows-{key}", (n, n))
+        assert taken(tmp_path) <= limit
+    assert [each.records for each in made.values()] == [6, 6, 6]
     made["b"].close()
     made["c"].close()
-    more = RowFiles(tmp_path, limit, "d" * 32)
-    for sample in range(30):
-        more.keep(sample, "[]", body)
-        assert taken() <= limit
-    assert sorted(path.name[5] for path in tmp_path.glob("rows-*")) == ["a", "d"]
-    assert more.full
-    assert 6 < len(more) < 14
-    assert bytes(made["a"].find(3) or b"") == body
-    assert more.find(29) is None
+    os.utime(tmp_path / "rows-b", (0, 0))
+    more = kept(DiskRows(tmp_path, limit, "d"), range(60), body)
+    assert sorted(path.name for path in tmp_path.glob("rows-*")) == ["rows-a", "rows-d"]
+    assert taken(tmp_path) <= limit + (8 << 20)
+    assert 30 < more.records == len(held(more, range(60), body)) < 60
+    assert held(made["a"], range(6), body) == [*range(6)]
 
 
-def test_one_process_never_exceeds_the_limit(tmp_path: Path) -> None:
-    """With all that it writes beside rows, however small those are; what has room is kept."""
-    rows = RowFiles(tmp_path, 5000, "a" * 32)
-    for sample in range(500):
-        rows.keep(sample, '[["label", null]]', b"x")
-        assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 5000
+def test_what_is_wanted_by_another_form_is_not_read(tmp_path: Path) -> None:
+    """Rows whose fields are of another kind are none, and none of them is kept beside those that are there."""
+    one, two = (DiskRows(tmp_path, 1 << 30, "a") for _ in range(2))
+    kept(one, range(4), b"x")
+    two.keep(7, '[["label", ["<i8", []]]]', (None, np.int64(3)))
+    kept(two, range(0), b"")
+    assert two.find(range(8), '[["label", ["<i8", []]]]') == [None] * 8
+    assert held(two, range(8), b"x") == [0, 1, 2, 3]
+
+
+def test_several_threads_and_connections(tmp_path: Path) -> None:
+    """Rows that wait for the disk, are on it, or come from another process's file are found by all threads alike."""
+    one, two = (DiskRows(tmp_path, 1 << 30, "a") for _ in range(2))
+    wrong = []
+
+    def run(rows: DiskRows, first: int) -> None:
+        for sample in range(first, 200, 2):
+            rows.keep(sample, FORM, (memoryview(b"%d" % sample * 900), sample))
+            (row,) = rows.find([sample], FORM)
+            if row is None or bytes(row[0]) != b"%d" % sample * 900:
+                wrong.append(sample)
+
+    threads = [threading.Thread(target=run, args=(rows, k)) for k in range(2) for rows in (one, two)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    one.close()
+    two.close()
+    assert not wrong
+    last = DiskRows(tmp_path, 1 << 30, "a")
+    assert last.records == 200 == sum(row is not None for row in last.find(range(200), FORM))
+    last.close()
+
+
+@pytest.mark.parametrize("part", ["head", "about", "rows", "end"])
+def test_a_damaged_file_is_deleted(tmp_path: Path, part: str) -> None:
+    """What SQLite cannot read, or what does not say what it holds, goes; what is found is right, and kept anew."""
+    body = os.urandom(3000)
+    kept(DiskRows(tmp_path, 1 << 30, "a"), range(300), body).close()
+    (path,) = tmp_path.glob("rows-a/*.sqlite")
+    data = bytearray(path.read_bytes())
+    at = {"head": 3, "about": data.index(b'["[[\\"label'), "rows": len(data) // 2, "end": len(data) - 9000}[part]
+    data[at : at + 2000] = os.urandom(2000)
+    path.write_bytes(data)
+    rows = DiskRows(tmp_path, 1 << 30, "a")
+    assert len(held(rows, range(300), body)) < 300
+    assert rows.damaged
+    rows.look()
+    kept(rows, range(300), body)
+    assert held(rows, range(300), body) == [*range(300)]
+    rows.close()
+    again = DiskRows(tmp_path, 1 << 30, "a")
+    assert held(again, range(300), body) == [*range(300)]
+    assert not again.damaged
+    again.close()
+
+
+def test_a_folder_that_goes_away_is_made_anew(tmp_path: Path) -> None:
+    """Somebody who deletes it empties it: the next pass begins again."""
+    rows = kept(DiskRows(tmp_path / "rows", 1 << 30, "a"), range(9), b"x")
+    shutil.rmtree(tmp_path / "rows")
+    assert held(rows, range(9), b"x") in ([], [*range(9)])
+    rows.look()
+    assert not held(kept(rows, range(0), b""), range(9), b"x")
+    assert held(kept(rows, range(4), b"x"), range(9), b"x") == [*range(4)]
+    rows.close()
+
+
+@pytest.mark.slow
+def test_a_full_disk_only_stops_keeping(tmp_path: Path) -> None:
+    """Where no byte more can be written, one warning; the rows that are there are read."""
+    rows = kept(DiskRows(tmp_path, 1 << 30, "a"), range(9), bytes(2000))
+    with rows._connection() as file:
+        (pages,) = file.execute("PRAGMA page_count").fetchone()
+        file.execute(f"PRAGMA max_page_count = {pages}")  # of this connection, which is the next to write
+    for sample in range(9, 400):
+        rows.keep(sample, FORM, (memoryview(bytes(2000)), sample))
+    while rows._writer is not None:
+        rows._writer.join()
     assert rows.full
-    assert len(rows) > 80
+    assert held(rows, range(9), bytes(2000)) == [*range(9)]
     rows.close()
 
 
@@ -79,12 +173,50 @@ def same(a: Any, b: Any) -> bool:
 
 @given(payload=st.none() | VIEWS, values=st.lists(VALUES), cut=st.integers(1, 40))
 def test_a_row_comes_back_as_it_was(payload: memoryview | None, values: list[Any], cut: int) -> None:
-    """Of any values, and with their types; of a part of its bytes there is no row."""
-    values += [np.arange(6, dtype=">i2").reshape(2, 3), np.float32(1.5), np.array("ab"), np.zeros((0, 2))]
-    whole = told(payload, values)
-    found = row_of(memoryview(bytearray(whole)))
-    assert same(found, (payload, tuple(values)))
-    with pytest.raises(ValueError):
-        row_of(memoryview(bytearray(whole[:-cut])))
+    """Of any values, and with their types; of a part of its bytes, or of more than them, there is no row."""
+    values += [np.arange(6, dtype=">i2").reshape(2, 3), np.float32(1.5), np.array("ab"), np.zeros((0, 2)), "\ud800"]
+    row = (payload, *values)
+    body = encoded_row(row)
+    assert same(decoded_row(bytearray(body)), row)
+    for wrong in (body[:-cut], body + b"N", b"", bytes(8), body.replace(b"<f4", b"|O8")):
+        assert decoded_row(bytearray(wrong)) is None
+
+
+@pytest.mark.parametrize("odd", [np.array([object()]), np.datetime64("2026-01-01"), object(), {1, 2}])
+def test_values_without_a_form_on_disks_are_not_kept(odd: Any) -> None:
+    """The row is read again in each run instead: nothing is pickled."""
     with pytest.raises(TypeError, match="cannot be kept"):
-        told(payload, [object()])
+        encoded_row((None, odd))
+
+
+def test_equal_sources_have_one_name(tmp_path: Path) -> None:
+    """Whatever objects are one and however sets are ordered; what is signed anew is the same; what differs is not."""
+    text = str(b"ab", "ascii")  # equal, and not the same object
+
+    def name(*made: object) -> str:
+        return key_of(None, "f", made)
+
+    assert name("ab", "ab") == name("ab", text)
+    assert name({"b", "a", text}) == name({text, "a", "b"})
+    assert name({"a"}) != name({"b"}) != name(("b",))
+    assert name("s3://b/x?X-Amz-Signature=1") == name("s3://b/x?X-Amz-Signature=2") != name("s3://b/y")
+
+
+@pytest.mark.parametrize(
+    "kind", ["tar", "files", "parquet", "arrow files", "arrays", "tfrecords", "mds", "recordio", "concat"]
+)
+def test_files_that_are_written_again_are_other_records(tmp_path: Path, kind: str) -> None:
+    """Even if they have the same sizes, and what a fingerprint looks at is the same."""
+    with Shelf(tmp_path) as shelf:
+        source = shelf.source(kind)
+
+        def name() -> str:
+            """As in another process, which has read nothing."""
+            return key_of(pickle.loads(pickle.dumps(source)), "fingerprint", ())
+
+        before = name()
+        assert before == name()
+        for path in tmp_path.rglob("*"):
+            if path.is_file() and path.suffix != ".dfidx":
+                os.utime(path, ns=(1, 1))
+        assert name() != before

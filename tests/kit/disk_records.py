@@ -12,7 +12,7 @@ from typing import Any
 
 from kit.cached_feeds import CROP, epochs, feed, scripted, without
 from kit.images import QUICK, jpeg
-from kit.member_shards import shards
+from kit.member_shards import shards, write_new
 from kit.record_files import make
 
 from dali_feed import Cache
@@ -20,15 +20,14 @@ from dali_feed.columns import Image, Json
 from dali_feed.columns.columns import with_columns
 from dali_feed.external_sources import Concat, FileList, Renamed
 from dali_feed.feed import Feed
-from dali_feed.feed import disk_rows as row_files
-from dali_feed.feed.disk_rows import key_of
+from dali_feed.feed.disk_rows import DiskRows, key_of
 
 __all__ = ["SOURCES", "epochs", "feed", "keys", "scripted", "without"]
 
 
 def _files(folder: Path) -> FileList:
     for n in range(4):
-        (folder / f"{n}.jpg").write_bytes(jpeg(n))
+        write_new(folder / f"{n}.jpg", jpeg(n))
     return FileList([folder / f"{n}.jpg" for n in range(4)], [0, 1, 2, 3])
 
 
@@ -65,18 +64,22 @@ def keys(folder: Path) -> dict[str, str]:
 
 
 def _killed(folder: Path, step: int) -> None:
-    """A run that ends in the middle of the write with that number."""
-    put, left = row_files._put, step
+    """A run that ends in the middle of a transaction, so many times 20 steps of SQLite's after its first write."""
+    save, left = DiskRows._save, step
 
-    def dying(fd: int, data: bytes, at: int) -> int:
+    def dying() -> int:
         nonlocal left
         left -= 1
         if left < 0:
-            os.pwrite(fd, data[: len(data) // 2], at)
             os.kill(os.getpid(), signal.SIGKILL)
-        return put(fd, data, at)
+        return 0
 
-    row_files._put = dying
+    def watched(self: DiskRows, rows: dict[int, bytes], form: str) -> None:
+        with self._connection() as file:
+            file.set_progress_handler(dying, 20)  # of this connection, which is the next that is taken
+        save(self, rows, form)
+
+    DiskRows._save = watched  # type: ignore[method-assign]
     epochs(feed(scripted(), Cache(disk=folder, disk_limit="1GB")))
 
 

@@ -13,13 +13,20 @@ from kit.images import jpeg
 
 from dali_feed.external_sources import ShardSet
 
-__all__ = ["shards"]
+__all__ = ["shards", "write_new"]
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file, unless it is there: one that is written again is another file."""
+    if not path.exists() or path.read_bytes() != data:
+        path.write_bytes(data)
 
 
 def shards(folder: Path, samples: int = 24, broken: dict[str, Any] | None = None) -> ShardSet:
     """Two shards; sample n has an image, its number as text, JSON and floats. `broken`: "n.suffix" -> bytes or None."""
     for shard in range(2):
-        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+        whole_file = io.BytesIO()
+        with tarfile.open(fileobj=whole_file, mode="w") as tar:
             for n in range(shard, samples, 2):
                 members = {
                     "jpg": jpeg(n % 16),
@@ -34,4 +41,5 @@ def shards(folder: Path, samples: int = 24, broken: dict[str, Any] | None = None
                         info = tarfile.TarInfo(f"{n:05}.{suffix}")
                         info.size = len(data)
                         tar.addfile(info, io.BytesIO(data))
+        write_new(folder / f"{shard}.tar", whole_file.getvalue())
     return ShardSet(str(folder / "*.tar"), index_dir=folder)

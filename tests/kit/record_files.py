@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from kit.images import jpeg
+from kit.member_shards import write_new
 from kit.tf_example import example_bytes
 
 from dali_feed.external_sources import MDS, RecordIO, TFRecords
@@ -62,7 +63,7 @@ def mds(folder: Path, columns: Mapping[str, str], shards: Sequence[Sequence[Sequ
         borders = np.cumsum([first, *map(len, rows)]).astype("<u4")
         data = np.array([len(rows)], "<u4").tobytes() + borders.tobytes() + config + b"".join(rows)
         name = f"shard.{number:05d}.mds"
-        (folder / name).write_bytes(data)
+        write_new(folder / name, data)
         entries.append(
             {
                 "column_encodings": list(columns.values()),
@@ -102,5 +103,5 @@ def make(kind: str, folder: Path, images: Sequence[bytes] | None = None, cut: in
         else:
             records = ({"image/encoded": image, "image/class/label": n} for n, image in half)
             data, ending = tfrecord(map(example_bytes, records)), "tfrecord"
-        (folder / f"s-{number}.{ending}").write_bytes(data)
+        write_new(folder / f"s-{number}.{ending}", data)
     return (RecordIO if kind == "recordio" else TFRecords)(str(folder / f"s-*.{ending}"), index_dir=folder / "index")
