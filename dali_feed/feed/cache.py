@@ -394,9 +394,9 @@ class _CachedReader(PassingOn):
         read = self._read(_runs(ids[at])) if len(at) else None
         lease = self._slabs.lease() if read is None else read.lease
         try:
-            if read is not None and not self._keep(kept, read, new[at]):
-                read.lease.release()
-                return self._read(_runs(ids))  # fields of another kind than those that are kept: all from the source
+            if read is not None and not self._keep(kept, read, new[at]):  # fields of another kind: all from the source
+                lease.release()
+                return self._read(_runs(ids))
             payloads = [None if row is None else row[0] for row in rows]
             for k, payload in zip(at.tolist(), () if read is None else read.payloads, strict=True):
                 payloads[k] = payload
@@ -419,15 +419,15 @@ class _CachedReader(PassingOn):
             return False
         rows, decoded = list[tuple[int, list[Any], int]](), self._cache.decoded
         for row in np.flatnonzero(new).tolist():
-            if row not in block.faults and kept.has_room(1) and (values := _values_of(block, row)) is not None:
-                rows.append((row, *values))
+            if row not in block.faults and kept.has_room(1) and (copies := _values_of(block, row)) is not None:
+                rows.append((row, *copies))
         if decoded is not None:
-            images = [row for row, _, _ in rows if block.payloads[row] is not None]
-            files = decoded([block.payloads[row] for row in images], kept.has_room, self._stop)
-            pixels = {row: file for row, file in zip(images, files, strict=True) if file is not None}
-            rows = [each for each in rows if block.payloads[each[0]] is None or each[0] in pixels]
-            for row, file in pixels.items():
-                block.payloads[row] = file
+            images = {row: payload for row, _, _ in rows if (payload := block.payloads[row]) is not None}
+            for row, file in zip(images, decoded([*images.values()], kept.has_room, self._stop), strict=True):
+                block.payloads[row] = images[row] if file is None else file
+            rows = [
+                each for each in rows if block.payloads[each[0]] is not images.get(each[0], ())
+            ]  # no pixels: not kept
         for row, values, size in rows:
             payload = block.payloads[row]
             whole = size + (0 if payload is None else len(payload))

@@ -108,19 +108,20 @@ class DiskRows:
     def find(self, ids: Sequence[int], form: str) -> list[Row | None]:
         """Rows of that form, in memory of their own; None where one is not there, or not what was kept."""
         with self._changed:
-            bodies: list[Any] = [self._writing.get(sample) or self._waiting.get(sample) for sample in ids]
+            new = [self._writing.get(sample) or self._waiting.get(sample) for sample in ids]
             there = self.form == form and not self._off and not self._closed
-        if there and None in bodies:
+        rows = [None if body is None else decoded_row(bytearray(body)) for body in new]
+        if there and None in rows:
             try:
                 with self._connection() as file:
                     file.execute("BEGIN")
                     for k, sample in enumerate(ids):
-                        if bodies[k] is None:
-                            bodies[k] = self._body(file, sample)
+                        if rows[k] is None and (body := self._body(file, sample)) is not None:
+                            rows[k] = decoded_row(bytearray(body))
                     file.execute("COMMIT")
             except sqlite3.Error as error:
                 self._failed(error, off=True)
-        return [None if body is None else decoded_row(bytearray(body)) for body in bodies]
+        return rows
 
     def keep(self, sample: int, form: str, row: Row) -> None:
         """Keep a row of that form where there is room for it. Waits while `BATCH` bytes wait for the disk."""
@@ -454,8 +455,8 @@ class _Naming(pickle.Pickler):
                 msg = f"{module}.{getattr(obj, '__qualname__', obj)}"
                 raise _OwnCodeError(msg)
         elif isinstance(obj, Stamped):
-            _, parts, *state = obj.__reduce_ex__(5)
-            return list, (obj.file_stamps(), *parts), *state
+            reduced: tuple[Any, ...] = obj.__reduce_ex__(5)  # type: ignore[assignment]
+            return list, (obj.file_stamps(), *reduced[1]), *reduced[2:]
         return NotImplemented
 
 

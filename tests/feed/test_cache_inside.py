@@ -83,7 +83,8 @@ def test_a_payload_that_is_read_again_ends_with_the_pass() -> None:
     with feed(source, CACHES["pixels"]) as made:
         for _ in made:
             pass
-        cache, partition = made._machine.cache, source._items[1]
+        partition: list[Any] = source._items[1]
+        cache = made._machine.cache
         assert cache is not None
         at = next(k for k, item in enumerate(partition) if isinstance(item, tuple))
         partition[at] = Stall(free, then=partition[at])

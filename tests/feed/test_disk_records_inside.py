@@ -131,6 +131,22 @@ def test_a_folder_that_goes_away_is_made_anew(tmp_path: Path) -> None:
     rows.close()
 
 
+def test_a_process_that_stands_still_in_a_transaction_holds_nothing_up(tmp_path: Path) -> None:
+    """Rows are read, and none are kept before the next pass."""
+    rows = kept(DiskRows(tmp_path, 1 << 30, "a"), range(9), b"x")
+    other = DiskRows(tmp_path, 1 << 30, "a")
+    with other._connection() as file:
+        file.execute("BEGIN IMMEDIATE")
+        rows.keep(9, FORM, (memoryview(b"x"), 9))
+        while not rows.full:
+            assert held(rows, range(9), b"x") == [*range(9)]
+        file.execute("ROLLBACK")
+    rows.look()
+    assert held(kept(rows, range(20), b"x"), range(30), b"x") == [*range(20)]
+    rows.close()
+    other.close()
+
+
 @pytest.mark.slow
 def test_a_full_disk_only_stops_keeping(tmp_path: Path) -> None:
     """Where no byte more can be written, one warning; the rows that are there are read."""
