@@ -94,8 +94,9 @@ class DiskRows:
 
     def look(self) -> None:
         """See what other processes have kept since, and try again what failed."""
+        gone = not self._path.exists()
         with self._changed:
-            again, self._off, self.full = self._off or not self._path.exists(), False, False
+            again, self._off, self.full = gone or self._off, False, False
         try:
             if again:
                 self._open()
@@ -153,7 +154,7 @@ class DiskRows:
             self._closed, writer = True, self._writer
             self._changed.notify_all()
         if writer is not None:
-            writer.join(PATIENCE_S)
+            writer.join(2 * STALL_S)
         self._disconnect()
         lock, self._lock = self._lock, -1
         if lock >= 0:

@@ -62,7 +62,8 @@ def test_what_is_a_breach() -> None:
         "dali_feed.feed.Feed",
         "dali_feed.packages",
     }
-    assert breaches("loader._feed\nf(loader).x._y\nfrom beneath import x") == {"._feed", "._y", "beneath"}
+    helper = min(HELPERS)
+    assert breaches(f"loader._feed\nf(loader).x._y\nfrom {helper} import x") == {"._feed", "._y", helper}
     assert breaches("X = '''\nfrom dali_feed.options import Tuning\n'''") == {"dali_feed.options.Tuning"}
     fine = "import os\nfrom dali_feed import DataLoader, errors\nfrom kit.inside import Feed\nos._exit(self._x)"
     assert breaches(fine + "\nfrom dali_feed.errors import ConfigError") == set()
