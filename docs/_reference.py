@@ -44,10 +44,10 @@ SECTIONS = {
     },
     "Options": {"dali_feed": "Shuffle BadRecords Decode Tuning Cache Mixing"},
     "Columns": {
-        "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Packed Number Text Json Bytes"
+        "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Packed Number Text JsonValue Bytes"
         " TokenBatch PackedBatch Counted Kind"
     },
-    "Formats": {"dali_feed.formats": "Avro Example MsgPack Npy Protobuf"},
+    "Formats": {"dali_feed.formats": "Avro Example Json MsgPack Npy Protobuf"},
     "Sources": {
         "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet TFRecords MDS RecordIO ParquetRows"
         " ArrowFiles ArrayShards FileList ArrowRows Concat Mix Renamed Topics FromEnv FromFile"
@@ -95,7 +95,7 @@ ABOUT = {
         Where records are. A source is cheap to make: files are opened, and a broker is called, at the first use. The
         methods are there for the loader; you need them to write a source of your own.""",
     "Columns": "What a batch holds: see [columns.md](columns.md).",
-    "Formats": "What a record's value holds, `Json` too: see [formats.md](formats.md).",
+    "Formats": "What a record's value holds: see [formats.md](formats.md).",
     "Packing": "Records of any source into sets of shards, and what is done with sets: see [shards.md](shards.md).",
     "Into a topic": "Records of any source to a topic: [kafka-produce.md](kafka-produce.md#how-do-i-get-data-in).",
     "Dead letters": "Where bad records are kept: see [bad-records.md](bad-records.md#how-do-i-keep-the-bad-ones).",

@@ -243,7 +243,7 @@ def guess(name: str, value: Any) -> Guess:
         return _of_base64(name, value) or Guess("text", "Text")
     if isinstance(value, np.ndarray | list):
         return _of_numbers(value)
-    return Guess(type(value).__name__, "Json" if isinstance(value, dict) else "")
+    return Guess(type(value).__name__, "JsonValue" if isinstance(value, dict) else "")
 
 
 def _of_bytes(name: str, value: bytes | memoryview) -> Guess:
@@ -284,7 +284,7 @@ def _of_text(value: bytes | memoryview) -> Guess:
             json.loads(bytes(value))
         except (ValueError, RecursionError):
             return Guess("text", "Text")
-        return Guess("json", "Json")
+        return Guess("json", "JsonValue")
     if re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text):
         return Guess("int, as text", "Number")
     if re.fullmatch(r"\s*[+-]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*", text):
@@ -310,9 +310,9 @@ def _of_numbers(value: Any) -> Guess:
     try:
         array = np.asarray(value)
     except ValueError:  # rows of several lengths
-        return Guess("list", "Json")
+        return Guess("list", "JsonValue")
     if array.dtype.kind not in "biuf":
-        return Guess("list", "Json")
+        return Guess("list", "JsonValue")
     dtype = array.dtype.name if isinstance(value, np.ndarray) or array.dtype.kind != "f" else "float32"
     if isinstance(value, list) and array.ndim == 2 and array.shape[1] == 4:
         return Guess("rows of 4", "Boxes")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dali_feed.columns.image import Image
     from dali_feed.columns.number import Number
     from dali_feed.columns.packed import Packed, PackedBatch
-    from dali_feed.columns.text import Bytes, Json, Text
+    from dali_feed.columns.text import Bytes, JsonValue, Text
     from dali_feed.columns.tokens import TokenBatch, Tokens
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "Bytes",
     "Counted",
     "Image",
-    "Json",
+    "JsonValue",
     "Keypoints",
     "Kind",
     "Mask",
@@ -45,7 +45,7 @@ __getattr__ = lazily(
         "Bytes": "text",
         "Counted": "follow",
         "Image": "image",
-        "Json": "text",
+        "JsonValue": "text",
         "Keypoints": "follow",
         "Kind": "column",
         "Mask": "follow",

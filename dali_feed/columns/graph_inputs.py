@@ -17,7 +17,7 @@ from dali_feed.columns.columns import Columnar, Late, attempt
 from dali_feed.columns.follow import Mask
 from dali_feed.columns.image import Image, screened_views
 from dali_feed.columns.packed import Packed
-from dali_feed.columns.text import Json
+from dali_feed.columns.text import JsonValue
 from dali_feed.columns.tokens import Tokens
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
@@ -102,7 +102,7 @@ def graph_inputs(source: Source, columns: Mapping[str, Kind], decode: Decode) ->
         raise ConfigError(msg)
     made: dict[str, Kind] = {}
     for name, kind in columns.items():
-        if isinstance(kind, Json):
+        if isinstance(kind, JsonValue):
             rule = "a graph takes tensors, and a JSON document is none"
             msg = f"columns: {name!r}: {rule}; found {kind!r}; name a member inside it, as in Number('json:label')"
             raise ConfigError(msg)

@@ -10,7 +10,7 @@ from dali_feed.columns.column import Faults, Kind, check_member, missing
 from dali_feed.columns.columns import Late
 from dali_feed.formats.json_text import loads
 
-__all__ = ["Bytes", "Json", "Text"]
+__all__ = ["Bytes", "JsonValue", "Text"]
 
 
 _BYTES = (memoryview, bytes, bytearray)
@@ -34,7 +34,7 @@ class Text(Kind):
 
 
 @dataclass(frozen=True)
-class Json(Kind):
+class JsonValue(Kind):
     """A JSON document (RFC 8259: no NaN, no Infinity). Gives a list of n values as Python's json has them.
 
     member  the member that it is made from; for "a;b" the first of these that a record has
@@ -43,7 +43,7 @@ class Json(Kind):
     member: str
 
     def __post_init__(self) -> None:
-        check_member("Json", self.member)
+        check_member("JsonValue", self.member)
 
     def read(self, values: Sequence[Any], faults: Faults) -> list[Any]:
         """The documents, parsed."""

@@ -16,7 +16,7 @@ from kit.member_shards import shards, write_new
 from kit.record_files import make
 
 from dali_feed import Cache
-from dali_feed.columns import Image, Json
+from dali_feed.columns import Image, JsonValue
 from dali_feed.columns.columns import with_columns
 from dali_feed.external_sources import Concat, FileList, Renamed
 from dali_feed.feed import Feed
@@ -36,7 +36,7 @@ def _renamed(folder: Path) -> Any:
 
 
 def _columns(folder: Path) -> Any:
-    return with_columns(shards(folder), {"image": Image("jpg", CROP), "n": Json("json")})[0]
+    return with_columns(shards(folder), {"image": Image("jpg", CROP), "n": JsonValue("json")})[0]
 
 
 SOURCES: dict[str, Callable[[Path], Any]] = {

@@ -13,7 +13,7 @@ from kit.member_shards import shards
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Info
-from dali_feed.columns import Array, Bytes, Image, Json, Kind, Number, Text, Tokens
+from dali_feed.columns import Array, Bytes, Image, JsonValue, Kind, Number, Text, Tokens
 
 SMALL = v2.Compose([v2.Resize((8, 8)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
@@ -24,7 +24,7 @@ EVERY: dict[str, Kind] = {
     "x": Array("f32", "float32", (2, 3)),
     "tokens": Tokens("txt", lambda text: [1] * len(text), 6),
     "text": Text("txt"),
-    "json": Json("json"),
+    "json": JsonValue("json"),
     "raw": Bytes("cls"),
     "made": Bytes("f32", decode=lambda data: np.frombuffer(data, "<f4")[::-1]),
 }

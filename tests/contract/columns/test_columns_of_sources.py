@@ -18,7 +18,7 @@ from kit.member_shards import shards
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, formats
-from dali_feed.columns import Array, Image, Json, Kind, Number, Text
+from dali_feed.columns import Array, Image, JsonValue, Kind, Number, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic
 from dali_feed.testing import Message, assert_resumes_anywhere
@@ -42,7 +42,7 @@ def topic(kafka: Kafka, name: str) -> KafkaTopic:
 def test_a_topics_records_give_value_key_timestamp_and_headers(kafka: Kafka) -> None:
     """By name; what a header lacks costs the record's slot."""
     columns = {
-        "value": Json("value"),
+        "value": JsonValue("value"),
         "key": Text("key"),
         "time": Number("timestamp"),
         "n": Number("n", "int32"),
@@ -151,7 +151,7 @@ def test_columns_resume_anywhere(tmp_path: Path, name: str) -> None:
 
 def test_a_topics_columns_resume_anywhere(kafka: Kafka) -> None:
     """With its holes and a member that is missing."""
-    columns: dict[str, Kind] = {"value": Json("value"), "name": Text("name")}
+    columns: dict[str, Kind] = {"value": JsonValue("value"), "name": Text("name")}
     source = topic(kafka, "resumed")
     assert_resumes_anywhere(source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=3)
 

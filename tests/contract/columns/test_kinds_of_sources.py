@@ -17,7 +17,7 @@ from kit.inside import Source, write_shard
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader
-from dali_feed.columns import Array, Boxes, Bytes, Image, Json, Keypoints, Kind, Mask, Number, Text, Tokens
+from dali_feed.columns import Array, Boxes, Bytes, Image, JsonValue, Keypoints, Kind, Mask, Number, Text, Tokens
 from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic, ShardSet
 from dali_feed.testing import Message, assert_resumes_anywhere
 
@@ -60,7 +60,7 @@ def kinds(name: str) -> dict[str, Kind]:
         "txt": Text(called("txt")),
         "tokens": Tokens(called("txt"), lambda text: [ord(c) for c in text], 9),
         "cls": Number(called("cls")),
-        "meta": Json(called("meta")),
+        "meta": JsonValue(called("meta")),
         "raw": Bytes(called("raw"), decode=decode),
     }
 

@@ -18,7 +18,7 @@ from kit.member_shards import shards
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, formats
-from dali_feed.columns import Array, Image, Json, Number, Text
+from dali_feed.columns import Array, Image, JsonValue, Number, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic, ShardSet
 from dali_feed.testing import Message, assert_resumes_anywhere
@@ -125,7 +125,7 @@ def test_a_member_is_parsed_once_however_many_columns_it_makes() -> None:
     """And given whole beside that."""
     form = Counting()
     table = pa.table({"meta": [value(n) for n in range(BAD)]})
-    columns = {"a": Number("meta:body.label"), "b": Array("meta:body.x", "float64", (2,)), "c": Json("meta")}
+    columns = {"a": Number("meta:body.label"), "b": Array("meta:body.x", "float64", (2,)), "c": JsonValue("meta")}
     with DataLoader(ArrowRows(table, image=None, format={"meta": form}), BAD, columns=columns, tuning=QUICK) as loader:
         (batch,) = loader
     assert form.parsed == BAD

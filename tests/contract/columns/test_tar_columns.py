@@ -16,7 +16,7 @@ from kit.member_shards import shards
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle
-from dali_feed.columns import Array, Bytes, Image, Json, Kind, Number, Text, Tokens
+from dali_feed.columns import Array, Bytes, Image, JsonValue, Kind, Number, Text, Tokens
 from dali_feed.errors import ConfigError
 
 CROP = v2.Compose([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
@@ -25,7 +25,7 @@ CROP = v2.Compose([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float
 EVERY: dict[str, Kind] = {
     "image": Image("jpg;png", CROP),
     "caption": Text("txt"),
-    "record": Json("json"),
+    "record": JsonValue("json"),
     "label": Number("cls"),
     "features": Array("f32", "float32", (2, 3)),
     "tokens": Tokens("txt", lambda text: [ord(c) for c in text], 6),

@@ -14,7 +14,7 @@ from kit.images import jpeg, seen
 from kit.member_shards import shards
 
 from dali_feed import BadRecords, Cache, Decode, Shuffle, Tuning
-from dali_feed.columns import Bytes, Image, Json, Text
+from dali_feed.columns import Bytes, Image, JsonValue, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import DeadLetterFolder
 from dali_feed.testing import ScriptedSource
@@ -115,7 +115,7 @@ def test_a_state_is_the_same_and_goes_both_ways() -> None:
 @pytest.mark.parametrize("pixels", [False, True])
 def test_columns_come_out_of_it(tmp_path: Path, pixels: bool) -> None:
     """Members of a record are kept as they were read, whatever the training loop does with what was made of them."""
-    columns = {"image": Image("jpg", CROP), "text": Text("txt"), "data": Json("json"), "raw": Bytes("f32")}
+    columns = {"image": Image("jpg", CROP), "text": Text("txt"), "data": JsonValue("json"), "raw": Bytes("f32")}
     columns["other"] = Image("jpg", CROP)
 
     def run(cache: Cache | None) -> list[Any]:

@@ -21,7 +21,7 @@ from kit.web import Web
 from torchvision.transforms import v2
 
 from dali_feed import Cache
-from dali_feed.columns import Image, Json, Text
+from dali_feed.columns import Image, JsonValue, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing import ScriptedSource
@@ -80,7 +80,7 @@ def test_two_runs_at_once_share_what_they_read(tmp_path: Path) -> None:
 
 def test_columns_come_out_of_it(tmp_path: Path) -> None:
     """Members of a record, by a second run that reads none."""
-    columns = {"image": Image("jpg", CROP), "text": Text("txt"), "data": Json("json")}
+    columns = {"image": Image("jpg", CROP), "text": Text("txt"), "data": JsonValue("json")}
     found = []
     cache = Cache(disk=tmp_path / "rows", disk_limit="1GB")
     for each in (None, cache, cache):

@@ -17,7 +17,7 @@ from kit.record_files import make
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Shuffle
-from dali_feed.columns import Array, Image, Json, Number, Text
+from dali_feed.columns import Array, Image, JsonValue, Number, Text
 from dali_feed.errors import (
     ClosedError,
     ConfigError,
@@ -184,7 +184,7 @@ def test_what_other_libraries_wrote_is_read_right(tmp_path: Path) -> None:
     columns = {name: Array(name) for name in "xab"} | {
         name: Number(name, "float64") for name in ("id", "f", "i", "big", "d")
     }
-    columns |= {"image": Image("image"), "n": Number("label"), "caption": Text("caption"), "meta": Json("meta")}
+    columns |= {"image": Image("image"), "n": Number("label"), "caption": Text("caption"), "meta": JsonValue("meta")}
     with DataLoader(streaming, 3, columns=columns, tuning=QUICK, device="cpu") as loader:
         (batch,) = loader
     assert batch["image"].shape == (3, 3, 8, 8)

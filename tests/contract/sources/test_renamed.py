@@ -14,7 +14,7 @@ from kit.record_files import make
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.columns import Image, Json, Number, Text
+from dali_feed.columns import Image, JsonValue, Number, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import Concat, KafkaTopic, Mix, Renamed, ShardSet
 from dali_feed.testing import Message, ScriptedSource, assert_resumes_anywhere
@@ -35,7 +35,7 @@ def sets(folder: Path) -> tuple[ShardSet, ShardSet]:
 
 
 NAMES = {"jpeg;JPEG": "jpg", "class": "cls", "info.json": "meta.json"}
-COLUMNS = {"image": Image("jpg", CROP), "label": Number("cls"), "who": Text("meta.json:who"), "all": Json("meta.json")}
+COLUMNS = {"image": Image("jpg", CROP), "label": Number("cls"), "who": Text("meta.json:who"), "all": JsonValue("meta.json")}
 
 
 def test_two_sets_with_other_names_are_one(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from nvidia.dali import fn, pipeline_def, types
 from PIL import Image as Pictures
 
 from dali_feed import BadRecords
-from dali_feed.columns import Array, Boxes, Bytes, Image, Json, Kind, Mask, Number, Text, Tokens
+from dali_feed.columns import Array, Boxes, Bytes, Image, JsonValue, Kind, Mask, Number, Text, Tokens
 from dali_feed.dali import DALIGenericIterator, LastBatchPolicy
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ShardSet
@@ -165,7 +165,7 @@ def test_a_state_gives_the_rest_bit_for_bit(tmp_path: Path) -> None:
             {"picture": Image("jpg", lambda x: x)},
             "columns: 'picture': must have no transform, as the graph transforms it",
         ),
-        ({"picture": Image("jpg"), "a": Json("json")}, "columns: 'a': a graph takes tensors"),
+        ({"picture": Image("jpg"), "a": JsonValue("json")}, "columns: 'a': a graph takes tensors"),
         ({"picture": Image("jpg")}, "external_source must be named after a field, one of picture; found 'classes'"),
         ({**COLUMNS, "x": Array("nothing", "float32", (2, 3))}, "member 'nothing': no sample has it"),
     ],
