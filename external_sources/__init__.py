@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.writes import Copied, Payload, Values
     from dali_feed.external_sources.mds import MDS
     from dali_feed.external_sources.recordio import RecordIO
-    from dali_feed.external_sources.request import Renamed
     from dali_feed.external_sources.shards import ShardSet
     from dali_feed.external_sources.table import ArrowRows
     from dali_feed.external_sources.table_files import ArrowFiles, ParquetRows
@@ -54,7 +53,6 @@ __all__ = [
     "Produced",
     "Producer",
     "RecordIO",
-    "Renamed",
     "ShardSet",
     "TFRecords",
     "Tally",
@@ -84,7 +82,6 @@ __getattr__ = lazily(
         "Produced": "kafka.producer",
         "Producer": "kafka.producer",
         "RecordIO": "recordio",
-        "Renamed": "request",
         "ShardSet": "shards",
         "TFRecords": "tfrecord",
         "Tally": "kafka.tally",

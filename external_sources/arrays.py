@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from dali_feed.errors import (
-    ClosedError,
     ConfigError,
     DataLostError,
     FormatError,
@@ -24,13 +22,13 @@ from dali_feed.errors import (
     SourceEmptyError,
     SourceError,
 )
-from dali_feed.external_sources.request import MemberSource, foremost
-from dali_feed.external_sources.shards import ShardFiles, Shards, check_shard, runs_of
+from dali_feed.external_sources.file_source import named_files
+from dali_feed.external_sources.ranges import FileReader, FileTable, check_file, runs_of
+from dali_feed.external_sources.request import MemberReader, MemberSource, foremost
 from dali_feed.formats.npy import MAGIC, header_of
 from dali_feed.records.extents import MAX_POSITION
 from dali_feed.records.pieces import Arrays, Pieces
-from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import LABEL, Block, Extents, Int64s, Member, Reader, Slabs, Snapshot, Source, unpack_ids
+from dali_feed.records.source import LABEL, Block, Int64s, Member, Reader, Slabs, Snapshot, Source
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import matches, unique_names
 from dali_feed.storage.store import Stamp, read_at, sizes_and_times
@@ -271,7 +269,7 @@ class Wanted:
         return arrays, Pieces(rooms, nth // most, at, np.full(count, size, np.int64))
 
 
-class FileRows(ShardFiles):
+class FileRows(FileReader):
     """Reads rows of files: one read for neighbours, one for a lone row."""
 
     told = "ArrayShards"
@@ -279,7 +277,7 @@ class FileRows(ShardFiles):
     def __init__(
         self,
         files: tuple[ArrayFile, ...],
-        table: Shards,
+        table: FileTable,
         wanted: Wanted,
         slabs: Slabs,
         stop: threading.Event | None,
@@ -288,9 +286,8 @@ class FileRows(ShardFiles):
         self._wanted = wanted
         self._at = np.array([file.at for file in files], np.int64)
 
-    def _fill(self, block: Block) -> None:
+    def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
         wanted, size = self._wanted, self._wanted.form.size
-        partition, position = unpack_ids(block.ids)
         if wanted.header is None and ROW not in wanted.fields.values():
             wanted.give(block, self._shards.base[partition] + position, Pieces.none(len(partition)))
             return
@@ -329,7 +326,7 @@ class FileRows(ShardFiles):
             raise
 
 
-class HeldRows:
+class HeldRows(MemberReader):
     """Gives rows of arrays in memory: views, where they lie side by side and no image is made of them."""
 
     def __init__(
@@ -340,35 +337,9 @@ class HeldRows:
         slabs: Slabs,
         stop: threading.Event | None,
     ) -> None:
-        self._arrays, self._counts, self._wanted, self._slabs = arrays, counts, wanted, slabs
-        self._base = np.cumsum(counts) - counts
+        super().__init__("ArrayShards", counts, slabs, stop)
+        self._arrays, self._wanted, self._base = arrays, wanted, np.cumsum(counts) - counts
         self._plain = wanted.header is None and all(held.array.flags.c_contiguous for held in arrays)
-        self._stop, self._closed = stop or threading.Event(), False
-
-    def read(self, extents: Extents) -> Block:
-        """All rows of `extents` in order; see `dali_feed.records.source.Reader`.
-
-        Raises:
-            ConfigError: an extent that leaves the arrays.
-            SourceChangedError: the file of a `numpy.memmap` is not what it was.
-            ClosedError: the reader is closed or the stop event is set.
-        """
-        if self._closed or self._stop.is_set():
-            msg = "ArrayShards: this reader is closed, or its read was stopped; make another one"
-            raise ClosedError(msg)
-        extents.check_inside(self._counts, "ArrayShards")
-        ids = extents.ids()
-        block = Block(ids, [memoryview(b"")] * len(ids), {}, self._slabs.lease())
-        try:
-            self._fill(block, *unpack_ids(ids))
-        except BaseException:
-            block.lease.release()
-            raise
-        return block
-
-    def close(self) -> None:
-        """Nothing is open. Safe to call twice."""
-        self._closed = True
 
     def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
         wanted, size = self._wanted, self._wanted.form.size
@@ -407,42 +378,20 @@ def mapped_file(held: HeldArray) -> None:
         raise SourceChangedError(msg)
 
 
-# Rows of arrays out of order and outside a loader: copies, as NumPy's indexing gives them.
-
-
-STEP_BYTES = 8 << 20
-
-
-def copies(reader: Reader, form: RowForm, runs: Extents, count: int) -> NDArray[Any]:
-    """The `count` rows of `runs` in order, (count, *shape), a few MB at a time."""
-    out = np.empty((count, form.size), np.uint8)
-    done = 0
-    for few in _in_steps(runs, max(1, STEP_BYTES // form.size)):
-        block = reader.read(few)
-        try:
-            found = block.fields[ROW]
-            whole = found.pieces.together(form.size) if isinstance(found, Arrays) else found.view(np.uint8)
-            step = len(block.ids)
-            out[done : done + step] = whole.reshape(step, form.size)
-            done += step
-        finally:
-            block.lease.release()
-    return out.reshape(-1).view(form.dtype).reshape(count, *form.shape)
-
-
-def _in_steps(runs: Extents, step: int) -> Iterator[Extents]:
-    """The same rows in order, at most `step` of them at a time."""
-    ends = np.cumsum(runs.lengths)
-    done, total = 0, int(ends[-1]) if len(ends) else 0
-    while done < total:
-        upto = min(done + step, total)
-        a, b = int(np.searchsorted(ends, done, side="right")), int(np.searchsorted(ends, upto, side="left")) + 1
-        few = runs[a:b]
-        start, stop = few.start.copy(), few.stop.copy()
-        start[0] = stop[0] - (ends[a] - done)
-        stop[-1] -= ends[b - 1] - upto
-        yield Extents(few.partition, start, stop)
-        done = upto
+def bytes_of(part: ArrayFile | HeldArray, form: RowForm, row: int, size: int) -> bytes:
+    """So many bytes from the beginning of a row on. DataLostError where its file ends before."""
+    if isinstance(part, HeldArray):
+        rows = part.array[row : row + 1 + (size - 1) // form.size]
+        return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)[:size].tobytes()
+    file = LOCAL.open(part.path)
+    try:
+        found = read_at(file, size, part.at + row * form.size)
+    finally:
+        file.close()
+    if len(found) < size:
+        msg = f"{part.path}#{row + len(found) // form.size}: the file ended inside this row; fetch the file again"
+        raise DataLostError(msg)
+    return found
 
 
 EXTENT_BYTES = 8 << 20
@@ -457,18 +406,10 @@ class _Table:
     """All rows of all arrays: what they are, how many each array has, and the labels of all of them in order."""
 
     form: RowForm
-    parts: tuple[ArrayFile, ...] | tuple[HeldArray, ...]
+    parts: tuple[ArrayFile | HeldArray, ...]
     counts: Int64s
     base: Int64s
     labels: Int64s | None
-
-    def runs(self, rows: Int64s) -> Extents:
-        """The runs of neighbours among rows, which are numbered through all arrays."""
-        part = np.searchsorted(self.base + self.counts, rows, side="right")  # past those that have none
-        position = rows - self.base[part]
-        begin = np.flatnonzero(np.append(True, (np.diff(position) != 1) | (np.diff(part) != 0))[: len(rows)])
-        length = np.diff(np.append(begin, len(rows)))
-        return Extents(part[begin], position[begin], position[begin] + length)
 
     def reader(
         self, names: tuple[str, ...], wanted: Wanted, slabs: Slabs, stop: threading.Event | None
@@ -478,7 +419,7 @@ class _Table:
         if not files:
             held = tuple(part for part in self.parts if isinstance(part, HeldArray))
             return HeldRows(held, self.counts, wanted, slabs, stop)
-        shards = Shards(names, tuple(file.stamp for file in files), ("",) * len(files), self.counts, self.base)
+        shards = FileTable(names, tuple(file.stamp for file in files), ("",) * len(files), self.counts, self.base)
         return FileRows(files, shards, wanted, slabs, stop)
 
 
@@ -523,13 +464,9 @@ class ArrayShards:
             self._held = tuple(map(_held, given))
         elif given and all(isinstance(each, str | os.PathLike) for each in given):
             named = [os.fspath(each) for each in given]
-            self._title = f"ArrayShards({', '.join(named[:3])}{', ...' if len(named) > 3 else ''})"
-            found = (matches(name, "ArrayShards", "*.npy") for name in named)
-            self._paths = tuple(itertools.chain.from_iterable(found))
-            if len(set(self._paths)) < len(self._paths):
-                twice = next(path for path in self._paths if self._paths.count(path) > 1)
-                msg = f"ArrayShards: each file may be named once; found {twice} twice; remove one of the two"
-                raise ConfigError(msg)
+            self._title, self._paths = named_files(
+                "ArrayShards", named, lambda name: matches(name, "ArrayShards", "*.npy")
+            )
             self._names = unique_names(self._paths)
         else:
             kinds = ", ".join(sorted({type(each).__name__ for each in given})) or "nothing"
@@ -574,7 +511,7 @@ class ArrayShards:
         The fingerprint is made of the files' names, what rows are, how many, the labels, and the contents of 64 rows.
 
         Raises:
-            ConfigError: a pin is given, which only a source that changes has; or what `array_layout.array_file` raises.
+            ConfigError: a pin is given, which only a source that changes has; or what `array_file` raises.
             SourceChangedError: a file is not what it was at first. DataLostError: it is gone, or cut.
             SourceEmptyError: no row at all.
         """
@@ -586,7 +523,7 @@ class ArrayShards:
             if isinstance(part, HeldArray):
                 mapped_file(part)
             else:
-                check_shard(LOCAL, part.path, part.stamp, "ArrayShards")
+                check_file(LOCAL, part.path, part.stamp, "ArrayShards")
         if not table.counts.any():
             msg = f"{self._title}: arrays must have rows; found none in {len(table.counts)}"
             raise SourceEmptyError(msg)
@@ -613,7 +550,7 @@ class ArrayShards:
         asked = {name: foremost(name, known, told) for name in members}
         if image is not None:
             foremost(image, (ROW,), f"an image of {self._title} is made of")
-        return _ArrayMembers(self, asked, image, members)
+        return MemberSource(self, members, partial(self.opened, image, asked))
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """ConfigError: rows are read with columns alone; a `DataLoader` without `columns=` asks for them by itself."""
@@ -643,12 +580,12 @@ class ArrayShards:
 
     def _rows(self) -> NDArray[Any]:
         """A copy of all rows."""
-        table, rows = self._load(), np.arange(len(self), dtype=np.int64)
-        with closing(self._plain_reader(table)) as reader:
-            return copies(reader, table.form, table.runs(rows), len(rows))
-
-    def _plain_reader(self, table: _Table) -> FileRows | HeldRows:
-        return table.reader(self._names, Wanted(table.form, None, {ROW: ROW}, None), SlabPool(), None)
+        table = self._load()
+        counts = table.counts.tolist()
+        whole = [
+            bytes_of(part, table.form, 0, n * table.form.size) for part, n in zip(table.parts, counts, strict=True) if n
+        ]
+        return np.frombuffer(b"".join(whole), table.form.dtype).reshape(-1, *table.form.shape)
 
     def _load(self) -> _Table:
         with _LOADING:
@@ -679,23 +616,11 @@ class ArrayShards:
             digest.update(f"{name}\0{count}\n".encode(errors="surrogateescape"))
         total = int(table.counts.sum())
         spread = np.unique(np.linspace(0, total - 1, SAMPLED).round().astype(np.int64))
-        with closing(self._plain_reader(table)) as reader:
-            for k in range(len(spread)):  # a row may be large: one at a time
-                row = copies(reader, table.form, table.runs(spread[k : k + 1]), 1)
-                digest.update(row.reshape(-1).view(np.uint8)[:SAMPLED_BYTES].tobytes())
+        part = np.searchsorted(table.base + table.counts, spread, side="right")  # past those that have none
+        for p, row in zip(part.tolist(), (spread - table.base[part]).tolist(), strict=True):
+            digest.update(bytes_of(table.parts[p], table.form, row, min(table.form.size, SAMPLED_BYTES)))
         digest.update(b"" if table.labels is None else table.labels.tobytes())
         return digest.hexdigest()
-
-
-class _ArrayMembers(MemberSource):
-    """Rows with the members that were asked for. See `records.members.Members.giving`."""
-
-    def __init__(self, source: ArrayShards, asked: dict[str, str], image: str | None, members: tuple[str, ...]) -> None:
-        super().__init__(source, image, members)
-        self._arrays, self._asked = source, asked
-
-    def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
-        return self._arrays.opened(self._image, self._asked, slabs, stop)
 
 
 def _held(array: NDArray[Any]) -> HeldArray:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,24 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources.request import MemberReader, MemberSource, foremost
-from dali_feed.records.source import Block, Int64s, Reader, Slabs, Source
+from dali_feed.external_sources.request import MemberReader, foremost
+from dali_feed.records.source import Block, Int64s
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "ArrowMembers",
+    "ArrowReader",
     "Images",
     "Leaf",
     "Numbers",
     "Strings",
-    "TableColumns",
     "Values",
     "check_image",
     "check_types",
+    "image_of",
     "images_of",
-    "is_image",
     "members_in",
     "values_of",
 ]
@@ -202,6 +200,16 @@ def is_image(kind: pa.DataType) -> bool:
     return _is_flat(kind) if parts is None else bool(parts) and all(parts.values())
 
 
+def image_of(known: Mapping[str, Leaf], image: str, told: str) -> str:
+    """The column that an image is made of, of those that the name lists; ConfigError, which names `told`, for none."""
+    found = foremost(image, known, f"{told} has the columns")
+    if not is_image(known[found].kind):
+        rule = "an image is made of binary, of paths as string, or of a struct of bytes and path"
+        msg = f"member {image!r}: {rule}; found {known[found].kind} in {told}"
+        raise ConfigError(msg)
+    return found
+
+
 def check_image(schema: pa.Schema, image: str, told: str) -> None:
     """Raise ConfigError, which `told` begins, where no images can be made of that column."""
     kind = schema.field(image).type
@@ -314,74 +322,32 @@ def members_in(schema: pa.Schema) -> dict[str, Leaf]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class TableColumns:
-    """What a table's rows are read from.
+class ArrowReader(MemberReader):
+    """Reads rows of tables: numbers as arrays, bytes and texts as views, and the files that images lie in."""
 
-    known     the members that there are
-    rows      of the table, at positions 0, 1, ...
-    values    a member's values, as images where that is asked for
-    """
+    def _image(self, values: Values, rows: Int64s, block: Block, first: int = 0) -> None:
+        """The images of these rows, as payloads from row `first` of the block on."""
+        for k, view in enumerate(self._given(values, rows, block, first), first):
+            if view is not None:
+                block.payloads[k] = view
+            else:
+                block.faults.setdefault(k, "the image is null")
 
-    known: Mapping[str, Leaf]
-    rows: Int64s
-    values: Callable[[str, bool], Values]
-
-
-class ArrowMembers(MemberSource):
-    """Rows of a table with the members that were asked for. See `records.members.Members.giving`.
-
-    Raises ConfigError for a member that no row has, and for an image of what is none.
-    """
-
-    def __init__(self, source: Source, held: TableColumns, image: str | None, members: tuple[str, ...]) -> None:
-        super().__init__(source, image, members)
-        known, told = held.known, f"{source!r} has the columns"
-        self.held = held
-        self.asked = {name: foremost(name, known, told) for name in members}
-        self.image = None if image is None else foremost(image, known, told)
-        if self.image is not None and not is_image(known[self.image].kind):
-            msg = (
-                f"member {image!r}: an image is made of binary, of paths as string, or of a struct of bytes and path;"
-                f" found {known[self.image].kind} in {source!r}"
-            )
-            raise ConfigError(msg)
-
-    def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
-        return _RowReader(self, slabs, stop)
-
-
-class _RowReader(MemberReader):
-    """Gives views of the table's buffers, and reads the files that it names."""
-
-    def __init__(self, of: ArrowMembers, slabs: Slabs, stop: threading.Event) -> None:
-        super().__init__(repr(of), len(of.held.rows), slabs, stop)
-        self._rows, values = of.held.rows, of.held.values
-        self._image = None if of.image is None else values(of.image, True)
-        self._asked = {name: values(member, False) for name, member in of.asked.items()}
-
-    def _fill(self, block: Block, rows: Int64s) -> None:
-        rows = self._rows[rows]
-        if self._image is not None:
-            for k, view in enumerate(self._given(self._image, rows, block)):
-                if view is not None:
-                    block.payloads[k] = view
-                else:
-                    block.faults.setdefault(k, "the image is null")
-        for name, values in self._asked.items():
-            block.fields[name] = self._given(values, rows, block)
-
-    def _given(self, values: Values, rows: Int64s, block: Block) -> Any:
+    def _given(self, values: Values, rows: Int64s, block: Block, first: int = 0) -> Any:
         """The values of these rows: an array, or a list with None for nulls."""
-        if isinstance(values, Images):
-            return [
-                self._loaded(found, block, k) if isinstance(found, str) else found
-                for k, found in enumerate(values.at(rows))
-            ]
-        if isinstance(values, Strings | Lists):
-            return list(values.of(rows))
-        some = values.values[rows]
-        null = None if values.null is None else values.null[rows]
-        if null is None or not null.any():
-            return some
-        return [None if gone else value for value, gone in zip(some.tolist(), np.asarray(null), strict=True)]
+        if isinstance(values, Numbers):
+            some = values.values[rows]
+            null = None if values.null is None else values.null[rows]
+            if null is None or not null.any():
+                return some
+            return [None if gone else value for value, gone in zip(some.tolist(), null.tolist(), strict=True)]
+        if not isinstance(values, Images):
+            return self._kept(list(values.of(rows)), block)
+        return [
+            self._loaded(found, block, k) if isinstance(found, str) else found
+            for k, found in enumerate(self._kept(values.at(rows), block), first)
+        ]
+
+    def _kept(self, values: list[Any], block: Block) -> list[Any]:
+        """The same, in memory that lasts as long as the block."""
+        return values

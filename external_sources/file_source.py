@@ -10,13 +10,13 @@ import hashlib
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -29,61 +29,35 @@ from dali_feed.errors import (
     SourceEmptyError,
     SourceError,
 )
-from dali_feed.external_sources.index import homes_of, keep
+from dali_feed.external_sources.index import Pread, homes_of, keep, mode_of, write_index
+from dali_feed.external_sources.ranges import FileTable, RangeReader, Spans, check_file
 from dali_feed.external_sources.request import VALUE, Formatted, MemberSource, foremost, with_formats
-from dali_feed.external_sources.shards import ShardFiles, Shards, check_shard, room_for, runs_of
 from dali_feed.formats.format import Format
 from dali_feed.records.live import PassingOn
-from dali_feed.records.source import LABEL, Block, Extents, Int64s, Member, Reader, Slabs, Snapshot, Source, unpack_ids
-from dali_feed.storage.durable import write_whole
+from dali_feed.records.pieces import Pieces
+from dali_feed.records.source import LABEL, Block, Extents, Int64s, Member, Reader, Slabs, Snapshot, Source
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.paths import unique_names
+from dali_feed.storage.paths import shown, unique_names
 from dali_feed.storage.sets import store_for
 from dali_feed.storage.store import Stamp, Store, read_at, sizes_and_times
 
 __all__ = [
     "BrokenError",
+    "FileSource",
     "Frames",
     "Framing",
-    "Pread",
-    "ReadWindow",
     "RecordFiles",
     "RecordIndex",
-    "RecordTable",
-    "SharedFiles",
     "build",
     "called",
     "files_of",
     "load",
+    "named_files",
 ]
-
-
-# Read whole records into slabs: one read for a run of neighbours, one for a lone record.
-#
-# The law: a record whose checksum is wrong costs its own row; a file that is not what was indexed costs the read. What
-# a record holds is a view of the slab, but for a record that its file holds in parts.
 
 
 NO_LABEL = -1
 _UNTOLD = {type(None): "none", memoryview: "bytes"}
-
-
-@dataclass(frozen=True, slots=True)
-class RecordTable(Shards):
-    """Where the pieces of all records lie, int64 (rows,) each, as in `RecordIndex`."""
-
-    at: Int64s
-    size: Int64s
-
-
-@dataclass(frozen=True, slots=True)
-class SharedFiles:
-    """What readers of one source share: its files, and what a piece holds (see `Framing.value`)."""
-
-    name: str
-    paths: tuple[str, ...]
-    store: Store
-    value: Callable[[memoryview], memoryview | str]
 
 
 @contextmanager
@@ -98,49 +72,37 @@ def called(name: str) -> Iterator[None]:
         raise type(error)(text.replace("ShardSet", name)) from error.__cause__
 
 
-class RecordReader(ShardFiles):
-    """Gives the records' bytes, as payloads where they are images, and as members."""
+class RecordReader(RangeReader):
+    """Gives the records' bytes, as payloads where they are images, and as members.
+
+    The law: a record whose checksum is wrong costs its own row; a file that is not what was indexed costs the read.
+    What a record holds is a view of the slab, but for a record that its file holds in parts.
+    """
 
     def __init__(
         self,
-        files: SharedFiles,
-        table: RecordTable,
-        slabs: Slabs,
-        stop: threading.Event,
-        *,
-        image: bool,
+        source: RecordFiles,
         members: tuple[str, ...],
+        image: bool,
+        slabs: Slabs,
+        stop: threading.Event | None,
     ) -> None:
-        super().__init__(files.paths, table, slabs, stop, files.store)
-        self._files, self._table = files, table
-        self._image, self._members = image, members
+        self.told, self._value = source.name, source.value
+        super().__init__(source.paths, source._spans(), members, slabs, stop, source.store, image=image)
 
     def read(self, extents: Extents) -> Block:
-        """See `ShardFiles.read`."""
-        with called(self._files.name):
+        """See `MemberReader.read`."""
+        with called(self.told):
             return super().read(extents)
 
-    def _fill(self, block: Block) -> None:
-        partition, position = unpack_ids(block.ids)
-        row = self._table.base[partition] + position
-        low = self._table.at[row]
-        high = low + self._table.size[row]
-        begins, ends = runs_of(partition, position, low, high)
-        first = low[begins]
-        sizes = high[ends - 1] - first
-        room = room_for(block.lease, int(sizes.sum()))
-        views, begin = [room(size) for size in sizes.tolist()], begins.tolist()
-        self._fill_views(partition[begins].tolist(), views, first.tolist(), block.ids, begin, high)
-        values: list[memoryview | None] = [None] * len(row)
-        lows, highs, value = low.tolist(), high.tolist(), self._files.value
-        for view, at, k0, k1 in zip(views, first.tolist(), begin, ends.tolist(), strict=True):
-            for k in range(k0, k1):
-                found = value(view[lows[k] - at : highs[k] - at])
-                if isinstance(found, str):
-                    block.faults[k] = found
-                else:
-                    values[k] = found
-        self._check_read(partition)
+    def _given(self, block: Block, members: list[Pieces]) -> None:
+        values: list[memoryview | None] = [None] * len(block.ids)
+        for k, view in enumerate(members[0].views()):
+            found = self._value(cast("memoryview", view))
+            if isinstance(found, str):
+                block.faults[k] = found
+            else:
+                values[k] = found
         if self._image:
             block.payloads[:] = [memoryview(b"") if found is None else found for found in values]
         block.fields.update(dict.fromkeys(self._members, values))
@@ -173,11 +135,7 @@ class LabelledReader(PassingOn):
 # What a kind of file with records one behind the other is: how its records are framed, and what is inside a frame.
 
 
-Pread = Callable[[int, int], bytes]  # so many bytes, from a byte on; fewer where the file ends
 Frames = tuple[Int64s, Int64s]
-
-_LEAST, _MOST = 4096, 1 << 20
-_MANY = 16  # questions that one read answered, from which the next is worth twice as much
 
 
 class BrokenError(Exception):
@@ -204,23 +162,6 @@ class Framing:
     frames: Callable[[Pread, int], Frames]
     other: Callable[[bytes, str], str]
     value: Callable[[memoryview], memoryview | str]
-
-
-class ReadWindow:
-    """Reads ahead where records are small, and little more than was asked for where they are large."""
-
-    def __init__(self, pread: Pread) -> None:
-        self._pread, self._size, self._answered = pread, _LEAST, 0
-        self._bytes, self._at = b"", 0
-
-    def piece(self, at: int, size: int) -> bytes:
-        """Bytes from `at`; fewer than `size` at the end of the file."""
-        first = at - self._at
-        if not 0 <= first <= len(self._bytes) - size:
-            self._size = min(2 * self._size, _MOST) if self._answered >= _MANY else _LEAST
-            self._bytes, self._at, first, self._answered = self._pread(max(size, self._size), at), at, 0, 0
-        self._answered += 1
-        return self._bytes[first : first + size]
 
 
 # Where the records of a file lie: found once by its frames, and kept beside the file, as tar shards' indexes are.
@@ -311,7 +252,7 @@ def load(
         with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
             return _read(home, store.stamp(path), framing)
     index = build(path, framing, store)
-    keep(path, homes, lambda home: _write(home, index, framing), index_dir)
+    keep(path, homes, lambda home: _write(home, index, framing, mode_of(path, store)), index_dir)
     return index
 
 
@@ -319,16 +260,10 @@ def _name(framing: Framing) -> bytes:
     return framing.name.encode().ljust(16, b"\0")
 
 
-def _write(home: Path, index: RecordIndex, framing: Framing) -> None:
-    """Whole or not at all. OSError where it cannot be, or where a file lies that is no index of ours."""
-    with contextlib.suppress(FileNotFoundError), home.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            msg = f"{home}: a file that is not an index of dali_feed; it is not replaced"
-            raise FileExistsError(msg)
+def _write(home: Path, index: RecordIndex, framing: Framing, mode: int) -> None:
     head = np.array([VERSION, index.stamp.size, index.stamp.mtime_ns, len(index.at)], "<i8").tobytes()
     body = head + _name(framing) + index.at.astype("<i8").tobytes() + index.size.astype("<i8").tobytes()
-    home.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(home, MAGIC + hashlib.sha256(body).digest() + body)
+    write_index(home, MAGIC + hashlib.sha256(body).digest() + body, mode)
 
 
 def _read(home: Path, stamp: Stamp, framing: Framing) -> RecordIndex:
@@ -355,61 +290,57 @@ def _read(home: Path, stamp: Stamp, framing: Framing) -> RecordIndex:
 EXTENT_BYTES = 8 << 20
 INDEX_THREADS = 8
 LOOKED_AT = 64  # records, for the members that there are
-_LOADING = threading.Lock()  # of the module, so that a source can be pickled
+LOADING = threading.Lock()  # of the module, so that a source can be pickled
 
 
-def files_of(
-    name: str,
-    given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-) -> tuple[str, tuple[str, ...], Any]:
-    """The title, the files in order and the store of what a user gave: a pattern or a path, or a sequence of them.
+def named_files(
+    name: str, patterns: Sequence[str], matches: Callable[[str], Iterable[str]], word: str = "file"
+) -> tuple[str, tuple[str, ...]]:
+    """The title of a source, and its files in order: those of each pattern, which `matches` finds.
 
-    Raises:
-        ConfigError: nothing is given, or a file is named twice.
-        SourceNotFoundError: a pattern matches nothing, or a named file is not there.
+    Raises ConfigError where nothing is given, or a file is named twice.
     """
-    patterns = paths_of(name, given)
     if not patterns:
-        msg = f"{name}: must name at least one file; found an empty sequence"
+        msg = f"{name}: must name at least one {word}; found an empty sequence"
         raise ConfigError(msg)
-    store = store_for(patterns)
     with called(name):
-        paths = tuple(itertools.chain.from_iterable(store.matches(pattern) for pattern in patterns))
-    twice = next((path for path in paths if paths.count(path) > 1), None) if len(set(paths)) < len(paths) else None
-    if twice is not None:
-        msg = f"{name}: each file may be named once; found {twice} twice; remove one of the two"
+        paths = tuple(itertools.chain.from_iterable(map(matches, patterns)))
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        msg = f"{name}: each {word} may be named once; found {twice} twice; remove one of the two"
         raise ConfigError(msg)
-    return f"{name}({', '.join(patterns[:3])}{', ...' if len(patterns) > 3 else ''})", paths, store
+    return f"{name}({', '.join(map(shown, patterns[:3]))}{', ...' if len(patterns) > 3 else ''})", paths
 
 
-class RecordFiles:
-    """Records of files. A subclass finds them (`_index`) and says what is the image, what is the label and the format.
+class FileSource:
+    """Files whose records are read by their place: a file is a partition, a record's number in it its position.
 
-    form  what reads a record's members; None: a record is bytes, and its one member is `value`
+    A subclass indexes them (`_tabulated`), reads them (`reader`), and says how large records are (`_sizes_of`).
     """
 
-    def __init__(self, title: str, files: SharedFiles, form: Format | None) -> None:
-        self._title, self._files, self._form = title, files, form
-        self._names = unique_names(files.paths)
-        self._table: RecordTable | None = None
-        self._look: tuple[Member, ...] | None = None
+    name: str  # of the source, in messages
+
+    def __init__(self, title: str, paths: tuple[str, ...], store: Store) -> None:
+        self._title, self._paths, self._store = title, paths, store
+        self._names = unique_names(paths)
+        self._table: Any = None
 
     def __repr__(self) -> str:
         return self._title
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the index: another process, perhaps on another machine, looks at its own files."""
-        return self.__dict__ | {"_table": None, "_look": None}
+        return self.__dict__ | {"_table": None}
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The files in partition order."""
-        return self._files.paths
+        return self._paths
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """('label',) or ()."""
-        return (LABEL,) if self._chosen()[1] else ()
+    def store(self) -> Store:
+        """How their bytes are read."""
+        return self._store
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All records of all files. Indexes the files where that has not been done.
@@ -423,26 +354,117 @@ class RecordFiles:
         if pin is not None:
             msg = f"{self._title}: its files are fixed and take no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
-        known = self._table
-        table = self._load()
-        if known is not None:
-            self._check(known)
-        sizes = [stamp.size for stamp in table.stamps]
+        table = self._checked_table()
         digest = hashlib.sha256()
-        for name, size, count, index in zip(table.names, sizes, table.counts, table.digests, strict=True):
-            digest.update(f"{name}\0{size}\0{count}\0{index}\n".encode(errors="surrogateescape"))
-        record_bytes = max(1, round(float(table.size.mean())))
+        for name, stamp, count, index in zip(table.names, table.stamps, table.counts, table.digests, strict=True):
+            digest.update(f"{name}\0{stamp.size}\0{count}\0{index}\n".encode(errors="surrogateescape"))
+        extent, record_bytes = self._sizes_of(table)
         return Snapshot(
             source=self._title,
             names=table.names,
             starts=np.zeros(len(table.counts), np.int64),
             stops=table.counts.copy(),
-            extent=max(1, EXTENT_BYTES // record_bytes),
+            extent=extent,
             record_bytes=record_bytes,
-            random_access=self._files.store.random_access,
+            random_access=self._store.random_access,
             interleaved=False,
             fingerprint=digest.hexdigest(),
         )
+
+    def file_stamps(self) -> bytes:
+        """See `records.source.Stamped`."""
+        return sizes_and_times(self._spans().stamps)
+
+    def where(self, partition: int, position: int) -> str:
+        """`train.tfrecord#118`."""
+        return f"{self._names[partition]}#{position}"
+
+    def _spans(self) -> Any:
+        """Where all records lie; looks at the files where that has not been done."""
+        with LOADING:
+            if self._table is None:
+                self._table = self._tabulated()
+            return self._table
+
+    def _checked_table(self) -> Any:
+        """The same, of files that are what they were when they were indexed."""
+        known = self._table
+        table = self._spans()
+        if known is not None:
+            self._check(known)
+        return table
+
+    def _check(self, table: FileTable) -> None:
+        """Check that the files are what they were when they were indexed, before a fingerprint of them is given."""
+        with called(self.name):
+            self._each(lambda path, stamp: check_file(self._store, path, stamp), self._paths, table.stamps)
+
+    def _each(self, do: Callable[..., Any], *given: Iterable[Any]) -> list[Any]:
+        """What comes of each file, several at a time."""
+        with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
+            return list(pool.map(do, *given))
+
+    def _of_files(self, indexes: Sequence[Any], counts: Int64s) -> dict[str, Any]:
+        """The fields of a `FileTable`. SourceEmptyError where no file has a record."""
+        if not counts.any():
+            msg = f"{self._title}: files must hold records; found none in {len(indexes)} file(s) like {self._paths[0]}"
+            raise SourceEmptyError(msg)
+        return {
+            "names": self._names,
+            "stamps": tuple(index.stamp for index in indexes),
+            "digests": tuple(index.digest for index in indexes),
+            "counts": counts,
+            "base": np.cumsum(counts) - counts,
+        }
+
+    def _tabulated(self) -> Any:
+        """Index all files."""
+        raise NotImplementedError
+
+    def _sizes_of(self, table: Any) -> tuple[int, int]:
+        """How many records an extent has, and the mean bytes of one."""
+        raise NotImplementedError
+
+
+def files_of(name: str, given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Any, ...]:
+    """Title, files and store of what a user gave: a pattern or a path, or a sequence of them.
+
+    Raises:
+        ConfigError: nothing is given, or a file is named twice.
+        SourceNotFoundError: a pattern matches nothing, or a named file is not there.
+    """
+    patterns = paths_of(name, given)
+    store = store_for(patterns) if patterns else LOCAL
+    return *named_files(name, patterns, store.matches), store
+
+
+class RecordFiles(FileSource):
+    """Records of files. A subclass finds them (`_index`) and says what is the image, what is the label and the format.
+
+    value  what a piece of a file holds (see `Framing.value`)
+    form   what reads a record's members; None: a record is bytes, and its one member is `value`
+    """
+
+    def __init__(
+        self,
+        title: str,
+        paths: tuple[str, ...],
+        store: Store,
+        value: Callable[[memoryview], memoryview | str],
+        form: Format | None,
+    ) -> None:
+        super().__init__(title, paths, store)
+        self.value, self._form = value, form
+        self._look: tuple[Member, ...] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was looked at."""
+        return super().__getstate__() | {"_look": None}
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """('label',) or ()."""
+        return (LABEL,) if self._chosen()[1] else ()
 
     def members(self) -> tuple[Member, ...]:
         """What some of the records have: `value`, or what the format finds in them."""
@@ -477,14 +499,6 @@ class RecordFiles:
         reader = self.giving(image, (label,) if label else ()).reader(slabs, stop)
         return LabelledReader(reader, label) if label else reader
 
-    def file_stamps(self) -> bytes:
-        """See `records.source.Stamped`."""
-        return sizes_and_times(self._load().stamps)
-
-    def where(self, partition: int, position: int) -> str:
-        """`train.tfrecord#118`."""
-        return f"{self._names[partition]}#{position}"
-
     def _foremost(self, name: str) -> str:
         """Of names that all records have or none, the foremost that is known; any other as it is."""
         known = getattr(self._form, "names", None)
@@ -501,43 +515,22 @@ class RecordFiles:
     def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         for name in (*(() if image is None else (image,)), *members):
             foremost(name, (VALUE,), f"records of {self._title} are bytes, and have the member")
-        return _Records(self, self._files, self._load, image, members)
+        return MemberSource(self, members, partial(RecordReader, self, members, image is not None))
 
-    def _load(self) -> RecordTable:
-        with _LOADING:
-            if self._table is None:
-                self._table = self._tabulated()
-            return self._table
+    def _tabulated(self) -> Spans:
+        indexes = self._each(self._index, self._paths)
+        of_files = self._of_files(indexes, np.array([len(index.at) for index in indexes], np.int64))
+        at, size = (np.concatenate([getattr(index, name) for index in indexes])[None] for name in ("at", "size"))
+        return Spans(**of_files, at=at, size=size, crc=(None,))
 
-    def _tabulated(self) -> RecordTable:
-        paths = self._files.paths
-        with ThreadPoolExecutor(min(INDEX_THREADS, len(paths)), "dali-feed-index") as pool:
-            indexes = list(pool.map(self._index, paths))
-        counts = np.array([len(index.at) for index in indexes], np.int64)
-        if not counts.any():
-            msg = f"{self._title}: files must hold records; found none in {len(paths)} file(s) like {paths[0]}"
-            raise SourceEmptyError(msg)
-        return RecordTable(
-            names=self._names,
-            stamps=tuple(index.stamp for index in indexes),
-            digests=tuple(index.digest for index in indexes),
-            counts=counts,
-            base=np.cumsum(counts) - counts,
-            at=np.concatenate([index.at for index in indexes]),
-            size=np.concatenate([index.size for index in indexes]),
-        )
-
-    def _check(self, table: RecordTable) -> None:
-        """Check that the files are what they were when they were indexed, before a fingerprint of them is given."""
-        check = partial(check_shard, self._files.store)
-        with called(self._files.name), ThreadPoolExecutor(min(INDEX_THREADS, len(self._files.paths))) as pool:
-            for _ in pool.map(check, self._files.paths, table.stamps):
-                pass
+    def _sizes_of(self, table: Spans) -> tuple[int, int]:
+        record_bytes = max(1, round(float(table.size[0].mean())))
+        return max(1, EXTENT_BYTES // record_bytes), record_bytes
 
     def _looked(self) -> tuple[Member, ...]:
         """The members of records that are spread over all files; of those that cannot be read there are none."""
-        table = self._load()
-        rows = np.unique(np.linspace(0, len(table.at) - 1, LOOKED_AT).round().astype(np.int64))
+        table = self._spans()
+        rows = np.unique(np.linspace(0, table.at.shape[1] - 1, LOOKED_AT).round().astype(np.int64))
         partition = np.searchsorted(table.base + table.counts, rows, side="right")
         position = rows - table.base[partition]
         reader = self._giving(None, (VALUE,)).reader()
@@ -565,22 +558,3 @@ class RecordFiles:
             for name, each in found.items()
             if each is not None
         }
-
-
-class _Records(MemberSource):
-    """The records as bytes, as payloads or as a member. See `records.members.Members.giving`."""
-
-    def __init__(
-        self,
-        source: Source,
-        files: SharedFiles,
-        load: Callable[[], RecordTable],
-        image: str | None,
-        members: tuple[str, ...],
-    ) -> None:
-        super().__init__(source, image, members)
-        self._files, self._load = files, load
-
-    def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
-        image = self._image is not None
-        return RecordReader(self._files, self._load(), slabs, stop, image=image, members=self._members)

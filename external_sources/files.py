@@ -12,17 +12,17 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dali_feed.checks import path_of, paths_of
-from dali_feed.errors import ClosedError, ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
-from dali_feed.external_sources.request import BYTES, FileMembers, check_read, forms_of, load_file, with_formats
+from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
+from dali_feed.external_sources.request import MemberReader, MemberSource, foremost, forms_of, with_formats
 from dali_feed.formats.format import Format
-from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Int64s, Member, Reader, Slabs, Snapshot, Source, unpack_ids
+from dali_feed.records.source import LABEL, Block, Int64s, Member, Reader, Slabs, Snapshot, Source
 
 __all__ = ["EXTENT_BYTES", "IMG_EXTENSIONS", "SAMPLED", "FileList", "shared_folder"]
 
@@ -85,6 +85,7 @@ def _identity(path: str) -> object:
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 EXTENT_BYTES = 8 << 20
 SAMPLED = 64
+BYTES, PATH = "bytes", "path"
 
 
 class FileList:
@@ -196,7 +197,7 @@ class FileList:
     @property
     def fields(self) -> tuple[str, ...]:
         """('label',) or ()."""
-        return () if self._labels is None else ("label",)
+        return () if self._labels is None else (LABEL,)
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All files, as one partition. Looks at the sizes of up to 64 of them.
@@ -230,19 +231,25 @@ class FileList:
 
     def members(self) -> tuple[Member, ...]:
         """`bytes`, `path` and, where there are labels, `label`; every record has them."""
-        found = (Member("bytes", 1.0, self.snapshot().record_bytes), Member("path", 1.0, 0))
-        return found if self._labels is None else (*found, Member("label", 1.0, 0))
+        found = (Member(BYTES, 1.0, self.snapshot().record_bytes), Member(PATH, 1.0, 0))
+        return found if self._labels is None else (*found, Member(LABEL, 1.0, 0))
 
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         """The same files with other members; see `records.members`."""
-        return with_formats(self._giving, self._forms.get, image, members)
+        return with_formats(self._giving, self._forms.get, image, members, known=lambda: (BYTES,))
 
     def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        return FileMembers(self, self._paths, self._labels, image, members)
+        known, told = (BYTES, PATH, *self.fields), "a file's members are"
+        asked = {name: foremost(name, known, told) for name in members}
+        if image is not None and foremost(image, known, told) != BYTES:
+            msg = f"member {image!r}: an image is made of a file's {BYTES!r}; write Image({BYTES!r})"
+            raise ConfigError(msg)
+        opened = partial(_FileReader, self._paths, self._labels, asked, image is not None)
+        return MemberSource(self, members, opened)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""
-        return _FileReader(self._paths, self._labels, SlabPool() if slabs is None else slabs, stop)
+        return self._giving(BYTES, self.fields).reader(slabs, stop)
 
     def file_stamps(self) -> bytes:
         """Size and time of each file, zeros where there is none. See `records.source.Stamped`."""
@@ -275,49 +282,29 @@ class FileList:
         return max(1, round(sum(sizes) / len(sizes)))
 
 
-class _FileReader:
-    """Opens, sizes and reads one file after the other into slabs."""
+class _FileReader(MemberReader):
+    """Opens a file only where its bytes are asked for, as the image or by one of the names in `asked`."""
 
-    def __init__(self, paths: list[str], labels: Int64s | None, slabs: Slabs, stop: threading.Event | None) -> None:
-        self._paths = paths
-        self._labels = labels
-        self._slabs = slabs
-        self._stop = stop or threading.Event()
-        self._closed = False
+    def __init__(
+        self,
+        paths: list[str],
+        labels: Int64s | None,
+        asked: Mapping[str, str],
+        image: bool,
+        slabs: Slabs,
+        stop: threading.Event | None,
+    ) -> None:
+        super().__init__("FileList", len(paths), slabs, stop)
+        self._paths, self._labels, self._asked, self._image = paths, labels, asked, image
 
-    def read(self, extents: Extents) -> Block:
-        """The files of `extents`; see `dali_feed.records.source.Reader`.
-
-        Raises:
-            ConfigError: an extent that leaves the list.
-            ClosedError: the reader is closed or the stop event is set.
-            SourceError: the process has no descriptors or memory left.
-        """
-        check_read("FileList", extents, len(self._paths), closed=self._closed)
-        ids = extents.ids()
-        rows = unpack_ids(ids)[1]
-        lease = self._slabs.lease()
-        payloads: list[memoryview | None] = []
-        faults: dict[int, str] = {}
-        try:
-            for k, row in enumerate(rows.tolist()):
-                if self._stop.is_set():
-                    msg = "FileList: the read was stopped"
-                    raise ClosedError(msg)
-                found = load_file(self._paths[row], lease)
-                if isinstance(found, str):
-                    faults[k] = found
-                    found = memoryview(b"")
-                payloads.append(found)
-        except BaseException:
-            lease.release()
-            raise
-        fields = {} if self._labels is None else {"label": self._labels[rows]}
-        return Block(ids, payloads, fields, lease, faults)
-
-    def close(self) -> None:
-        """Nothing stays open between reads. Safe to call twice."""
-        self._closed = True
+    def _fill(self, block: Block, _: Int64s, position: Int64s) -> None:
+        paths = [self._paths[row] for row in position.tolist()]
+        members: dict[str, Any] = {PATH: paths, LABEL: None if self._labels is None else self._labels[position]}
+        if self._image or BYTES in self._asked.values():
+            members[BYTES] = [self._loaded(path, block, k) for k, path in enumerate(paths)]
+        if self._image:
+            block.payloads[:] = [view or memoryview(b"") for view in members[BYTES]]
+        block.fields.update({name: members[member] for name, member in self._asked.items()})
 
 
 def shared_folder(least: str, most: str) -> str:

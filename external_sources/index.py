@@ -1,4 +1,4 @@
-"""An index of a tar file as bytes, and back.
+"""Indexes of files: that of a tar file as bytes, and back; where any of them is kept, and how it is written.
 
 An index file is the magic, the SHA-256 of the rest, and the rest: six int64 (version, shard bytes, shard mtime in ns,
 samples, members, `behind`), then `first`, `offset`, `length` as int64, `suffix` as int32, of version 3 `crc` as uint32,
@@ -11,9 +11,12 @@ written with the tar file and says what its members are, by their CRC-32; so it 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +35,16 @@ __all__ = [
     "SUFFIX",
     "Columns",
     "Indexed",
+    "Pread",
+    "ReadWindow",
     "homes_of",
     "index_bytes",
     "index_path",
     "indexed",
     "is_sealed",
     "keep",
+    "mode_of",
+    "write_index",
 ]
 
 
@@ -163,3 +170,56 @@ def keep(
     _log.warning(
         "%s: its index cannot be saved (%s), so it is made again at every start; set index_dir", path, errors[-1]
     )
+
+
+def mode_of(path: str, store: Store) -> int:
+    """Who may read and write an index: those who may a mounted file's, else its owner alone."""
+    return os.stat(path).st_mode & 0o666 if store is LOCAL else 0o600
+
+
+def write_index(home: Path, whole: bytes, mode: int) -> None:
+    """Write whole or not at all: others may read or write the same index at this moment.
+
+    OSError where it cannot be, or where a file lies that does not begin as this index does.
+    """
+    with contextlib.suppress(FileNotFoundError), home.open("rb") as file:
+        if file.read(len(MAGIC)) != whole[: len(MAGIC)]:
+            raise FileExistsError(
+                errno.EEXIST, "a file that is not an index of dali_feed; it is not replaced", str(home)
+            )
+    home.parent.mkdir(parents=True, exist_ok=True)
+    fd, temporary = tempfile.mkstemp(dir=home.parent, prefix=f".{home.name[:100]}-")
+    try:
+        with open(fd, "wb") as file:
+            os.fchmod(fd, mode)
+            file.write(whole)
+        os.replace(temporary, home)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+# Reading the headers of a file one after the other.
+
+
+Pread = Callable[[int, int], bytes]  # so many bytes, from a byte on; fewer where the file ends
+
+_LEAST, _MOST = 4096, 1 << 20
+_MANY = 16  # questions that one read answered, from which the next is worth twice as much
+
+
+class ReadWindow:
+    """Reads ahead where records are small, and little more than was asked for where they are large."""
+
+    def __init__(self, pread: Pread) -> None:
+        self._pread, self._size, self._answered = pread, _LEAST, 0
+        self._bytes, self._at = b"", 0
+
+    def piece(self, at: int, size: int) -> bytes:
+        """Bytes from `at`; fewer than `size` at the end of the file."""
+        first = at - self._at
+        if not 0 <= first <= len(self._bytes) - size:
+            self._size = min(2 * self._size, _MOST) if self._answered >= _MANY else _LEAST
+            self._bytes, self._at, first, self._answered = self._pread(max(size, self._size), at), at, 0, 0
+        self._answered += 1
+        return self._bytes[first : first + size]

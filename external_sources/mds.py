@@ -12,7 +12,6 @@ import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +19,8 @@ import numpy as np
 
 from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError, DataLostError, FormatError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.file_source import INDEX_THREADS, RecordFiles, RecordIndex, RecordTable, SharedFiles
+from dali_feed.external_sources.file_source import RecordFiles, RecordIndex
+from dali_feed.external_sources.ranges import Spans
 from dali_feed.formats.format import Parse, Value, checked
 from dali_feed.packages import needed
 from dali_feed.records.gauges import StorageMeter
@@ -613,6 +613,8 @@ class MDS(RecordFiles):
         MissingPackageError: they are, and `zstandard` is not installed.
     """
 
+    name = "MDS"
+
     def __init__(
         self,
         folder: str | os.PathLike[str],
@@ -632,7 +634,7 @@ class MDS(RecordFiles):
             twice = next(path for path in paths if paths.count(path) > 1)
             msg = f"MDS({given}): each shard may be named once; found {twice} twice in index.json; copy it again"
             raise ConfigError(msg)
-        super().__init__(f"MDS({given})", SharedFiles("MDS", paths, self._over(store), _whole), form)
+        super().__init__(f"MDS({given})", paths, self._over(store), _whole, form)
         self._shards = {shard.path: shard for shard in self._set.shards}
         self._hashed = check
         encodings = dict(zip(self._set.names, self._set.encodings, strict=True))
@@ -651,17 +653,16 @@ class MDS(RecordFiles):
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All samples; see `RecordFiles.snapshot`. Of packed shards each is an extent, which is unpacked once."""
-        found, packed = super().snapshot(pin), isinstance(self._files.store, PackedStore)
+        found, packed = super().snapshot(pin), isinstance(self._store, PackedStore)
         return replace(found, extent=max(found.extent, int(found.stops.max()))) if packed else found
 
     def _index(self, path: str) -> RecordIndex:
-        return shard_index(self._shards[path], self._files.store, repr(self._form).encode())
+        return shard_index(self._shards[path], self._store, repr(self._form).encode())
 
-    def _tabulated(self) -> RecordTable:
+    def _tabulated(self) -> Spans:
         found = super()._tabulated()
         if self._hashed:
-            with ThreadPoolExecutor(INDEX_THREADS, "dali-feed-hash") as pool:
-                checked = list(pool.map(lambda shard: hashes_checked(shard, self._files.store), self._set.shards))
+            checked = self._each(lambda shard: hashes_checked(shard, self._store), self._set.shards)
             if not all(checked):
                 msg = (
                     "%s: %d of %d shards have no hash in index.json that can be checked, so damaged bytes are "

@@ -15,14 +15,12 @@ from dali_feed.external_sources.file_source import (
     BrokenError,
     Frames,
     Framing,
-    Pread,
-    ReadWindow,
     RecordFiles,
     RecordIndex,
-    SharedFiles,
     files_of,
     load,
 )
+from dali_feed.external_sources.index import Pread, ReadWindow
 from dali_feed.formats.format import Parse, Value, checked
 
 __all__ = ["RECORDIO", "IRHeader", "RecordIO"]
@@ -159,6 +157,8 @@ class RecordIO(RecordFiles):
         SourceNotFoundError: a pattern matches nothing, or a named file is not there.
     """
 
+    name = "RecordIO"
+
     def __init__(
         self,
         paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -167,11 +167,11 @@ class RecordIO(RecordFiles):
         index_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         title, found, store = files_of("RecordIO", paths)
-        super().__init__(title, SharedFiles("RecordIO", found, store, RECORDIO.value), IRHeader())
+        super().__init__(title, found, store, RECORDIO.value, IRHeader())
         self._label, self._index_dir = label, index_dir
 
     def _index(self, path: str) -> RecordIndex:
-        return load(path, RECORDIO, self._index_dir, self._files.store)
+        return load(path, RECORDIO, self._index_dir, self._store)
 
     def _chosen(self) -> tuple[str, str | None]:
         return "image", "label" if self._label else None

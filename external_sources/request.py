@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,38 +19,28 @@ import numpy as np
 from dali_feed.errors import ClosedError, ConfigError, FormatError, SourceError
 from dali_feed.formats.format import Format, Parse, bound
 from dali_feed.formats.named import format_of
-from dali_feed.quarantine.letters import HasOriginals, Original
-from dali_feed.records.live import Drain, LiveBlock, LiveReader, LiveSource, PassingOn, Positions
+from dali_feed.records.live import LiveBlock, LiveReader, LiveSource, PassingOn, Positions
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import (
-    LABEL,
     Block,
-    Commits,
     Extents,
     Int64s,
     Lease,
-    Member,
-    Members,
     Reader,
     Slabs,
     Snapshot,
     Source,
     alternatives,
-    lacking,
     unpack_ids,
 )
 from dali_feed.storage.store import Stamp
 
 __all__ = [
-    "BYTES",
     "VALUE",
-    "FileMembers",
     "Formatted",
     "LiveFormatted",
     "MemberReader",
     "MemberSource",
-    "Renamed",
-    "check_read",
     "foremost",
     "forms_of",
     "load_file",
@@ -58,214 +48,11 @@ __all__ = [
 ]
 
 
-# A source whose records' members have other names: two sets that call one thing by two names become one.
-#
-# The law: names alone change. Records, ids, order, fingerprint, coordinates and states are the source's own.
-
-
-class _Over:
-    """What is passed on of `source`, whatever its fields are called."""
-
-    def __init__(self, source: Any, title: str) -> None:
-        self._source, self._title = source, title
-
-    def __repr__(self) -> str:
-        return self._title
-
-    @property
-    def most_fetch_times(self) -> int:
-        """How many times the usual amount its readers may fetch at once."""
-        return int(getattr(self._source, "most_fetch_times", 1))
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """The source's."""
-        found: Snapshot = self._source.snapshot(pin)
-        return found
-
-    def where(self, partition: int, position: int) -> str:
-        """As the source has it."""
-        return str(self._source.where(partition, position))
-
-    def original(self, partition: int, position: int) -> Original | None:
-        """The record in full, where the source keeps more than the payload."""
-        return self._source.original(partition, position) if isinstance(self._source, HasOriginals) else None
-
-    def commit(self, positions: Int64s) -> None:
-        """Publish the positions, where the source can."""
-        if isinstance(self._source, Commits):
-            self._source.commit(positions)
-
-
-class Renamed(_Over):
-    """The records of a bounded source, whose members and fields have other names.
-
-    source  topics, shards, files, tables, a `Concat` of them
-    names   what each member is called by the source, and what it is called here: {"jpeg": "jpg"}. Where it is called
-            differently from record to record, {"jpeg;JPEG": "jpg"}: the first that a record has counts, as among
-            columns. "meta.json:caption", what a format finds in a member, can have a name of its own too
-
-    Names that are not given stay; a member that had such a new name before cannot be asked for. So sources whose names
-    differ can stand side by side: `Concat([a, Renamed(b, {"jpeg": "jpg", "class": "cls"})])`. A state of the source is
-    one of this, and the other way round.
-
-    Raises ConfigError for what is no bounded source, no names, or two members of one name.
-    """
-
-    def __init__(self, source: Source, names: Mapping[str, str]) -> None:
-        if missing := lacking(source):
-            msg = (
-                f"Renamed: source must be a bounded source of dali_feed.external_sources; found {source!r}, which has"
-                f" no {', '.join(missing)}"
-            )
-            raise ConfigError(msg)
-        given = dict(names) if isinstance(names, Mapping) else {}
-        if not given or not all(_is_name(old) and _is_name(new, ";:") for old, new in given.items()):
-            msg = f'Renamed: names must map members to new names: {{"jpeg": "jpg"}}; found {names!r}'
-            raise ConfigError(msg)
-        self._old = {_bare(new): ";".join(alternatives(old)) for old, new in given.items()}
-        if len(self._old) < len(given):
-            twice = next(new for new in given.values() if list(map(_bare, given.values())).count(_bare(new)) > 1)
-            msg = f'Renamed: two members must not become one; found {twice!r} twice; give {{"one;other": {twice!r}}}'
-            raise ConfigError(msg)
-        gone = (part for old in self._old.values() for part in alternatives(old))
-        self._gone = tuple(dict.fromkeys(part for part in gone if part not in self._old))
-        told = ", ".join(f"{old} as {new}" for new, old in self._old.items())
-        super().__init__(source, f"Renamed({source!r}, {told})")
-
-    @property
-    def source(self) -> Source:
-        """As it was given."""
-        found: Source = self._source
-        return found
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The source's, by their names here. ConfigError where two would have one name."""
-        return tuple(self._fields().values())
-
-    def members(self) -> tuple[Member, ...]:
-        """The source's, by their names here."""
-        found = {each.name: each for each in self._named().members()}
-        out: dict[str, Member] = {}
-        for name, member in found.items():
-            new = next((new for new, old in self._old.items() if name in alternatives(old)), None)
-            if new is None and name not in self._old:
-                out[name] = member
-            elif new is not None and new not in out:
-                parts = [found[part] for part in alternatives(self._old[new]) if part in found]
-                share = sum(part.share for part in parts)
-                size = round(sum(part.share * part.bytes for part in parts) / share) if share else 0
-                out[new] = Member(new, min(1.0, share), size)
-        return tuple(out.values())
-
-    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        """The same records with other members; see `records.members`."""
-        asked = {name: self._inner(name) for name in members}
-        inner = None if image is None else self._inner(image)
-        try:
-            given = self._named().giving(inner, tuple(dict.fromkeys(asked.values())))
-        except ConfigError as error:
-            msg = f"{self!r}: with the source's own names: {error}"
-            raise ConfigError(msg) from error
-        return _Given(given, self._title, asked)
-
-    def form_of(self, member: str) -> Format | None:
-        """The format that the source knows of a member."""
-        known = getattr(self._source, "form_of", None)
-        return None if known is None else known(alternatives(self._inner(member))[0])
-
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """The source's, with other names."""
-        return _RenamedReader(self._source.reader(slabs, stop), {new: old for old, new in self._fields().items()})
-
-    def _fields(self) -> dict[str, str]:
-        """The source's fields, and their names here."""
-        found = {name: name for name in self._source.fields}
-        for new, old in self._old.items():
-            if (first := next((part for part in alternatives(old) if part in found), None)) is not None:
-                found[first] = new
-        if len(set(found.values())) < len(found):
-            msg = f"{self!r}: fields must have different names; found {', '.join(found.values())}; rename the other too"
-            raise ConfigError(msg)
-        return found
-
-    def _inner(self, name: str) -> str:
-        """What the source calls a member, or the members that a name lists."""
-        parts: list[str] = []
-        for one in alternatives(name):
-            member, colon, path = one.partition(":")
-            if one in self._old:
-                parts.append(self._old[one])
-            elif colon and member in self._old:
-                parts += [f"{part}:{path}" for part in alternatives(self._old[member])]
-            elif member not in self._gone and one not in self._gone:
-                parts.append(one)
-        if not parts and alternatives(name):
-            told = ", ".join(f"{old!r} is {new!r} here" for new, old in self._old.items())
-            msg = f"member {name!r}: must have the name that Renamed gives it; {told}; use that name"
-            raise ConfigError(msg)
-        return ";".join(parts)
-
-    def _named(self) -> Members:
-        if not isinstance(self._source, Members):
-            rule = "a source must list the members of its records"
-            msg = f"columns: {rule}; {self._source!r} does not; leave columns out"
-            raise ConfigError(msg)
-        return self._source
-
-
-class _Given(_Over):
-    """The members that were asked for: `names`, outer to inner."""
-
-    def __init__(self, source: Source, title: str, names: Mapping[str, str]) -> None:
-        super().__init__(source, title)
-        self._names = dict(names)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The members as they were asked for."""
-        return tuple(self._names)
-
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """The source's, with other names."""
-        return _RenamedReader(self._source.reader(slabs, stop), self._names)
-
-
-class _RenamedReader(PassingOn):
-    """Gives fields by other names: `names`, outer to inner."""
-
-    def __init__(self, reader: Reader, names: Mapping[str, str]) -> None:
-        super().__init__(reader)
-        self._names = names
-
-    def read(self, extents: Extents) -> Block:
-        """The source's block, with fields by their names here."""
-        block: Block = self._reader.read(extents)
-        block.fields = {name: block.fields[inner] for name, inner in self._names.items()}
-        return block
-
-
-def _bare(name: str) -> str:
-    return name.strip().lstrip(".")
-
-
-def _is_name(name: object, without: str = "") -> bool:
-    return isinstance(name, str) and bool(alternatives(name)) and not any(letter in name for letter in without)
-
-
 # One file read into a slab: what every source that names single files shares.
 
 
 LARGEST = 1 << 31
 _OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # the process's trouble, not the file's
-
-
-def check_read(told: str, extents: Extents, count: int, *, closed: bool) -> None:
-    """Of a source of one partition with `count` records: ClosedError, ConfigError for an extent that leaves it."""
-    if closed:
-        msg = f"{told}: this reader is closed; make another one"
-        raise ClosedError(msg)
-    extents.check_inside(np.array([count], np.int64), told)
 
 
 def load_file(path: str, lease: Lease) -> memoryview | str:
@@ -309,10 +96,15 @@ def _fault(path: str, what: str, error: OSError | ValueError) -> str:
 
 
 class MemberSource:
-    """Records of `source` with the members that were asked for. See `records.members.Members.giving`."""
+    """Records of `source` with the `members` that were asked for, which readers that `opened` makes give.
 
-    def __init__(self, source: Source, image: str | None, members: tuple[str, ...]) -> None:
-        self._source, self._image, self._members = source, image, members
+    See `records.members.Members.giving`.
+    """
+
+    def __init__(
+        self, source: Source, members: tuple[str, ...], opened: Callable[[Slabs, threading.Event], Reader]
+    ) -> None:
+        self._source, self._members, self._opened = source, members, opened
 
     def __repr__(self) -> str:
         return repr(self._source)
@@ -334,24 +126,32 @@ class MemberSource:
         """As the source has it."""
         return self._source.where(partition, position)
 
-    def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
-        raise NotImplementedError
-
 
 class MemberReader:
-    """Reads members of a source of one partition, row by row."""
+    """Reads records of a source of `counts` records in each partition, for one thread; a subclass has `_fill`."""
 
-    def __init__(self, told: str, count: int, slabs: Slabs, stop: threading.Event) -> None:
-        self._told, self._count, self._slabs, self._stop = told, count, slabs, stop
-        self._closed = False
+    def __init__(self, told: str, counts: Int64s | int, slabs: Slabs, stop: threading.Event | None) -> None:
+        self._told, self._counts, self._slabs = told, np.atleast_1d(np.asarray(counts, np.int64)), slabs
+        self._stop, self._closed = stop or threading.Event(), False
 
     def read(self, extents: Extents) -> Block:
-        """The members of `extents`' rows; see `records.Reader`. Raises what the source's own reader does."""
-        check_read(self._told, extents, self._count, closed=self._closed)
+        """All records of `extents` in order; see `dali_feed.records.source.Reader`.
+
+        Raises:
+            ConfigError: an extent that leaves the snapshot.
+            SourceChangedError: a file is not what it was when the source looked at it.
+            DataLostError: it is gone, or ends before a record does.
+            ClosedError: the reader is closed or the stop event is set.
+            SourceError: the process has no descriptors or memory left, or the disk fails.
+        """
+        if self._closed or self._stop.is_set():
+            msg = f"{self._told}: this reader is closed, or its read was stopped; make another one"
+            raise ClosedError(msg)
+        extents.check_inside(self._counts, self._told)
         ids = extents.ids()
         block = Block(ids, [memoryview(b"")] * len(ids), {}, self._slabs.lease())
         try:
-            self._fill(block, unpack_ids(ids)[1])
+            self._fill(block, *unpack_ids(ids))
         except BaseException:
             block.lease.release()
             raise
@@ -361,8 +161,8 @@ class MemberReader:
         """Nothing stays open between reads. Safe to call twice."""
         self._closed = True
 
-    def _fill(self, block: Block, rows: Int64s) -> None:
-        """Put the members of these rows into the block."""
+    def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
+        """Put these records into the block."""
         raise NotImplementedError
 
     def _loaded(self, path: str, block: Block, k: int) -> memoryview | None:
@@ -436,6 +236,11 @@ class _Asked:
     name: str
     parts: tuple[str | tuple[str, str], ...]
 
+    def among(self, known: Collection[str]) -> _Asked:
+        """Without the paths into members that no record has, where another alternative is left."""
+        parts = tuple(part for part in self.parts if isinstance(part, str) or part[0] in known)
+        return _Asked(self.name, parts or self.parts)
+
 
 def with_formats(
     giving: Giving,
@@ -444,12 +249,15 @@ def with_formats(
     members: tuple[str, ...],
     full: Callable[[str], str] = str,
     made: Callable[..., Any] | None = None,
+    *,
+    known: Callable[[], Iterable[str]] | None = None,
 ) -> Source:
     """`giving(image, members)` of a source, with paths into members among the names.
 
     form_of  the format of a member; None where it has none, and a colon is a letter of its name
     full     the full name of a member that may be called by a shorter one
     made     what is made where there are such paths; `Formatted` unless told
+    known    the members that there are: of several alternatives, those inside of others are left out
 
     Raises ConfigError for a path that no value of its format can have.
     """
@@ -457,6 +265,9 @@ def with_formats(
     asked = {name: _parts(name, form_of, full) for name in names}
     if not any(isinstance(part, tuple) for each in asked.values() for part in each.parts):
         return giving(image, members)
+    if known is not None and any(len(each.parts) > 1 for each in asked.values()):
+        there = set(known())
+        asked = {name: each.among(there) for name, each in asked.items()}
     openers: dict[str, _Opener] = {}
     for each in asked.values():
         for part in each.parts:
@@ -498,7 +309,7 @@ class Formatted(MemberSource):
     def __init__(
         self, base: Source, image: _Asked | None, asked: tuple[_Asked, ...], openers: dict[str, _Opener]
     ) -> None:
-        super().__init__(base, None if image is None else image.name, tuple(each.name for each in asked))
+        super().__init__(base, tuple(each.name for each in asked), base.reader)
         self.image, self.asked, self.openers = image, asked, openers
 
     def __getattr__(self, name: str) -> Any:
@@ -637,19 +448,9 @@ class LiveFormatted:
         """The members as they were asked for."""
         return tuple(each.name for each in self.asked)
 
-    def live(
-        self,
-        at: Mapping[str, Any] | None = None,
-        *,
-        rank: int = 0,
-        world_size: int = 1,
-        slabs: Slabs | None = None,
-        stop: threading.Event | None = None,
-        drain: Drain | None = None,
-    ) -> LiveReader:
-        """The stream's, and the formats behind it."""
-        found = self._source.live(at, rank=rank, world_size=world_size, slabs=slabs, stop=stop, drain=drain)
-        return _Reader(self, found)
+    def live(self, at: Mapping[str, Any] | None = None, **how: Any) -> LiveReader:
+        """The stream's, and the formats behind it; see `records.live.LiveSource`."""
+        return _Reader(self, self._source.live(at, **how))
 
 
 class _Reader(FormattedReader):
@@ -667,50 +468,3 @@ class _Reader(FormattedReader):
     def commit(self, position: Positions) -> None:
         """The stream's."""
         self._reader.commit(position)
-
-
-# Members of single files: their bytes, their path, and the label where there is one.
-
-
-BYTES, PATH = "bytes", "path"
-
-
-class FileMembers(MemberSource):
-    """Files of a list with the members that were asked for. See `records.members.Members.giving`.
-
-    Raises ConfigError for a member that no file has, and for an image made of a path or a label.
-    """
-
-    def __init__(
-        self, files: Source, paths: list[str], labels: Int64s | None, image: str | None, members: tuple[str, ...]
-    ) -> None:
-        super().__init__(files, image, members)
-        known = (BYTES, PATH) if labels is None else (BYTES, PATH, LABEL)
-        told = "a file's members are"
-        self.asked = {name: foremost(name, known, told) for name in members}
-        if image is not None and foremost(image, known, told) != BYTES:
-            msg = f"member {image!r}: an image is made of a file's {BYTES!r}; write Image({BYTES!r})"
-            raise ConfigError(msg)
-        self.paths, self.labels = paths, labels
-        self.opens = image is not None or BYTES in self.asked.values()
-        self.with_image = image is not None
-
-    def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
-        return _FileReader(self, slabs, stop)
-
-
-class _FileReader(MemberReader):
-    """Opens a file only where its bytes are asked for."""
-
-    def __init__(self, of: FileMembers, slabs: Slabs, stop: threading.Event) -> None:
-        super().__init__("FileList", len(of.paths), slabs, stop)
-        self._of = of
-
-    def _fill(self, block: Block, rows: Int64s) -> None:
-        of, paths = self._of, [self._of.paths[row] for row in rows.tolist()]
-        members: dict[str, Any] = {PATH: paths, LABEL: None if of.labels is None else of.labels[rows]}
-        if of.opens:
-            members[BYTES] = [self._loaded(path, block, k) for k, path in enumerate(paths)]
-        if of.with_image:
-            block.payloads[:] = [view or memoryview(b"") for view in members[BYTES]]
-        block.fields.update({name: members[member] for name, member in of.asked.items()})

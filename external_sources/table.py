@@ -10,32 +10,32 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError
+from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.arrow_values import (
-    ArrowMembers,
+    ArrowReader,
     Images,
     Leaf,
     Numbers,
     Strings,
-    TableColumns,
     Values,
     check_image,
     check_types,
+    image_of,
     images_of,
     members_in,
     values_of,
 )
 from dali_feed.external_sources.files import EXTENT_BYTES, SAMPLED, FileList, shared_folder
-from dali_feed.external_sources.request import check_read, forms_of, load_file, with_formats
+from dali_feed.external_sources.request import MemberSource, foremost, forms_of, with_formats
 from dali_feed.formats.format import Format
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Int64s, Lease, Member, Reader, Slabs, Snapshot, Source, unpack_ids
+from dali_feed.records.source import Block, Int64s, Member, Reader, Slabs, Snapshot, Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,15 +44,6 @@ __all__ = ["ArrowRows"]
 
 
 _VIEWS = "_views"  # the attribute that keeps values of columns
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """All rows of a table, and which of them stand at positions 0, 1, ..."""
-
-    rows: Int64s
-    images: Images
-    beside: Mapping[str, Numbers | Strings]
 
 
 class ArrowRows:
@@ -174,17 +165,19 @@ class ArrowRows:
 
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         """The same records with other members; see `records.members`."""
-        return with_formats(self._giving, self._forms.get, image, members)
+        return with_formats(self._giving, self._forms.get, image, members, known=lambda: self._known)
 
     def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        return ArrowMembers(self, TableColumns(self._known, self._rows, self._values), image, members)
+        told = f"{self!r} has the columns"
+        asked = {name: foremost(name, self._known, told) for name in members}
+        picture = None if image is None else image_of(self._known, image, repr(self))
+        return MemberSource(self, members, partial(_RowReader, self, picture, asked))
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`. Raises what `check` does."""
         self.check()
-        beside = {name: cast("Numbers | Strings", self._values(name, False)) for name in self.fields}
-        columns = _Columns(self._rows, self._images, beside)
-        return _RowReader(columns, repr(self), SlabPool() if slabs is None else slabs, stop)
+        columns = {name: name for name in self.fields}
+        return _WholeRows(self, self._image, columns, SlabPool() if slabs is None else slabs, stop or threading.Event())
 
     def where(self, partition: int, position: int) -> str:
         """`table#17`, the row in the table; with its path where the image lies in a file."""
@@ -262,57 +255,37 @@ def _sizes(values: Values, rows: Int64s) -> int:
     return sum(getattr(value, "nbytes", 0) for value in found)
 
 
-class _RowReader:
-    """Gives views of a table's buffers, and reads the files that it names."""
+class _RowReader(ArrowReader):
+    """Gives views of the table's buffers, and reads the files that it names."""
 
-    def __init__(self, columns: _Columns, told: str, slabs: Slabs, stop: threading.Event | None) -> None:
-        self._columns, self._told, self._slabs = columns, told, slabs
-        self._stop = stop or threading.Event()
-        self._closed = False
+    def __init__(
+        self, of: ArrowRows, image: str | None, asked: Mapping[str, str], slabs: Slabs, stop: threading.Event
+    ) -> None:
+        super().__init__(repr(of), len(of), slabs, stop)
+        self._rows = of._rows
+        self._picture = None if image is None else cast("Images", of._values(image, True))
+        self._asked = {name: of._values(member, False) for name, member in asked.items()}
 
-    def read(self, extents: Extents) -> Block:
-        """The rows of `extents`; see `dali_feed.records.source.Reader`.
-
-        Raises:
-            ConfigError: an extent that leaves the source.
-            ClosedError: the reader is closed or the stop event is set.
-            SourceError: the process has no descriptors or memory left for a file.
-        """
-        rows = self._columns.rows
-        check_read(self._told, extents, len(rows), closed=self._closed)
-        ids = extents.ids()
-        rows = rows[unpack_ids(ids)[1]]
-        block = Block(ids, [], {}, self._slabs.lease())
-        try:
-            for k, found in enumerate(self._columns.images.at(rows)):
-                if self._stop.is_set():
-                    msg = f"{self._told}: the read was stopped"
-                    raise ClosedError(msg)
-                block.payloads.append(_payload(found, block.lease, k, block.faults))
-            for name, column in self._columns.beside.items():
-                block.fields[name] = _field(column, rows, name, block.faults)
-        except BaseException:
-            block.lease.release()
-            raise
-        return block
-
-    def close(self) -> None:
-        """Nothing stays open between reads. Safe to call twice."""
-        self._closed = True
+    def _fill(self, block: Block, _: Int64s, position: Int64s) -> None:
+        rows = self._rows[position]
+        if self._picture is not None:
+            self._image(self._picture, rows, block)
+        for name, values in self._asked.items():
+            block.fields[name] = self._given(values, rows, block)
 
 
-def _payload(found: memoryview | str | None, lease: Lease, k: int, faults: dict[int, str]) -> memoryview:
-    """The bytes of row k, or none and a fault."""
-    if isinstance(found, str):
-        loaded = load_file(found, lease)
-        if isinstance(loaded, memoryview):
-            return loaded
-        faults[k] = loaded
-    elif found is not None:
-        return found
-    else:
-        faults[k] = "the image is null"
-    return memoryview(b"")
+class _WholeRows(_RowReader):
+    """Gives all columns of rows, as batches without `columns=` have them: a null in any of them is a fault."""
+
+    def _fill(self, block: Block, _: Int64s, position: Int64s) -> None:
+        rows = self._rows[position]
+        for k, found in enumerate(cast("Images", self._picture).at(rows)):
+            if found is None:
+                block.faults[k] = "the image is null"
+            view = self._loaded(found, block, k) if isinstance(found, str) else found
+            block.payloads[k] = memoryview(b"") if view is None else view
+        for name, column in self._asked.items():
+            block.fields[name] = _field(cast("Numbers | Strings", column), rows, name, block.faults)
 
 
 def _field(column: Numbers | Strings, rows: Int64s, name: str, faults: dict[int, str]) -> Any:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import os
 import struct
 import threading
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,25 +19,23 @@ from numpy.typing import NDArray
 from dali_feed.checks import paths_of
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceEmptyError, SourceError
 from dali_feed.external_sources.arrow_values import (
-    Images,
+    ArrowReader,
     Leaf,
-    Numbers,
     Values,
+    image_of,
     images_of,
-    is_image,
     members_in,
     values_of,
 )
-from dali_feed.external_sources.files import EXTENT_BYTES
-from dali_feed.external_sources.request import MemberSource, foremost, forms_of, load_file, with_formats
-from dali_feed.external_sources.shards import check_shard
+from dali_feed.external_sources.file_source import EXTENT_BYTES, FileSource
+from dali_feed.external_sources.ranges import check_file
+from dali_feed.external_sources.request import MemberSource, foremost, forms_of, with_formats
 from dali_feed.formats.format import Format
 from dali_feed.packages import needed
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import (
     LABEL,
     Block,
-    Extents,
     Int64s,
     Lease,
     Member,
@@ -47,11 +43,10 @@ from dali_feed.records.source import (
     Slabs,
     Snapshot,
     Source,
-    unpack_ids,
 )
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.paths import matches, unique_names
-from dali_feed.storage.store import File, Stamp, read_at, sizes_and_times
+from dali_feed.storage.paths import matches
+from dali_feed.storage.store import File, Stamp, read_at
 
 __all__ = ["ArrowFiles", "ParquetRows", "messages", "plain"]
 
@@ -176,8 +171,11 @@ class RowColumns:
     strict: bool = False
 
 
-class GroupReader:
-    """One thread's reader; see `dali_feed.records.source.Reader`."""
+class GroupReader(ArrowReader):
+    """One thread's reader; see `dali_feed.records.source.Reader`.
+
+    `read` raises DataLostError where a group cannot be read, ConfigError for integers that do not fit in 64 bits.
+    """
 
     def __init__(
         self,
@@ -188,52 +186,30 @@ class GroupReader:
         slabs: Slabs,
         stop: threading.Event | None,
     ) -> None:
-        self._load = read
-        self._told, self._table, self._chosen, self._slabs = told, table, chosen, slabs
+        super().__init__(told, table.count, slabs, stop)
+        self._load, self._table, self._chosen = read, table, chosen
         members = [*([] if chosen.image is None else [chosen.image]), *chosen.fields.values()]
         self._columns = table.columns(members)
         self._groups: OrderedDict[int, dict[tuple[str, bool], Values]] = OrderedDict()
-        self._stop, self._closed = stop or threading.Event(), False
-
-    def read(self, extents: Extents) -> Block:
-        """All rows of `extents` in order.
-
-        Raises:
-            ConfigError: an extent that leaves the source; integers that do not fit in 64 bits with sign.
-            DataLostError: a group cannot be read, or its file is gone.
-            SourceChangedError: a file is not what it was.
-            ClosedError: the reader is closed or the stop event is set.
-        """
-        extents.check_inside(self._table.count, self._told)
-        ids = extents.ids()
-        block = Block(ids, [memoryview(b"")] * len(ids), {}, self._slabs.lease())
-        try:
-            partition, position = unpack_ids(ids)
-            found: dict[str, list[Any]] = {name: [] for name in self._chosen.fields}
-            cuts = np.flatnonzero(np.diff(partition)) + 1
-            for part in np.split(np.arange(len(ids)), cuts) if len(ids) else []:
-                self._give(block, part, int(partition[part[0]]), position[part], found)
-            for name, parts in found.items():
-                block.fields[name] = _joined(parts)
-        except BaseException:
-            block.lease.release()
-            raise
-        return block
 
     def close(self) -> None:
         """Nothing stays open between reads. Safe to call twice."""
-        self._closed = True
+        super().close()
         self._groups.clear()
+
+    def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
+        found: dict[str, list[Any]] = {name: [] for name in self._chosen.fields}
+        cuts = np.flatnonzero(np.diff(partition)) + 1
+        for part in np.split(np.arange(len(partition)), cuts) if len(partition) else []:
+            self._give(block, part, int(partition[part[0]]), position[part], found)
+        for name, parts in found.items():
+            block.fields[name] = _joined(parts)
 
     def _give(self, block: Block, at: Int64s, group: int, rows: Int64s, found: dict[str, list[Any]]) -> None:
         """Rows of one group, which stand in the block from at[0] on."""
         values, first = self._group(group), int(at[0])
         if self._chosen.image is not None:
-            for k, view in enumerate(self._given(values[self._chosen.image, True], rows, block, first)):
-                if view is not None:
-                    block.payloads[first + k] = view
-                else:
-                    block.faults.setdefault(first + k, "the image is null")
+            self._image(values[self._chosen.image, True], rows, block, first)
         for name, member in self._chosen.fields.items():
             given = self._given(values[member, False], rows, block, first)
             if self._chosen.strict and isinstance(given, list):
@@ -243,24 +219,8 @@ class GroupReader:
                 given = np.array([value or 0 for value in given], np.int64)
             found[name].append(given)
 
-    def _given(self, values: Values, rows: Int64s, block: Block, first: int) -> Any:
-        """The values of these rows: an array, or a list with None for nulls."""
-        if isinstance(values, Numbers):
-            some = values.values[rows]
-            null = None if values.null is None else values.null[rows]
-            if null is None or not null.any():
-                return some
-            return [None if gone else value for value, gone in zip(some.tolist(), null.tolist(), strict=True)]
-        if not isinstance(values, Images):
-            return _copied(list(values.of(rows)), block.lease)
-        out = _copied(values.at(rows), block.lease)
-        for k, path in enumerate(out):
-            if isinstance(path, str):
-                loaded = load_file(path, block.lease)
-                out[k] = None if isinstance(loaded, str) else loaded
-                if isinstance(loaded, str):
-                    block.faults[first + k] = loaded
-        return out
+    def _kept(self, values: list[Any], block: Block) -> list[Any]:
+        return _copied(values, block.lease)
 
     def _group(self, group: int) -> dict[tuple[str, bool], Values]:
         if self._closed or self._stop.is_set():
@@ -278,7 +238,7 @@ class GroupReader:
 
         table, n = self._table, int(self._table.file[group])
         path, stamp = table.paths[n], table.stamps[n]
-        check_shard(LOCAL, path, stamp, table.told)
+        check_file(LOCAL, path, stamp, table.told)
         try:
             found = self._load(group, self._columns)
             if len(found) != table.count[group]:
@@ -289,9 +249,9 @@ class GroupReader:
                     chunks = [chunk.dictionary_decode() for chunk in column.chunks]
                     found = found.set_column(k, name, pa.chunked_array(chunks, plain(column.type)))
         except damage() as error:
-            check_shard(LOCAL, path, stamp, table.told)
+            check_file(LOCAL, path, stamp, table.told)
             self._lost(path, group, str(error), error)
-        check_shard(LOCAL, path, stamp, table.told)
+        check_file(LOCAL, path, stamp, table.told)
         return self._values(found)
 
     def _values(self, found: Any) -> dict[tuple[str, bool], Values]:
@@ -354,13 +314,12 @@ def _joined(parts: list[Any]) -> Any:
     return [value for part in parts for value in (part.tolist() if isinstance(part, np.ndarray) else part)]
 
 
-_LOADING = threading.Lock()  # of the module, so that a source can be pickled
+class GroupRows(FileSource):
+    """Rows of files, file after file; a group of rows is a partition. See `ParquetRows` and `ArrowFiles`.
 
+    A subclass has `_tabulated`, which looks at all files, and `_read`: what reads groups, for one reader.
+    """
 
-class GroupRows(ABC):
-    """Rows of files, file after file; a group of rows is a partition. See `ParquetRows` and `ArrowFiles`."""
-
-    _told: ClassVar[str]  # the source's name
     _kind: ClassVar[str]  # of its files
     _files: ClassVar[str]  # how those of a folder are named together
 
@@ -372,40 +331,20 @@ class GroupRows(ABC):
         *,
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
     ) -> None:
-        named = paths_of(f"{self._told}: files", files)
-        found = (matches(name, self._told, self._files) for name in named)
-        self._paths = tuple(itertools.chain.from_iterable(found))
-        if not named or len(set(self._paths)) < len(self._paths):
-            msg = f"{self._told}: each file must be named once, and there must be at least one; found {named!r:.200}"
+        named = paths_of(f"{self.name}: files", files)
+        paths = tuple(path for one in named for path in matches(one, self.name, self._files))
+        if not named or len(set(paths)) < len(paths):
+            msg = f"{self.name}: each file must be named once, and there must be at least one; found {named!r:.200}"
             raise ConfigError(msg)
-        self._title = f"{self._told}({', '.join(named[:3])}{', ...' if len(named) > 3 else ''})"
-        self._names = unique_names(self._paths)
+        super().__init__(f"{self.name}({', '.join(named[:3])}{', ...' if len(named) > 3 else ''})", paths, LOCAL)
         self._image, self._label = image, label
         self._forms = forms_of(format, None, self._title)
-        self._table: GroupTable | None = None
 
-    @abstractmethod
-    def _tabulated(self, paths: tuple[str, ...]) -> GroupTable:
-        """Look at all files."""
-
-    @abstractmethod
     def _read(self) -> ReadGroup:
-        """What reads groups, for one reader."""
-
-    def __repr__(self) -> str:
-        return self._title
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the footers: another process, perhaps on another machine, looks at its own files."""
-        return self.__dict__ | {"_table": None}
+        raise NotImplementedError
 
     def __len__(self) -> int:
-        return int(self._load().count.sum())
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The files in order."""
-        return self._paths
+        return int(self._spans().count.sum())
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -423,9 +362,9 @@ class GroupRows(ABC):
         if pin is not None:
             msg = f"{self._title}: {self._kind} files are fixed and take no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
-        table = self._load()
+        table = self._spans()
         for path, stamp in zip(table.paths, table.stamps, strict=True):
-            check_shard(LOCAL, path, stamp, self._told)
+            check_file(LOCAL, path, stamp, self.name)
         if not table.count.any():
             msg = f"{self._title}: {self._kind} files must hold rows; found none in {len(self._paths)} file(s)"
             raise SourceEmptyError(msg)
@@ -450,59 +389,50 @@ class GroupRows(ABC):
 
     def members(self) -> tuple[Member, ...]:
         """The columns, and the parts of structs among them; their mean size as the footers tell it."""
-        table = self._load()
+        table = self._spans()
         return tuple(Member(name, 1.0, table.record_bytes([name])) for name in table.known)
 
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
         """The same rows with other members; see `records.members`."""
-        return with_formats(self._giving, self._forms.get, image, members)
+        return with_formats(self._giving, self._forms.get, image, members, known=lambda: self._spans().known)
 
     def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        known, told = self._load().known, f"{self._title} has the columns"
+        known, told = self._spans().known, f"{self._title} has the columns"
         asked = {name: foremost(name, known, told) for name in members}
-        picture = None if image is None else self._checked(foremost(image, known, told))
-        return _GroupMembers(self, RowColumns(picture, asked), image, members)
+        picture = None if image is None else image_of(known, image, self._title)
+        return _GroupMembers(self, RowColumns(picture, asked), members)
 
     def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
         """A reader of images and labels. ConfigError where there is no column of images."""
-        known = self._load().known
+        known = self._spans().known
         if self._image not in known:
             found = f"no column {self._image!r} among {', '.join(known)}"
             msg = f"{self._title}: without columns= a batch has images; found {found}; give image=, or columns="
             raise ConfigError(msg)
         label = self._labels()
-        chosen = RowColumns(self._checked(str(self._image)), {} if label is None else {LABEL: label}, strict=True)
+        picture = image_of(known, str(self._image), self._title)
+        chosen = RowColumns(picture, {} if label is None else {LABEL: label}, strict=True)
         return self.opened(chosen, SlabPool() if slabs is None else slabs, stop)
-
-    def file_stamps(self) -> bytes:
-        """See `records.source.Stamped`."""
-        return sizes_and_times(self._load().stamps)
 
     def where(self, partition: int, position: int) -> str:
         """`train.parquet#1017`, the row in the file."""
-        table = self._load()
+        table = self._spans()
         return f"{self._names[int(table.file[partition])]}#{int(table.first[partition]) + position}"
 
     def opened(self, chosen: RowColumns, slabs: Slabs, stop: threading.Event | None) -> GroupReader:
         """A reader of those members."""
-        return GroupReader(self._title, self._load(), self._read(), chosen, slabs, stop)
+        return GroupReader(self._title, self._spans(), self._read(), chosen, slabs, stop)
 
     def sized(self, chosen: RowColumns) -> int:
         """The mean size of those members of a row."""
         members = [*([] if chosen.image is None else [chosen.image]), *chosen.fields.values()]
-        return self._load().record_bytes(members)
-
-    def _load(self) -> GroupTable:
-        with _LOADING:
-            if self._table is None:
-                self._table = self._tabulated(self._paths)
-            return self._table
+        return int(self._spans().record_bytes(members))
 
     def _labels(self) -> str | None:
         """The column of labels. ConfigError where it has no integers."""
         from pyarrow import types
 
-        leaf = None if self._label is None else self._load().known.get(LABEL if self._label == "auto" else self._label)
+        leaf = None if self._label is None else self._spans().known.get(LABEL if self._label == "auto" else self._label)
         if leaf is not None and types.is_integer(leaf.kind):
             return ".".join(leaf.path)
         if self._label in (None, "auto"):
@@ -511,28 +441,17 @@ class GroupRows(ABC):
         msg = f"{self._title}: label must name a column of integers; found {found} at {self._label!r}; give label=None"
         raise ConfigError(msg)
 
-    def _checked(self, image: str) -> str:
-        kind = self._load().known[image].kind
-        if not is_image(kind):
-            rule = "an image is made of binary, of paths as string, or of a struct of bytes and path"
-            msg = f"member {image!r}: {rule}; found {kind} in {self._title}"
-            raise ConfigError(msg)
-        return image
-
 
 class _GroupMembers(MemberSource):
     """Rows with the members that were asked for. See `records.members.Members.giving`."""
 
-    def __init__(self, source: GroupRows, chosen: RowColumns, image: str | None, members: tuple[str, ...]) -> None:
-        super().__init__(source, image, members)
-        self._rows, self._chosen = source, chosen
+    def __init__(self, source: GroupRows, chosen: RowColumns, members: tuple[str, ...]) -> None:
+        super().__init__(source, members, partial(source.opened, chosen))
+        self._size = partial(source.sized, chosen)
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """The files', with the size of these members."""
-        return replace(self._rows.snapshot(pin), record_bytes=self._rows.sized(self._chosen))
-
-    def _opened(self, slabs: Slabs, stop: threading.Event) -> Reader:
-        return self._rows.opened(self._chosen, slabs, stop)
+        return replace(super().snapshot(pin), record_bytes=self._size())
 
 
 # What Parquet files say of themselves: their columns and row groups, from their footers alone.
@@ -647,13 +566,13 @@ class ParquetRows(GroupRows):
         ConfigError: a file is named twice. SourceNotFoundError: a pattern matches nothing, or a file is not there.
     """
 
-    _told, _kind, _files = "ParquetRows", "Parquet", "*.parquet"
+    name, _kind, _files = "ParquetRows", "Parquet", "*.parquet"
 
-    def _tabulated(self, paths: tuple[str, ...]) -> GroupTable:
-        return tabulated(paths)
+    def _tabulated(self) -> GroupTable:
+        return tabulated(self._paths)
 
     def _read(self) -> ReadGroup:
-        return partial(read_group, self._load())
+        return partial(read_group, self._spans())
 
 
 # The messages of an Arrow file or stream: where each lies and how many rows it holds, from their headers alone.
@@ -788,13 +707,13 @@ class ArrowFiles(GroupRows):
         ConfigError: a file is named twice. SourceNotFoundError: a pattern matches nothing, or a file is not there.
     """
 
-    _told, _kind, _files = "ArrowFiles", "Arrow", "*.arrow"
+    name, _kind, _files = "ArrowFiles", "Arrow", "*.arrow"
 
-    def _tabulated(self, paths: tuple[str, ...]) -> GroupTable:
-        return _tabulated(paths)
+    def _tabulated(self) -> GroupTable:
+        return _tabulated(self._paths)
 
     def _read(self) -> ReadGroup:
-        return _Batches(self._load())
+        return _Batches(self._spans())
 
 
 class _Batches:

@@ -7,13 +7,10 @@ what breaks that is a `DamageError` with its byte, never a guess.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import logging
 import os
 import re
-import shlex
-import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,17 +30,20 @@ from dali_feed.errors import (
     SourceUnreachableError,
 )
 from dali_feed.external_sources.index import (
-    MAGIC,
     SEALED_HEAD,
     SUFFIX,
     Columns,
     Indexed,
+    Pread,
+    ReadWindow,
     homes_of,
     index_bytes,
     index_path,
     indexed,
     is_sealed,
     keep,
+    mode_of,
+    write_index,
 )
 from dali_feed.records.source import Int64s
 from dali_feed.storage.local import LOCAL, LocalFile
@@ -53,10 +53,7 @@ from dali_feed.storage.store import Ahead, File, Stamp, Store, read_at
 __all__ = ["SUFFIX", "TarIndex", "behind", "build", "compare", "expected", "index_path", "load", "members", "tar_keys"]
 
 
-Pread = Callable[[int, int], bytes]  # so many bytes, from which one on; fewer where the file ends
-
 BLOCK = 512
-WINDOW = 4096  # a small member, its header and the next header come in one read
 MAX_META = 1 << 24
 PADDING = 1 << 24  # bytes of zeros that are looked through behind the end: tar pads by 10 KiB, or up to a tape's record
 _NO_DATA = b"123456"  # links, devices, folders, pipes: their size field says nothing about data
@@ -86,7 +83,7 @@ def members(pread: Pread, end: int) -> Iterator[tuple[bytes, int, int]]:
         DamageError: the archive is cut off or damaged, or holds a sparse member.
     """
     at = 0
-    piece = _Window(pread).piece
+    piece = ReadWindow(pread).piece
     every: dict[bytes, bytes] = {}  # from a pax header for all members that follow
     local: dict[bytes, bytes] = {}  # from a pax header or long name for the next member
     while block := _header_at(piece, at, bool(local)):
@@ -138,22 +135,6 @@ def behind(pread: Pread, at: int, end: int) -> int:
 def has_end(end: int, size: int) -> bool:
     """Whether a file of so many bytes has a block behind the one in which its last member's data ends."""
     return size >= (end + BLOCK - 1) // BLOCK * BLOCK + BLOCK
-
-
-class _Window:
-    """A little more than what was asked for last, for the next question is about what follows."""
-
-    def __init__(self, pread: Pread) -> None:
-        self._pread = pread
-        self._bytes = b""
-        self._at = 0
-
-    def piece(self, start: int, size: int) -> bytes:
-        """Bytes from `start`; fewer than `size` at the end of the file."""
-        first = start - self._at
-        if not 0 <= first <= len(self._bytes) - size:
-            self._bytes, self._at, first = self._pread(max(size, WINDOW), start), start, 0
-        return self._bytes[first : first + size]
 
 
 def _header_at(piece: Callable[[int, int], bytes], at: int, pending: bool) -> bytes:
@@ -265,17 +246,15 @@ def _pax(data: bytes, byte: int) -> dict[bytes, bytes]:
 LOOKS = 8  # headers that are looked at where an index was made of another copy
 TAR_BLOCK = 512
 _INDEX_META = re.compile(rb"__[^/]*__($|/)")
-_PACKED = {  # how a compressed file begins, by what, and how it is unpacked
-    b"\x1f\x8b": ("gzip", "gzip -dc"),
-    b"BZh": ("bzip2", "bzip2 -dc"),
-    b"\xfd7zXZ": ("xz", "xz -dc"),
-    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dc"),
-    b"\x04\x22\x4d\x18": ("lz4", "lz4 -dc"),
-    b"\x1f\x9d": ("compress", "gzip -dc"),
-    b"PK\3\4": ("zip", "unzip -p"),
+_PACKED = {  # how a compressed file begins, and by what
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"\x1f\x9d": "compress",
+    b"PK\3\4": "zip",
 }
-_ENDINGS = re.compile(r"\.(gz|bz2|xz|zst|zstd|lz4|Z|zip)$")
-_SHORT = re.compile(r"\.(tgz|tbz2?|txz|tzst)$")
 _log = logging.getLogger("dali_feed")
 
 
@@ -391,10 +370,10 @@ def reads_of(file: File) -> Pread:
 
 def _explained(pread: Pread, size: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
     head = pread(512, 0)
-    packed = next((how for magic, how in _PACKED.items() if head.startswith(magic)), None)
+    packed = next((by for magic, by in _PACKED.items() if head.startswith(magic)), None)
     no_tar = head.strip(b"\0") and not (len(head) == 512 and is_header(head))
     if damage.byte == 0 and no_tar and (packed is not None or len(head) == 512):
-        found = "something else; repack it" if packed is None else _unpack(path, *packed)
+        found = "something else; repack it" if packed is None else f"a file compressed by {packed}; unpack it"
         msg = f"{path}: a shard must be an uncompressed tar file, to be read by position; found {found}"
         return SourceError(msg)
     inside = samples > 0 and (not damage.member or damage.member[: key_length(damage.member)] == last)
@@ -404,13 +383,6 @@ def _explained(pread: Pread, size: int, path: str, damage: DamageError, samples:
         "fetch or write the shard again"
     )
     return DataLostError(msg)
-
-
-def _unpack(path: str, by: str, command: str) -> str:
-    """What a compressed file is, and the command that makes a shard of it."""
-    plain = _SHORT.sub(".tar", _ENDINGS.sub("", path))
-    target = plain if plain != path else f"{os.path.splitext(path)[0]}-plain.tar"
-    return f"a file compressed by {by}; unpack it: {command} {shlex.quote(path)} > {shlex.quote(target)}"
 
 
 def _finished(
@@ -469,12 +441,8 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
     if mounted and (kept := _fitting(homes, stamp)) is not None:
         return kept
     index = (None if mounted else _beside(path, store, stamp)) or build(path, store)
-    keep(path, homes, lambda home: _write(home, index, _mode(path, store)), index_dir)
+    keep(path, homes, lambda home: _write(home, index, mode_of(path, store)), index_dir)
     return index
-
-
-def _mode(path: str, store: Store) -> int:
-    return os.stat(path).st_mode & 0o666 if store is LOCAL else 0o600
 
 
 def _fitting(homes: Sequence[Path], stamp: Stamp) -> TarIndex | None:
@@ -496,31 +464,9 @@ def _no_index(path: str, error: Exception) -> SourceError:
     return DataLostError(msg)
 
 
-def _is_foreign(home: Path) -> bool:
-    """Whether a file is there that does not begin as our indexes do."""
-    try:
-        with home.open("rb") as file:
-            return file.read(len(MAGIC)) != MAGIC
-    except FileNotFoundError:
-        return False
-
-
 def _write(home: Path, index: TarIndex, mode: int) -> None:
-    """Write whole or not at all: others may read or write the same index at this moment. OSError where it cannot be."""
-    if _is_foreign(home):
-        raise FileExistsError(errno.EEXIST, "a file that is not an index of dali_feed; it is not replaced", str(home))
     stamp, columns = index.stamp, (index.first, index.offset, index.length, index.suffix)
-    whole = index_bytes(Indexed(stamp.size, stamp.mtime_ns, index.behind, columns, index.suffixes))
-    home.parent.mkdir(parents=True, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(dir=home.parent, prefix=f".{home.name[:100]}-")
-    try:
-        with open(fd, "wb") as file:
-            os.fchmod(fd, mode)
-            file.write(whole)
-        os.replace(temporary, home)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_index(home, index_bytes(Indexed(stamp.size, stamp.mtime_ns, index.behind, columns, index.suffixes)), mode)
 
 
 def _beside(path: str, store: Store, shard: Stamp) -> TarIndex | None:

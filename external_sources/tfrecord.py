@@ -18,14 +18,12 @@ from dali_feed.external_sources.file_source import (
     BrokenError,
     Frames,
     Framing,
-    Pread,
-    ReadWindow,
     RecordFiles,
     RecordIndex,
-    SharedFiles,
     files_of,
     load,
 )
+from dali_feed.external_sources.index import Pread, ReadWindow
 from dali_feed.external_sources.request import VALUE, MemberSource
 from dali_feed.formats.example import Example
 from dali_feed.formats.format import Format
@@ -136,6 +134,8 @@ class TFRecords(RecordFiles):
         SourceNotFoundError: a pattern matches nothing, or a named file is not there.
     """
 
+    name = "TFRecords"
+
     def __init__(
         self,
         paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -146,9 +146,8 @@ class TFRecords(RecordFiles):
         index_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         title, found, store = files_of("TFRecords", paths)
-        super().__init__(
-            title, SharedFiles("TFRecords", found, store, TFRECORD.value), None if format is None else format_of(format)
-        )
+        form = None if format is None else format_of(format)
+        super().__init__(title, found, store, TFRECORD.value, form)
         self._image, self._label, self._index_dir = image, label, index_dir
 
     def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
@@ -174,7 +173,7 @@ class TFRecords(RecordFiles):
                 raise ConfigError(msg)
 
     def _index(self, path: str) -> RecordIndex:
-        return load(path, TFRECORD, self._index_dir, self._files.store)
+        return load(path, TFRECORD, self._index_dir, self._store)
 
     def _chosen(self) -> tuple[str | None, str | None]:
         image, label = self._image, self._label
@@ -192,13 +191,8 @@ class _Checked(MemberSource):
     """Records with members whose names are held against those that there are, once they are read."""
 
     def __init__(self, source: TFRecords, found: Source, names: tuple[str, ...]) -> None:
-        self._of, self._names = source, names
-        self._source, self._checked = found, False
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """As they were asked for."""
-        return self._source.fields
+        super().__init__(found, found.fields, self._reader)
+        self._of, self._names, self._checked = source, names, False
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """The source's."""
@@ -206,8 +200,7 @@ class _Checked(MemberSource):
         self._check()
         return found
 
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """See `records.Source`."""
+    def _reader(self, slabs: Slabs, stop: threading.Event) -> Reader:
         self._check()
         return self._source.reader(slabs, stop)
 

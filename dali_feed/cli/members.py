@@ -19,7 +19,7 @@ import numpy as np
 
 from dali_feed.cli.view import Report, size_text, table
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources import KafkaTopic, Renamed, ShardSet
+from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.formats.format import Format
 from dali_feed.formats.npy import MAGIC
 from dali_feed.formats.npy import header_of as npy_header
@@ -185,7 +185,7 @@ class _Looking:
                 continue
             self._own[name].take(value)
             form = self._formats.get(name)
-            if form is None and isinstance(self._source, ShardSet | Renamed):
+            if form is None and isinstance(self._source, ShardSet):
                 form = self._source.form_of(name)
             if form is None or not isinstance(value, memoryview | bytes):
                 continue

@@ -1,4 +1,8 @@
-"""Arrays of numbers of one dtype and shape: raw little-endian bytes, `.npy`, or numbers that a format found."""
+"""Arrays of numbers of one dtype and shape: raw little-endian bytes, `.npy`, or numbers that a format found.
+
+The law: all records of a column have one layout, the first one's where nobody told it. One that differs is a bad
+record, never a cast that loses something, and its bytes are copied once, into its row of the batch.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +14,21 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.columns.array_layout import ArrayLayout, array_from, layout_of
 from dali_feed.columns.column import Faults, Kind, check_member, missing
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.formats.npy import MAGIC
+from dali_feed.formats.npy import MAGIC, array_of, header_of
 from dali_feed.records.pieces import Arrays, Pieces
 
-__all__ = ["LARGE", "Array", "Room"]
+__all__ = ["LARGE", "Array", "Room", "array_from", "layout_of"]
 
 
 LARGE, LARGE_BATCH = 1 << 13, 1 << 18  # bytes of a record and of a batch, of which a second copy costs more than calls
 
 Room = Callable[[int], NDArray[np.uint8]]  # so many bytes
 
-_BYTES = (memoryview, bytes)
-_BYTE_TYPES = frozenset(_BYTES)
+_BYTES = (memoryview, bytes, bytearray)
+_BYTE_TYPES = frozenset((memoryview, bytes))
+_KINDS = "biufc"  # of NumPy's dtypes, what numbers may be: each holds those before it
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,12 @@ class Array(Kind):
             msg = f"Array({self.member!r}): {rule}; give dtype= and shape="
             raise ConfigError(msg)
         try:
-            layout = layout_of(first, self.dtype, self.shape)
+            dtype, shape = layout_of(first, self.dtype, self.shape)
         except FormatError as error:
             rule = "dtype and shape are taken from the first record, which cannot be read"
             msg = f"Array({self.member!r}): {rule}: {error}; give dtype= and shape="
             raise ConfigError(msg) from error
-        return replace(self, dtype=layout.dtype.name, shape=layout.shape)
+        return replace(self, dtype=dtype.name, shape=shape)
 
     def read(self, values: Any, faults: Faults) -> Sequence[Any]:
         """Raw bytes as they are, and arrays of all others: views, where the source's are."""
@@ -91,9 +95,8 @@ class Array(Kind):
         for row, value in enumerate(out):
             if row in faults or (value.__class__ in _BYTES and len(value) == size):
                 continue
-            how = "numbers" if value.__class__ not in _BYTES else "npy" if value[: len(MAGIC)] == MAGIC else "raw"
             try:
-                out[row] = array_from(ArrayLayout(dtype, shape, how), value)  # type: ignore[arg-type]
+                out[row] = array_from(dtype, shape, value)
             except FormatError as error:
                 faults[row] = str(error)
         return out
@@ -131,3 +134,109 @@ class Array(Kind):
             else:
                 out[row] = value
         return out
+
+
+# One array of a record: what it must be.
+
+
+def layout_of(
+    first: Any, dtype: str | None = None, shape: tuple[int, ...] | None = None
+) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Dtype and shape of a column whose first good record has this value, where they are told or not.
+
+    Bytes without a header need a dtype, and are one row of such numbers unless a shape is told; lists need a dtype.
+
+    Raises:
+        ConfigError: what is told is not enough.
+        FormatError: the value is not what is told, or no array: it should be another record's turn to be first.
+    """
+    told = None if dtype is None else np.dtype(dtype)
+    if isinstance(first, _BYTES):
+        found, sides = _of_bytes(first, told, shape)
+    elif isinstance(first, np.ndarray | list):
+        if told is None and isinstance(first, list):
+            msg = "Array: the dtype of numbers in a list must be told; give dtype="
+            raise ConfigError(msg)
+        array = _plain(first)
+        found, sides = told or array.dtype.newbyteorder("="), array.shape
+    else:
+        msg = f"array: must be bytes, an array or a list of numbers; found {type(first).__name__}"
+        raise FormatError(msg)
+    layout = told or found, sides if shape is None else shape
+    array_from(*layout, first)
+    return layout
+
+
+def _of_bytes(
+    value: bytes | bytearray | memoryview, told: np.dtype[Any] | None, shape: tuple[int, ...] | None
+) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    whole = told is not None and shape is not None and len(value) == math.prod(shape) * told.itemsize
+    if value[: len(MAGIC)] == MAGIC and not whole:  # bytes without a header may begin like that too
+        _, dtype, sides, _ = header_of(value)
+        return dtype.newbyteorder("="), sides
+    if told is None:
+        msg = "Array: the dtype of bytes without a header must be told; give dtype="
+        raise ConfigError(msg)
+    if shape is None and len(value) % told.itemsize:
+        msg = f"array: must be a row of {told}, {told.itemsize} bytes each; found {len(value)} bytes"
+        raise FormatError(msg)
+    return told, (len(value) // told.itemsize,)
+
+
+def array_from(dtype: np.dtype[Any], shape: tuple[int, ...], value: Any) -> NDArray[Any]:
+    """The array of one record, little-endian bytes, a `.npy` file or numbers; a view, but for lists.
+
+    Raises:
+        FormatError: it is not of this dtype and shape.
+    """
+    if not isinstance(value, _BYTES):
+        return _fitted(dtype, shape, _plain(value))
+    size = math.prod(shape) * dtype.itemsize
+    if len(value) != size and value[: len(MAGIC)] == MAGIC:
+        return _fitted(dtype, shape, array_of(value), exact=True)
+    if len(value) != size:
+        msg = f"array: {dtype} {shape} must have {size} bytes; found {len(value)}"
+        raise FormatError(msg)
+    return np.ndarray(shape, dtype.newbyteorder("<"), value)
+
+
+def _plain(value: Any) -> NDArray[Any]:
+    """An array of numbers, of an array or of lists in lists."""
+    if not isinstance(value, np.ndarray | list):
+        msg = f"array: must be numbers in a row, as the first record's were; found {type(value).__name__}"
+        raise FormatError(msg)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        msg = f"array: must be rows of one length; {error}"
+        raise FormatError(msg) from None
+    if array.dtype.kind not in _KINDS:
+        msg = f"array: must be numbers alone; found {array.dtype}"
+        raise FormatError(msg)
+    return array
+
+
+def _fitted(wanted: np.dtype[Any], shape: tuple[int, ...], array: NDArray[Any], *, exact: bool = False) -> NDArray[Any]:
+    """The array, where that dtype can take it with nothing lost but digits of a fraction."""
+    dtype = array.dtype.newbyteorder("=")
+    if array.shape != shape:
+        msg = f"array: shape must be {shape}; found {array.shape}"
+        raise FormatError(msg)
+    if dtype == wanted or not array.size:
+        return array
+    if exact or _KINDS.index(dtype.kind.replace("u", "i")) > _KINDS.index(wanted.kind):
+        msg = f"array: must be {wanted}; found {dtype}"
+        raise FormatError(msg)
+    if wanted.kind in "iu" and dtype.kind in "iu":
+        bounds = np.iinfo(wanted)
+        least, most = int(array.min()), int(array.max())
+        if least < bounds.min or most > bounds.max:
+            msg = f"array: must be {wanted}; found {least if least < bounds.min else most}"
+            raise FormatError(msg)
+        return array
+    try:
+        with np.errstate(over="raise", invalid="ignore"):
+            return array.astype(wanted)
+    except FloatingPointError:
+        msg = f"array: must be {wanted}; found numbers too large for it"
+        raise FormatError(msg) from None

@@ -12,7 +12,7 @@ from dali_feed.columns.image import FurtherImage, Image, drawn_as
 from dali_feed.errors import BadRecordError, ConfigError, DaliFeedError, FormatError
 from dali_feed.options import Decode
 from dali_feed.plan.order import canonical
-from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, PassingOn, Positions
+from dali_feed.records.live import LiveBlock, LiveReader, Pace, PassingOn, Positions
 from dali_feed.records.source import Block, Extents, Members, Reader, Slabs, Snapshot, Source
 
 __all__ = ["Columnar", "Late", "LiveColumnar", "attempt", "with_columns"]
@@ -279,19 +279,9 @@ class LiveColumnar(Columnar):
         found: Pace = self._source.pace
         return found
 
-    def live(
-        self,
-        at: Mapping[str, Any] | None,
-        *,
-        rank: int = 0,
-        world_size: int = 1,
-        slabs: Slabs | None = None,
-        stop: threading.Event | None = None,
-        drain: Drain | None = None,
-    ) -> LiveReader:
-        """A reader of the source's, and the kinds behind it."""
-        reader = self._source.live(at, rank=rank, world_size=world_size, slabs=slabs, stop=stop, drain=drain)
-        return _LiveReader(reader, self)
+    def live(self, at: Mapping[str, Any] | None, **how: Any) -> LiveReader:
+        """A reader of the source's, and the kinds behind it; see `records.live.LiveSource`."""
+        return _LiveReader(self._source.live(at, **how), self)
 
     def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
         """The source's."""

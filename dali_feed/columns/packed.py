@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns import packing
 from dali_feed.columns.column import Faults, Kind, check_member
 from dali_feed.columns.text import Text
 from dali_feed.columns.tokens import MOST, Tokenize, tokenized, tokenizing
@@ -117,7 +116,7 @@ class Packed(Kind):
     def _part(self, documents: list[NDArray[np.int32]]) -> PackedBatch:
         """The rows of a lane's documents."""
         sizes = np.array([len(ids) for ids in documents], np.int64)
-        pieces = (packing.split if self.split else packing.whole)(sizes, self.length)
+        pieces = (_split if self.split else _whole)(sizes, self.length)
         rows = self.rows or max(1, int(pieces.row.max(initial=0)) + 1)
         kept = pieces.of(pieces.row < rows)
         cut = np.zeros(rows, np.int64)
@@ -134,3 +133,67 @@ class Packed(Kind):
             return out.reshape(rows, self.length)
 
         return PackedBatch(laid(tokens, self.pad), laid(1), laid(kept.each(kept.numbers)), laid(position), cut)
+
+
+# Which tokens of some documents stand where in rows of one length: arithmetic on their lengths alone.
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs of tokens, each of one document in one row, in the order of the rows and of their places there; int64 (k,).
+
+    begin   where in the documents laid end to end a run begins
+    size    its tokens
+    row, column  where it goes
+    left    tokens of its document that are left out behind it
+    """
+
+    begin: Int64s
+    size: Int64s
+    row: Int64s
+    column: Int64s
+    left: Int64s
+
+    def of(self, chosen: Int64s | NDArray[np.bool_]) -> Runs:
+        """Some of them, or in another order."""
+        return Runs(*(values[chosen] for values in (self.begin, self.size, self.row, self.column, self.left)))
+
+    @property
+    def within(self) -> Int64s:
+        """Of each token, its place in its run."""
+        return np.arange(self.size.sum(), dtype=np.int64) - np.repeat(np.cumsum(self.size) - self.size, self.size)
+
+    def each(self, values: Int64s) -> Int64s:
+        """A number of each run, for each of its tokens."""
+        return np.repeat(values, self.size)
+
+    @property
+    def numbers(self) -> Int64s:
+        """Which run of its row each is, from 1."""
+        return np.arange(1, len(self.row) + 1, dtype=np.int64) - np.searchsorted(self.row, self.row)
+
+
+def _split(sizes: Int64s, length: int) -> Runs:
+    """Documents of so many tokens end to end, cut where a row of `length` is full."""
+    ends = np.cumsum(sizes)
+    edges = np.unique(np.concatenate([[0], ends, np.arange(length, ends[-1], length)]))
+    begin = edges[:-1]
+    return Runs(begin, np.diff(edges), begin // length, begin % length, np.zeros_like(begin))
+
+
+def _whole(sizes: Int64s, length: int) -> Runs:
+    """Each document, cut to `length`, in the first row with room for it, the longest first: first fit decreasing.
+
+    No more than 11/9 of the rows that the best packing needs, and one (Johnson, 1973).
+    """
+    fits = np.minimum(sizes, length)
+    order = np.argsort(-fits, kind="stable")
+    order = order[fits[order] > 0]
+    room = np.full(len(order), length, np.int64)
+    row, column = np.zeros_like(order), np.zeros_like(order)
+    for n, size in enumerate(fits[order].tolist()):
+        row[n] = np.argmax(room[: n + 1] >= size)
+        column[n] = length - room[row[n]]
+        room[row[n]] -= size
+    begin = np.cumsum(sizes) - sizes
+    return Runs(begin[order], fits[order], row, column, (sizes - fits)[order]).of(np.argsort(row, kind="stable"))

@@ -11,17 +11,21 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.formats.avro_bytes import FLAT, Read, booleans, count, long, longs, reals, span
 from dali_feed.formats.avro_schemas import Schemas, parsed, written
 from dali_feed.formats.format import Parse, Value
 from dali_feed.formats.paths import SHOWN, WHOLE, Steps, flatten, path_of, pick, steps_of
 
 __all__ = ["Avro", "Types"]
+
+Read = Callable[[memoryview, int], tuple[Any, int]]  # a value, and where the next one begins
 
 _FRAME = struct.Struct(">BI")  # a zero and the schema's id, as Confluent's serializers write them
 
@@ -208,15 +212,15 @@ class Types:
         if self._empty(about["items"]):
             msg = "avro: items of an array must take at least one byte each; found a type that takes none"
             raise FormatError(msg)
-        flat = self.plain(about["items"])[0]
-        if flat in FLAT:
-            return booleans if flat == "boolean" else longs if flat in {"int", "long"} else reals(flat)
+        flat = _FLAT.get(self.plain(about["items"])[0])
+        if flat is not None:
+            return flat
         item = self.read(about["items"])
 
         def read(buf: memoryview, at: int) -> tuple[list[Any], int]:
             values: list[Any] = []
             while True:
-                items, _, at = count(buf, at, 1)
+                items, at = _count(buf, at, 1)
                 if not items:
                     return values, at
                 for _ in itertools.repeat(None, items):
@@ -246,7 +250,7 @@ def _within(buf: memoryview, end: int) -> int:
 
 def _union(branches: list[Read]) -> Read:
     def read(buf: memoryview, at: int) -> tuple[Any, int]:
-        branch, at = long(buf, at)
+        branch, at = _long(buf, at)
         if not 0 <= branch < len(branches):
             msg = f"avro: a union of {len(branches)} has no branch {branch}, at byte {at - 1}"
             raise FormatError(msg)
@@ -259,7 +263,7 @@ def _map(item: Read) -> Read:
     def read(buf: memoryview, at: int) -> tuple[dict[str, Any], int]:
         values: dict[str, Any] = {}
         while True:
-            items, _, at = count(buf, at, 1)
+            items, at = _count(buf, at, 1)
             if not items:
                 return values, at
             for _ in itertools.repeat(None, items):
@@ -271,7 +275,7 @@ def _map(item: Read) -> Read:
 
 def _enum(symbols: tuple[str, ...]) -> Read:
     def read(buf: memoryview, at: int) -> tuple[str, int]:
-        symbol, at = long(buf, at)
+        symbol, at = _long(buf, at)
         if not 0 <= symbol < len(symbols):
             msg = f"avro: an enum of {len(symbols)} symbols has no symbol {symbol}, at byte {at - 1}"
             raise FormatError(msg)
@@ -297,12 +301,12 @@ def _real(code: str) -> Read:
 
 
 def _bytes(buf: memoryview, at: int) -> tuple[memoryview, int]:
-    at, end = span(buf, at)
+    at, end = _span(buf, at)
     return buf[at:end], end
 
 
 def _text(buf: memoryview, at: int) -> tuple[str, int]:
-    at, end = span(buf, at)
+    at, end = _span(buf, at)
     return str(buf[at:end], "utf-8"), end
 
 
@@ -313,11 +317,135 @@ def _boolean(buf: memoryview, at: int) -> tuple[bool, int]:
     return buf[at] == 1, at + 1
 
 
+# Avro's bytes: numbers, lengths, counts, and arrays of numbers without a Python object for each.
+#
+# The law: what is announced is held to the bytes that are left before anything is made of it.
+
+
+_FEW = 16  # numbers that Python reads sooner than NumPy
+_LONGEST = 10  # bytes of a number of 64 bits
+
+
+def _long(buf: memoryview, at: int) -> tuple[int, int]:
+    """A whole number: seven bits a byte, the lowest first, its sign in the lowest bit. IndexError at the end."""
+    byte = buf[at]
+    value, shift = byte & 127, 0
+    while byte > 127:
+        at += 1
+        shift += 7
+        byte = buf[at]
+        value |= (byte & 127) << shift
+        if shift == 63 and byte > 1:
+            msg = f"avro: a number at byte {at - _LONGEST + 1} has more than 64 bits"
+            raise FormatError(msg)
+    return (value >> 1) ^ -(value & 1), at + 1
+
+
+def _span(buf: memoryview, at: int) -> tuple[int, int]:
+    """Where bytes or a text with their length before them begin and end."""
+    size, at = _long(buf, at)
+    if not 0 <= size <= len(buf) - at:
+        msg = f"avro: at byte {at} it says that {size} bytes follow; found {len(buf) - at}"
+        raise FormatError(msg)
+    return at, at + size
+
+
+def _count(buf: memoryview, at: int, least: int) -> tuple[int, int]:
+    """Of a block of an array or a map: how many items of at least so many bytes it has, and where they begin."""
+    items, at = _long(buf, at)
+    if items < 0:
+        items = -items
+        size, at = _long(buf, at)
+        if not 0 <= size <= len(buf) - at:
+            msg = f"avro: at byte {at} it says that a block of {size} bytes follows; found {len(buf) - at}"
+            raise FormatError(msg)
+    if items * least > len(buf) - at:
+        msg = f"avro: at byte {at} it says that {items} items follow; found {len(buf) - at} bytes"
+        raise FormatError(msg)
+    return items, at
+
+
+def _flat(dtype: str, least: int, block: Callable[[memoryview, int, int], tuple[NDArray[Any], int]]) -> Read:
+    """An array of numbers of at least so many bytes: where it is one block, as writers make it, what `block` gives."""
+
+    def read(buf: memoryview, at: int) -> tuple[NDArray[Any], int]:
+        blocks: list[NDArray[Any]] = []
+        while True:
+            items, at = _count(buf, at, least)
+            if not items:
+                return blocks[0] if len(blocks) == 1 else np.concatenate([np.empty(0, dtype), *blocks]), at
+            found, at = block(buf, at, items)
+            blocks.append(found)
+
+    return read
+
+
+def _reals(dtype: str, size: int) -> Read:
+    """An array of floats or doubles: a view of the value."""
+    return _flat(dtype, size, lambda buf, at, items: (np.frombuffer(buf, dtype, items, at), at + items * size))
+
+
+def _booleans(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
+    block = np.frombuffer(buf, np.uint8, items, at)
+    if block.max() > 1:
+        msg = f"avro: a boolean at or after byte {at} is neither 0 nor 1"
+        raise FormatError(msg)
+    return block.view(np.bool_), at + items
+
+
+def _longs(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
+    """Ints or longs, int64."""
+    return _few(buf, at, items) if items < _FEW else _many(buf, at, items)
+
+
+def _few(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
+    found = []
+    for _ in range(items):
+        value, at = _long(buf, at)
+        found.append(value)
+    return np.array(found, np.int64), at
+
+
+def _ends(buf: memoryview, at: int, items: int) -> NDArray[np.intp]:
+    """The last byte of each of so many numbers, counted from `at`."""
+    most = min(len(buf) - at, items * _LONGEST)
+    ends = np.flatnonzero(np.frombuffer(buf, np.uint8, most, at) < 128)[:items]
+    if len(ends) < items:
+        raise IndexError
+    return ends
+
+
+def _many(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
+    ends = _ends(buf, at, items)
+    data = np.frombuffer(buf, np.uint8, int(ends[-1]) + 1, at)
+    starts = np.empty_like(ends)
+    starts[0], starts[1:] = 0, ends[:-1] + 1
+    sizes = ends - starts + 1
+    longest = int(sizes.max())
+    if longest > _LONGEST or (longest == _LONGEST and int(data[ends[sizes == _LONGEST]].max()) > 1):
+        msg = f"avro: a number after byte {at} has more than 64 bits"
+        raise FormatError(msg)
+    value = (data[starts] & 127).astype(np.uint64)
+    for k in range(1, longest):
+        rows = np.flatnonzero(sizes > k)
+        value[rows] |= (data[starts[rows] + k] & 127).astype(np.uint64) << np.uint64(7 * k)
+    signed = (value >> np.uint64(1)).view(np.int64) ^ -(value & np.uint64(1)).view(np.int64)
+    return signed, at + len(data)
+
+
+_FLAT = {  # kinds whose arrays are given as NumPy arrays
+    "boolean": _flat("?", 1, _booleans),
+    "float": _reals("<f4", 4),
+    "double": _reals("<f8", 8),
+    "int": _flat("<i8", 1, _longs),
+    "long": _flat("<i8", 1, _longs),
+}
+
 _SIMPLE: dict[str, Read] = {
     "null": lambda _buf, at: (None, at),
     "boolean": _boolean,
-    "int": long,
-    "long": long,
+    "int": _long,
+    "long": _long,
     "float": _real("f"),
     "double": _real("d"),
     "bytes": _bytes,

@@ -1,29 +1,27 @@
-"""Insides that contract/sources/test_record_files.py needs not: they go with what they test."""
+"""Insides of files of records: indexes that are never believed, few reads, damaged values, and packed shards."""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from kit.blocks import taken
-from kit.images import jpeg, text
-from kit.record_files import make, tfrecord
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.record_files import tfrecord
 
-from dali_feed.cli.inspect import spread
-from dali_feed.cli.members import members_of
-from dali_feed.cli.targets import Access, sources
-from dali_feed.cli.verify import verify
-from dali_feed.errors import (
-    SourceDeniedError,
-)
-from dali_feed.external_sources import file_source as kept_index
-from dali_feed.external_sources.tfrecord import TFRECORD
-from dali_feed.records import Extents
-
-KINDS = ("tfrecord", "mds", "recordio")
-each = pytest.mark.parametrize("kind", KINDS)
+from dali_feed.errors import DataLostError, FormatError, SourceDeniedError
+from dali_feed.external_sources import TFRecords
+from dali_feed.external_sources.file_source import load
+from dali_feed.external_sources.index import ReadWindow
+from dali_feed.external_sources.mds import MdsSample, PackedFile, PackedShard
+from dali_feed.external_sources.recordio import RECORDIO, IRHeader
+from dali_feed.external_sources.tfrecord import TFRECORD, crc32c, masked
+from dali_feed.formats import bound
+from dali_feed.storage.local import LOCAL
 
 
 @pytest.fixture(autouse=True)
@@ -37,52 +35,100 @@ def test_an_index_is_built_once_and_never_believed_blindly(tmp_path: Path) -> No
     """Kept beside the file; flipped or cut anywhere it is built anew; a file of others of that name stays."""
     path = tmp_path / "a.tfrecord"
     path.write_bytes(tfrecord([b"abc", b"", b"x" * 50]))
-    wanted = kept_index.load(str(path), TFRECORD)
+    wanted = load(str(path), TFRECORD)
     home = tmp_path / "a.tfrecord.dfidx"
     whole = home.read_bytes()
     never = replace(TFRECORD, frames=None)  # type: ignore[arg-type]
-    assert kept_index.load(str(path), never).digest == wanted.digest
-    for harmed in [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(len(whole))] + [
-        whole[:-8],
-        b"",
-    ]:
+    assert load(str(path), never).digest == wanted.digest
+    flipped = [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :] for at in range(len(whole))]
+    for harmed in (*flipped, whole[:-8], b""):
         home.write_bytes(harmed)
-        found = kept_index.load(str(path), TFRECORD)
+        found = load(str(path), TFRECORD)
         assert (found.at.tolist(), found.size.tolist()) == (wanted.at.tolist(), wanted.size.tolist())
     home.write_bytes(b"somebody else's")
-    assert kept_index.load(str(path), TFRECORD).digest == wanted.digest
+    assert load(str(path), TFRECORD).digest == wanted.digest
     assert home.read_bytes() == b"somebody else's"
-    assert kept_index.load(str(path), never).digest == wanted.digest  # from the user's cache
+    assert load(str(path), never).digest == wanted.digest  # from the user's cache
     (tmp_path / "file").touch()
     with pytest.raises(SourceDeniedError, match="index_dir=.* must be a folder that can be written"):
-        kept_index.load(str(path), TFRECORD, tmp_path / "file")
+        load(str(path), TFRECORD, tmp_path / "file")
+    path.write_bytes(tfrecord([b"abcd"] * 2))
+    assert len(load(str(path), TFRECORD).at) == 2
 
 
-@each
-def test_verify_reads_it_and_counts(kind: str, tmp_path: Path) -> None:
-    """The command line knows the kind by the name of the file or by the folder, and goes over every record."""
-    made = make(kind, tmp_path, [*(jpeg(n) for n in range(6)), text()], 4)
-    target = str(tmp_path / "mds") if kind == "mds" else str(tmp_path / f"s-*.{'rec' if kind == 'recordio' else kind}")
-    (source,) = sources([target], Access(), check=True)
-    assert type(source) is type(made)
-    report = verify(source, source.snapshot(), readers=1)
-    assert (report.records, report.failed, report.labelled) == (6, 1, 6)
-    seen = {
-        one.name.rpartition("/")[2]: (one.count, one.guess.text)
-        for one in members_of(source, spread(source.snapshot(), 9), {}).members
-    }
-    assert (seen.get("encoded", seen.get("image")), seen["label"][0]) == ((7, "jpeg image"), 7)
+def test_large_records_are_stepped_over_and_small_ones_read_in_one_go(tmp_path: Path) -> None:
+    """An index costs little of a file of large records; a length that cannot be costs no memory."""
+    for size, count, most in ((100_000, 30, 31 * 4096), (20, 20_000, 800_000)):
+        (tmp_path / "a").write_bytes(tfrecord([bytes(size)] * count))
+        data, reads = (tmp_path / "a").read_bytes(), list[int]()
+
+        def pread(size: int, at: int, data: bytes = data, reads: list[int] = reads) -> bytes:
+            piece = data[at : at + size]
+            reads.append(len(piece))
+            return piece
+
+        at, _ = TFRECORD.frames(pread, len(data))
+        assert len(at) == count
+        assert sum(reads) <= most
+        assert len(reads) <= count + 1
+    assert len(reads) < 20
+    assert ReadWindow(pread).piece(len(data) - 3, 12) == data[-3:]
+    length = struct.pack("<Q", 1 << 62)
+    (tmp_path / "a.tfrecord").write_bytes(length + struct.pack("<I", masked(crc32c(length))) + b"abc")
+    with pytest.raises(DataLostError, match=r"#0: .* bytes of a record"):
+        TFRecords(tmp_path / "a.tfrecord", index_dir=tmp_path).snapshot()
 
 
-@each
-def test_the_foremost_known_member_counts(kind: str, tmp_path: Path) -> None:
-    """A name that no record has makes room for the next, for images too, and one member may be asked for twice."""
-    source = make(kind, tmp_path, [jpeg(n) for n in range(3)], 3)
-    block = source.giving(
-        "none;image;image/encoded", ("none;label;image/class/label", "label;image/class/label")
-    ).reader()
-    found = block.read(Extents.one(0, 0, 3))
-    assert [taken(view) for view in found.payloads] == [jpeg(n) for n in range(3)]
-    assert [list(map(int, values)) for values in found.fields.values()] == [[0, 1, 2]] * 2
-    if kind != "tfrecord":  # protobuf copies
-        assert np.shares_memory(np.asarray(found.payloads[0]), np.asarray(found.lease._slabs[0]))
+SCHEMA = MdsSample(
+    ("n", "text", "a", "b", "x", "f"),
+    ("uint16", "str_int", "ndarray", "ndarray:int16", "ndarray:float32:2", "str_float"),
+    (2, None, None, None, 8, None),
+)
+VALUES = [
+    struct.pack("<H", 60000),
+    b"-12",
+    bytes([33, 1 << 2, 2]) + np.array([5, -6], "<i4").tobytes(),
+    bytes([2 << 2 | 1, 1, 0, 2, 0]) + np.array([7, 8], "<i2").tobytes(),
+    np.array([0.5, 1], "<f4").tobytes(),
+    b"1e3",
+]
+ROW = np.array([3, len(VALUES[2]), len(VALUES[3]), 3], "<u4").tobytes() + b"".join(VALUES)
+
+
+def test_values_by_their_encodings() -> None:
+    """Numbers, numbers in text, arrays with and without dtype and shape in front; parts that do not fit are refused."""
+    n, text, a, b, x, f = bound(SCHEMA, SCHEMA.names)(ROW)
+    assert (n, text, f) == (60000, -12, 1000.0)
+    assert (a.dtype, a.tolist()) == (np.int32, [5, -6])
+    assert (b.dtype, b.tolist()) == (np.int16, [[7, 8]])
+    assert x.tolist() == [0.5, 1]
+    with pytest.raises(FormatError, match="columns must fill its [0-9]+ bytes; found sizes for"):
+        bound(SCHEMA, ["n"])(ROW + b"x")
+    assert str(RECORDIO.value(memoryview(b"\x05\0\0\x20abc"))).startswith("the last part of the record does not end")
+
+
+@given(
+    at=st.integers(0, len(ROW) - 1), by=st.integers(0, 255), cut=st.integers(0, len(ROW)), more=st.binary(max_size=9)
+)
+def test_any_bytes_give_values_or_a_fault(at: int, by: int, cut: int, more: bytes) -> None:
+    """Of a sample, and of what MXNet has before a record."""
+    harmed = bytearray(ROW)
+    harmed[at] ^= by
+    for value in (bytes(harmed[:cut]) + more, more):
+        for form, names in ((SCHEMA, SCHEMA.names), (IRHeader(), IRHeader.names)):
+            try:
+                found = bound(form, names)(value)
+            except FormatError as error:
+                assert not isinstance(error.__cause__, MemoryError)
+            else:
+                assert sum(getattr(each, "nbytes", 0) for each in found) <= len(value) + 8 * 6
+
+
+@pytest.mark.parametrize("raw", [993, 1009])
+def test_a_shard_unpacks_to_what_index_json_says(tmp_path: Path, raw: int) -> None:
+    """Neither more nor less: a small file must not fill the memory."""
+    path, whole = tmp_path / "a.zstd", zstandard.ZstdCompressor(7).compress(bytes(1000))
+    path.write_bytes(whole)
+    file = PackedFile(LOCAL.open(str(path)), PackedShard(str(path), len(whole), {}, raw), lambda *_: None)
+    with pytest.raises(DataLostError, match="bytes in it, but index.json says"):
+        file.read(memoryview(bytearray(9)), 1)

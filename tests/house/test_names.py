@@ -32,7 +32,6 @@ dali_feed/feed/batch.py dali_feed/feed/window.py dali_feed/feed/passes_ahead.py 
 dali_feed/loader/items.py dali_feed/storage/coming.py external_sources/kafka/held.py external_sources/kafka/made.py
 """
 LONG: dict[str, str] = {  # a file above 800 lines, and why it is one subject
-    "external_sources/shards.py": "ShardSet with its two readers, until one reader of byte ranges serves all files",
     "external_sources/table_files.py": "tables in files, until one source serves tables in files and in memory",
 }
 MOST_LINES = 800

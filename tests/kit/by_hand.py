@@ -13,9 +13,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["example", "mds", "npy", "recordio", "tar", "tfrecord"]
+__all__ = ["example", "mds", "npy", "recordio", "tar", "tarred", "tfrecord", "write_new"]
 
 _MAGIC = struct.pack("<I", 0xCED7230A)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file, unless it is there: one that is written again is another file."""
+    if not path.exists() or path.read_bytes() != data:
+        path.write_bytes(data)
 
 
 def npy(array: Any) -> bytes:
@@ -25,14 +31,21 @@ def npy(array: Any) -> bytes:
     return out.getvalue()
 
 
-def tar(path: Path, samples: Iterable[tuple[str, Mapping[str, bytes]]]) -> None:
+def tarred(samples: Iterable[tuple[str, Mapping[str, bytes]]]) -> bytes:
     """A tar file of samples: key, then suffix -> bytes. Nothing in it depends on the time or the user."""
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as file:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as file:
         for key, members in samples:
             for suffix, data in members.items():
                 info = tarfile.TarInfo(f"{key}.{suffix}")
                 info.size = len(data)
                 file.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def tar(path: Path, samples: Iterable[tuple[str, Mapping[str, bytes]]]) -> None:
+    """The same at a path."""
+    path.write_bytes(tarred(samples))
 
 
 def tfrecord(records: Iterable[bytes]) -> bytes:
@@ -71,8 +84,8 @@ def recordio(records: Iterable[tuple[bytes, float]]) -> bytes:
 
 def mds(folder: Path, columns: Mapping[str, str], shards: Sequence[Sequence[Sequence[bytes]]]) -> Path:
     """A folder as MDSWriter leaves it, of samples whose columns are bytes as they are stored."""
-    folder.mkdir()
-    sizes = [{"int": 8, "float64": 8}.get(encoding) for encoding in columns.values()]
+    folder.mkdir(exist_ok=True)
+    sizes = [{"int": 8, "float64": 8, "uint16": 2}.get(encoding) for encoding in columns.values()]
     entries = []
     for number, samples in enumerate(shards):
         rows = []
@@ -84,7 +97,7 @@ def mds(folder: Path, columns: Mapping[str, str], shards: Sequence[Sequence[Sequ
         borders = np.cumsum([first, *map(len, rows)]).astype("<u4")
         data = np.array([len(rows)], "<u4").tobytes() + borders.tobytes() + config + b"".join(rows)
         name = f"shard.{number:05d}.mds"
-        (folder / name).write_bytes(data)
+        write_new(folder / name, data)
         whole = {"basename": name, "bytes": len(data), "hashes": {"sha1": hashlib.sha1(data).hexdigest()}}  # noqa: S324
         entries.append(
             {

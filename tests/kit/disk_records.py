@@ -10,15 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kit.by_hand import write_new
 from kit.cached_feeds import CROP, epochs, feed, scripted, without
 from kit.images import QUICK, jpeg
-from kit.member_shards import shards, write_new
+from kit.member_shards import shards
 from kit.record_files import make
 
 from dali_feed import Cache
 from dali_feed.columns import Image, JsonValue
 from dali_feed.columns.columns import with_columns
-from dali_feed.external_sources import Concat, FileList, Renamed
+from dali_feed.external_sources import FileList
 from dali_feed.feed import Feed
 from dali_feed.feed.disk_rows import DiskRows, key_of
 
@@ -31,10 +32,6 @@ def _files(folder: Path) -> FileList:
     return FileList([folder / f"{n}.jpg" for n in range(4)], [0, 1, 2, 3])
 
 
-def _renamed(folder: Path) -> Any:
-    return Concat([Renamed(shards(folder), {"jpg": "photo", "cls": "y"}), Renamed(shards(folder), {"txt": "y"})])
-
-
 def _columns(folder: Path) -> Any:
     return with_columns(shards(folder), {"image": Image("jpg", CROP), "n": JsonValue("json")})[0]
 
@@ -44,7 +41,6 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "files": _files,
     "mds": lambda folder: make("mds", folder),
     "tfrecord": lambda folder: make("tfrecord", folder),
-    "renamed": _renamed,
     "columns": _columns,
 }
 
@@ -56,9 +52,8 @@ def keys(folder: Path) -> dict[str, str]:
         source = made(folder)
         snapshot = source.snapshot()
         found[name] = key_of(source, snapshot.fingerprint, ())
-        if name != "renamed":
-            with Feed(source, 2, transform=None if name == "columns" else CROP, tuning=QUICK) as feed:
-                list(feed)
+        with Feed(source, 2, transform=None if name == "columns" else CROP, tuning=QUICK) as feed:
+            list(feed)
         assert key_of(source, snapshot.fingerprint, ()) == found[name]
     return found
 

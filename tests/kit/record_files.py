@@ -1,35 +1,21 @@
-"""Writers of TFRecord, MDS and RecordIO files, a few lines each."""
+"""Files of records as sources: TFRecord, MDS and RecordIO."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from kit.by_hand import mds, tfrecord, write_new
 from kit.images import jpeg
-from kit.member_shards import write_new
 from kit.tf_example import example_bytes
 
 from dali_feed.external_sources import MDS, RecordIO, TFRecords
-from dali_feed.external_sources.tfrecord import crc32c, masked
 
 __all__ = ["frame", "make", "mds", "packed", "recordio", "tfrecord"]
 
 MAGIC = struct.pack("<I", 0xCED7230A)
-
-
-def tfrecord(records: Iterable[bytes]) -> bytes:
-    """A TFRecord file."""
-    out = []
-    for record in records:
-        size = struct.pack("<Q", len(record))
-        crc, end = (struct.pack("<I", masked(crc32c(part))) for part in (size, record))
-        out += [size, crc, record, end]
-    return b"".join(out)
 
 
 def frame(part: int, data: bytes) -> bytes:
@@ -45,46 +31,6 @@ def packed(image: bytes, label: float, number: int = 0) -> bytes:
 def recordio(records: Iterable[bytes]) -> bytes:
     """A RecordIO file, of records that hold no mark of a frame."""
     return b"".join(frame(0, record) for record in records)
-
-
-def mds(folder: Path, columns: Mapping[str, str], shards: Sequence[Sequence[Sequence[bytes]]]) -> Path:
-    """A set of MDS shards with a hash each, of samples whose columns are as they are stored."""
-    folder.mkdir(exist_ok=True)
-    widths = {"int": 8, "uint16": 2, "float64": 8}
-    sizes = [widths.get(encoding) for encoding in columns.values()]
-    entries = []
-    for number, samples in enumerate(shards):
-        rows = []
-        for sample in samples:
-            told = [len(value) for value, size in zip(sample, sizes, strict=True) if size is None]
-            rows.append(np.array(told, "<u4").tobytes() + b"".join(sample))
-        config = b"{}"
-        first = 4 * (len(rows) + 2) + len(config)
-        borders = np.cumsum([first, *map(len, rows)]).astype("<u4")
-        data = np.array([len(rows)], "<u4").tobytes() + borders.tobytes() + config + b"".join(rows)
-        name = f"shard.{number:05d}.mds"
-        write_new(folder / name, data)
-        entries.append(
-            {
-                "column_encodings": list(columns.values()),
-                "column_names": list(columns),
-                "column_sizes": sizes,
-                "compression": None,
-                "format": "mds",
-                "hashes": ["sha1"],
-                "raw_data": {
-                    "basename": name,
-                    "bytes": len(data),
-                    "hashes": {"sha1": hashlib.sha1(data).hexdigest()},  # noqa: S324  what their writer does
-                },
-                "samples": len(rows),
-                "size_limit": 1 << 26,
-                "version": 2,
-                "zip_data": None,
-            }
-        )
-    (folder / "index.json").write_text(json.dumps({"shards": entries, "version": 2}))
-    return folder
 
 
 def make(kind: str, folder: Path, images: Sequence[bytes] | None = None, cut: int = 15) -> Any:

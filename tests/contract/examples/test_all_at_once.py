@@ -17,12 +17,12 @@ from torchvision.transforms import v2
 
 from dali_feed import BadRecords, Cache
 from dali_feed.columns import Image, Number, Text
-from dali_feed.external_sources import Concat, Mix, Renamed, ShardSet
+from dali_feed.external_sources import Concat, Mix, ShardSet
 from dali_feed.packing import Layout, pack, verify
 
 CROP = v2.Compose([v2.RandomResizedCrop(8, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
 LANES, BATCH = 4, 8
-COLUMNS = {"image": Image("jpg", CROP), "label": Number("cls"), "text": Text("txt")}
+COLUMNS = {"image": Image("jpg;photo", CROP), "label": Number("cls;y"), "text": Text("txt")}
 
 
 def sets(folder: Path) -> tuple[Path, dict[str, bytes]]:
@@ -46,10 +46,7 @@ def sets(folder: Path) -> tuple[Path, dict[str, bytes]]:
 
 def source(striped: Path, url: str, mixed: bool) -> Any:
     """Both as one."""
-    parts: list[Any] = [
-        ShardSet(striped),
-        Renamed(ShardSet(f"{url}/y.dfset", label=None), {"photo": "jpg", "y": "cls"}),
-    ]
+    parts: list[Any] = [ShardSet(striped), ShardSet(f"{url}/y.dfset", label=None)]
     return Mix(parts, [2, 1], stop="all") if mixed else Concat(parts)
 
 

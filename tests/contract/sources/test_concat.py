@@ -13,11 +13,11 @@ from kit.images import jpeg, labelled
 from kit.inside import Corrupt, Feed, Gap, unpack_ids, write_shard
 from torchvision.transforms import v2
 
-from dali_feed import Shuffle, Tuning
-from dali_feed.columns import Bytes, Image, Text
+from dali_feed import DataLoader, Shuffle, Tuning
+from dali_feed.columns import Bytes, Image, JsonValue, Kind, Number, Text
 from dali_feed.errors import ConfigError, StateError
-from dali_feed.external_sources import Concat, FileList, KafkaTopic, ShardSet
-from dali_feed.testing import ScriptedSource, assert_resumes_anywhere
+from dali_feed.external_sources import Concat, FileList, KafkaTopic, Mix, ShardSet
+from dali_feed.testing import Message, ScriptedSource, assert_resumes_anywhere
 
 QUICK = Tuning(threads=1, readers=1)
 CROP = v2.RandomResizedCrop(8, scale=(0.3, 1.0))
@@ -165,3 +165,41 @@ def test_a_concat_can_be_pickled(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(source))
     assert again.snapshot().fingerprint == known.fingerprint
     assert again.where(1, 2) == str(tmp_path / "g" / "2.jpg")
+
+
+def sets(folder: Path) -> tuple[ShardSet, ShardSet]:
+    """Two sets of one kind of record, whose members have other names in each."""
+    mine = [{"jpg": jpeg(n, 16, 16), "cls": b"%d" % n, "meta.json": b'{"who": "a%d"}' % n} for n in range(7)]
+    yours = [
+        {"JPEG" if n % 2 else "jpeg": jpeg(n, 16, 16), "class": b"%d" % (10 + n), "info.json": b'{"who": "b%d"}' % n}
+        for n in range(7)
+    ]
+    write_shard(folder / "a.tar", mine)
+    write_shard(folder / "b.tar", yours)
+    return ShardSet(folder / "a.tar"), ShardSet(folder / "b.tar", label=None)
+
+
+def test_two_sets_with_other_names_are_one(tmp_path: Path) -> None:
+    """A column that names both gives the first that a record has: of images, of labels, and inside of members."""
+    columns: dict[str, Kind] = {
+        "image": Image("jpg;jpeg;JPEG", CROP),
+        "label": Number("cls;class"),
+        "who": Text("meta.json:who;info.json:who"),
+        "all": JsonValue("meta.json;info.json"),
+    }
+    with DataLoader(Concat(sets(tmp_path)), 7, columns=columns, device="cpu", tuning=QUICK) as loader:
+        first, second = loader
+    assert first["label"].tolist() == [*range(7)]
+    assert second["label"].tolist() == [*range(10, 17)]
+    assert first["who"] + second["who"] == [f"{letter}{n}" for letter in "ab" for n in range(7)]
+    assert second["all"][3] == {"who": "b3"}
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["Mix", "Concat"])
+def test_other_names_resume_anywhere(tmp_path: Path, embedded: Kafka, mixed: bool) -> None:
+    """Of a set beside a topic whose names are others again."""
+    embedded.publish("renamed", [Message(jpeg(n, 16, 16), headers=(("y", b"%d" % n),)) for n in range(9)], partitions=2)
+    parts: list[Any] = [sets(tmp_path)[1], KafkaTopic("renamed", embedded.servers, label=None)]
+    source = Mix(parts, [1, 2], stop="all") if mixed else Concat(parts)
+    columns = {"image": Image("jpeg;JPEG;value", CROP), "label": Number("class;y")}
+    assert_resumes_anywhere(source, columns=columns, shuffle=True, positions=3, absent=0)

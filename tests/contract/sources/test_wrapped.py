@@ -1,29 +1,18 @@
-"""What a source that stands before others passes on of them: records in full, commits, limits, errors."""
+"""What a `Concat` passes on of its sources' readers: errors, and what librdkafka complained of."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
 from kit.broker.handle import Kafka, value
 from kit.images import jpeg
 from kit.inside import Extents
 
 from dali_feed.errors import ClosedError, ConfigError
-from dali_feed.external_sources import ArrayShards, Concat, KafkaTopic, Renamed
+from dali_feed.external_sources import Concat, KafkaTopic
 from dali_feed.testing import ScriptedSource
-
-ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
-
-
-def test_two_fields_of_one_name_are_refused() -> None:
-    """A field cannot take the name of another that stays."""
-    source = ArrayShards(ROWS, label=np.arange(6))
-    renamed = Renamed(source, {"row": "label"})
-    with pytest.raises(ConfigError, match="must"):
-        renamed.giving(None, ("label", "row"))
 
 
 def test_a_reader_of_several_sources_is_for_its_own_snapshot() -> None:

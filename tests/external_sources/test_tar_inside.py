@@ -1,0 +1,142 @@
+"""Where tar members lie, as tarfile sees it; indexes that are not believed; and how few reads rows of shards take."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from dali_feed.external_sources import tar as tar_index
+from dali_feed.external_sources.ranges import RUN_BYTES
+from dali_feed.external_sources.shards import ShardSet
+from dali_feed.records.extents import Extents
+from dali_feed.testing.shards import write_shard
+
+
+def archive(path: Path, members: list[tuple[str, bytes]], form: int) -> None:
+    """A tar file as the standard library writes it."""
+    with tarfile.open(path, "w", format=form) as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+def grouped(path: Path) -> list[dict[bytes, tuple[int, int]]]:
+    """Samples as tarfile and the webdataset rule see them: [{suffix: (offset, size)}]."""
+    samples: list[dict[bytes, tuple[int, int]]] = []
+    last: tuple[str, str] | None = None
+    with tarfile.open(path) as tar:
+        for info in tar:
+            folder, _, name = info.name.rpartition("/")
+            stem, dot, suffix = name.partition(".")
+            if not info.isreg() or not dot or not stem:
+                continue
+            if (folder, stem) != last:
+                samples.append({})
+                last = (folder, stem)
+            samples[-1][suffix.lower().encode()] = (info.offset_data, info.size)
+    return samples
+
+
+LONG = "folder/" * 30 + "x" * 120
+FORMS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_index_equals_what_tarfile_sees(tmp_path: Path, form: str) -> None:
+    """Offsets, sizes, suffixes and grouping are tarfile's, with long names, odd letters, folders and links between."""
+    path = tmp_path / "a.tar"
+    stems = [
+        "a",
+        "dir.d/b",
+        ("p" * 60 + "/") * 2 + "q" * 90,
+        *(f"{c * 80}/{'c' * 30}/x" for c in "AB"),
+        "./c",
+        ".hidden",
+    ]
+    stems += [] if form == "ustar" else [LONG, LONG + "é", "\udcff\udc80"]
+    members = [
+        (f"{stem}.{end}", os.urandom(7 * k)) for k, stem in enumerate(stems) for end in ("JPG", "cls", "seg.png")
+    ]
+    archive(path, [*members, ("no_dot", b"1"), ("a.jpg", b"again, but apart")], FORMS[form])
+    with tarfile.open(path, "a", format=FORMS[form]) as tar:
+        for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE):
+            info = tarfile.TarInfo("link.jpg")
+            info.type, info.linkname = kind, "t" * 300 if form != "ustar" else "t"
+            tar.addfile(info)
+        info = tarfile.TarInfo("last.jpg")
+        info.size = 3
+        tar.addfile(info, io.BytesIO(b"end"))
+    index = tar_index.build(str(path))
+    mine = [
+        {index.suffixes[index.suffix[m]]: (int(index.offset[m]), int(index.length[m])) for m in range(a, b)}
+        for a, b in zip(index.first[:-1], index.first[1:], strict=True)
+    ]
+    assert mine == grouped(path)
+
+
+def test_sizes_in_base_256_and_in_pax_headers_are_read(tmp_path: Path) -> None:
+    """A size that no octal field holds comes from the GNU or the pax form, and the next member is found after it."""
+    forms: dict[str, Literal[1, 2]] = {"gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+    for name, form in forms.items():
+        path = tmp_path / f"{name}.tar"
+        info = tarfile.TarInfo("big.jpg")
+        info.size = size = (8 << 30) + 5
+        second = tarfile.TarInfo("next.jpg")
+        header = info.tobuf(form)
+        with path.open("wb") as file:  # sparse on disk: it takes no room
+            file.write(header)
+            file.seek(size + 507, os.SEEK_CUR)
+            file.write(second.tobuf(form) + bytes(1024))
+        index = tar_index.build(str(path))
+        assert index.offset.tolist() == [len(header), len(header) + size + 507 + 512]
+        assert index.length.tolist() == [size, 0]
+
+
+def test_an_index_of_another_shard_is_not_believed(tmp_path: Path) -> None:
+    """Ranges that leave the shard are refused even where size, time and digest of the index fit."""
+    path = tmp_path / "a.tar"
+    write_shard(path, [(b"x" * 5000, 1)])
+    good = tar_index.load(str(path))
+    tar_index._write(Path(f"{path}{tar_index.SUFFIX}"), replace(good, offset=good.offset + 1_000_000), 0o600)
+    assert tar_index.load(str(path)).offset.tolist() == good.offset.tolist()
+
+
+def read_sizes(patch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes that each read from now on asks for, in order."""
+    sizes: list[int] = []
+    real = os.preadv
+
+    def recording(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:
+        got = real(fd, views, at, flags)  # what the page cache lacks raises here, and is read again
+        sizes.append(len(views[0]))
+        return got
+
+    patch.setattr(os, "preadv", recording)
+    return sizes
+
+
+def test_neighbours_are_read_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sequential extent is a few large reads, a read of lone samples one each, and a gap is not read."""
+    path = tmp_path / "a.tar"
+    write_shard(path, [(bytes(50_000), k) for k in range(200)])
+    source = ShardSet(path)
+    source.snapshot()
+    sizes = read_sizes(monkeypatch)
+    reader = source.reader()
+    reader.read(Extents.one(0, 0, 200)).lease.release()
+    assert len(sizes) == 3
+    assert max(sizes) <= RUN_BYTES
+    sizes.clear()
+    at = np.arange(0, 200, 20)
+    reader.read(Extents(np.zeros(10, np.int64), at, at + 1)).lease.release()
+    assert len(sizes) == 10
+    assert max(sizes) < 52_000
