@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,25 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kit.by_hand import tar
 from kit.images import QUICK, broken_png, encoded
 from kit.torchvision_way import applied
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode, Tuning
 from dali_feed.columns import Image, Kind, Mask, Number
-from dali_feed.columns.image import Encoded, FurtherImage
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import Picture, PicturesProgram, View, seed_of_column
-from dali_feed.engines.choose import compiled, make_engine
-from dali_feed.engines.engine import Work
-from dali_feed.engines.several import SeveralEngine, Side
-from dali_feed.errors import ClosedError, ConfigError, TransformError
+from dali_feed.compiler.program import seed_of_column
+from dali_feed.errors import ConfigError, TransformError
 from dali_feed.external_sources import ShardSet
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
 from dali_feed.plan import Shuffle
 from dali_feed.testing import assert_resumes_anywhere
-from dali_feed.transforms.keys import SIZE, as_column
 from dali_feed.transforms.lower import lower
 
 COUNT = 8
@@ -47,16 +40,13 @@ def pixels(n: int, side: str) -> np.ndarray[Any, Any]:
 
 def pairs(folder: Path, **instead: bytes | None) -> ShardSet:
     """A shard of left and right images, a mask of the right one's size, a number; `instead`: of number 3's."""
-    with tarfile.open(folder / "0.tar", "w") as tar:
-        for n in range(COUNT):
-            members = {side: encoded(pixels(n, side)) for side in ("left", "right")}
-            members |= {"mask": encoded(pixels(n, "right")[..., 0] // 4), "cls": str(n).encode()}
-            for suffix, whole in members.items():
-                data = instead.get(suffix, whole) if n == 3 else whole
-                if data is not None:
-                    info = tarfile.TarInfo(f"{n:03}.{suffix}")
-                    info.size = len(data)
-                    tar.addfile(info, io.BytesIO(data))
+    samples = []
+    for n in range(COUNT):
+        members: dict[str, bytes | None] = {side: encoded(pixels(n, side)) for side in ("left", "right")}
+        members |= {"mask": encoded(pixels(n, "right")[..., 0] // 4), "cls": str(n).encode()}
+        members |= instead if n == 3 else {}
+        samples.append((f"{n:03}", {suffix: data for suffix, data in members.items() if data is not None}))
+    tar(folder / "0.tar", samples)
     return ShardSet(str(folder / "0.tar"), index_dir=folder)
 
 
@@ -176,106 +166,6 @@ def test_two_images_resume_anywhere(tmp_path: Path) -> None:
     )
 
 
-class _Pair:
-    """The engine of two images, and its batches of records."""
-
-    def __init__(self, name: str, transform: Any) -> None:
-        made = [compiled(transform, Decode(engine=name), None)[1] for _ in range(2)]
-        views: list[View] = [program.views[0] for program in made]
-        self.program = PicturesProgram([Picture(views[0]), Picture(views[1], draws="right")])
-        self.inner = [make_engine(name, view, batch_size=2, device=None, tuning=QUICK) for view in views]
-        self.engine = SeveralEngine(
-            [Side("left", "left: ", self.inner[0]), Side("right", "right: ", self.inner[1])],
-        )
-        self.engine.enter()
-
-    def work(self, numbers: list[int], right: bytes | None = None) -> Work:
-        """Of records with these numbers; `right`: the last one's second image."""
-        payloads = {side: [encoded(pixels(n, side)) for n in numbers] for side in ("left", "right")}
-        payloads["right"][-1:] = [right or payloads["right"][-1]]
-        one = np.array([pixels(n, "left").shape[:2] for n in numbers], np.int32)
-        made = self.program.parameters(np.concatenate([one, one], axis=1), np.array(numbers), 0, 0)
-        fields = [Encoded(memoryview(data), size) for data, size in zip(payloads["right"], one.tolist(), strict=True)]
-        return Work(
-            self.engine.prepare([memoryview(data) for data in payloads["left"]]), made.arrays, {"right": fields}
-        )
-
-    def wanted(self, numbers: list[int]) -> list[np.ndarray[Any, Any]]:
-        """Both images of such a batch, run alone."""
-        result = self.engine.redo(self.work(numbers))
-        return [np.asarray(images).copy() for images in (result.images, result.more[0][0])]
-
-    def taken(self) -> list[np.ndarray[Any, Any]]:
-        """Both images of the oldest batch in flight."""
-        result = self.engine.take()
-        return [np.asarray(images) for images in (result.images, result.more[0][0])]
-
-
-def _same(found: list[np.ndarray[Any, Any]], wanted: list[np.ndarray[Any, Any]]) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
-
-
-@pytest.mark.parametrize("name", ["host", "dali"])
-def test_a_batch_that_was_halted_leaves_nothing_to_the_next(name: str) -> None:
-    """A pass that is left while it waits: what comes next is a batch of its own in both columns."""
-    pair = _Pair(name, EXACT)
-    wanted = pair.wanted([3, 5])
-    pair.engine.submit(pair.work([1, 7]))
-    pair.engine.submit(pair.work([7, 1]))
-    pair.engine.halt()
-    with contextlib.suppress(ClosedError) if name == "dali" else pytest.raises(ClosedError):
-        pair.engine.take()  # a DALI graph cannot be stopped: its batch may come all the same
-    pair.engine.discard()
-    pair.engine.resume()
-    pair.engine.submit(pair.work([3, 5]))
-    assert _same(pair.taken(), wanted)
-    pair.engine.close()
-
-
-def test_a_batch_that_one_engine_does_not_take_is_in_none() -> None:
-    """The batches before it come out as they should, and so do those after it."""
-    pair = _Pair("host", v2.RandomHorizontalFlip())
-    first, second = pair.wanted([1, 3]), pair.wanted([5, 7])
-    broken = pair.work([3, 1])
-    (key,) = as_column({SIZE: np.zeros(0)}, 1)
-    del broken.arrays[key]
-    pair.engine.submit(pair.work([1, 3]))
-    with pytest.raises(KeyError):
-        pair.engine.submit(broken)
-    pair.engine.submit(pair.work([5, 7]))
-    assert _same(pair.taken(), first)
-    assert _same(pair.taken(), second)
-    pair.engine.close()
-
-
-def test_an_engine_that_fails_takes_the_batch_from_the_others() -> None:
-    """What one raises is raised; the other's batch is dropped with it, and the next is in step."""
-    pair = _Pair("host", EXACT)
-    wanted, broken = pair.wanted([5, 7]), pair.work([1, 3])
-    for key in list(as_column({key: rows for key, rows in broken.arrays.items() if "of_column" not in key}, 1)):
-        del broken.arrays[key]
-    pair.engine.submit(broken)
-    pair.engine.submit(pair.work([5, 7]))
-    with pytest.raises(Exception, match="KeyError"):
-        pair.engine.take()
-    assert _same(pair.taken(), wanted)
-    pair.engine.close()
-
-
-def test_what_was_good_is_not_made_again() -> None:
-    """Where a second image is bad, the first ones stay where they are, but for the slots that changed."""
-    pair = _Pair("host", EXACT)
-    wanted = pair.wanted([1, 5])
-    pair.engine.submit(pair.work([1, 3], broken_png()))
-    failed = pair.engine.take()
-    assert list(failed.bad) == [1]
-    assert failed.bad[1].startswith("right: ")
-    result = pair.engine.redo(pair.work([1, 5]), failed, [1])
-    assert _same([np.asarray(result.images), np.asarray(result.more[0][0])], wanted)
-    assert result.images is failed.images
-    pair.engine.close()
-
-
 def test_images_come_in_every_form_that_one_does(tmp_path: Path) -> None:
     """Functions of the user's and gray of one channel by column, channels last, a collate_fn, tuples, DLPack."""
     source = pairs(tmp_path)
@@ -329,15 +219,3 @@ def test_what_matters_to_images_alone_warns_once_without_one(tmp_path: Path, mon
     monkeypatch.setattr(torch_arguments, "_warned", set())
     with pytest.warns(UserWarning, match=r"^Decode\(engine=\) .*no column is an image"):
         DataLoader(pairs(tmp_path), 4, columns={"n": Number("cls")}, decode=Decode(engine="host"), tuning=QUICK)
-
-
-@pytest.mark.parametrize("kind", [Mask("m"), FurtherImage("m", Decode(max_pixels=100, max_work=1000))])
-def test_a_member_that_is_no_bytes_is_a_fault(kind: Kind) -> None:
-    """A format may find a number or a text where an image was asked for."""
-    faults: dict[int, str] = {}
-    kind.read([5, "a.png", None], faults)
-    assert faults == {
-        0: "an encoded image must be bytes; found int",
-        1: "an encoded image must be bytes; found str",
-        2: "the record has no such member",
-    }

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kit.feeds import feed_of
 from kit.images import QUICK, labelled, seen
-from kit.inside import leased
+from kit.inside import leased, running
 
 from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, SourceError
@@ -60,7 +59,7 @@ def _ended(loader: DataLoader) -> None:
     loader.close()
     assert time.monotonic() - begun < 2
     assert _threads() == []
-    assert leased(feed_of(loader)) == 0
+    assert leased(running(loader)) == 0
     loader.close()
 
 
@@ -83,7 +82,7 @@ def _while_reading(loader: DataLoader) -> Any:
 def _full_queues(loader: DataLoader) -> Any:
     batches = iter(loader)
     next(batches)
-    run = feed_of(loader)._passes.run
+    run = running(loader)._passes.run
     assert run is not None
     channel = run._out
     while len(channel) < 2:

@@ -183,22 +183,11 @@ def test_a_shard_of_mdswriter_becomes_a_tar_shard(warm: Warm, tmp_path: Path) ->
     ("options", "changed", "said"),
     [
         (("--image", "picture"), {}, "no column is called 'picture'; there are image, label, text"),
-        (("--label", "text"), {}, "column 'text': its encoding must be one of int, .*; found 'str'"),
-        (("--image", "text"), {}, "column 'text': its encoding must be one of jpeg, png, bytes; found 'str'"),
-        (
-            (),
-            {"samples": 4},
-            "shard.00000.mds: it is not as long, or does not hold as many samples, as index.json says",
-        ),
-        ((), {"column_sizes": [None, 4, None]}, "a sample's columns must fill it; found 4 bytes left over"),
         (("--more", "text"), {"column_encodings": ["jpeg", "int", "pkl"]}, "column 'text': .*; found 'pkl'"),
-        ((), {"format": "json"}, "shard 0 must be mds, version 2; found json"),
-        ((), {"raw_data": {"basename": "shard.00001.mds"}}, "shard.00001.mds: not there; go over StreamingDataset"),
+        ((), {"samples": 4}, "it is not as long, or does not hold as many samples, as index.json says"),
     ],
 )
-def test_what_cannot_be_converted_is_said(
-    warm: Warm, tmp_path: Path, options: tuple[str, ...], changed: dict[str, object], said: str
-) -> None:
+def test_what_cannot_be_converted_is_said(warm: Warm, tmp_path: Path, options: Any, changed: Any, said: str) -> None:
     """A sentence instead of a tar file."""
     done = converted(warm, tmp_path, *options, **changed)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""A run of the tests: what one that is killed leaves behind, what stands in Python's place, and what is left out."""
+"""A run of the tests: what one that is killed leaves behind, and what is left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from kit.limits import LONG
-from kit.warm import Warm
 
 TESTS = Path(__file__).resolve().parents[1]
 BROKER = """
@@ -24,13 +23,6 @@ with RealBroker(brief=True) as broker:
     print(broker.pid, broker.home, flush=True)
     sys.stdin.read()
 """
-ENDS = {
-    "of itself": "print('done')",
-    "with words": "raise SystemExit('one line')",
-    "behind a hook": "import atexit; atexit.register(print, 'hook'); print(end='begun')",
-    "behind a thread": "import threading; threading.Timer(0.01, print, ['thread']).start()",
-    "by a signal": "import os; os.abort()",
-}
 
 
 @pytest.mark.waits
@@ -51,16 +43,6 @@ def test_a_broker_ends_with_a_process_that_is_killed() -> None:
     ends = time.monotonic() + LONG
     while Path(home).exists():
         assert time.monotonic() < ends
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_a_forked_process_ends_as_pythons_does(warm: Warm, how: str) -> None:
-    """What the fixture `warm` forks in Python's place has the same status, and prints the same."""
-    ours, pythons = (
-        subprocess.run([python, "-c", ENDS[how]], capture_output=True, timeout=LONG, check=False)
-        for python in (warm.python, sys.executable)
-    )
-    assert (ours.returncode, ours.stdout, ours.stderr) == (pythons.returncode, pythons.stdout, pythons.stderr)
 
 
 def test_what_is_left_out_has_a_form_that_is_run(collected: list[pytest.Item]) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.feeds import feed_of
 from kit.images import QUICK, bad_tables, png
-from kit.inside import leased
+from kit.inside import leased, running
 from kit.member_shards import shards
 from PIL import Image as Pillow
 from torchvision.transforms import v2
@@ -179,7 +178,7 @@ def test_a_function_that_does_not_return_is_left_behind(tmp_path: Path, go_on: t
     loader.timeout = 60
     assert [n for batch in loader for n in batch["n"]] == IN_ORDER
     loader.close()
-    assert leased(feed_of(loader)) == 0
+    assert leased(running(loader)) == 0
     assert not go_on.is_set()
 
 
@@ -211,3 +210,24 @@ def test_decoded_columns_resume_anywhere(tmp_path: Path, *, image: bool) -> None
     source = shards(tmp_path)
     how: dict[str, Any] = {"lanes": 4, "world_sizes": (1, 2, 4), "positions": 2}
     assert_resumes_anywhere(source, columns=columns, shuffle=Shuffle(3, 2), **how)
+
+
+def test_torchs_operations_have_one_thread_in_each_of_ours(tmp_path: Path) -> None:
+    """Else threads times threads wait in loops for each other; elsewhere in the process torch has what it had."""
+    columns = {
+        "image": Image("jpg", v2.Resize((8, 8))),
+        "own": Bytes("txt", decode=lambda _: torch.get_num_threads()),
+    }
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with DataLoader(shards(tmp_path), 6, columns=columns, decode=Decode(engine="dali"), tuning=TWO) as loader:
+            for batch in loader:
+                assert batch["own"] == [1] * len(batch["own"])
+        found = []
+        thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+        assert [torch.get_num_threads(), *found] == [3, 3]
+    finally:
+        torch.set_num_threads(before)

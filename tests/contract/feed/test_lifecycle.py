@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from kit.feeds import feed_of
 from kit.images import QUICK, broken_png, jpeg, labelled
-from kit.inside import Corrupt, Feed, Stall, leased
+from kit.inside import Corrupt, Feed, Stall, leased, running
 
 from dali_feed import BadRecords, DataLoader, Shuffle
 from dali_feed.errors import ClosedError, ConfigError
@@ -58,7 +57,7 @@ def _ended(loader: DataLoader) -> None:
     loader.close()
     assert time.monotonic() - begun < 2
     assert _threads() == []
-    assert leased(feed_of(loader)) == 0
+    assert leased(running(loader)) == 0
     loader.close()
 
 

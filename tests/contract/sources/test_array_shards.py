@@ -214,3 +214,17 @@ def test_closed_stopped_and_outside() -> None:
         event.set() if stop else reader.close()
         with pytest.raises(ClosedError):
             reader.read(Extents.one(0, 0, 1))
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_a_loader_gives_tuples_of_rows_and_labels(tmp_path: Path, kind: str) -> None:
+    """Without columns=, as torch's TensorDataset would: each row with its label, shuffled; alone without labels."""
+    arrays: Any = [ROWS[:9], ROWS[9:]] if kind == "memory" else saved(tmp_path)
+    with DataLoader(ArrayShards(arrays, label=np.arange(60)), 20, shuffle=True, device="cpu", tuning=QUICK) as loader:
+        batches = list(loader)
+    rows, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    assert sorted(labels.tolist()) == list(range(60)) != labels.tolist()
+    assert np.array_equal(rows.numpy(), ROWS[labels.numpy()])
+    with DataLoader(ArrayShards(ROWS[:, 0].copy()), 60, device="cpu", tuning=QUICK) as loader:
+        ((numbers,),) = loader
+    assert np.array_equal(numbers.numpy(), ROWS[:, 0])

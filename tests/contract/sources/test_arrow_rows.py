@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -230,3 +232,42 @@ def test_what_is_no_table_is_refused_by_name(given: Any) -> None:
     """A path or a dict in the place of a table is a ConfigError that says what to use."""
     with pytest.raises(ConfigError, match=r"^ArrowRows: table must be a pyarrow Table; found (str|dict) .*ParquetRows"):
         ArrowRows(given)
+
+
+MAPPED = """
+import sys, pyarrow as pa
+from dali_feed.external_sources import ArrowRows
+with pa.memory_map(sys.argv[1]) as file:
+    print(ArrowRows(pa.ipc.open_file(file).read_all()).snapshot().fingerprint)
+"""
+
+
+def test_the_fingerprint_is_of_the_data(tmp_path: Path) -> None:
+    """Equal in another process from a mapped file; another one for other rows, labels, texts, sizes or contents."""
+    path = tmp_path / "rows.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table().schema) as writer:
+        writer.write_table(table(), max_chunksize=6)
+    command = [sys.executable, "-P", "-c", MAPPED, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    source = ArrowRows(table())
+    assert done.stdout.strip() == source.snapshot().fingerprint
+    labels, texts = list(range(20)), [f"picture {n}" for n in range(20)]
+    turned = bytes([*IMAGES[4][:-3], IMAGES[4][-3] ^ 1, *IMAGES[4][-2:]])
+    others = [
+        ArrowRows(table(), rows=[*range(19), 18]),
+        ArrowRows(table(), rows=range(19)),
+        ArrowRows(table(), rows=range(19, -1, -1)),
+        ArrowRows(table(label=labels[::-1], text=texts)),
+        ArrowRows(table(label=labels, text=[*texts[:3], "PICTURE 3", *texts[4:]])),
+        ArrowRows(table(label=labels)),
+        ArrowRows(table([*IMAGES[:4], IMAGES[4] + b"\0", *IMAGES[5:]])),
+        ArrowRows(table([*IMAGES[:4], turned, *IMAGES[5:]])),
+        ArrowRows(table(label=[None, *labels[1:]], text=texts)),
+    ]
+    assert len({source.snapshot().fingerprint, *(other.snapshot().fingerprint for other in others)}) == 10
+    paths = [tmp_path / place / "7.jpg" for place in ("a", "elsewhere")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_bytes(IMAGES[0])
+    rows = ({"bytes": None, "path": str(path)} for path in paths)
+    assert len({ArrowRows(pa.table({"image": structs([row])})).snapshot().fingerprint for row in rows}) == 1

@@ -242,3 +242,16 @@ def test_a_closed_and_a_stopped_reader_say_so(tree: Path) -> None:
     with pytest.raises(ClosedError, match="closed"):
         reader.read(Extents.one(0, 0, 2))
     assert pool.leased == 0
+
+
+def test_a_folder_is_listed_as_image_folder_lists_it(tree: Path) -> None:
+    """Paths, labels and classes equal torchvision's, with its extensions and with others."""
+    datasets = pytest.importorskip("torchvision.datasets")
+    theirs = datasets.ImageFolder(str(tree))
+    mine = FileList.from_folder(tree)
+    assert list(zip(mine.paths, labels_of(mine), strict=True)) == theirs.samples
+    assert mine.classes is not None
+    assert list(mine.classes) == theirs.classes
+    theirs = datasets.DatasetFolder(str(tree), loader=str, extensions=(".jpg", ".bmp"))
+    mine = FileList.from_folder(tree, extensions=(".jpg", ".bmp"))
+    assert list(zip(mine.paths, labels_of(mine), strict=True)) == theirs.samples

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kit.images import jpeg
 from kit.inside import Extents
-from kit.record_files import frame, mds
+from kit.record_files import frame, mds, packed
 
 from dali_feed.errors import ConfigError, DaliFeedError, DataLostError, FormatError, SourceError
 from dali_feed.external_sources import MDS, RecordIO
@@ -122,3 +122,16 @@ def test_frames_of_recordio_are_in_order(data: bytes, said: str, tmp_path: Path)
     (tmp_path / "a.rec").write_bytes(data)
     with pytest.raises(DataLostError, match=said):
         RecordIO(tmp_path / "a.rec", index_dir=tmp_path).snapshot()
+
+
+def test_a_record_in_parts_is_put_together(tmp_path: Path) -> None:
+    """With the mark between them that its writer left out."""
+    whole = packed(b"ab" * 4, 3)
+    (tmp_path / "a.rec").write_bytes(
+        frame(1, whole[:8]) + frame(2, whole[8:16]) + frame(3, whole[16:]) + frame(0, whole)
+    )
+    block = RecordIO(tmp_path / "a.rec", index_dir=tmp_path).giving(None, ("id", "image")).reader()
+    found = block.read(Extents.one(0, 0, 2))
+    mark = bytes.fromhex("0a23d7ce")
+    assert bytes(found.fields["image"][0]) == (whole[:8] + mark + whole[8:16] + mark + whole[16:])[24:]
+    assert bytes(found.fields["image"][1]) == b"ab" * 4

@@ -222,3 +222,15 @@ def _flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
+
+
+@each
+def test_the_foremost_known_member_counts(kind: str, tmp_path: Path) -> None:
+    """A name that no record has makes room for the next, for images too, and one member may be asked for twice."""
+    source = make(kind, tmp_path, [jpeg(n) for n in range(3)], 3)
+    block = source.giving(
+        "none;image;image/encoded", ("none;label;image/class/label", "label;image/class/label")
+    ).reader()
+    found = block.read(Extents.one(0, 0, 3))
+    assert [taken(view) for view in found.payloads] == [jpeg(n) for n in range(3)]
+    assert [list(map(int, values)) for values in found.fields.values()] == [[0, 1, 2]] * 2

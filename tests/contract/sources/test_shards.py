@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from dali_feed.errors import (
     ConfigError,
     DataLostError,
     SourceChangedError,
+    SourceNotFoundError,
 )
 from dali_feed.external_sources import ShardSet
 
@@ -225,3 +227,40 @@ def test_a_source_can_be_pickled(tmp_path: Path) -> None:
     source = ShardSet(tmp_path / "a.tar")
     source.snapshot()
     assert rows(pickle.loads(pickle.dumps(source))) == [(b"x", 1, None)]
+
+
+def test_patterns(tmp_path: Path) -> None:
+    """Globs, braces, ranges and lists name the files one expects, in the order one expects."""
+    for k in range(12):
+        write_shard(tmp_path / f"t-{k:02d}.tar", [(b"x", k)])
+    (tmp_path / "u").mkdir()
+    write_shard(tmp_path / "u" / "t-00.tar", [(b"y", 0)])
+    t = f"{tmp_path}/t-"
+
+    def names(shards: Any) -> list[str]:
+        return [os.path.relpath(p, tmp_path)[2:4] for p in ShardSet(shards).paths]
+
+    assert names(f"{t}*.tar") == [f"{k:02d}" for k in range(12)]
+    assert names(t + "{08..11}.tar") == ["08", "09", "10", "11"]
+    assert names(t + "{0,1}{1,0}.tar") == ["00", "01", "10", "11"]
+    for index in (".dfidx", ".idx"):
+        Path(f"{t}00.tar{index}").touch()  # an index beside its shard is no shard, ours nor another tool's
+    assert names(f"{t}0[01]*") == ["00", "01"]
+    assert names([f"{t}03.tar", Path(f"{t}01.tar")]) == ["03", "01"]
+    twins = ShardSet([f"{t}00.tar", tmp_path / "u" / "t-00.tar", f"{t}05.tar"])
+    assert twins.where(1, 7) == "u/t-00.tar#7"
+    assert len(set(twins.snapshot().names)) == 3
+    assert ShardSet(f"{t}05.tar").where(0, 118) == "t-05.tar#118"
+    for bad, error in (
+        (f"{tmp_path}/v-*.tar", SourceNotFoundError),
+        (t + "{10..12}.tar", SourceNotFoundError),
+        ([f"{t}01.tar", f"{t}0*.tar"], ConfigError),
+        ([], ConfigError),
+        (tmp_path, ConfigError),
+        ("pipe:cat a.tar", ConfigError),
+        (t + "{11..08}.tar", ConfigError),
+    ):
+        with pytest.raises(error):
+            ShardSet(bad)
+    with pytest.raises(SourceNotFoundError, match=r"v-\*\.tar"):
+        ShardSet(f"{tmp_path}/v-*.tar")

@@ -129,3 +129,15 @@ def test_a_path_is_no_source() -> None:
     """A loader that is given one says what to write."""
     with pytest.raises(ConfigError, match=r"For TFRecord files use TFRecords\('a.tfrecord'\)"):
         DataLoader("a.tfrecord", 1)
+
+
+def test_several_files_are_named_by_a_pattern(tmp_path: Path) -> None:
+    """In order; each once."""
+    for n in range(3):
+        (tmp_path / f"t-{n:05d}-of-00003").write_bytes(tfrecord([example_bytes({"image": b"abc", "label": n})]))
+    made = TFRecords(str(tmp_path / "t-{00000..00002}-of-00003"))
+    assert made.snapshot().names == tuple(f"t-{n:05d}-of-00003" for n in range(3))
+    with pytest.raises(ConfigError, match="TFRecords: each file may be named once"):
+        TFRecords([str(tmp_path / "t-*"), tmp_path / "t-00001-of-00003"])
+    with pytest.raises(ConfigError, match="TFRecords: must name at least one file"):
+        TFRecords([])

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.feeds import feed_of
 from kit.images import QUICK, jpeg, labelled, pixels, png
 from kit.inside import Corrupt, Gap, running
 from kit.inside import arguments as torch_arguments
@@ -245,15 +244,15 @@ def test_num_workers_and_prefetch_factor_become_tuning(monkeypatch: pytest.Monke
     """They count where tuning does not say, and where it does they warn; 0 workers leave the choice to it."""
     monkeypatch.setattr(torch_arguments, "_warned", set())
     with _loader(tuning=Tuning(), num_workers=3, prefetch_factor=5) as mine:
-        assert (feed_of(mine).tuning.threads, feed_of(mine).tuning.prefetch) == (3, 5)
+        assert (running(mine).tuning.threads, running(mine).tuning.prefetch) == (3, 5)
     with pytest.warns(UserWarning, match="has no effect here") as told:
         mine = _loader(tuning=Tuning(threads=1), num_workers=3, prefetch_factor=5)
     with mine:
-        assert feed_of(mine).tuning == Tuning(threads=1)
+        assert running(mine).tuning == Tuning(threads=1)
     assert {str(w.message).split()[0] for w in told} == {"num_workers", "prefetch_factor"}
     assert {w.filename for w in told} == {__file__}
     with _loader(tuning=Tuning()) as mine:
-        assert feed_of(mine).tuning == Tuning()
+        assert running(mine).tuning == Tuning()
 
 
 def test_len_of_an_iterator_counts_down() -> None:

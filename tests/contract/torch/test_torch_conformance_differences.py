@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from kit.both_loaders import COUNT, CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, flat, folder_of, labels_of, tensors_of
-from kit.feeds import feed_of
 from kit.images import QUICK, jpeg
 from kit.inside import Stall, TorchFeed, running, torchs
 from kit.inside import arguments as torch_arguments
@@ -171,7 +170,7 @@ def test_decoder_threads_need_no_workers(folder: ImageFolder) -> None:
     with pytest.raises(ValueError, match="prefetch_factor option"):
         theirs(folder, prefetch_factor=3)
     with ours(folder, prefetch_factor=3) as made:
-        assert feed_of(made).tuning.prefetch == 3
+        assert running(made).tuning.prefetch == 3
     with pytest.raises(ConfigError, match="prefetch"):
         ours(folder, num_workers=1, prefetch_factor=0)
 

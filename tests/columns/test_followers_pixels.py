@@ -1,0 +1,120 @@
+"""Masks, boxes and points beside torchvision's own functions for them, bit for bit, and what cannot follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kit.followers import GEOMETRY, boxes, classes, columns, pictured, points
+from kit.images import QUICK, encoded
+from kit.torchvision_way import applied
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from dali_feed import BadRecords, DataLoader, Decode
+from dali_feed.compiler.host import compile_host
+from dali_feed.transforms.lower import lower
+
+
+def theirs(transform: Any, numbers: list[int], ids: np.ndarray[Any, Any], seed: int) -> list[tuple[Any, Any, Any]]:
+    """Mask, boxes and points of each record by torchvision's functions for tv_tensors, on the same draws."""
+    recipe = lower(transform)
+    sizes = np.array([classes(n).shape for n in numbers], np.int32)
+    made = compile_host(recipe).parameters(sizes, ids, seed, 0).arrays
+    out = []
+    for row, n in enumerate(numbers):
+        rows = {name: values[row].tolist() for name, values in made.items()}
+        size = classes(n).shape
+        kept: list[Any] = [
+            tv_tensors.Mask(torch.from_numpy(classes(n).copy())[None]),
+            tv_tensors.BoundingBoxes(
+                torch.tensor([box[:4] for box in boxes(n)]).reshape(-1, 4), format="XYXY", canvas_size=size
+            ),
+            tv_tensors.KeyPoints(torch.tensor(points(n)).reshape(-1, 2), canvas_size=size),
+        ]
+        moving = [(k, op) for k, op in enumerate(recipe.ops) if type(op).__name__ not in STILL]
+        for k, op in moving:
+            kept = [applied(given, k, op, rows) for given in kept]
+        out.append((kept[0][0], kept[1], kept[2]))
+    return out
+
+
+STILL = {"ColorJitter", "RandomGrayscale", "ToFloat", "Normalize", "RandomErasing"}
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        (name, engine)
+        for name in GEOMETRY
+        for engine in ("host", "dali")
+        if name != "nests" and (name, engine) != ("perspective", "dali")  # DALI has no operator for it
+    ],
+)
+def test_what_follows_is_torchvisions_bit_for_bit(tmp_path: Path, name: str, engine: str) -> None:
+    """Masks, boxes and points of every geometric transform, by the draws of the image in the slot."""
+    transform = GEOMETRY[name]
+    source = pictured(tmp_path)
+    size = 1 if name in ("pad", "resize to an edge, middle") else 4
+    with DataLoader(
+        source,
+        size,
+        shuffle=True,
+        columns=columns(transform),
+        decode=Decode(engine=engine),
+        tuning=QUICK,
+        seed=5,
+        info=True,
+    ) as loader:
+        for batch, info in loader:
+            numbers = batch["n"].tolist()
+            assert info.ok.all()
+            for slot, (mask, box, point) in enumerate(theirs(transform, numbers, info.ids.numpy(), 5)):
+                assert torch.equal(batch["mask"][slot], mask.as_subclass(torch.Tensor)), (name, numbers[slot])
+                assert torch.equal(batch["boxes"][slot][:, :4], box.as_subclass(torch.Tensor))
+                assert batch["boxes"][slot][:, 4].tolist() == list(range(numbers[slot] % 4))
+                assert torch.equal(batch["points"][slot], point.as_subclass(torch.Tensor))
+
+
+@pytest.mark.parametrize(
+    ("member", "data", "reason"),
+    [
+        ("mask", None, "column 'mask' of member 'mask': the record has no such member"),
+        ("mask", b"junk", "column 'mask' of member 'mask': "),
+        ("mask", encoded(np.zeros((9, 9), np.uint8)), "a mask must have the size of its image, 56x40; found 9x9"),
+        (
+            "mask",
+            encoded(np.zeros((40, 56, 3), np.uint8)),
+            "one number for each pixel; found an image of mode RGB",
+        ),
+        ("boxes", b"[[1, 2, 3]]", "rows of 5 numbers are needed; found an array of shape (1, 3)"),
+        ("boxes", b"[[1, 2, 3, 1e999, 0]]", "rows of 5 numbers are needed; json: "),
+        ("boxes", b"{", "rows of 5 numbers are needed; "),
+        ("points", b"7", "rows of 2 numbers are needed; "),
+        ("jpg", b"\xff\xd8 no image", ""),
+    ],
+)
+@pytest.mark.parametrize("engine", ["host", "dali"])
+def test_what_cannot_follow_costs_its_slot(
+    tmp_path: Path, engine: str, member: str, data: bytes | None, reason: str
+) -> None:
+    """Found when it is read or when it is moved: the next good record stands there, with its own mask and boxes."""
+    source = pictured(tmp_path, **{member: data})
+    transform = v2.RandomResizedCrop(20)
+    bad = BadRecords(limit=1)
+    with DataLoader(
+        source, 4, columns=columns(transform), decode=Decode(engine=engine), tuning=QUICK, bad=bad, info=True
+    ) as loader:
+        batches = list(loader)
+        told = loader.stats().recent_bad
+    numbers = [n for batch, _ in batches for n in batch["n"].tolist()]
+    assert numbers == [0, 1, 2, 4, 4, 5, 6, 7]
+    assert len(told) == 1
+    assert reason in told[0][1]
+    for batch, info in batches:
+        for slot, (mask, box, _) in enumerate(theirs(transform, batch["n"].tolist(), info.ids.numpy(), 0)):
+            assert torch.equal(batch["mask"][slot], mask.as_subclass(torch.Tensor))
+            assert torch.equal(batch["boxes"][slot][:, :4], box.as_subclass(torch.Tensor))
