@@ -7,7 +7,8 @@ import threading
 
 import numpy as np
 import pytest
-from kit.broker.handle import Kafka, in_transactions
+from kit.broker.handle import Kafka
+from kit.holes import COMMITTED, everything, fill
 from kit.images import QUICK, jpeg
 
 from dali_feed.errors import DataLostError, StateError
@@ -16,27 +17,8 @@ from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.snapshot import scanned
 from dali_feed.feed import Feed
 from dali_feed.plan.order import Shuffle
-from dali_feed.records.extents import Extents, unpack_ids
+from dali_feed.records.extents import unpack_ids
 from dali_feed.records.present import Present, packed
-from dali_feed.records.source import Snapshot
-from dali_feed.testing import Message
-
-
-def fill(kafka: Kafka, count: int = 120, each: int = 10, partitions: int = 2) -> str:
-    """Half of the transactions aborted: of `count` records half are there, of the offsets less than that."""
-    topic = kafka.create(kafka.topic, partitions)
-    records = [Message(jpeg(n), headers=(("label", b"%d" % n),), partition=n % partitions) for n in range(count)]
-    in_transactions(kafka, topic, records, each, lambda k: bool(k % 2))
-    return topic
-
-
-def everything(snapshot: Snapshot) -> Extents:
-    """All that a plan deals, as positions."""
-    first, last = snapshot.numbers
-    return snapshot.located(Extents(np.arange(len(first)), first, last))
-
-
-COMMITTED = [n for n in range(120) if n // 10 % 2 == 0]
 
 
 def test_the_pin_keeps_what_was_learnt(real_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:

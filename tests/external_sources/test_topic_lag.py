@@ -7,7 +7,7 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import AclOperation
 from kit.broker.handle import Kafka, in_transactions
 from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker, free_ports
 
@@ -138,12 +138,7 @@ def test_who_is_not_there_and_who_may_not_ask(real_broker: Cluster, real_kafka: 
     with pytest.raises(SourceNotFoundError, match="the topic must exist"):
         look(dataclasses.replace(options(real_kafka), topic="absent-topic"), "training-of-may")
     alice = {**ALICE, "sasl.password": PASSWORD}
-    rule = AclBinding(
-        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:alice", "*", AclOperation.DESCRIBE,
-        AclPermissionType.ALLOW,
-    )  # fmt: skip
-    for made in real_broker.admin.create_acls([rule]).values():
-        made.result(30)
+    real_broker.allow(topic, AclOperation.DESCRIBE)
     with pytest.raises(SourceDeniedError, match="the right Describe on it"):
         look(options(real_kafka, real_broker.sasl_servers, config=alice), "training-of-may")
     with pytest.raises(SourceUnreachableError):

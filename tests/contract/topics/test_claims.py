@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 from kit.broker.handle import Kafka
+from kit.claimed import claimed, made
 from kit.images import QUICK, jpeg
 from kit.inside import Block
 from kit.killed_producer import CLAIMED_ABOVE, killed_at, producer
@@ -26,27 +27,6 @@ ABOVE = 110  # of values that are 96 to 132 bytes long
 def objects(folder: Path) -> dict[str, bytes]:
     """What lies in the folder, by path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def made(folder: Path) -> Path:
-    """An empty folder beside the shard."""
-    claims = folder / "claims"
-    claims.mkdir()
-    return claims
-
-
-def claimed(folder: Path, payload: bytes, uri: str | None = None, **instead: bytes) -> Message:
-    """A record whose payload is in the folder, or whose headers say so; `instead`: of the headers' texts."""
-    digest = hashlib.sha256(payload).hexdigest()
-    (folder / digest[:2]).mkdir(exist_ok=True)
-    (folder / digest[:2] / digest).write_bytes(payload)
-    told = {
-        "uri": (f"{digest[:2]}/{digest}" if uri is None else uri).encode(),
-        "size": b"%d" % len(payload),
-        "sha256": digest.encode(),
-    }
-    headers = [(f"claim.{name}", text) for name, text in (told | instead).items() if text or name == "uri"]
-    return Message(b"", None, (("label", b"7"), *headers), 0)
 
 
 def claim_of(record: Message) -> str:

@@ -10,13 +10,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation
 from kit.broker.handle import Kafka, payloads, read, rows, value
 from kit.broker.real import ALICE, PASSWORD, RealBroker, free_ports
 from kit.inside import Block, Extents
@@ -235,14 +229,6 @@ def test_rights(real_broker: RealBroker) -> None:
     kafka.publish(kafka.topic, [(b"x", 1)] * 3, partitions=1)
     good = {**ALICE, "sasl.password": PASSWORD}
 
-    def grant(operation: AclOperation) -> None:
-        rule = AclBinding(
-            ResourceType.TOPIC, kafka.topic, ResourcePatternType.LITERAL, "User:alice", "*", operation,
-            AclPermissionType.ALLOW,
-        )  # fmt: skip
-        for made in real_broker.admin.create_acls([rule]).values():
-            made.result(30)
-
     def source(config: dict[str, str] = good) -> KafkaTopic:
         return KafkaTopic(kafka.topic, real_broker.sasl_servers, config=config, timeout=10)
 
@@ -259,11 +245,11 @@ def test_rights(real_broker: RealBroker) -> None:
         source({**good, "sasl.password": "wrong"}).snapshot()
     with pytest.raises(SourceDeniedError, match=kafka.topic):
         source().snapshot()
-    grant(AclOperation.DESCRIBE)
+    real_broker.allow(kafka.topic, AclOperation.DESCRIBE)
     # Metadata and offsets are allowed now, records not.
     with pytest.raises(SourceDeniedError, match=rf"{kafka.topic}\[0\]@0"):
         read(source(), Extents.one(0, 0, 3))
-    grant(AclOperation.READ)
+    real_broker.allow(kafka.topic, AclOperation.READ)
     snapshot = until_allowed(source().snapshot)
     assert len(snapshot) == 3  # type: ignore[arg-type]
     assert payloads(read(source(), Extents.one(0, 0, 3))) == [b"x"] * 3

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import logging
 
-import numpy as np
 import pytest
 from kit.broker.handle import Kafka, in_transactions, payloads, read
-from kit.images import QUICK, jpeg
-from kit.inside import Extents, Feed, Snapshot, main
+from kit.holes import COMMITTED, everything, fill
+from kit.images import QUICK
+from kit.inside import Feed, main
 from torchvision.transforms import v2
 
 from dali_feed import Shuffle
@@ -21,27 +21,10 @@ CROP = v2.RandomResizedCrop(16)
 SHUFFLES = [True, Shuffle(4, 2), Shuffle(1, 3), False]
 
 
-def fill(kafka: Kafka, count: int = 120, each: int = 10, partitions: int = 2) -> str:
-    """Half of the transactions aborted: of `count` records half are there, of the offsets less than that."""
-    topic = kafka.create(kafka.topic, partitions)
-    records = [Message(jpeg(n), headers=(("label", b"%d" % n),), partition=n % partitions) for n in range(count)]
-    in_transactions(kafka, topic, records, each, lambda k: bool(k % 2))
-    return topic
-
-
 def labels(feed: Feed) -> tuple[list[int], list[bool]]:
     """What an epoch deals: labels, and ok."""
     batches = list(feed)
     return [n for b in batches for n in b.fields["label"].tolist()], [o for b in batches for o in b.ok.tolist()]
-
-
-def everything(snapshot: Snapshot) -> Extents:
-    """All that a plan deals, as positions."""
-    first, last = snapshot.numbers
-    return snapshot.located(Extents(np.arange(len(first)), first, last))
-
-
-COMMITTED = [n for n in range(120) if n // 10 % 2 == 0]
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES, ids=str)

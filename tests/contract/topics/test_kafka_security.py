@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
+from confluent_kafka.admin import AclOperation
 from kit.broker.handle import payloads, read
 from kit.broker.secured import SCRAM_PASSWORD, Secured
 from kit.inside import Extents, Letter
@@ -31,17 +31,8 @@ def secured(needs_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with Secured(tmp_path_factory.mktemp("certificates")) as running:
         running.create(TOPIC)
         publish(running.servers, TOPIC, [(b"a", 1), (b"b", 2), (b"c", 3)])
-        _may_read(running, "alice")
+        running.allow(TOPIC, AclOperation.READ)
         yield running
-
-
-def _may_read(broker: Secured, user: str) -> None:
-    rule = AclBinding(
-        ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, f"User:{user}", "*", AclOperation.READ,
-        AclPermissionType.ALLOW,
-    )  # fmt: skip
-    for made in broker.admin.create_acls([rule]).values():
-        made.result(30)
 
 
 def _scram(broker: Secured, **more: object) -> dict[str, Any]:

@@ -27,7 +27,16 @@ from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    TopicMetadata,
+)
 from kit.broker.begun import archived, archiving, copy_storage, keep_storage, kept_folder
 from kit.broker.with_us import Beside
 
@@ -182,6 +191,13 @@ class Cluster:
         """Drop the records below offset `before`."""
         for each in self.admin.delete_records([TopicPartition(topic, partition, before)]).values():
             each.result(60)
+
+    def allow(self, topic: str, operation: AclOperation, user: str = "alice") -> None:
+        """Give a user a right on a topic."""
+        pattern, permission = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+        rule = AclBinding(ResourceType.TOPIC, topic, pattern, f"User:{user}", "*", operation, permission)
+        for made in self.admin.create_acls([rule]).values():
+            made.result(30)
 
     def _until(self, wanted: Callable[[dict[str, TopicMetadata]], bool]) -> None:
         deadline = time.monotonic() + 60
