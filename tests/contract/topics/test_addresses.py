@@ -41,3 +41,21 @@ def test_what_is_no_address_is_an_error(given: Any, found: str) -> None:
             make("t", given)
     with pytest.raises(ConfigError, match=r"host:port"):
         Producer(ScriptedSource([(b"", 0)]), "t", given)
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("broker:9092", "broker:9092"),
+        (["a:1", "b.example.org:65535"], "a:1,b.example.org:65535"),
+        (("a:1,b:2", "c"), "a:1,b:2,c"),
+        (" a:1 , b:2 ,", "a:1,b:2"),
+        ("[::1]:9092,[fe80::1%eth0]:9092", "[::1]:9092,[fe80::1%eth0]:9092"),
+        ("::1", "::1"),
+        ("SASL_SSL://a:1", "SASL_SSL://a:1"),
+        ("kafka_0.svc:9092", "kafka_0.svc:9092"),
+    ],
+)
+def test_addresses_are_taken(given: Any, taken: str) -> None:
+    """A text or a list, with blanks and a last comma, IPv6, librdkafka's protocols, no port."""
+    assert repr(Topics(given)) == f"Topics({taken!r})"

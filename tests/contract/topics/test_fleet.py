@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    NewPartitions,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AdminClient, NewPartitions
 from kit.broker.handle import Kafka
 from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker
 from kit.fleets import Worker, fleet_of_tests, seen, until
@@ -194,6 +186,31 @@ def stream(**more: Any) -> KafkaStream:
     return KafkaStream("t", "nowhere:1", fleet="g", **more)
 
 
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Fleet(""), "Fleet\\(group=\\): a name is needed"),
+        (lambda: Fleet("g", instance=""), "Fleet\\(instance=\\)"),
+        (lambda: Fleet("g", "eager"), '"classic" or "consumer"'),  # type: ignore[arg-type]
+        (lambda: Fleet("g", session=0), "session=.*at most 3600; found 0"),
+        (lambda: Fleet("g", "consumer", session=9), "the broker sets it"),
+        (lambda: Fleet("g", drain=-1), "drain=.*found -1"),
+        (lambda: KafkaStream("t", "nowhere:1", fleet=3), "a consumer group's name or a Fleet"),  # type: ignore[arg-type]
+        (lambda: stream(group="h"), "leave out 'h'"),
+        (lambda: stream(start={"topic": "t"}), "cannot be a state"),
+        (lambda: stream(start="yesterday"), "start must be"),
+        (lambda: stream(config={"group.instance.id": "x"}), "found group.instance.id"),
+        (lambda: stream(config={"session.timeout.ms": 6000}), "found session.timeout.ms; Fleet"),
+        (lambda: stream(config={"partition.assignment.strategy": "range"}), "partition.assignment.strategy"),
+        (lambda: stream(config={"max.poll.interval.ms": 30_000}), "above Fleet\\(drain=\\).*30000 ms and 30 s"),
+    ],
+)
+def test_what_contradicts_is_refused(make: Any, said: str) -> None:
+    """A user's value that cannot be is an error that names it."""
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
 def test_two_kinds_of_position_do_not_mix() -> None:
     """A fleet's state names its group; positions are refused by a fleet, and a fleet's state by a stream without."""
     fleet, alone = stream(), KafkaStream("t", "nowhere:1")
@@ -218,12 +235,7 @@ def test_a_group_that_may_not_be_joined_is_named(real_broker: Cluster, workers: 
         pytest.skip("the given broker has users of its own")
     kafka = Kafka("real", real_broker)
     fill(kafka, 1)
-    rule = AclBinding(
-        ResourceType.TOPIC, kafka.topic, ResourcePatternType.LITERAL, "User:alice", "*", AclOperation.READ,
-        AclPermissionType.ALLOW,
-    )  # fmt: skip
-    for made in real_broker.admin.create_acls([rule]).values():
-        made.result(30)
+    real_broker.allow(kafka.topic, AclOperation.READ)
     config = {**ALICE, "sasl.password": PASSWORD}
     said = ""
     while "joining a group needs the right Read" not in said:  # an ACL reaches the broker a moment after it was made

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from kit.broker.handle import Kafka, in_transactions, payloads, read, value
-from kit.inside import Extents
+from kit.inside import Extents, Pace
 from kit.streamed import Gathered, gather, streamed
 
 from dali_feed.columns import Number
@@ -206,6 +206,25 @@ def test_a_replay_is_the_stretch_between_two_marks(kafka: Kafka) -> None:
         assert_resumes_anywhere(
             replay, columns={"n": Number("label")}, batch_size=8, lanes=1, world_sizes=(1,), positions=1
         )
+
+
+def test_columns_of_a_stream(kafka: Kafka) -> None:
+    """Members of records, and what a format finds in their values, come as from a topic; without columns it says so."""
+    records = [Message(b'{"n": %d, "s": {"t": "x%d"}}' % (n, n), b"k%d" % n) for n in range(6)]
+    kafka.publish(kafka.topic, [*records, Message(b"{broken", b"k6")], partitions=1)
+    source = KafkaStream(kafka.topic, kafka.servers, start="earliest", format="json", idle_timeout=0.5)
+    with pytest.raises(ConfigError, match="is for columns="):
+        source.live()
+    given = source.giving(None, ("n", "s.t", "key"))
+    assert (given.fields, given.pace) == (("n", "s.t", "key"), Pace(None, None, 0.5))
+    reader = given.live(None)
+    got = reader.poll(7, INF, 5.0)
+    assert got.position == {0: 7}
+    assert (got.block.fields["n"][:6], got.block.fields["s.t"][:6]) == ([*range(6)], [f"x{n}" for n in range(6)])
+    assert got.block.fields["key"] == [b"k%d" % n for n in range(7)]
+    assert list(got.block.faults) == [6]
+    reader.close()
+    assert {member.name for member in source.members()} >= {"value", "key"}
 
 
 def test_stop_ends_a_wait(kafka: Kafka) -> None:
