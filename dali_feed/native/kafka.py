@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,15 +16,11 @@ from numpy.typing import NDArray
 from dali_feed.native.library import library
 
 __all__ = [
-    "DONE",
     "EMPTY",
     "LOOK",
     "MOST_HEADERS",
-    "NO_BYTES",
     "NO_HEADER",
     "ROOM",
-    "THINK",
-    "Found",
     "Functions",
     "MemoryInC",
     "Queue",
@@ -109,19 +103,56 @@ class RunInC(ctypes.Structure):
     _fields_ = tuple((name, _Int64) for name in ("want", "stop", "bytes", "need"))
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A record, or an error, as it was found; bytes are copies."""
+class QueueHead:
+    """What waits at the head of a queue: a record, of which it says what rows ask a `Message` for, or an error.
 
-    error: int  # 0: a record
-    said: str  # of an error
-    fatal: bool
-    partition: int
-    offset: int
-    value: bytes | None
-    key: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    time: tuple[int, int]  # its kind, and milliseconds since 1970
+    Attributes:
+        error: its code; 0 of a record.
+        said, fatal: of an error.
+        partition, offset: where.
+    """
+
+    def __init__(self, partition: int, offset: int, error: int = 0, said: str = "", *, fatal: bool = False) -> None:
+        self.partition, self.offset = partition, offset
+        self.error, self.said, self.fatal = error, said, fatal
+        self._value: bytes | None = None
+        self._key: bytes | None = None
+        self._headers: list[tuple[str, bytes | None]] = []
+        self._time = 0, -1
+
+    @classmethod
+    def of(cls, message: Any, librdkafka: ctypes.CDLL) -> QueueHead:
+        """A record, whose bytes are copied."""
+        it, kind = message.contents, ctypes.c_int()
+        found = cls(it.partition, it.offset)
+        time = librdkafka.rd_kafka_message_timestamp(message, kind)
+        found._value, found._key = _bytes(it.payload, it.len), _bytes(it.key, it.key_len)
+        found._time = kind.value, time
+        headers, name, value, size = _Pointer(), ctypes.c_char_p(), _Pointer(), ctypes.c_size_t()
+        if not librdkafka.rd_kafka_message_headers(message, headers):
+            while not librdkafka.rd_kafka_header_get_all(headers, len(found._headers), name, value, size):
+                text = (name.value or b"").decode(errors="replace")
+                found._headers.append((text, _bytes(value.value, size.value)))
+        return found
+
+    def value(self) -> bytes | None:
+        """Its value."""
+        return self._value
+
+    def key(self) -> bytes | None:
+        """Its key."""
+        return self._key
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Its headers, in order."""
+        return self._headers or None
+
+    def timestamp(self) -> tuple[int, int]:
+        """Its kind, and milliseconds since 1970."""
+        return self._time
+
+    def __len__(self) -> int:
+        return len(self._value or b"")
 
 
 class Functions:
@@ -205,36 +236,18 @@ class Queue:
         message = self._source.message
         return message.contents.offset if message else None
 
-    def head(self) -> Found:
+    def head(self) -> QueueHead:
         """What waits at the head."""
-        pointer, lib = self._source.message, self._own.librdkafka
-        if not pointer:
-            return self._error()
-        message, kind = pointer.contents, ctypes.c_int()
-        time = lib.rd_kafka_message_timestamp(pointer, kind)
-        key, value = _bytes(message.key, message.key_len), _bytes(message.payload, message.len)
-        headers = tuple(self._headers(pointer))
-        return Found(0, "", False, message.partition, message.offset, value, key, headers, (kind.value, time))
-
-    def _error(self) -> Found:
         event, lib = self._source.event, self._own.librdkafka
+        if self._source.message:
+            return QueueHead.of(self._source.message, lib)
         code, fatal = lib.rd_kafka_event_error(event), bool(lib.rd_kafka_event_error_is_fatal(event))
         said = (lib.rd_kafka_event_error_string(event) or b"").decode(errors="replace")
         about, where = lib.rd_kafka_event_topic_partition(event), (-1, -1)
         if about:
             where = about.contents.partition, about.contents.offset
             lib.rd_kafka_topic_partition_destroy(about)
-        return Found(code, said, fatal, *where, None, None, (), (0, -1))
-
-    def _headers(self, message: Any) -> Sequence[tuple[str, bytes | None]]:
-        lib, headers = self._own.librdkafka, _Pointer()
-        found: list[tuple[str, bytes | None]] = []
-        if lib.rd_kafka_message_headers(message, headers):
-            return ()
-        name, value, size = ctypes.c_char_p(), _Pointer(), ctypes.c_size_t()
-        while not lib.rd_kafka_header_get_all(headers, len(found), name, value, size):
-            found.append(((name.value or b"").decode(errors="replace"), _bytes(value.value, size.value)))
-        return found
+        return QueueHead(*where, code, said, fatal=fatal)
 
     def skip(self) -> None:
         """The head, where there is one, has been dealt with, or is not wanted."""

@@ -42,29 +42,11 @@ from dali_feed.storage.paths import shown
 from dali_feed.storage.remote import RemoteStore
 from dali_feed.storage.sets import store_for
 
-__all__ = [
-    "ABOVE",
-    "SCHEME",
-    "SHA256",
-    "SIZE",
-    "UNFOLLOWED",
-    "URI",
-    "AsTheyAre",
-    "Claim",
-    "ClaimHeaders",
-    "Claims",
-    "Follows",
-    "RemoteClaims",
-    "Unfollowed",
-    "claim_in",
-    "claim_of",
-    "value_of",
-    "weight_of",
-]
+__all__ = ["ABOVE", "Claim", "Claims", "RemoteClaims", "value_of", "weight_of"]
 
 URI, SIZE, SHA256 = "claim.uri", "claim.size", "claim.sha256"  # headers, in text
 _SHOWN = 200  # letters of a URI
-SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _HASH = re.compile(rb"[0-9a-f]{64}")
 _NOTHING = memoryview(b"")
 # What one file may be, while the others are well.
@@ -107,40 +89,39 @@ def claim_in(headers: Iterable[tuple[str, Any]]) -> ClaimHeaders | str | None:
     return ClaimHeaders(where, int(size), digest.decode())
 
 
-def value_of(follows: Follows, message: Message, lease: Lease) -> memoryview | str | None:
-    """The payload of a record whose value is empty or None; why there is none; None where it is a tombstone."""
+def value_of(claims: Claims | None, message: Message, lease: Lease) -> memoryview | str | None:
+    """The payload of a record whose value is empty or None; why there is none; None where it is a tombstone.
+
+    Raises what `Claims.payload` does.
+    """
     if message.value() is None:
         return None
     headers: Any = message.headers() or ()
-    found = follows.find(headers, lease)
-    return _NOTHING if found is None else found
-
-
-class AsTheyAre:
-    """Records with claims are records with an empty value: whoever copies a topic copies them."""
-
-    weigh = staticmethod(len)
-
-    def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """See `Claims`."""
-        return None
-
-
-class Unfollowed:
-    """Nobody said where payloads may lie."""
-
-    weigh = staticmethod(len)
-
-    def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """See `Claims`."""
-        claim = claim_in(headers)
-        if not isinstance(claim, ClaimHeaders):
-            return claim
+    claim = claim_in(headers)
+    if isinstance(claim, str):
+        return claim
+    if claim is None:
+        return _NOTHING
+    if claims is None:
         cure = "give the source claims=, the folder that it may be read from"
         return f"{claim_of(claim)}: the payload is stored elsewhere; {cure}"
+    return claims.payload(claim, lease)
 
 
-UNFOLLOWED = Unfollowed()
+def weight_of(message: Message) -> int:
+    """Bytes of a record, with what its claim says of the payload."""
+    size = len(message)
+    if message.value() == b"":
+        headers: Any = message.headers() or ()
+        claim = claim_in(headers)
+        if isinstance(claim, ClaimHeaders):
+            size += min(claim.size, LARGEST)
+    return size
+
+
+def claim_of(claim: ClaimHeaders) -> str:
+    """A claim in messages."""
+    return f"claim {claim.uri[:_SHOWN]!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,47 +133,50 @@ class Claims:
 
     folder: str
 
-    def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """The payload, put into the lease; why there is none; or None where the headers make no claim.
+    @property
+    def _inside(self) -> str:
+        return f"in {self.folder}"
+
+    def payload(self, claim: ClaimHeaders, lease: Lease) -> memoryview | str:
+        """The payload, put into the lease; or why there is none.
 
         Raises:
-            SourceNotFoundError: the folder is not there, or holds nothing.
-            SourceDeniedError: it cannot be listed.
-            SourceUnreachableError: its file system does not answer.
+            SourceNotFoundError: the folder is not there, or nothing at all is.
+            SourceDeniedError: it cannot be listed, or the store refuses.
+            SourceUnreachableError: its file system, or the store, does not answer.
         """
-        claim = claim_in(headers)
-        if not isinstance(claim, ClaimHeaders):
-            return claim
         path = self._path(claim.uri)
         if path is None:
-            return f"{claim_of(claim)}: the object must lie in {self.folder}, and the URI leads out of it"
+            found: memoryview | str = f"the object must lie {self._inside}, and the URI leads out of it"
+        else:
+            found = self._read(path, claim, lease)
+        if not isinstance(found, str):
+            digest = hashlib.sha256(found).hexdigest()
+            if len(found) == claim.size and digest == claim.sha256:
+                return found
+            found = f"the object must have the SHA-256 {claim.sha256}; found {digest}: it was changed"
+        return f"{claim_of(claim)}: {found}"
+
+    def _read(self, path: str, claim: ClaimHeaders, lease: Lease) -> memoryview | str:
         try:
             status = os.stat(path)
         except OSError as error:
             if error.errno not in _ITS_OWN:
                 raise self._silent(error) from error
             self._look()
-            return f"{claim_of(claim)}: the object is not in {self.folder}: {error.strerror}"
+            return f"the object is not {self._inside}: {error.strerror}"
         if stat.S_ISREG(status.st_mode) and status.st_size != claim.size:
-            return f"{claim_of(claim)}: the object must have {claim.size} bytes; found {status.st_size}"
+            return f"the object must have {claim.size} bytes; found {status.st_size}"
         found = load_file(path, lease)
         if isinstance(found, str):
             self._look()
-            return f"{claim_of(claim)}: {found}"
-        digest = hashlib.sha256(found).hexdigest()
-        if len(found) != claim.size or digest != claim.sha256:
-            return f"{claim_of(claim)}: the object must have the SHA-256 {claim.sha256}; found {digest}: it was changed"
         return found
-
-    def weigh(self, message: Message) -> int:
-        """How many bytes a record takes where it is read, with what its claim says of the payload."""
-        return weight_of(message)
 
     def _path(self, uri: str) -> str | None:
         """The file that a URI names, links resolved; None where that is none in the folder."""
         if uri.startswith("file:///"):
             uri = uri.removeprefix("file://")
-        elif SCHEME.match(uri):
+        elif _SCHEME.match(uri):
             return None
         try:
             root = os.path.realpath(self.folder)
@@ -224,34 +208,18 @@ class Claims:
         )
 
 
-def weight_of(message: Message) -> int:
-    """Bytes of a record, with what its claim says of the payload."""
-    size = len(message)
-    if message.value() == b"":
-        headers: Any = message.headers() or ()
-        claim = claim_in(headers)
-        if isinstance(claim, ClaimHeaders):
-            size += min(claim.size, LARGEST)
-    return size
-
-
-def claim_of(claim: ClaimHeaders) -> str:
-    """A claim in messages."""
-    return f"claim {claim.uri[:_SHOWN]!r}"
-
-
 # What a client or a server may take for something else than a letter of a name: %2e%2e is two dots to some.
 _OTHER = re.compile(r"[%?#\\\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteClaims:
+class RemoteClaims(Claims):
     """Payloads may lie under this address.
 
-    A URI is a path under it, or that address and such a path. Credentials are those of the environment.
+    A URI is a path under it, or that address and such a path. Credentials are those of the environment. A web server
+    cannot be asked whether nothing at all is there.
     """
 
-    folder: str
     store: RemoteStore = field(repr=False, compare=False)
 
     @classmethod
@@ -264,48 +232,32 @@ class RemoteClaims:
             raise ConfigError(msg)
         return cls(folder, cast("RemoteStore", store_for([f"{folder}/object"])))
 
-    weigh = staticmethod(lambda message: weight_of(cast("Message", message)))
-
-    def find(self, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str | None:
-        """See `Claims`.
-
-        Raises:
-            SourceDeniedError, SourceUnreachableError: the store refuses, or does not answer.
-            SourceNotFoundError: nothing at all lies under the address, where the store can list.
-        """
-        claim = claim_in(headers)
-        if not isinstance(claim, ClaimHeaders):
-            return claim
-        path = self._path(claim.uri)
-        if path is None:
-            return f"{claim_of(claim)}: the object must lie under {self.folder}, and the URI leads out of it"
-        if claim.size > LARGEST:
-            return f"{claim_of(claim)}: an object of {claim.size} bytes; at most {LARGEST} are allowed"
-        try:
-            return self._read(path, claim, lease)
-        except SourceNotFoundError:
-            self._look()
-            return f"{claim_of(claim)}: the object is not under {self.folder}"
-        except SourceChangedError:
-            return f"{claim_of(claim)}: the object changed while it was read"
-        except SourceError as error:
-            raise self._named(error) from error
+    @property
+    def _inside(self) -> str:
+        return f"under {self.folder}"
 
     def _read(self, path: str, claim: ClaimHeaders, lease: Lease) -> memoryview | str:
-        file = self.store.open(path)
-        if file.was.size != claim.size:
-            return f"{claim_of(claim)}: the object must have {claim.size} bytes; found {file.was.size}"
-        view = lease.room(claim.size)
-        file.read(view, 0)
-        digest = hashlib.sha256(view).hexdigest()
-        if digest != claim.sha256:
-            return f"{claim_of(claim)}: the object must have the SHA-256 {claim.sha256}; found {digest}: it was changed"
+        if claim.size > LARGEST:
+            return f"an object of {claim.size} bytes; at most {LARGEST} are allowed"
+        try:
+            file = self.store.open(path)
+            if file.was.size != claim.size:
+                return f"the object must have {claim.size} bytes; found {file.was.size}"
+            view = lease.room(claim.size)
+            file.read(view, 0)
+        except SourceNotFoundError:
+            self._look()
+            return f"the object is not {self._inside}"
+        except SourceChangedError:
+            return "the object changed while it was read"
+        except SourceError as error:
+            raise self._named(error) from error
         return view
 
     def _path(self, uri: str) -> str | None:
         """The address that a URI names; None where that is none under the folder."""
         inside = uri.removeprefix(f"{self.folder}/")
-        if inside == uri and SCHEME.match(uri):
+        if inside == uri and _SCHEME.match(uri):
             return None
         inside = unquote(inside, errors="surrogateescape")
         if _OTHER.search(inside) or any(part in ("", ".", "..") for part in inside.split("/")):
@@ -313,7 +265,6 @@ class RemoteClaims:
         return f"{self.folder}/{inside}"
 
     def _look(self) -> None:
-        """Raise where nothing is there at all; a web server cannot be asked that."""
         if self.store.kind in ("http", "https"):
             return
         try:
@@ -329,9 +280,6 @@ class RemoteClaims:
 
 
 ABOVE = 8_000_000
-
-
-Follows = AsTheyAre | Unfollowed | Claims | RemoteClaims
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,6 @@ __all__ = [
     "SLICE_SECONDS",
     "Guard",
     "StuckError",
-    "TokenGuard",
-    "UsesClients",
     "admin",
     "amounts",
     "close_in_time",

@@ -17,6 +17,7 @@ from __future__ import annotations
 import concurrent.futures
 import difflib
 import logging
+import math
 import re
 import threading
 import time
@@ -34,7 +35,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources.kafka.client import admin, close_in_time, consumer, modest
@@ -247,6 +248,17 @@ class Cluster:
         offsets = self._offsets(partitions, milliseconds)
         return np.where(offsets < 0, ends, offsets)  # below 0 is librdkafka's word for the end
 
+    def begins(self, start: str | float, partitions: list[int]) -> dict[int, int]:
+        """Where each begins: "... earliest" or "... latest", or with the first record of a time, seconds since 1970."""
+        if not partitions:
+            return {}
+        if isinstance(start, str):
+            lows, highs = self.bounds(partitions)
+            offsets = highs if start.endswith("latest") else lows
+        else:
+            offsets = self.since(partitions, math.ceil(1000 * start))
+        return dict(zip(partitions, offsets.tolist(), strict=True))
+
     def _offsets(self, partitions: list[int], time_or_end: int) -> Int64s:
         known: dict[int, int] = {}
 
@@ -421,6 +433,12 @@ class Cluster:
                 raise unreachable(self.to, time.monotonic() - begin, self.trouble.last or said) from error
             msg = f"{topic}: {doing} at {servers} failed: {said}"
             raise SourceError(msg) from error
+
+    def create(self, partitions: int, replication: int = -1, config: Mapping[str, str] | None = None) -> None:
+        """Make the topic, and wait until all of it is there. Raises what `wish` does."""
+        new = NewTopic(self.to.topic, partitions, replication, config=dict(config or {}))
+        self.wish("creating it", "Create", lambda **limits: self.admin.create_topics([new], **limits))
+        self.wait_for_leaders(lambda leaders: leaders is not None and len(leaders) == partitions and min(leaders) >= 0)
 
     def wait_for_leaders(self, wanted: Callable[[list[int] | None], bool]) -> None:
         """Wait until the list of its partitions' leaders is as wanted (None: no topic).

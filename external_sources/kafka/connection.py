@@ -39,6 +39,35 @@ class Connection:
     timeout: float = 30.0
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold passwords
 
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        servers: str | Sequence[str],
+        timeout: float,
+        config: Mapping[str, Any] | None,
+        ours: frozenset[str] = frozenset(),
+        purpose: str = "",
+    ) -> Connection:
+        """What a user gives, with the options that `config` must not set and what they do, in a clause.
+
+        Raises ConfigError for no name, no address, no time, and an option that is ours.
+        """
+        if not isinstance(topic, str) or not topic:
+            msg = f"topic: a topic's name is needed; found {topic!r}"
+            raise ConfigError(msg)
+        at = addresses(f"{topic}: ", servers)
+        if not timeout > 0:
+            msg = f"{topic}: timeout must be above 0 seconds; found {timeout!r}"
+            raise ConfigError(msg)
+        if not isinstance(config, Mapping | None):
+            msg = f"{topic}: config must be a mapping of librdkafka's options, or None; found {type(config).__name__}"
+            raise ConfigError(msg)
+        if taken := sorted(ours.intersection(config or {})):
+            msg = f"{topic}: config= must not set the options that {purpose}; found {', '.join(taken)}"
+            raise ConfigError(msg)
+        return cls(topic, at, timeout, dict(config or {}))
+
     def where(self, partition: int, offset: int) -> str:
         """A record's coordinates as text: `imagenet-train[3]@41872`."""
         return f"{self.topic}[{partition}]@{offset}"

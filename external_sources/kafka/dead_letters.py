@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dali_feed.errors import ConfigError, DeadLetterError, SourceDeniedError, SourceEmptyError
 from dali_feed.external_sources.kafka.client import Guard, producer
-from dali_feed.external_sources.kafka.connection import Connection, addresses
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import Trouble
 from dali_feed.external_sources.kafka.topic import KafkaTopic, as_original, messages
 from dali_feed.quarantine.letters import Letter, Original
@@ -59,20 +59,11 @@ class DeadLetterTopic:
     timeout: float = 30.0
 
     def __post_init__(self) -> None:
-        if not self.topic or not isinstance(self.servers, str) or not self.servers.strip():
-            msg = f"DeadLetterTopic: a topic and addresses as host:port are needed; found {self!r}"
-            raise ConfigError(msg)
-        addresses(f"{self.topic}: ", self.servers)
-        if not self.timeout > 0:
-            msg = f"{self.topic}: timeout must be above 0 seconds; found {self.timeout!r}"
-            raise ConfigError(msg)
-        taken = sorted(_TAKEN.intersection(self.config))
-        if taken:
-            msg = (
-                f"{self.topic}: config= must not set the options that make dead letters durable; found "
-                f"{', '.join(taken)}"
-            )
-            raise ConfigError(msg)
+        self._connection()
+
+    def _connection(self) -> Connection:
+        """How the topic is reached. Raises ConfigError for what cannot be."""
+        return Connection.of(self.topic, self.servers, self.timeout, self.config, _TAKEN, "make dead letters durable")
 
     def __str__(self) -> str:
         return f"topic {self.topic} at {self.servers}"
@@ -91,7 +82,7 @@ class DeadLetterTopic:
             snapshot = source.snapshot()
         except SourceEmptyError:
             return
-        to = Connection(self.topic, self.servers, self.timeout, self.config)
+        to = self._connection()
         ends = list(zip(snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True))
         last: dict[tuple[bytes | None, bytes], tuple[int, int]] = {}
         for found in (True, False):  # first where the last of each stands, so that one letter is held at a time
@@ -178,7 +169,7 @@ class _Writer:
         tuning = {"linger.ms": 5}
         settings = {**_LAWS, "delivery.timeout.ms": max(10, int(to.timeout * 1000))}
         try:
-            return producer(Connection(to.topic, to.servers, to.timeout, to.config), self._trouble, tuning, settings)
+            return producer(to._connection(), self._trouble, tuning, settings)
         except (ConfigError, SourceDeniedError) as error:
             msg = f"{to}: {error}"
             raise DeadLetterError(msg) from None  # which may show a value as it was given

@@ -41,6 +41,7 @@ __all__ = [
     "Patience",
     "Trouble",
     "denied",
+    "failed",
     "gone",
     "meaning",
     "remade",
@@ -308,6 +309,11 @@ def gone(to: Connection, said: str = "", where: str = "") -> SourceChangedError:
     return SourceChangedError(
         f"{where or to.topic}: it is no longer at {to.servers}; the topic was deleted{': ' + said if said else ''}"
     )
+
+
+def failed(to: Connection, error: KafkaException, doing: str = "reading") -> SourceError:
+    """Librdkafka could not do it."""
+    return SourceError(f"{to.topic} at {to.servers}: {doing} failed: {error.args[0].str()}")
 
 
 def remade(where: str, known: str, now: str) -> SourceChangedError:

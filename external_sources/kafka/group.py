@@ -16,7 +16,6 @@ what goes wrong is kept, and raised by the next `poll`.
 
 from __future__ import annotations
 
-import math
 import re
 import threading
 import time
@@ -45,17 +44,7 @@ from dali_feed.external_sources.kafka.errors import (
 )
 from dali_feed.records.live import Drain, Positions
 
-__all__ = [
-    "Begun",
-    "Events",
-    "Fleet",
-    "GroupCommits",
-    "Membership",
-    "PendingCommit",
-    "Start",
-    "begun",
-    "fleet_of",
-]
+__all__ = ["Fleet", "Membership", "Start", "fleet_of"]
 
 PROTOCOLS = ("classic", "consumer")
 MOST_SESSION = 3600.0  # librdkafka's
@@ -196,29 +185,14 @@ ASK_SECONDS = 1.0
 _NOTE = re.compile(r"partitions=(\d+)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """Where a member stands in the partitions it was dealt.
-
-    offsets  partition -> the next offset to read
-    fresh    those of them that the group had no offset of; to be committed before anything is read
-    first    how many partitions the topic had when the group began
-    """
-
-    offsets: dict[int, int]
-    fresh: dict[int, int]
-    first: int
-
-    @property
-    def note(self) -> str:
-        """The metadata of this group's commits."""
-        return f"partitions={self.first}"
-
-
 def begun(
     to: Connection, consumer: Consumer, trouble: Trouble, group: str, start: Start, dealt: Sequence[int]
-) -> Begun:
+) -> tuple[dict[int, int], dict[int, int], str]:
     """Where the group is in the partitions that were dealt. It is called in the member's callback.
+
+    Returns:
+        The next offset to read of each; those of them that the group had no offset of, which are to be committed before
+        anything is read; and the metadata of this group's commits: how many partitions the topic had when it began.
 
     Raises:
         DataLostError: `start` is "group", and it has no offset of a partition that was there when it began.
@@ -238,9 +212,8 @@ def begun(
             early = [p for p in missing if p < first]
             if early and start == "group":
                 raise _none(to.topic, early[0], group)
-            fresh = _places(cluster, "earliest", [p for p in missing if p >= first])
-            fresh |= _places(cluster, start, early)
-    return Begun({p: each.offset for p, each in found.items()} | fresh, fresh, first)
+            fresh = cluster.begins("earliest", [p for p in missing if p >= first]) | cluster.begins(start, early)
+    return {p: each.offset for p, each in found.items()} | fresh, fresh, f"partitions={first}"
 
 
 def _first_of(found: Mapping[int, TopicPartition]) -> int:
@@ -270,136 +243,9 @@ def _committed(
     return patience.until(ask)
 
 
-def _places(cluster: Cluster, start: Start, partitions: list[int]) -> dict[int, int]:
-    if not partitions:
-        return {}
-    if isinstance(start, str):
-        lows, highs = cluster.bounds(partitions)
-        offsets = highs if start.endswith("latest") else lows
-    else:
-        offsets = cluster.since(partitions, math.ceil(1000 * start))
-    return dict(zip(partitions, offsets.tolist(), strict=True))
-
-
 PROBE_SECONDS = 1.0
 WATERMARK_SECONDS = 2.0
 GONE_SECONDS = 2.0  # a restarted broker may say 'unknown' for a moment
-
-
-class Events:
-    """A member's errors and silences. Used by who has the consumer's turn."""
-
-    def __init__(self, to: Connection, fleet: Fleet, trouble: Trouble) -> None:
-        self._to, self._fleet, self._trouble = to, fleet, trouble
-        self._since = self._asked = 0.0  # when trouble began, and when we last asked whether it goes on, monotonic
-        self._gone_since = 0.0
-
-    @property
-    def who(self) -> str:
-        """The worker, for people: `clicks: group 'workers', instance 'w1'`."""
-        mine = self._fleet.instance
-        return f"{self._to.topic}: group {self._fleet.group!r}{f', instance {mine!r}' if mine else ''}"
-
-    def progress(self) -> None:
-        """A record came."""
-        if self._trouble.last or self._since or self._gone_since:
-            self._trouble.clear()
-            self._since = self._gone_since = 0.0
-
-    def heard(self, error: KafkaError, message: Message, consumer: Consumer) -> int | None:
-        """Handle what is no record; the position that it proves in its partition, if any.
-
-        Raises:
-            DataLostError: the records at the group's offset are gone.
-            SourceChangedError: the partition ends before the group's offset.
-            SourceDeniedError: no rights.
-            ConfigError: the group does not take a member of these settings, or another has this instance's name.
-            SourceError: records that cannot be read.
-        """
-        kind = meaning(error)
-        if kind is Meaning.END:
-            self.progress()
-            return message.offset()
-        if kind is Meaning.RESET:
-            raise self._lost(message.partition() or 0, message.offset() or 0, consumer)
-        if kind is Meaning.REFUSED:
-            raise self._refused(error)
-        where = self._to.topic
-        if kind is Meaning.BROKEN:
-            where = self._to.where(message.partition() or 0, message.offset() or 0)
-        if error.code() == KafkaError._MAX_POLL_EXCEEDED:
-            LOG.warning("%s: nothing was polled for too long (%s); the worker joins again", self.who, error.str())
-        self._trouble.judge(error, self._to, where, GROUP_RIGHT)
-        return None
-
-    def silence(self, consumer: Consumer) -> None:
-        """Nothing came: raise where waiting is no use.
-
-        Raises SourceDeniedError, SourceChangedError, or SourceUnreachableError after `timeout` seconds of trouble.
-        """
-        to, trouble = self._to, self._trouble
-        if trouble.denied:
-            raise denied(to, trouble.denied, needs=GROUP_RIGHT)
-        if not (trouble.gone or trouble.last):
-            return
-        now = time.monotonic()
-        self._since = self._since or now
-        if now - self._asked < PROBE_SECONDS:
-            return
-        self._asked = now
-        try:
-            found = consumer.list_topics(to.topic, timeout=PROBE_SECONDS).topics.get(to.topic)
-        except KafkaException as error:
-            if (seconds := time.monotonic() - self._since) >= to.timeout:
-                raise unreachable(to, seconds, trouble.last) from error
-            return
-        if found is None or (found.error is not None and meaning(found.error) is Meaning.GONE):
-            self._gone_since = self._gone_since or now
-            if now - self._gone_since >= GONE_SECONDS:
-                raise gone(to, trouble.gone)
-            return
-        self.progress()
-
-    def _lost(self, partition: int, wanted: int, consumer: Consumer) -> SourceError:
-        topic, group = self._to.topic, self._fleet.group
-        where = f"{topic}[{partition}]@{wanted}"
-        cure = (
-            f"reset the offsets of the group {group!r} (kafka-consumer-groups --reset-offsets) when you know "
-            "which records that skips"
-        )
-        try:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WATERMARK_SECONDS)
-        except KafkaException as error:
-            return DataLostError(f"{where}: the broker no longer holds it ({error.args[0].str()}); {cure}")
-        if wanted > high:
-            return SourceChangedError(
-                f"{where}: the partition must reach the group's offset; it ends at {high}: it was truncated, or "
-                f"the topic was made again; {cure}"
-            )
-        return DataLostError(
-            f"{where}: offsets {wanted}..{low - 1} must be read next by the group {group!r}, and the broker "
-            f"holds {low}..{high - 1}: retention or deletion removed them; {cure}, and give the topic a longer "
-            "retention"
-        )
-
-    def _refused(self, error: KafkaError) -> SourceError | ConfigError:
-        said = error.str()
-        if "fenced" in said or "instance ID is still used" in said:
-            return ConfigError(
-                f"{self.who}: one worker at a time may use the name of an instance; another running worker uses "
-                f"it: {said}; give each worker its own Fleet(instance=)"
-            )
-        if "nsupported" in said or "not supported" in said:
-            return ConfigError(
-                f"{self.who}: the broker must know the group's protocol; {said}; "
-                'Fleet(protocol="classic") works with any broker, "consumer" with Kafka 4.0 and newer'
-            )
-        if "rotocol" in said:
-            return ConfigError(
-                f"{self.who}: all members of a group must assign partitions in the same way, cooperative-sticky; "
-                f"{said}; stop the other members, or use another group"
-            )
-        return ConfigError(f"{self.who}: the broker must accept the worker as a member; {said}; check Fleet(...)")
 
 
 COMMIT_SECONDS = 5.0  # the loop waits for it
@@ -566,7 +412,8 @@ class Membership:
         self._to, self._fleet, self._start, self._drain = to, fleet, start, drain
         self._forget, self._begin = forget, begin
         self.trouble = Trouble()
-        self.events = Events(to, fleet, self.trouble)
+        self._since = self._asked = 0.0  # when trouble began, and when we last asked whether it goes on, monotonic
+        self._gone_since = 0.0
         self.commits = GroupCommits(to, fleet.group, self.trouble)
         self.dealt: dict[int, int] = {}
         self._begun: PendingCommit | None = None  # the commit of where the group begins
@@ -613,6 +460,113 @@ class Membership:
             raise SourceChangedError(msg)
         return found
 
+    @property
+    def who(self) -> str:
+        """The worker, for people: `clicks: group 'workers', instance 'w1'`."""
+        mine = self._fleet.instance
+        return f"{self._to.topic}: group {self._fleet.group!r}{f', instance {mine!r}' if mine else ''}"
+
+    def progress(self) -> None:
+        """A record came."""
+        if self.trouble.last or self._since or self._gone_since:
+            self.trouble.clear()
+            self._since = self._gone_since = 0.0
+
+    def heard(self, error: KafkaError, message: Message) -> int | None:
+        """Handle what is no record; the position that it proves in its partition, if any.
+
+        Raises:
+            DataLostError: the records at the group's offset are gone.
+            SourceChangedError: the partition ends before the group's offset.
+            SourceDeniedError: no rights.
+            ConfigError: the group does not take a member of these settings, or another has this instance's name.
+            SourceError: records that cannot be read.
+        """
+        kind = meaning(error)
+        if kind is Meaning.END:
+            self.progress()
+            return message.offset()
+        if kind is Meaning.RESET:
+            raise self._lost_at(message.partition() or 0, message.offset() or 0)
+        if kind is Meaning.REFUSED:
+            raise self._refused(error)
+        where = self._to.topic
+        if kind is Meaning.BROKEN:
+            where = self._to.where(message.partition() or 0, message.offset() or 0)
+        if error.code() == KafkaError._MAX_POLL_EXCEEDED:
+            LOG.warning("%s: nothing was polled for too long (%s); the worker joins again", self.who, error.str())
+        self.trouble.judge(error, self._to, where, GROUP_RIGHT)
+        return None
+
+    def silence(self) -> None:
+        """Nothing came: raise where waiting is no use.
+
+        Raises SourceDeniedError, SourceChangedError, or SourceUnreachableError after `timeout` seconds of trouble.
+        """
+        to, trouble = self._to, self.trouble
+        if trouble.denied:
+            raise denied(to, trouble.denied, needs=GROUP_RIGHT)
+        if not (trouble.gone or trouble.last):
+            return
+        now = time.monotonic()
+        self._since = self._since or now
+        if now - self._asked < PROBE_SECONDS:
+            return
+        self._asked = now
+        try:
+            found = self.consumer.list_topics(to.topic, timeout=PROBE_SECONDS).topics.get(to.topic)
+        except KafkaException as error:
+            if (seconds := time.monotonic() - self._since) >= to.timeout:
+                raise unreachable(to, seconds, trouble.last) from error
+            return
+        if found is None or (found.error is not None and meaning(found.error) is Meaning.GONE):
+            self._gone_since = self._gone_since or now
+            if now - self._gone_since >= GONE_SECONDS:
+                raise gone(to, trouble.gone)
+            return
+        self.progress()
+
+    def _lost_at(self, partition: int, wanted: int) -> SourceError:
+        topic, group = self._to.topic, self._fleet.group
+        where = f"{topic}[{partition}]@{wanted}"
+        cure = (
+            f"reset the offsets of the group {group!r} (kafka-consumer-groups --reset-offsets) when you know "
+            "which records that skips"
+        )
+        try:
+            low, high = self.consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WATERMARK_SECONDS)
+        except KafkaException as error:
+            return DataLostError(f"{where}: the broker no longer holds it ({error.args[0].str()}); {cure}")
+        if wanted > high:
+            return SourceChangedError(
+                f"{where}: the partition must reach the group's offset; it ends at {high}: it was truncated, or "
+                f"the topic was made again; {cure}"
+            )
+        return DataLostError(
+            f"{where}: offsets {wanted}..{low - 1} must be read next by the group {group!r}, and the broker "
+            f"holds {low}..{high - 1}: retention or deletion removed them; {cure}, and give the topic a longer "
+            "retention"
+        )
+
+    def _refused(self, error: KafkaError) -> SourceError | ConfigError:
+        said = error.str()
+        if "fenced" in said or "instance ID is still used" in said:
+            return ConfigError(
+                f"{self.who}: one worker at a time may use the name of an instance; another running worker uses "
+                f"it: {said}; give each worker its own Fleet(instance=)"
+            )
+        if "nsupported" in said or "not supported" in said:
+            return ConfigError(
+                f"{self.who}: the broker must know the group's protocol; {said}; "
+                'Fleet(protocol="classic") works with any broker, "consumer" with Kafka 4.0 and newer'
+            )
+        if "rotocol" in said:
+            return ConfigError(
+                f"{self.who}: all members of a group must assign partitions in the same way, cooperative-sticky; "
+                f"{said}; stop the other members, or use another group"
+            )
+        return ConfigError(f"{self.who}: the broker must accept the worker as a member; {said}; check Fleet(...)")
+
     def pause(self) -> None:
         """Let no records come, so that a poll meets events alone."""
         if not self._paused:
@@ -645,7 +599,7 @@ class Membership:
             try:
                 self._bye(self._drain(list(self.dealt), 0.0))
             except Exception as error:  # noqa: BLE001  whatever it is, the group must be left
-                LOG.warning("%s: left the group without a commit: %s", self.events.who, error)
+                LOG.warning("%s: left the group without a commit: %s", self.who, error)
         close_in_time(self._to.topic, self.consumer)
 
     def _new(self, position: Positions) -> dict[int, int]:
@@ -659,7 +613,7 @@ class Membership:
     def _bye(self, position: Positions) -> None:
         """Commit before partitions go."""
         if (new := self._new(position)) and (error := self.commits.send(self.consumer, new, self._note)) is not None:
-            LOG.warning("%s: gave up %s without a commit: %s", self.events.who, _listed(new), error.str())
+            LOG.warning("%s: gave up %s without a commit: %s", self.who, _listed(new), error.str())
 
     def _places(self, partitions: Collection[int]) -> list[TopicPartition]:
         return [TopicPartition(self._to.topic, p) for p in partitions]
@@ -670,15 +624,14 @@ class Membership:
         try:
             if found and not self._leaving:
                 to, group = self._to, self._fleet.group
-                told = begun(to, consumer, self.trouble, group, self._start, found)
-                self._note = told.note
-                self.dealt |= told.offsets
-                if told.fresh:
+                offsets, fresh, self._note = begun(to, consumer, self.trouble, group, self._start, found)
+                self.dealt |= offsets
+                if fresh:
                     # It is sent with the next poll: librdkafka lets a commit wait until it has this callback's answer.
-                    self._begun = self.commits.ask(lambda: {p: o for p, o in told.fresh.items() if p in self.dealt})
-                self._begin(told.offsets)
-                places = [TopicPartition(to.topic, p, offset) for p, offset in told.offsets.items()]
-                LOG.info("%s: was assigned %s", self.events.who, _listed(found))
+                    self._begun = self.commits.ask(lambda: {p: o for p, o in fresh.items() if p in self.dealt})
+                self._begin(offsets)
+                places = [TopicPartition(to.topic, p, offset) for p, offset in offsets.items()]
+                LOG.info("%s: was assigned %s", self.who, _listed(found))
         except BaseException as error:  # noqa: BLE001  raised by the next poll
             self._failed = self._failed or error
         self._answer(consumer.incremental_assign, places)
@@ -693,7 +646,7 @@ class Membership:
                 if self._drain is not None:
                     done = self._drain(found, self._fleet.drain)
                     self._bye({p: offset for p, offset in done.items() if p in found})
-                LOG.info("%s: gave up %s", self.events.who, _listed(found))
+                LOG.info("%s: gave up %s", self.who, _listed(found))
         except BaseException as error:  # noqa: BLE001  raised by the next poll
             self._failed = self._failed or error
         self._drop(found)
@@ -707,7 +660,7 @@ class Membership:
             "%s: the group removed this worker, and took %s from it (%s); what it has not committed comes "
             "again, at other workers. It joins again. Possible reasons: the process was stopped, the connection "
             "was broken, or the broker did not answer, for longer than Fleet(session=)",
-            self.events.who,
+            self.who,
             _listed(found),
             self.trouble.last or "no sign of life",
         )
@@ -721,7 +674,7 @@ class Membership:
         try:
             how(partitions)
         except (KafkaException, RuntimeError) as error:  # a fatal error, which comes as an event, or closed
-            LOG.debug("%s: %s", self.events.who, error)
+            LOG.debug("%s: %s", self.who, error)
 
 
 def _listed(partitions: Collection[int]) -> str:

@@ -21,16 +21,14 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaException, Message
 
-from dali_feed.errors import SourceError
-from dali_feed.external_sources.kafka.client import Guard, close_in_time
+from dali_feed.external_sources.kafka.client import close_in_time
+from dali_feed.external_sources.kafka.cluster import Identity
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.errors import LOG, unreachable
+from dali_feed.external_sources.kafka.errors import LOG, failed, unreachable
 from dali_feed.external_sources.kafka.group import Fleet, Membership, Start
+from dali_feed.external_sources.kafka.reader import TopicReader
 from dali_feed.external_sources.kafka.rows import MOST, Decoding, Taken
-from dali_feed.external_sources.kafka.statistics import Statistics
-from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.live import Drain, LiveBlock, Positions
-from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Slabs
 
 __all__ = ["FleetReader"]
@@ -45,7 +43,7 @@ LINGER_SECONDS = 0.1  # to hear the answer of a commit, which else would wait fo
 CLOSE_SECONDS = 2.0
 
 
-class FleetReader:
+class FleetReader(TopicReader):
     """See `dali_feed.records.live.LiveReader`. It joins when it is first polled.
 
     Raises from `poll`:
@@ -69,13 +67,11 @@ class FleetReader:
         stop: threading.Event | None = None,
         drain: Drain | None = None,
     ) -> None:
-        self._to, self._decoding, self._fleet, self._start, self._drain = to, decoding, fleet, start, drain
+        super().__init__(to, decoding, slabs, stop, Identity())
+        self._fleet, self._start, self._drain = fleet, start, drain
         self._settings = fleet.settings(rank, world_size)
-        self._slabs: Slabs = SlabPool() if slabs is None else slabs
-        self._guard = Guard(to.topic, self, stop)
         self._turn = threading.Lock()  # whose turn it is to poll
         self._ended = threading.Event()
-        self._statistics = Statistics(to.topic)
         self._barred = 0.0  # since when a commit has the turn, time.monotonic seconds
         self._member: Membership | None = None
         self._dropped: weakref.finalize[..., FleetReader] | None = None
@@ -96,11 +92,7 @@ class FleetReader:
         member = self._member
         if member is None:
             return ""
-        return member.trouble.last or ("" if member.dealt else f"{member.events.who}: no partition is assigned to it")
-
-    def gauges(self) -> KafkaStats | None:
-        """What its consumer has measured."""
-        return self._statistics.gauges()
+        return member.trouble.last or ("" if member.dealt else f"{member.who}: no partition is assigned to it")
 
     def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
         """Up to `records` records; see `LiveReader.poll`. A partition that was dealt is in `position` from then on."""
@@ -128,8 +120,7 @@ class FleetReader:
             moved, self._moved = self._moved, {}
             return self._block(taken, moved)
         except KafkaException as error:
-            msg = f"{self._to.topic} at {self._to.servers}: reading failed: {error.args[0].str()}"
-            raise SourceError(msg) from error
+            raise failed(self._to, error) from error
         finally:
             self._turn.release()
 
@@ -173,7 +164,7 @@ class FleetReader:
             member.leave()
         elif member is not None:
             LOG.warning(
-                "%s: it could not leave the group in %.1f s; its consumer stays open", member.events.who, CLOSE_SECONDS
+                "%s: it could not leave the group in %.1f s; its consumer stays open", member.who, CLOSE_SECONDS
             )
         if mine:
             self._turn.release()
@@ -195,7 +186,7 @@ class FleetReader:
         """Hear what there is, records apart."""
         while (found := member.poll(0)) is not None:
             self._left.append(found)
-        member.events.silence(member.consumer)
+        member.silence()
 
     def _linger(self, member: Membership) -> None:
         ends = time.monotonic() + LINGER_SECONDS
@@ -215,7 +206,7 @@ class FleetReader:
             self._guard.check()
             if seconds <= 0:
                 return
-            member.events.silence(member.consumer)
+            member.silence()
 
     def _take(self, member: Membership, records: int, size: float) -> bool:
         """Take what was polled; whether that is enough."""
@@ -226,21 +217,21 @@ class FleetReader:
             partition, offset, error = message.partition(), message.offset(), message.error()
             if error is not None:
                 left.popleft()
-                end = member.events.heard(error, message, member.consumer)
+                end = member.heard(error, message)
                 if end is not None and partition in known and end > known[partition]:
                     known[partition] = self._moved[partition] = end
                 continue
             if offset is None or partition not in known or offset < known[partition]:
                 left.popleft()  # of an assignment before this one
                 continue
-            weight = self._decoding.claims.weigh(message)
+            weight = self._decoding.weigh(message)
             if taken and self._filled + weight > size:
                 return True
             left.popleft()
             taken.append(message)
             self._filled += weight
             known[partition] = self._moved[partition] = offset + 1
-            member.events.progress()
+            member.progress()
         return len(taken) >= records or self._filled >= size
 
     def _block(self, messages: list[Message], moved: dict[int, int]) -> LiveBlock:
@@ -264,7 +255,7 @@ class FleetReader:
         self._left.clear()
         self._left.extend(kept)
         self._taken[:] = [each for each in self._taken if each.partition() not in partitions]
-        self._filled = sum(map(self._decoding.claims.weigh, self._taken))
+        self._filled = sum(map(self._decoding.weigh, self._taken))
         for partition in partitions:
             self._next.pop(partition, None)
             self._moved.pop(partition, None)

@@ -18,8 +18,8 @@ import contextlib
 import copy
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -40,7 +40,6 @@ from dali_feed.external_sources.kafka.errors import (
     unreachable,
 )
 from dali_feed.external_sources.kafka.produce import Item
-from dali_feed.external_sources.kafka.tally import Settled
 from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.records.tally import Tally
 
@@ -49,11 +48,10 @@ __all__ = [
     "OURS",
     "SAMPLE",
     "AbortedError",
-    "LaneOptions",
+    "Acks",
     "ProducerLane",
     "TransactionLane",
     "codec_for",
-    "is_packed",
     "name_of",
 ]
 
@@ -139,62 +137,101 @@ _RIGHTS = (
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
-@dataclass(frozen=True, slots=True)
-class LaneOptions:
-    """What a run's producer needs to know; `Producer` documents the values.
+class Acks:
+    """Records on their way, in the order of their numbers, and the mark. Used by one thread.
 
-    Attributes:
-        to: where the records go.
-        compression: of all records.
-        queue_bytes: of records that wait.
-        most: bytes of the largest record that the topic takes; None: not known.
+    The mark passes a record once it was delivered, refused for good, or found not to be there, and all before it were.
+    So a run that goes on at the mark loses none. Counts are of what lies before the mark, so they are those of one run,
+    however often it was killed.
+
+    where  coordinates of a record by its number
     """
 
-    to: Connection
-    compression: str = "none"
-    queue_bytes: int = 64 << 20
-    most: int | None = None
+    def __init__(self, mark: int, tally: Tally, where: Callable[[int], str]) -> None:
+        self.tally = tally
+        self.moved = time.monotonic()
+        self._where = where
+        self._next = mark
+        self._waiting: deque[int] = deque()
+        self._ended: dict[int, int | str | None] = {}
 
-    def tuning(self) -> dict[str, Any]:
-        """Settings that the user's go before."""
-        most = min(1_000_000_000, max(1000, 64 << 20 if self.most is None else self.most))
-        return {
-            "batch.num.messages": 100_000,
-            "batch.size": min(1_000_000, most),  # a broker judges batches, not records
-            "linger.ms": 20,
-            "message.max.bytes": most,
-            "queue.buffering.max.kbytes": max(1, self.queue_bytes >> 10),
-        }
+    @property
+    def mark(self) -> int:
+        """The first record that is not settled."""
+        return self._waiting[0] if self._waiting else self._next
 
-    def settings(self) -> dict[str, Any]:
-        """Settings that go before all others."""
-        return {
-            "acks": "all",
-            "enable.idempotence": True,
-            "compression.codec": self.compression,
-            "message.timeout.ms": 0,  # we watch whether anything moves
-            "partitioner": "murmur2_random",  # as Java's producers have it
-        }
+    def begin(self, number: int) -> None:
+        """A record is on its way. Numbers grow; one that is left out is none of ours."""
+        if not self._waiting:
+            self.moved = time.monotonic()  # nobody was waited for before
+        self._waiting.append(number)
+        self._next = number + 1
+
+    def end(self, number: int, outcome: int | str | None) -> None:
+        """It was delivered (its payload's bytes), refused (the reason), or is not there (None)."""
+        self.moved = time.monotonic()
+        self._ended[number] = outcome
+        while self._waiting and self._waiting[0] in self._ended:
+            first = self._waiting.popleft()
+            found = self._ended.pop(first)
+            if found is None:
+                self.tally.absent += 1
+            elif isinstance(found, str):
+                self.tally.fail(found, self._where(first))
+            else:
+                self.tally.records += 1
+                self.tally.size += found
+
+    def passed(self, number: int) -> None:
+        """All before this number is somebody else's, or settled."""
+        self._next = max(self._next, number)
 
 
 class ProducerLane:
     """Sends the records of a run in their order; `settled` knows what became of them. Used by one thread.
 
     Args:
-        options: where to, and how.
+        to: where to.
         settled: where the run stands.
-        more: further settings.
+        compression: of all records.
+        queue_bytes: of records that wait.
+        most: bytes of the largest record that the topic takes; None: not known.
+        settings: further ones, that go before all others.
     """
 
-    def __init__(self, options: LaneOptions, settled: Settled, more: dict[str, Any] | None = None) -> None:
-        self.settled, self._options, self._to = settled, options, options.to
+    def __init__(
+        self,
+        to: Connection,
+        settled: Acks,
+        *,
+        compression: str = "none",
+        queue_bytes: int = 64 << 20,
+        most: int | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        self.settled, self._to, self._most = settled, to, most
         self._trouble = Trouble()
         self._fatal: KafkaError | None = None
-        self._settings = {**options.settings(), **(more or {})}
+        largest = min(1_000_000_000, max(1000, 64 << 20 if most is None else most))
+        self._tuning = {  # the user's go before these
+            "batch.num.messages": 100_000,
+            "batch.size": min(1_000_000, largest),  # a broker judges batches, not records
+            "linger.ms": 20,
+            "message.max.bytes": largest,
+            "queue.buffering.max.kbytes": max(1, queue_bytes >> 10),
+        }
+        self._settings = {
+            "acks": "all",
+            "enable.idempotence": True,
+            "compression.codec": compression,
+            "message.timeout.ms": 0,  # we watch whether anything moves
+            "partitioner": "murmur2_random",  # as Java's producers have it
+            **(settings or {}),
+        }
         self._producer = self._connected()
 
     def _connected(self) -> Producer:
-        return producer(self._to, self._trouble, self._options.tuning(), self._settings)
+        return producer(self._to, self._trouble, self._tuning, self._settings)
 
     @property
     def position(self) -> int:
@@ -324,7 +361,7 @@ class ProducerLane:
     def _refused(self, error: KafkaError) -> str:
         """Why a record was refused. It is a reason that others have too: no numbers of its own."""
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            most = "" if self._options.most is None else f", {self._options.most}"
+            most = "" if self._most is None else f", {self._most}"
             return f"larger than max.message.bytes of the topic{most}"
         return error.str()
 
@@ -354,22 +391,23 @@ class TransactionLane(ProducerLane):
     """Made, it has ended what a process before left behind, and stands at the position that was committed.
 
     Args:
-        options: where to, and how.
+        to: where to.
         where: coordinates of a record by its number.
         name: the transactional id, and the group's.
         opened: whether a position must be there: one that is not has been forgotten.
+        limits: `compression`, `queue_bytes` and `most` of `ProducerLane`.
     """
 
-    def __init__(self, options: LaneOptions, where: Callable[[int], str], name: str, *, opened: bool) -> None:
-        self._at = TopicPartition(options.to.topic, 0)
+    def __init__(self, to: Connection, where: Callable[[int], str], name: str, *, opened: bool, **limits: Any) -> None:
+        self._at = TopicPartition(to.topic, 0)
         self._name, self._in_transaction, self._where = name, False, where
         self._group: Consumer | None = None
         self._refusals: dict[int, str] = {}  # by the broker, in the transaction that is open
         self._left_out: dict[int, str] = {}  # those that were refused before
         self._stuck_since: float | None = None
-        patience = max(TRANSACTION_SECONDS, 2 * options.to.timeout)
+        patience = max(TRANSACTION_SECONDS, 2 * to.timeout)
         more = {"transactional.id": name, "transaction.timeout.ms": round(patience * 1000)}
-        super().__init__(options, Settled(0, Tally(), where), more)
+        super().__init__(to, Acks(0, Tally(), where), settings=more, **limits)
         try:
             self._group = consumer(self._to, self._trouble, settings={"group.id": name})
             self._repeated(lambda: self._producer.init_transactions(SLICE))
@@ -382,7 +420,7 @@ class TransactionLane(ProducerLane):
                 )
                 raise DataLostError(msg)
             self._kept = position or 0, copy.deepcopy(tally)
-            self.settled = Settled(position or 0, tally, where)
+            self.settled = Acks(position or 0, tally, where)
             if position is None:
                 self._keep_beginning()
         except BaseException:
@@ -449,7 +487,7 @@ class TransactionLane(ProducerLane):
             self._repeated(lambda: self._producer.init_transactions(SLICE))
         self._refusals = {}
         position, tally = self._kept
-        self.settled = Settled(position, copy.deepcopy(tally), self._where)
+        self.settled = Acks(position, copy.deepcopy(tally), self._where)
 
     def close(self) -> None:
         """Drop what is not committed, and say so to the broker, or readers would wait for its end."""

@@ -30,18 +30,16 @@ from dali_feed.errors import (
     SourceNotFoundError,
     SourceUnreachableError,
 )
-from dali_feed.external_sources.kafka.client import SLICE_SECONDS, Guard, close_in_time, consumer, modest
-from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
+from dali_feed.external_sources.kafka.client import SLICE_SECONDS
+from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.errors import LOG, Meaning, Trouble, denied, gone, meaning, remade, unreachable
+from dali_feed.external_sources.kafka.errors import LOG, Meaning, denied, failed, gone, meaning, unreachable
+from dali_feed.external_sources.kafka.reader import TopicReader, range_text
 from dali_feed.external_sources.kafka.rows import Decoding, Taken
-from dali_feed.external_sources.kafka.statistics import Statistics
-from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.live import LiveBlock, Positions
-from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Slabs
 
-__all__ = ["LookoutAnswer", "Overdue", "StreamReader", "Watch"]
+__all__ = ["StreamReader"]
 
 LOOK_SECONDS = 2.0
 LEAST_SECONDS = 0.2  # between two, whatever is said
@@ -217,7 +215,7 @@ class Overdue:
 MORE = 31  # records taken along with the one that was waited for: few enough that their bytes stay in cache
 
 
-class StreamReader:
+class StreamReader(TopicReader):
     """Polls the partitions p of a topic with p % world_size == rank; see `dali_feed.records.live.LiveReader`.
 
     at  the next offset to read of each of them
@@ -244,24 +242,16 @@ class StreamReader:
         slabs: Slabs | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        self._to, self._decoding, self._identity, self._group = to, decoding, identity, group
-        self._at = at
+        super().__init__(to, decoding, slabs, stop, identity)
+        self._group, self._at = group, at
         self._rank, self._world_size = rank, world_size
-        self._slabs: Slabs = SlabPool() if slabs is None else slabs
-        self._guard = Guard(to.topic, self, stop)
         self._told = False
-        self._trouble = Trouble()
-        self._statistics = Statistics(to.topic)
-        self._witness = Witness(to.topic, aloud=True)
-        self._cluster: Cluster | None = None  # for questions, made at the first one
-        self._consumer: Consumer | None = None
         self._left: list[Message] = []
         self._watch = Watch(to, rank, world_size)
         self._look: LookoutAnswer | None = None
         self._overdue = Overdue()
         self._heard = 0.0  # when the consumer gave something, time.monotonic seconds
         self._unknown = 0.0  # when it was last said that there is no such partition
-        self._doubting = 0.0  # since when it stands at another topic
         self._received = 0  # bytes
         self._doubted: dict[int, int] = {}  # partition -> offset that the broker said it does not have
         weakref.finalize(self, self._watch.close)
@@ -276,7 +266,7 @@ class StreamReader:
             if records > 0:
                 self._take(taken, before, size, time.monotonic() + seconds)
             if taken.count and not self._witness.vouches(self._identity.topic_id):
-                self._identify(next(iter(before)))
+                self._identify(self._where(next(iter(before))))
             position = {p: self._at[p] for p in before} if self._told else dict(self._at)
             block = taken.block()
         except BaseException as error:
@@ -285,8 +275,7 @@ class StreamReader:
             self._told = False
             self._drop()
             if isinstance(error, KafkaException):
-                msg = f"{self._to.topic} at {self._to.servers}: reading failed: {error.args[0].str()}"
-                raise SourceError(msg) from error
+                raise failed(self._to, error) from error
             raise
         self._told = True
         return LiveBlock(block, position)
@@ -301,10 +290,6 @@ class StreamReader:
     def trouble(self) -> str:
         """The last error of librdkafka; empty while records come."""
         return self._trouble.last or self._watch.trouble
-
-    def gauges(self) -> KafkaStats | None:
-        """What its consumers have measured."""
-        return self._statistics.gauges()
 
     def rest(self) -> None:
         """Take librdkafka's statistics, which pile up in it otherwise; see `records.live.LiveReader`."""
@@ -324,7 +309,7 @@ class StreamReader:
 
     def clients(self) -> tuple[Any, ...]:
         """What must not be destroyed in a child."""
-        return self._consumer, self._cluster, *self._watch.clients()
+        return *super().clients(), *self._watch.clients()
 
     def _take(self, taken: Taken, before: dict[int, int], size: float, deadline: float) -> None:
         """Records into `taken`, until one of the limits holds; `before` gets the old position of what moves."""
@@ -370,10 +355,9 @@ class StreamReader:
             self._silence()
             return []
         batch = [message, *client.consume(min(most - 1, MORE), 0)] if most > 1 else [message]
-        if self._witness.doubts(self._identity.topic_id):
-            self._doubt()
+        if self._doubts(self._where(next(iter(self._at)))):
             return []
-        self._heard, self._doubting = time.monotonic(), 0.0
+        self._heard = time.monotonic()
         self._received += sum(map(len, batch))
         self._statistics.seen(batch)
         return batch
@@ -442,43 +426,17 @@ class StreamReader:
         else:
             self._trouble.judge(error, self._to, self._where(partition) if partition >= 0 else self._to.topic)
 
-    def _identify(self, partition: int) -> None:
-        """Raise where the topic is no longer the one that the stream began with."""
-        if known := self._identity.topic_id:
-            self._cluster = self._cluster or Cluster(self._to, self._guard.stop)
-            self._cluster.check_identity(known, self._where(partition))
-
-    def _doubt(self) -> None:
-        """The consumer stands at another topic of the name: raise, unless a broker only lags behind the others."""
-        partition = next(iter(self._at))
-        self._identify(partition)
-        now = time.monotonic()
-        self._doubting = self._doubting or now
-        if now - self._doubting >= self._to.timeout:
-            raise remade(self._where(partition), self._identity.topic_id, self._witness.topic_id)
-        self._guard.stop.wait(SLICE_SECONDS)
-        self._drop()
-
     def _lost(self, partition: int) -> None:
         """The broker does not have the next offset: raise, or connect anew where it turns out that it has."""
-        self._identify(partition)
         where, want = self._where(partition), self._at[partition]
-        low = high = -1
-        try:
-            asked = TopicPartition(self._to.topic, partition)
-            low, high = self._connected().get_watermark_offsets(asked, timeout=2.0)
-        except KafkaException as error:
-            LOG.debug("%s: watermarks: %s", where, error)
-        if low <= want <= high and self._doubted.get(partition) != want:
+        self._identify(where)
+        low, high = self._bounds(self._connected(), partition, where)
+        if 0 <= low <= want <= high and self._doubted.get(partition) != want:
             self._doubted[partition] = want
             LOG.warning(
                 "%s: the broker refused this offset, but it holds %d..%d; connecting again", where, low, high - 1
             )
-            self._drop()
-            return
-        holds = (
-            "is silent" if high < 0 else f"holds {low}..{high - 1}" if high > low else f"holds none (next is {high})"
-        )
+            return self._drop()
         if 0 <= high < want:
             msg = (
                 f"{where}: this offset comes next, but the partition ends at {high}: the topic was truncated or "
@@ -486,32 +444,24 @@ class StreamReader:
             )
             raise SourceChangedError(msg)
         msg = (
-            f"{where}: this offset comes next, but the broker {holds}: retention or deletion removed records "
-            "that were not read; give the topic a longer retention, and start without the old state to continue "
-            "without those records"
+            f"{where}: this offset comes next, but the broker {range_text(low, high)}: retention or deletion removed "
+            "records that were not read; give the topic a longer retention, and start without the old state to "
+            "continue without those records"
         )
         raise DataLostError(msg)
 
     def _connected(self, *, small: bool = False) -> Consumer:
         """The consumer, assigned at our positions."""
-        if self._consumer is None:
-            self._trouble.clear()
-            to = self._to
-            self._witness = Witness(to.topic, aloud="debug" in to.config)
-            settings: dict[str, Any] = {
-                **({"debug": Witness.DEBUG} if self._identity.topic_id and Witness.DEBUG else {}),
-                **(modest(to.config) if small else {}),
-            }
-            self._consumer = consumer(
-                to, self._trouble, settings=settings, logger=self._witness, statistics=self._statistics.begin()
-            )
-            self._consumer.assign([TopicPartition(to.topic, p, offset) for p, offset in self._at.items()])
-        return self._consumer
+        client = self._consumer
+        if client is None:
+            client = self._connect({}, {}, small=small)
+            client.assign([TopicPartition(self._to.topic, p, offset) for p, offset in self._at.items()])
+        return client
 
     def _drop(self) -> None:
-        client, self._consumer = self._consumer, None
+        """See `TopicReader`."""
         self._left = []
-        close_in_time(self._to.topic, client)
+        super()._drop()
 
     def _where(self, partition: int) -> str:
         return self._to.where(partition, self._at.get(partition, 0))

@@ -38,7 +38,7 @@ from dali_feed.records.source import Block, Reader, Snapshot, Source, unpack_id
 from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder, write_whole
 
-__all__ = ["Item", "Journal", "Maker", "Numbered", "ReadAhead", "journal_lock", "load", "save"]
+__all__ = ["Item", "Journal", "Numbered", "ReadAhead", "journal_lock", "load", "save"]
 
 VERSION = 1
 
@@ -222,27 +222,45 @@ class Numbered:
         return int(partition[0]), int(position[0])
 
 
-Make = Callable[[list[Block]], list[Any]]
+Item = Written | str | None  # a record, why there is none, or that there is none to be had
 
 
 class ReadAhead:
-    """Reads a line from a number on, some pieces ahead, in threads; `make` runs there too.
+    """Reads a line from a number on, some pieces ahead, in threads; an item is made of each record there too.
 
-    make  a piece's blocks, one of each source, made into a list with an item per record; the blocks are given back then
+    Args:
+        sources: what is read: the payloads and their fields where they are wanted, then the members.
+        line: all records, of which `number` is the first that is wanted.
+        readers: how many threads.
+        writes, map, claim: of the run.
+        where: a record's coordinates.
     """
 
-    def __init__(self, sources: list[Source], line: Numbered, number: int, make: Make, readers: int) -> None:
-        self._sources, self._make = sources, make
+    def __init__(
+        self,
+        sources: list[Source],
+        line: Numbered,
+        number: int,
+        readers: int,
+        *,
+        writes: Writes,
+        map: Callable[[bytes], bytes] | None,  # noqa: A002  what users call it
+        claim: Claim | None,
+        where: Callable[[int, int], str],
+    ) -> None:
+        self._sources, self._writes, self._map, self._claim = sources, writes, map, claim
+        self._where = where if WHERE in writes.members else None
+        self._has_members = bool(set(writes.members) - {WHERE})
         self._todo = line.after(number) if number < len(line) else iter(())
         self._stop = threading.Event()
         self._own = threading.local()
         self._lock = threading.Lock()
         self._opened: list[Reader] = []
         self._pool = ThreadPoolExecutor(readers, "dali-feed-produce")
-        self._under_way: deque[Future[list[Any]]] = deque()
+        self._under_way: deque[Future[list[Item]]] = deque()
         self._most = readers + 1
 
-    def take(self, timeout: float) -> list[Any] | None:
+    def take(self, timeout: float) -> list[Item] | None:
         """The items of the next piece; none of them where it does not come in time, and None at the end.
 
         Raises what a reader raises.
@@ -273,41 +291,18 @@ class ReadAhead:
                 self._opened += mine
         return mine
 
-    def read(self, extents: Extents) -> list[Any]:
+    def read(self, extents: Extents) -> list[Item]:
         """The items of these records, read by this thread."""
         blocks: list[Block] = []
         try:
             for reader in self._readers():
                 block = reader.read(extents)
                 blocks.append(block)  # at once: the next read may fail
-            return self._make(blocks)
+            return [self._elsewhere(self._row(blocks, row)) for row in range(len(blocks[0].payloads))]
         finally:
             for block in blocks:
                 block.payloads.clear()
                 block.lease.release()
-
-
-Item = Written | str | None  # a record, why there is none, or that there is none to be had
-
-
-class Maker:
-    """Makes an item of each row of blocks: of the payload and its fields where they are wanted, then of the members."""
-
-    def __init__(
-        self,
-        writes: Writes,
-        map: Callable[[bytes], bytes] | None,  # noqa: A002  what users call it
-        claim: Claim | None,
-        where: Callable[[int, int], str],
-    ) -> None:
-        self._writes, self._map, self._claim = writes, map, claim
-        self._where = where if WHERE in writes.members else None
-        self._has_members = bool(set(writes.members) - {WHERE})
-
-    def __call__(self, blocks: list[Block]) -> list[Item]:
-        """An item per row."""
-        made = (self._row(blocks, row) for row in range(len(blocks[0].payloads)))
-        return list(made if self._claim is None else map(self._elsewhere, made))
 
     def _elsewhere(self, item: Item) -> Item:
         """The record as it is sent: without a value that is stored elsewhere."""

@@ -19,25 +19,24 @@ from dali_feed.checks import of_kind, path_of
 from dali_feed.errors import ConfigError, SourceChangedError, SourceNotFoundError, StateError
 from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.cluster import Cluster
-from dali_feed.external_sources.kafka.connection import Connection, addresses
+from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.lanes import (
     CODECS,
     OURS,
     SAMPLE,
     AbortedError,
-    LaneOptions,
+    Acks,
     ProducerLane,
     TransactionLane,
     codec_for,
     name_of,
 )
-from dali_feed.external_sources.kafka.produce import Journal, Maker, Numbered, ReadAhead, journal_lock, load, save
-from dali_feed.external_sources.kafka.tally import Settled
+from dali_feed.external_sources.kafka.produce import Journal, Numbered, ReadAhead, journal_lock, load, save
 from dali_feed.external_sources.kafka.writes import WHERE, Payload, Writes, Written
 from dali_feed.records.source import Members, Source, lacking
 from dali_feed.records.tally import Tally
 
-__all__ = ["ProduceRun", "Produced", "Producer", "Target", "target_at"]
+__all__ = ["Produced", "Producer"]
 
 TELL_SECONDS = 0.1
 Tell = Callable[["Produced"], None]
@@ -132,8 +131,8 @@ class Producer:
             )
             raise ConfigError(msg)
         self._main, self._source = self._writes.of(source), source
-        self._topic, self._servers = topic, addresses(f"{topic}: ", servers)
-        self._to = Connection(topic, self._servers, timeout, dict(config or {}))
+        self._to = Connection.of(topic, servers, timeout, config, OURS, "make a delivery safe")
+        self._topic, self._servers = topic, self._to.servers
         choices: dict[str, tuple[str, tuple[str, ...]]] = {
             "by": (by, ("key", "turn")),
             "compression": (compression, ("auto", *CODECS)),
@@ -146,13 +145,6 @@ class Producer:
             if not number >= least:
                 msg = f"{topic}: {name} must be {least} or more; found {number!r}"
                 raise ConfigError(msg)
-        if not timeout > 0:
-            msg = f"{topic}: timeout must be above 0 seconds; found {timeout!r}"
-            raise ConfigError(msg)
-        taken = sorted(OURS.intersection(config or {}))
-        if taken:
-            msg = f"{topic}: config= must not set the options that make a delivery safe; found {', '.join(taken)}"
-            raise ConfigError(msg)
         if map is not None and not self._writes.payload:
             msg = f"{topic}: map= changes payloads, and {self._writes!r} writes none; leave one of them out"
             raise ConfigError(msg)
@@ -161,7 +153,7 @@ class Producer:
         self._claim = claim
         self._journal = None if journal is None else Path(path_of(f"{topic}: journal", journal))
         self._transactional, self._every = transactional, every
-        self._options = LaneOptions(self._to, compression, queue_bytes)
+        self._queue_bytes = queue_bytes
 
     def __repr__(self) -> str:
         return f"Producer({self._source!r}, {self._topic!r}, {self._servers!r})"
@@ -207,9 +199,9 @@ class ProduceRun:
     def __init__(self, of: Producer, tell: Tell) -> None:
         self._of, self._path, self._tell = of, of._journal, tell
         self._begun_at = time.monotonic()
-        target = target_at(of._to)
+        partitions, topic_id, self._most = _topic_at(of._to)
         if of._claim is not None:
-            of._claim.check(of._topic, target.most)
+            of._claim.check(of._topic, self._most)
         known = None if self._path is None else load(self._path)
         pin = None if known is None else known.pin
         snapshot = of._main.snapshot(pin)
@@ -218,23 +210,21 @@ class ProduceRun:
             fingerprint=snapshot.fingerprint,
             pin=None if snapshot.pin is None else dict(snapshot.pin),
             topic=of._topic,
-            topic_id=target.topic_id,
-            partitions=target.partitions,
+            topic_id=topic_id,
+            partitions=partitions,
             options=of._decisive(),
         )
         self._journal = fresh if known is None else known.resumed(fresh, str(self._path))
-        if target.partitions < self._journal.partitions:
+        if partitions < self._journal.partitions:
             msg = (
-                f"{of._topic}: the run began with {self._journal.partitions} partitions, found "
-                f"{target.partitions}: the topic was deleted and made again; remove the journal to start from "
-                "the beginning"
+                f"{of._topic}: the run began with {self._journal.partitions} partitions, found {partitions}: the topic "
+                "was deleted and made again; remove the journal to start from the beginning"
             )
             raise SourceChangedError(msg)
         self._line = Numbered.of(snapshot)
         if self._journal.position > len(self._line):
             msg = f"{self._path}: its position must lie in 0..{len(self._line)}; found {self._journal.position}"
             raise StateError(msg)
-        self._options = replace(of._options, most=target.most)
         self._begun = self._journal.position
 
     def whole(self) -> Produced:
@@ -268,17 +258,18 @@ class ProduceRun:
             ahead.close()
 
     def _lane(self) -> ProducerLane:
-        journal, options = self._journal, replace(self._options, compression=self._journal.codec)
-        if not self._of._transactional:
-            return ProducerLane(options, Settled(journal.position, Tally.of(journal.tally), self._where))
-        lane = TransactionLane(options, self._where, name_of(journal.run), opened=journal.opened)
+        of, journal = self._of, self._journal
+        limits: Any = {"compression": journal.codec, "queue_bytes": of._queue_bytes, "most": self._most}
+        if not of._transactional:
+            return ProducerLane(of._to, Acks(journal.position, Tally.of(journal.tally), self._where), **limits)
+        lane = TransactionLane(of._to, self._where, name_of(journal.run), opened=journal.opened, **limits)
         self._save(replace(journal, opened=True))
         return lane
 
     def _ahead(self, number: int) -> ReadAhead:
         of = self._of
-        maker = Maker(of._writes, of._map, of._claim, of._main.where)
-        return ReadAhead(of._sources, self._line, number, maker, of._readers)
+        how: Any = {"writes": of._writes, "map": of._map, "claim": of._claim, "where": of._main.where}
+        return ReadAhead(of._sources, self._line, number, of._readers, **how)
 
     def _through(self, lane: ProducerLane) -> None:
         """Send what is left."""
@@ -329,23 +320,17 @@ class ProduceRun:
         return Produced(len(self._line), self._begun, position, tally, time.monotonic() - self._begun_at)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A topic; `topic_id` is "" where brokers have none, `most` (bytes) None where it could not be had."""
+def _topic_at(to: Connection) -> tuple[int, str, int | None]:
+    """A topic's partitions, its id ("" where brokers have none) and largest record in bytes (None: not known).
 
-    partitions: int
-    topic_id: str
-    most: int | None
-
-
-def target_at(to: Connection) -> Target:
-    """Ask for it. Raises what `Topics` does; SourceNotFoundError says how a topic is made."""
+    Raises what `Topics` does; SourceNotFoundError says how a topic is made.
+    """
     with Cluster(to) as cluster:
         try:
-            there = cluster.metadata()
+            count = len(cluster.partitions())
         except SourceNotFoundError as error:
             msg = f"{error}; `dali-feed topic create kafka://{to.servers}/{to.topic}` makes one"
             raise SourceNotFoundError(msg) from None
         most = cluster.settings()[0].get("max.message.bytes", "")
         topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
-    return Target(len(there.topics[to.topic].partitions), topic_id, int(most) if most.isdecimal() else None)
+    return count, topic_id, int(most) if most.isdecimal() else None

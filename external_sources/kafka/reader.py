@@ -40,15 +40,15 @@ from dali_feed.external_sources.kafka.client import (
 )
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, gone, meaning, remade
+from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, failed, gone, meaning, remade
 from dali_feed.external_sources.kafka.rows import CellsWanted, Decoding, Event, Filled, OffsetRun
 from dali_feed.external_sources.kafka.statistics import Statistics
-from dali_feed.native.kafka import EMPTY, LOOK, ROOM, Found, Functions, Queue, RunInC, functions, newest_client, plugin
+from dali_feed.native.kafka import EMPTY, LOOK, ROOM, Functions, Queue, RunInC, functions, newest_client, plugin
 from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Slabs
 
-__all__ = ["ByColumn", "ByMessage", "Handle", "KafkaReader", "by_column", "librdkafka"]
+__all__ = ["ByColumn", "ByMessage", "KafkaReader", "TopicReader", "by_column", "range_text"]
 
 
 class ByMessage:
@@ -134,60 +134,6 @@ def by_column(wanted: CellsWanted) -> bool:
     return wanted.fits() and path is not None and functions(path) is not None
 
 
-class Handle:
-    """What a consumer must be told, so that its handle is known to C."""
-
-    def __init__(self) -> None:
-        path = librdkafka()
-        self.own = None if path is None else functions(path)
-
-    def settings(self) -> dict[str, str]:
-        """Those of the consumer, which is made next in this thread."""
-        if self.own is None or ";" in plugin(self.own):  # which would be two paths
-            return {}
-        newest_client(self.own)  # none that was made before counts
-        return {"plugin.library.paths": plugin(self.own)}
-
-    def way(self, consumer: Consumer, topic: str) -> ByColumn | None:
-        """The way of the consumer that was made with these settings in this thread; None if its handle is not known."""
-        handle = None if self.own is None else newest_client(self.own)
-        return None if self.own is None or handle is None else ByColumn(consumer, self.own, handle, topic)
-
-
-class _Head:
-    """A record in the place of a `Message`, for rows that take it in Python."""
-
-    def __init__(self, found: Found, topic: str) -> None:
-        self._found, self._topic = found, topic
-
-    def topic(self) -> str:
-        return self._topic
-
-    def partition(self) -> int:
-        return self._found.partition
-
-    def offset(self) -> int:
-        return self._found.offset
-
-    def value(self) -> bytes | None:
-        return self._found.value
-
-    def key(self) -> bytes | None:
-        return self._found.key
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return list(self._found.headers) or None
-
-    def timestamp(self) -> tuple[int, int]:
-        return self._found.time
-
-    def error(self) -> None:
-        return None
-
-    def __len__(self) -> int:
-        return len(self._found.value or b"")
-
-
 class ByColumn:
     """Records that C takes of the partition's own queue; see `ByMessage`. Its runs have `filled`."""
 
@@ -255,21 +201,20 @@ class ByColumn:
         if offset is not None and offset >= run.stop:
             run.want = run.stop
             return None
-        found = queue.head()
+        head: Any = queue.head()
         if offset is None:
-            if not found.error:  # skipped, it might have been records
+            if not head.error:  # skipped, it might have been records
                 msg = (
                     f"{self._topic}[{run.partition}]@{run.want}: a partition's queue must hold records and errors; "
                     "librdkafka gave something else: set DALI_FEED_NATIVE=0 to read without the loops in C"
                 )
                 raise SourceError(msg)
-            return Event(KafkaError(found.error, found.said, found.fatal), found.partition, found.offset)
-        row = found.offset + run.shift
+            return Event(KafkaError(head.error, head.said, head.fatal), head.partition, head.offset)
+        row = offset + run.shift
         _filled(run).leave_out(row)
-        head: Any = _Head(found, self._topic)
         run.take(row, head)
         run.received += len(head)
-        run.want = found.offset + 1
+        run.want = offset + 1
         queue.skip()
         return None
 
@@ -319,7 +264,107 @@ MORE = 32  # at most
 CACHED = 256 << 10  # bytes of records taken at once, then: they are copied while a core still has them in its cache
 
 
-class KafkaReader:
+class TopicReader:
+    """What readers of a topic have: one consumer at a time, and what it says of itself."""
+
+    def __init__(
+        self,
+        to: Connection,
+        decoding: Decoding,
+        slabs: Slabs | None,
+        stop: threading.Event | None,
+        identity: Identity,
+    ) -> None:
+        self._to, self._decoding, self._identity = to, decoding, identity
+        self._slabs: Slabs = SlabPool() if slabs is None else slabs
+        self._guard = Guard(to.topic, self, stop)
+        self._trouble = Trouble()
+        self._statistics = Statistics(to.topic)
+        self._witness = Witness(to.topic, aloud=True)
+        self._cluster: Cluster | None = None  # for questions, made at the first one
+        self._consumer: Consumer | None = None
+        self._doubting = 0.0  # since when it stands at another topic
+
+    @property
+    def trouble(self) -> str:
+        """The last error of librdkafka; empty while records come."""
+        return self._trouble.last
+
+    def gauges(self) -> KafkaStats | None:
+        """What its consumers have measured."""
+        return self._statistics.gauges()
+
+    def clients(self) -> tuple[Any, ...]:
+        """What must not be destroyed in a child."""
+        return self._consumer, self._cluster
+
+    def _connect(
+        self, tuning: dict[str, Any], settings: dict[str, Any], *, small: bool, quiet: bool = False
+    ) -> Consumer:
+        """A new consumer; one that is `small` fetches little at once, and a quiet one has no statistics."""
+        self._trouble.clear()
+        to = self._to
+        self._witness = Witness(to.topic, aloud="debug" in to.config)
+        debug = {"debug": Witness.DEBUG} if self._identity.topic_id and Witness.DEBUG else {}
+        self._consumer = consumer(
+            to,
+            self._trouble,
+            tuning=tuning,
+            settings={**debug, **(modest(to.config) if small else {}), **settings},
+            logger=self._witness,
+            statistics=None if quiet else self._statistics.begin(),
+        )
+        return self._consumer
+
+    def _drop(self) -> None:
+        """Close the consumer; one that does not come to an end is left to its thread."""
+        client, self._consumer = self._consumer, None
+        close_in_time(self._to.topic, client)
+
+    def _identify(self, where: str) -> None:
+        """Raise where the topic is no longer the one that was begun with."""
+        if known := self._identity.topic_id:
+            self._cluster = self._cluster or Cluster(self._to, self._guard.stop)
+            self._cluster.check_identity(known, where)
+
+    def _doubts(self, where: str) -> bool:
+        """Whether the consumer stood at another topic of the name, and was closed.
+
+        Raises SourceChangedError unless a broker only lags behind the others.
+        """
+        if not self._witness.doubts(self._identity.topic_id):
+            self._doubting = 0.0
+            return False
+        self._identify(where)
+        now = time.monotonic()
+        self._doubting = self._doubting or now
+        if now - self._doubting >= self._to.timeout:
+            raise remade(where, self._identity.topic_id, self._witness.topic_id)
+        self._guard.stop.wait(SLICE_SECONDS)
+        self._drop()
+        return True
+
+    def _bounds(self, client: Consumer, partition: int, where: str) -> tuple[int, int]:
+        """The first offset that the broker holds, and the one behind the last; (-1, -1) where it does not say."""
+        try:
+            return client.get_watermark_offsets(TopicPartition(self._to.topic, partition), timeout=2.0)
+        except KafkaException as error:
+            LOG.debug("%s: watermarks: %s", where, error)
+            return -1, -1
+
+
+def range_text(low: int, high: int) -> str:
+    """What the broker holds of a partition, behind "the broker"."""
+    if high < 0:
+        return "no longer holds them"
+    return f"holds {low}..{high - 1}" if high > low else f"holds nothing (next is {high})"
+
+
+class _DoubtedError(Exception):
+    """What C has filled may be another topic's."""
+
+
+class KafkaReader(TopicReader):
     """Reads runs of offsets; see `dali_feed.records.source.Reader`.
 
     Raises from `read`:
@@ -341,17 +386,9 @@ class KafkaReader:
         *,
         modest: bool = False,
     ) -> None:
-        self._to, self._modest = to, modest  # one that is modest fetches little at once
-        self._decoding = decoding or Decoding()
+        super().__init__(to, decoding or Decoding(), slabs, stop, identity or Identity())
+        self._modest = modest  # one that is modest fetches little at once
         self._times = 1
-        self._identity = identity or Identity()
-        self._cluster: Cluster | None = None  # for questions, made at the first one
-        self._witness = Witness(to.topic, aloud=True)
-        self._slabs: Slabs = SlabPool() if slabs is None else slabs
-        self._guard = Guard(to.topic, self, stop)
-        self._trouble = Trouble()
-        self._statistics = Statistics(to.topic)
-        self._consumer: Consumer | None = None
         self._way: ByMessage | ByColumn | None = None  # how its records are taken
         self._columns = False  # whether by column
         self._at = (-1, -1)  # the partition, and the offset from which everything is with the way or still to come
@@ -361,6 +398,13 @@ class KafkaReader:
 
     def read(self, extents: Extents) -> Block:
         """All records of `extents`, in their order, in one block; see `dali_feed.records.source.Reader.read`."""
+        while True:
+            try:
+                return self._block(extents)
+            except _DoubtedError:
+                continue
+
+    def _block(self, extents: Extents) -> Block:
         self._guard.check()
         lease = self._slabs.lease()
         count = int(extents.lengths.sum())
@@ -398,12 +442,11 @@ class KafkaReader:
                     self._run(OffsetRun(partition, start, stop, first - start, take, filled))
                 first += stop - start
             if len(extents) and not self._witness.vouches(self._identity.topic_id):
-                self._identify(int(extents.partition[0]), int(extents.start[0]))
+                self._identify(self._to.where(int(extents.partition[0]), int(extents.start[0])))
         except BaseException as error:
             self._drop() if isinstance(error, SourceError) else self._forget()
             if isinstance(error, KafkaException):
-                msg = f"{self._to.topic} at {self._to.servers}: reading failed: {error.args[0].str()}"
-                raise SourceError(msg) from error
+                raise failed(self._to, error) from error
             raise
 
     def fetch_times(self, times: int) -> None:
@@ -411,15 +454,6 @@ class KafkaReader:
         if times != self._times:
             self._times = times
             self._drop()
-
-    @property
-    def trouble(self) -> str:
-        """The last error of librdkafka; empty while records come."""
-        return self._trouble.last
-
-    def gauges(self) -> KafkaStats | None:
-        """What its consumers have measured."""
-        return self._statistics.gauges()
 
     def rest(self) -> None:
         """Take librdkafka's statistics, which pile up in it otherwise; see `records.source.Reader`."""
@@ -435,10 +469,6 @@ class KafkaReader:
                 self._cluster = None
             finally:
                 self._use.release()
-
-    def clients(self) -> tuple[Any, ...]:
-        """What must not be destroyed in a child."""
-        return self._consumer, self._cluster
 
     def _is_near(self, partition: int, start: int) -> bool:
         """Whether it is better to read on to `start` than to assign the consumer anew."""
@@ -465,16 +495,16 @@ class KafkaReader:
 
     def _more(self, run: OffsetRun, patience: Patience) -> None:
         """The next records or events, where some come within a slice of time; waits as long as the timeout allows."""
-        way, want, received = self._line(), run.want, run.received
+        way, want = self._line(), run.want
         most = FIRST if not self._received else max(1, min(MORE, CACHED * self._passed // self._received))
         came = way.come(run, most)
+        where = self._to.where(run.partition, want)
         if self._guard.stop.is_set():
-            patience.check(self._where(run.partition, want))
-        if self._witness.doubts(self._identity.topic_id):
-            if run.filled is not None and run.want > want:
-                run.filled.undo(slice(want + run.shift, run.want + run.shift))
-            run.want, run.received = want, received
-            return self._doubt(run.partition, want, patience)
+            patience.check(where)
+        if self._doubts(where):
+            if run.want > want:
+                raise _DoubtedError
+            return self._assign(run.partition, want)
         if not came:
             return self._silence(run, patience)
         event = way.look(run)
@@ -489,7 +519,7 @@ class KafkaReader:
 
     def _silence(self, run: OffsetRun, patience: Patience) -> None:
         """Nothing came: wait on, assign anew once at half of the timeout, or give up."""
-        where = self._where(run.partition, run.want)
+        where = self._to.where(run.partition, run.want)
         if self._trouble.gone and not self._trouble.denied:
             self._check_gone(run.partition, run.want)
         if patience.over and run.end_seen is not None and not self._trouble.denied:
@@ -518,45 +548,26 @@ class KafkaReader:
         if kind is Meaning.RESET:
             self._lost(run)
         else:
-            self._trouble.judge(error, self._to, self._where(run.partition, run.want))
+            self._trouble.judge(error, self._to, self._to.where(run.partition, run.want))
         return run.want
-
-    def _identify(self, partition: int, want: int) -> None:
-        """Raise where the topic is no longer the one that the snapshot was taken of."""
-        if known := self._identity.topic_id:
-            self._cluster = self._cluster or Cluster(self._to, self._guard.stop)
-            self._cluster.check_identity(known, self._where(partition, want))
-
-    def _doubt(self, partition: int, want: int, patience: Patience) -> None:
-        """The consumer stands at another topic of the name: raise, unless a broker only lags behind the others."""
-        self._identify(partition, want)
-        if patience.over:
-            raise remade(self._where(partition, want), self._identity.topic_id, self._witness.topic_id)
-        self._guard.stop.wait(SLICE_SECONDS)
-        self._drop()
-        self._assign(partition, want)
 
     def _lost(self, run: OffsetRun) -> None:
         """The broker does not have the offset: raise, or assign anew, once, where it turns out that it has."""
         partition, want, stop = run.partition, run.want, run.stop
-        self._identify(partition, want)
-        where, held = self._where(partition, want), "the broker no longer holds them"
-        try:
-            low, high = self._live().get_watermark_offsets(TopicPartition(self._to.topic, partition), timeout=2.0)
-        except KafkaException as error:
-            LOG.debug("%s: watermarks: %s", where, error)
-        else:
-            if low <= want and stop <= high and run.refused != want:  # a replica that lags behind its leader
-                run.refused = want
-                LOG.warning(
-                    "%s: the broker refused this offset, but it has it (%d..%d); connecting again", where, low, high - 1
-                )
-                self._drop()
-                return self._assign(partition, want)
-            held = f"the broker holds {low}..{high - 1}" if high > low else f"the broker holds nothing (next is {high})"
+        where = self._to.where(partition, want)
+        self._identify(where)
+        low, high = self._bounds(self._live(), partition, where)
+        if 0 <= low <= want and stop <= high and run.refused != want:  # a replica that lags behind its leader
+            run.refused = want
+            LOG.warning(
+                "%s: the broker refused this offset, but it has it (%d..%d); connecting again", where, low, high - 1
+            )
+            self._drop()
+            return self._assign(partition, want)
         msg = (
-            f"{where}: the snapshot has offsets {want}..{stop - 1}, but {held}: retention or deletion removed them, or "
-            "the topic was made again; take a new snapshot, and give the topic a longer retention"
+            f"{where}: the snapshot has offsets {want}..{stop - 1}, but the broker {range_text(low, high)}: retention "
+            "or deletion removed them, or the topic was made again; take a new snapshot, and give the topic a longer "
+            "retention"
         )
         raise DataLostError(msg)
 
@@ -566,7 +577,7 @@ class KafkaReader:
         if self._topic_is_there(partition):
             self._assign(partition, want)
             return
-        raise gone(self._to, said, self._where(partition, want))
+        raise gone(self._to, said, self._to.where(partition, want))
 
     def _topic_is_there(self, partition: int) -> bool:
         """A restarted broker may say 'unknown' for a moment; the metadata has the last word, asked for a second."""
@@ -590,27 +601,26 @@ class KafkaReader:
 
     def _assign(self, partition: int, offset: int, *, small: bool = False) -> None:
         if self._way is None:
-            self._trouble.clear()
             keep_freed()
-            to, handle = self._to, Handle() if self._columns else None
-            self._witness = Witness(to.topic, aloud="debug" in to.config)
-            settings: dict[str, Any] = {
-                **({"debug": Witness.DEBUG} if self._identity.topic_id and Witness.DEBUG else {}),
-                **(modest(to.config) if small or self._modest else {}),
-                **({} if handle is None else handle.settings()),
-            }
-            self._consumer = consumer(
-                to,
-                self._trouble,
-                tuning=amounts(to.config, self._times),
-                settings=settings,
-                logger=self._witness,
-                statistics=None if self._modest else self._statistics.begin(),
-            )
-            way = None if handle is None else handle.way(self._consumer, to.topic)
-            self._way = way or ByMessage(self._consumer, to.topic)
+            self._way = self._begin(small=small)
         self._way.assign(partition, offset)
         self._at = (partition, offset)
+
+    def _begin(self, *, small: bool) -> ByMessage | ByColumn:
+        """A new consumer, and how its records are taken: by column where that is wanted, and its handle is known."""
+        topic, path = self._to.topic, librdkafka() if self._columns else None
+        own = None if path is None else functions(path)
+        if own is not None and ";" in plugin(own):  # which would be two paths
+            own = None
+        if own is not None:
+            newest_client(own)  # none that this thread made before counts
+        settings = {} if own is None else {"plugin.library.paths": plugin(own)}
+        tuning = amounts(self._to.config, self._times)
+        client = self._connect(tuning, settings, small=small or self._modest, quiet=self._modest)
+        handle = None if own is None else newest_client(own)
+        if own is None or handle is None:
+            return ByMessage(client, topic)
+        return ByColumn(client, own, handle, topic)
 
     def _live(self) -> Consumer:
         self._guard.check()
@@ -625,13 +635,9 @@ class KafkaReader:
         return self._way
 
     def _drop(self) -> None:
-        """Close the consumer; one that does not come to an end is left to its thread."""
+        """See `TopicReader`."""
         self._forget()
         way, self._way = self._way, None
         if way is not None:
             way.close()
-        client, self._consumer = self._consumer, None
-        close_in_time(self._to.topic, client)
-
-    def _where(self, partition: int, offset: int) -> str:
-        return self._to.where(partition, offset)
+        super()._drop()

@@ -27,7 +27,7 @@ import numpy as np
 from confluent_kafka import KafkaError, Message
 from numpy.typing import NDArray
 
-from dali_feed.external_sources.kafka.claims import UNFOLLOWED, Follows, value_of
+from dali_feed.external_sources.kafka.claims import Claims, value_of, weight_of
 from dali_feed.formats.format import Format
 from dali_feed.native.kafka import MOST_HEADERS, NO_HEADER, MemoryInC, RowsInC, address
 from dali_feed.quarantine.reasons import place_of
@@ -37,20 +37,16 @@ from dali_feed.records.source import LABEL, Block, Lease, Member, Slabs, alterna
 
 __all__ = [
     "LABEL",
-    "Cells",
     "CellsWanted",
     "Codec",
     "Decoding",
     "Event",
     "Filled",
     "KafkaParts",
-    "MemberCells",
     "OffsetRun",
-    "SlabsForC",
     "Taken",
     "TopicMembers",
     "by_path",
-    "merged",
 ]
 
 
@@ -97,8 +93,6 @@ class SlabsForC:
         self._told, self._lease = told, lease
         self.pieces: list[memoryview] = []
         self._ahead: dict[int, memoryview] = {}  # number -> those that the lease gave ahead
-        self._returned: set[int] = set()  # those that the lease has again
-        self._grown: list[MemoryInC] = []  # those that it gave one by one
         self._next: list[MemoryInC] = []  # as C was told of them: it has gone through the first ones
 
     def take_ahead(self, rows: int, row_bytes: int) -> None:
@@ -122,7 +116,6 @@ class SlabsForC:
         if fits is None:
             self.give_back()  # or they count against what one lease may take
             now, spare = self._numbered(self._lease.room(max(need, min(slab, expected)))), self._spare()
-            self._grown.append(now)
         else:
             now, spare = spare[fits], [*spare[fits + 1 :], *spare[:fits]]
         if need > slab // 2 and told.filled < told.room:
@@ -130,24 +123,10 @@ class SlabsForC:
         self._line_up(spare)
         told.memory, told.room, told.number, told.filled = now.at, now.room, now.number, 0
 
-    def mark(self) -> None:
-        """The place that `undo` goes back to."""
-        told = self._told
-        self._marked = told.memory, told.room, told.filled, told.number
-        self._then = self._spare(), len(self._grown)
-
-    def undo(self) -> None:
-        """C goes on from the mark: what it put behind that is not wanted."""
-        told, (spare, grown) = self._told, self._then
-        told.memory, told.room, told.filled, told.number = self._marked
-        self._line_up([*(each for each in spare if each.number not in self._returned), *self._grown[grown:]])
-        del self._grown[grown:]
-
     def give_back(self, filled: int = 0) -> None:
         """To the lease what it gave ahead and C has not come to; `filled` bytes are in the others."""
         unused = {each.number for each in self._spare()} & self._ahead.keys()
         self._lease.back([self._ahead.pop(number) for number in unused], filled)
-        self._returned |= unused
         self._line_up([each for each in self._spare() if each.number not in unused])
 
     def settle(self) -> None:
@@ -232,7 +211,6 @@ class Filled:
         if not self._begun:
             self._begun = True
             self._memory.take_ahead(self._rows, self._row_bytes)
-        self._memory.mark()
 
     def grow(self, need: int) -> None:
         """More memory, for all rows that are left: as large as those before, the next of `need` bytes."""
@@ -256,11 +234,6 @@ class Filled:
         if self.told.spare:
             self._memory.give_back()
 
-    def undo(self, rows: slice) -> None:
-        """What C took since `begin`, these rows, is taken once more, into the same memory."""
-        self.taken[rows], self._cells[2, :, rows] = 0, 0
-        self._memory.undo()
-
     def _column(self, number: int) -> Pieces:
         of, at, size = self._cells[:, number]
         memories = self._memory.pieces or [_NOTHING]  # where all that was taken is of no bytes
@@ -270,11 +243,6 @@ class Filled:
     def values(self) -> Pieces:
         """Of the rows that were taken; the others have none."""
         return self._column(0)
-
-    def views(self, rows: list[Any]) -> list[Any]:
-        """The values as views, and in the rows that Python took what it has."""
-        found = self.values.views()
-        return found if self.whole else merged(found, rows)
 
     def texts(self) -> dict[str, Pieces]:
         """Key, as `key`, and headers, as `headers.NAME`; none where a record has none."""
@@ -304,23 +272,28 @@ class Decoding:
     """What is made of each record; `KafkaTopic` documents the values.
 
     asked   members in the place of image and fields
-    claims  what is done with values that lie elsewhere
+    claims  where values may lie that are elsewhere; None: nobody said
     """
 
     label: str | None = None
     codec: Codec | None = None
     fields: tuple[str, ...] = ()
     asked: KafkaParts | None = None
-    claims: Follows = UNFOLLOWED
+    claims: Claims | None = None
+
+    @property
+    def weigh(self) -> Callable[[Message], int]:
+        """A function of a record: the bytes of its payload, wherever that lies."""
+        return len if self.claims is None else weight_of
 
     def weigher(self) -> Callable[[Message], int]:
         """A function of a record: how many bytes of it are kept where it is read, with what its claim says."""
+        weigh = self.weigh
         if self.asked is None or self.asked.image is not None:
-            return self.claims.weigh
+            return weigh
         names = {part for name in self.asked.members for part in alternatives(name)}
         value, key, every = _VALUE in names, "key" in names, _ALL in names
         headers = {name.removeprefix(_HEADER) for name in names.difference(_OWN)}
-        weigh = self.claims.weigh
 
         def weighed(message: Message) -> int:
             size = weigh(message) if value else 0
@@ -332,66 +305,122 @@ class Decoding:
 
     def rows(self, n: int, lease: Lease) -> Cells:
         """Empty columns of n rows, whose payloads will lie in `lease`."""
-        if self.asked is not None:
-            return MemberCells.of(self.asked, n, lease, self.claims)
-        if self.codec is None:
-            return _Plain(self.label, n, lease, self.claims)
-        return _Coded(self.codec, self.fields, n, lease, self.claims)
+        asked, claims = self.asked, self.claims
+        if asked is None:
+            if self.codec is not None:
+                return _Coded(self.codec, self.fields, n, lease, claims)
+            return _Direct({}, n, lease, claims, image=True, label=self.label)
+        members = _in_full(asked.members)
+        if members is None or asked.image not in (None, _VALUE):
+            return _Alternatives(asked, n, lease, claims)
+        return _Direct(members, n, lease, claims, image=asked.image is not None)
 
 
-class _Plain:
-    """value = image, one header = label.
+class Cells:
+    """Rows that are being filled.
 
     payloads  the images, by row
     faults    why a row has none
     filled    what C fills, or None where it fills nothing
     """
 
-    def __init__(self, header: str | None, n: int, lease: Lease, claims: Follows) -> None:
+    def __init__(self, n: int, lease: Lease, claims: Claims | None) -> None:
         self.payloads: list[memoryview | None] = [None] * n
         self.faults: dict[int, str] = {}
         self.filled: Filled | None = None
-        self._header = header
-        self._labels = [0] * n
         self._room, self._lease, self._claims = lease.room, lease, claims
 
-    def wanted(self) -> CellsWanted:
-        """What C is to copy of each record: the value, and the header's number."""
-        return CellsWanted(value=True, label=self._header)
-
-    def finish(self) -> None:
-        """All records have come: what C has filled goes into the rows."""
-        if self.filled is not None:
-            self.payloads = self.filled.views(self.payloads)
+    def wanted(self) -> CellsWanted | None:
+        """What C is to copy of each record; None: all is Python's."""
+        return None
 
     def take(self, row: int, message: Message) -> None:
         """Copy a record into its row."""
-        value = message.value()
-        if value:
-            view = self._room(len(value))
-            view[:] = value
-            self.payloads[row] = view
-        else:
-            found = value_of(self._claims, message, self._lease)
-            if not isinstance(found, memoryview):
-                self.payloads[row], self.faults[row] = _NOTHING, found or _TOMBSTONE
-                return
-            self.payloads[row] = found
-        if self._header is None:
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """All records have come: to be called before `payloads` and `columns` are looked at."""
+
+    def columns(self) -> dict[str, Any]:
+        """What there is beside the image."""
+        raise NotImplementedError
+
+    def _elsewhere(self, row: int, message: Message) -> memoryview | None:
+        """Of a record that has an empty value, or none."""
+        found = value_of(self._claims, message, self._lease)
+        if isinstance(found, str):
+            self.faults[row] = found
+            return None
+        return found
+
+
+class _Direct(Cells):
+    """The usual ones: no image but the value, a header that is the label, and each member by one name.
+
+    Args:
+        members: by what they are in full.
+        image: whether the value is one.
+        label: the header with a number, which is the column `label`.
+    """
+
+    def __init__(
+        self,
+        members: dict[str, str],
+        n: int,
+        lease: Lease,
+        claims: Claims | None,
+        *,
+        image: bool,
+        label: str | None = None,
+    ) -> None:
+        super().__init__(n, lease, claims)
+        self._members, self._image, self._label = members, image, label
+        self._values = Filling(n, lease) if image or _VALUE in members else None
+        self._parts: dict[str, list[Any]] = {full: [None] * n for full in members if full != _VALUE}
+        self._texts = {full.removeprefix(_HEADER): each for full, each in self._parts.items() if full not in _OWN}
+        self._keys, self._times = self._parts.get("key"), self._parts.get("timestamp")
+        self._labels = [0] * n
+        self._columns: dict[str, Any] = {}
+
+    def wanted(self) -> CellsWanted:
+        """All of it."""
+        headers = tuple(self._texts)
+        return CellsWanted(
+            self._values is not None, self._keys is not None, self._times is not None, headers, self._label
+        )
+
+    def take(self, row: int, message: Message) -> None:
+        """See `Cells`."""
+        self.payloads[row] = _NOTHING
+        if self._values is not None:
+            if value := message.value():
+                self._values.copy(row, value)
+            else:
+                view = self._elsewhere(row, message)
+                self._values.keep(row, view)
+                if view is None and self._image:
+                    self.faults.setdefault(row, _TOMBSTONE)
+        if self._keys is not None:
+            self._keys[row] = message.key()
+        if self._times is not None:
+            self._times[row] = message.timestamp()[1]
+        if self._label is None and not self._texts:
             return
         label: Any = _ABSENT
         headers: Any = message.headers()
-        for name, text in headers or ():
-            if name == self._header:
-                label = text  # the last one counts, as Kafka's lastHeader has it
+        for name, text in headers or ():  # the last one counts, as Kafka's lastHeader has it
+            if name == self._label:
+                label = text
+            elif (texts := self._texts.get(name)) is not None:
+                texts[row] = text
         if label.__class__ is bytes and label.isdigit() and len(label) < 19:
             self._labels[row] = int(label)
-        else:
+        elif self._label is not None and row not in self.faults:
             self._odd_label(row, label)
 
     def _odd_label(self, row: int, found: Any) -> None:
         if found is _ABSENT:
-            self.faults[row] = f"header {self._header}: a decimal number is needed; the record has no such header"
+            self.faults[row] = f"header {self._label}: a decimal number is needed; the record has no such header"
             return
         if isinstance(found, bytes) and found.removeprefix(b"-").isdigit() and len(found) <= 20:
             number = int(found)
@@ -399,48 +428,61 @@ class _Plain:
                 self._labels[row] = number
                 return
         shown = found if found is None or len(found) <= 40 else found[:40] + b"..."
-        self.faults[row] = f"header {self._header}: a decimal number is needed; found {shown!r}"
-
-    def columns(self) -> dict[str, Any]:
-        """The fields beside the image."""
-        if self._header is None:
-            return {}
-        filled = self.filled
-        if filled is None or filled.labels is None:
-            return {LABEL: np.array(self._labels, np.int64)}
-        if filled.whole:
-            return {LABEL: filled.labels}
-        return {LABEL: np.where(filled.where(), filled.labels, np.array(self._labels, np.int64))}
-
-
-class _Absent:
-    """No header of that name (None is a header without a value)."""
-
-
-_ABSENT = _Absent()
-
-
-class _Coded:
-    """What the user's codec makes of a record."""
-
-    def __init__(self, codec: Codec, fields: tuple[str, ...], n: int, lease: Lease, claims: Follows) -> None:
-        self.payloads: list[memoryview | None] = [None] * n
-        self.faults: dict[int, str] = {}
-        self.filled: Filled | None = None
-        self._codec = codec
-        self._tombstone: Any = getattr(codec, "tombstone", None)  # what it makes of a key and headers without a value
-        self._room, self._lease, self._claims = lease.room, lease, claims
-        self._values: dict[str, list[Any]] = {name: [0 if name == LABEL else None] * n for name in fields}
-
-    def wanted(self) -> None:
-        """Nothing: a codec is Python."""
+        self.faults[row] = f"header {self._label}: a decimal number is needed; found {shown!r}"
 
     def finish(self) -> None:
-        """All is there."""
+        """What C has filled, and in the other rows what Python has."""
+        filled = self.filled
+        whole = filled is not None and filled.whole
+        columns: dict[str, Any] = {**self._parts, LABEL: np.array(self._labels, np.int64)}
+        values = None if self._values is None or whole else self._values.pieces()
+        if filled is not None:
+            for full, its in {**filled.texts(), **_times(filled)}.items():
+                columns[full] = its if whole and isinstance(its, Pieces) else merged(its, self._parts[full])
+            if filled.labels is not None:
+                columns[LABEL] = filled.labels if whole else np.where(filled.where(), filled.labels, columns[LABEL])
+            if self._values is not None:
+                values = filled.values if values is None else _both(filled.values, values)
+            if not self._image:
+                nothing = [_NOTHING if there else None for there in filled.where().tolist()]
+                self.payloads = merged(nothing, self.payloads)
+        if self._image and values is not None:
+            views = values.views()
+            self.payloads = views if whole else merged(views, self.payloads)
+        columns[_VALUE] = values
+        self._columns = {name: columns[full] for full, name in self._members.items()}
+        if self._label is not None:
+            self._columns[LABEL] = columns[LABEL]
+
+    def columns(self) -> dict[str, Any]:
+        """See `Cells`."""
+        return self._columns
+
+
+def _both(values: Pieces, own: Pieces) -> Pieces:
+    """C's values, and those that Python has copied."""
+    for row in np.flatnonzero(~own.missing).tolist():
+        values[row] = own[row]
+    return values
+
+
+_ABSENT = object()  # no header of that name (None is a header without a value)
+
+
+class _Coded(Cells):
+    """What the user's codec makes of a record."""
+
+    def __init__(self, codec: Codec, fields: tuple[str, ...], n: int, lease: Lease, claims: Claims | None) -> None:
+        super().__init__(n, lease, claims)
+        self._codec = codec
+        self._tombstone: Any = getattr(codec, "tombstone", None)  # what it makes of a key and headers without a value
+        self._values: dict[str, list[Any]] = {name: [0 if name == LABEL else None] * n for name in fields}
 
     def take(self, row: int, message: Message) -> None:
         """Copy a record into its row; where the codec fails, its whole value, so that it can be looked at."""
-        value = message.value() or value_of(self._claims, message, self._lease)
+        value: Any = message.value()
+        if not value and self._tombstone is None:  # else a record that refers to a payload is copied as it is
+            value = value_of(self._claims, message, self._lease)
         gone = value is None and self._tombstone is not None
         value = b"" if gone else value
         if not isinstance(value, bytes | memoryview):
@@ -503,58 +545,16 @@ def by_path(name: str) -> str:
     return name if own else f"{_VALUE}:{name}"
 
 
-class MemberCells:
-    """Columns of members that are being filled. See `_Plain`."""
+class _Alternatives(Cells):
+    """Members of which the foremost counts that a record has, all headers as one, or an image that is no value."""
 
-    def __init__(self, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNFOLLOWED) -> None:
-        self.payloads: list[memoryview | None] = [None] * n
-        self.faults: dict[int, str] = {}
-        self._room, self._lease, self._claims = lease.room, lease, claims
+    def __init__(self, asked: KafkaParts, n: int, lease: Lease, claims: Claims | None) -> None:
+        super().__init__(n, lease, claims)
         self._image = None if asked.image is None else alternatives(asked.image)
-        self._members = asked.members
         self._asked = {name: alternatives(name) for name in asked.members}
         self._fields: dict[str, Any] = {name: [None] * n for name in asked.members}
         names = {part for parts in (self._image or (), *self._asked.values()) for part in parts}
         self._wants_headers = bool(names.difference(_OWN))
-        self.filled: Filled | None = None
-
-    @classmethod
-    def of(cls, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNFOLLOWED) -> MemberCells:
-        """Columns of n rows, filled in the fast way where what is asked for allows it."""
-        plain = asked.image is None and _in_full(asked.members) is not None
-        return (_PlainRows if plain else cls)(asked, n, lease, claims)
-
-    def wanted(self) -> CellsWanted | None:
-        """What C is to copy: members by one name each, and no other image than the value."""
-        members = _in_full(self._members)
-        if members is None or self._image not in (None, (_VALUE,)):
-            return None
-        headers = tuple(name.removeprefix(_HEADER) for name in members if name not in _OWN)
-        value = _VALUE in members or self._image is not None
-        return CellsWanted(value, key="key" in members, times="timestamp" in members, headers=headers)
-
-    def finish(self) -> None:
-        """What C has filled, into the rows that Python has not."""
-        filled = self.filled
-        if filled is None:
-            return
-        columns: dict[str, Any] = {**filled.texts(), **_times(filled)}
-        if self._image is not None:  # the value
-            views = columns[_VALUE] = filled.values.views()
-            self.payloads = views if filled.whole else merged(views, self.payloads)
-        else:
-            nothing = [_NOTHING if there else None for there in filled.where().tolist()]
-            self.payloads = merged(nothing, self.payloads)
-            if filled.wanted.value:
-                columns[_VALUE] = filled.values
-        for full, name in (_in_full(self._members) or {}).items():
-            self._put(name, full, columns[full])
-
-    def _put(self, name: str, full: str, found: Any) -> None:
-        """What C has found of a member; Python's rows have copies of their own."""
-        del full
-        whole = isinstance(found, Pieces) and self.filled is not None and self.filled.whole
-        self._fields[name] = found if whole else merged(found, self._fields[name])
 
     def take(self, row: int, message: Message) -> None:
         """A record into its row: the value is copied into the slab, once, where it is asked for."""
@@ -574,12 +574,23 @@ class MemberCells:
         """The members that are no payload."""
         return dict(self._fields)
 
+    def _value(self, row: int, message: Message) -> memoryview | None:
+        """The value, copied, or what its claim says; None of a tombstone, and with a fault where there is none."""
+        if value := message.value():
+            data = value.encode() if isinstance(value, str) else value
+            view = self._room(len(data))
+            view[:] = data
+            return view
+        return self._elsewhere(row, message)
+
     def _found(self, row: int, message: Message, headers: dict[Any, Any], names: tuple[str, ...]) -> Any:
         """The foremost of the members that the record has; None where it has none."""
         for name in names:
             found: Any
             if name == _VALUE:
-                found = self._value(row, message, headers)
+                if _COPIED not in headers:  # once for all members that it is
+                    headers[_COPIED] = self._value(row, message)
+                found = headers[_COPIED]
             elif name == "key":
                 found = message.key()
             elif name == "timestamp":
@@ -591,84 +602,6 @@ class MemberCells:
             if found is not None:
                 return memoryview(found) if found.__class__ is bytes else found  # a view, as of the value
         return None
-
-    def _value(self, row: int, message: Message, known: dict[Any, Any]) -> memoryview | None:
-        """The value, copied into the slab once for all members that it is; kept beside the headers."""
-        if _COPIED not in known:
-            value = message.value()
-            known[_COPIED] = self._copied(value) if value else self._elsewhere(row, message)
-        found: memoryview | None = known[_COPIED]
-        return found
-
-    def _elsewhere(self, row: int, message: Message) -> memoryview | None:
-        """The value of a record that has an empty one, or none."""
-        found = value_of(self._claims, message, self._lease)
-        if isinstance(found, str):
-            self.faults[row] = found
-            return None
-        return found
-
-    def _copied(self, value: bytes | bytearray | str) -> memoryview:
-        data = value.encode() if isinstance(value, str) else value
-        view = self._room(len(data))
-        view[:] = data
-        return view
-
-
-class _PlainRows(MemberCells):
-    """The fast way, for no image and each member by one name: values are pieces."""
-
-    def __init__(self, asked: KafkaParts, n: int, lease: Lease, claims: Follows = UNFOLLOWED) -> None:
-        super().__init__(asked, n, lease, claims)
-        self._plain = {full: self._fields[name] for full, name in (_in_full(asked.members) or {}).items()}
-        self._values = Filling(n, lease) if _VALUE in self._plain else None
-        self._of_c: Pieces | None = None  # the values that C has copied
-        self._keys, self._times = self._plain.get("key"), self._plain.get("timestamp")
-
-    def take(self, row: int, message: Message) -> None:
-        """What the record itself has."""
-        self.payloads[row] = _NOTHING
-        if self._values is not None:
-            if value := message.value():
-                self._values.copy(row, value)
-            else:
-                self._values.keep(row, self._elsewhere(row, message))
-        if self._wants_headers:
-            headers: Any = message.headers()
-            for name, text in headers or ():
-                if (texts := self._plain.get(_HEADER + name)) is not None:
-                    texts[row] = text  # the last one counts
-        if self._keys is not None:
-            self._keys[row] = message.key()
-        if self._times is not None:
-            self._times[row] = message.timestamp()[1]
-
-    def _put(self, name: str, full: str, found: Any) -> None:
-        if full == _VALUE:
-            self._of_c = found
-        else:
-            super()._put(name, full, found)
-
-    def _pieces(self, values: Filling) -> Pieces:
-        """C's, and those that Python has copied."""
-        found = self._of_c
-        if found is None:
-            return values.pieces()
-        if values:
-            own = values.pieces()
-            for row in np.flatnonzero(~own.missing).tolist():
-                found[row] = own[row]
-        return found
-
-    def columns(self) -> dict[str, Any]:
-        """The members."""
-        if self._values is None:
-            return dict(self._fields)
-        values = self._pieces(self._values)
-        return {name: values if parts == (_VALUE,) else self._fields[name] for name, parts in self._asked.items()}
-
-
-Cells = _Plain | _Coded | MemberCells
 
 
 def _in_full(members: tuple[str, ...]) -> dict[str, str] | None:
@@ -744,7 +677,7 @@ class Taken:
     def __init__(self, decoding: Decoding, slabs: Slabs, records: int) -> None:
         self.most = min(records, MOST)
         self.count = self.size = 0
-        self.weigh = decoding.claims.weigh
+        self.weigh = decoding.weigh
         self._lease = slabs.lease()
         self._partitions: list[int] = []
         self._offsets: list[int] = []
@@ -766,6 +699,7 @@ class Taken:
     def block(self) -> Block:
         """The records."""
         n, rows = self.count, self._rows
+        rows.finish()
         ids = pack_ids(np.array(self._partitions, np.int64), np.array(self._offsets, np.int64))
         columns = {name: values[:n] for name, values in rows.columns().items()}
         return Block(ids, rows.payloads[:n], columns, self._lease, rows.faults)

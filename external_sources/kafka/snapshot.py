@@ -14,25 +14,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from confluent_kafka import Message
-from numpy.typing import NDArray
 
-from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, StateError
-from dali_feed.external_sources.kafka.errors import remade
+from dali_feed.errors import DataLostError, SourceChangedError, StateError
+from dali_feed.external_sources.kafka.errors import LOG, remade
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.records.present import Present, packed, unpacked
 from dali_feed.records.source import Extents, Int64s, Snapshot
 
-__all__ = ["Pin", "Sizes", "TopicSample", "pin_of", "sampled", "scanned"]
+__all__ = ["Pin", "TopicSample", "pin_of", "sampled", "scanned"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +241,9 @@ def _further(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh) -
     return 0.0, 0.0
 
 
-LOG = logging.getLogger("dali_feed.kafka")
 READERS = 2  # consumers, in a thread each
 STEP = 1 << 16  # offsets that a reader takes in one go
 TELL_SECONDS = 30.0
-
-Flags = NDArray[np.bool_]
 
 
 def scanned(
@@ -260,77 +254,35 @@ def scanned(
     Raises what `KafkaReader.read` does.
     """
     flags = [np.zeros(length, bool) for length in (stops - starts).tolist()]
-    scan = _Scan(reader, starts.tolist(), flags, weigh)
-    try:
-        scan.run(topic)
-    finally:
-        scan.close()
-    return Present.of_flags(starts.tolist(), flags), scan.size
+    todo = iter(sorted(np.flatnonzero(stops > starts).tolist(), key=lambda p: -len(flags[p])))  # gives each once
+    looked, total, stop = [0] * READERS, int((stops - starts).sum()), threading.Event()
 
-
-class _Scan:
-    """Threads that take partitions in turn."""
-
-    def __init__(
-        self, reader: Callable[[threading.Event], KafkaReader], starts: list[int], flags: list[Flags], weigh: Weigh
-    ) -> None:
-        self._reader, self._starts, self._flags, self._weigh = reader, starts, flags, weigh
-        self._todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for partition in sorted(range(len(flags)), key=lambda p: -len(flags[p])):
-            if len(flags[partition]):
-                self._todo.put(partition)
-        self._done: queue.SimpleQueue[tuple[int, int] | BaseException | None] = queue.SimpleQueue()
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"dali_feed-scan-{n}", daemon=True) for n in range(READERS)
-        ]
-        self.size = 0
-
-    def run(self, topic: str) -> None:
-        """Read it all; raises what a thread raised."""
-        total, passed, left, since = sum(map(len, self._flags)), 0, READERS, time.monotonic()
-        for thread in self._threads:
-            thread.start()
-        while left:
-            item = self._done.get()
-            if isinstance(item, BaseException):
-                raise item
-            if item is None:
-                left -= 1
-                continue
-            passed, self.size = passed + item[0], self.size + item[1]
-            if time.monotonic() - since > TELL_SECONDS:
-                since = time.monotonic()
-                LOG.warning("%s: %.0f %% of its offsets have been looked at", topic, 100 * passed / total)
-
-    def close(self) -> None:
-        """End the threads."""
-        self._stop.set()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(5)
-
-    def _work(self) -> None:
-        reader = self._reader(self._stop)
+    def work(own: int) -> int:
+        """One thread's partitions; the bytes of their records."""
+        mine, size = reader(stop), 0
         try:
-            while True:
-                try:
-                    self._partition(reader, self._todo.get_nowait())
-                except queue.Empty:
-                    break
-            self._done.put(None)
-        except ClosedError:
-            self._done.put(None)
-        except BaseException as error:  # noqa: BLE001  whoever asked must hear of it, whatever it is
-            self._done.put(error)
+            for partition in todo:
+                first = int(starts[partition])
+                for a in range(0, len(flags[partition]), STEP):
+                    b = min(a + STEP, len(flags[partition]))
+                    sizes = Sizes(b - a, None, weigh)
+                    mine.fill(Extents.one(partition, first + a, first + b), sizes.take)
+                    flags[partition][a:b] = np.asarray(sizes.found) >= 0
+                    looked[own] += b - a
+                    size += sizes.size
         finally:
-            reader.close()
+            mine.close()
+        return size
 
-    def _partition(self, reader: KafkaReader, partition: int) -> None:
-        first, flags = self._starts[partition], self._flags[partition]
-        for a in range(0, len(flags), STEP):
-            b = min(a + STEP, len(flags))
-            sizes = Sizes(b - a, None, self._weigh)
-            reader.fill(Extents.one(partition, first + a, first + b), sizes.take)
-            flags[a:b] = np.asarray(sizes.found) >= 0
-            self._done.put((b - a, sizes.size))
+    size = 0
+    with ThreadPoolExecutor(READERS, "dali_feed-scan") as pool:
+        left = {pool.submit(work, own) for own in range(READERS)}
+        try:
+            while left:
+                done, left = wait(left, TELL_SECONDS, FIRST_COMPLETED)
+                size += sum(each.result() for each in done)
+                if not done:
+                    LOG.warning("%s: %.0f %% of its offsets have been looked at", topic, 100 * sum(looked) / total)
+        finally:
+            stop.set()
+    return Present.of_flags(starts.tolist(), flags), size

@@ -35,18 +35,7 @@ from dali_feed.formats.format import Format
 from dali_feed.records.live import Drain, LiveReader, LiveSource, Pace, Positions
 from dali_feed.records.source import Member, Slabs
 
-__all__ = [
-    "KafkaStream",
-    "Mark",
-    "Start",
-    "StreamState",
-    "begun",
-    "check_stretch",
-    "checked_start",
-    "made_mark",
-    "mark_of",
-    "merged_marks",
-]
+__all__ = ["KafkaStream", "Start", "merged_marks"]
 
 StreamState = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 _STATE = "stream"  # where a loader's state has its mark
@@ -259,10 +248,8 @@ def begun(cluster: Cluster, start: str | float, group: str | None, partitions: l
     """
     if not partitions:
         return {}
-    if not isinstance(start, str):
-        return dict(zip(partitions, cluster.since(partitions, math.ceil(start * 1000)).tolist(), strict=True))
     found: dict[int, int] = {}
-    if start.startswith(_GROUP):
+    if isinstance(start, str) and start.startswith(_GROUP):
         found = cluster.committed(group or "", partitions)
     lacking = [p for p in partitions if p not in found]
     if lacking and start == _GROUP:
@@ -272,10 +259,7 @@ def begun(cluster: Cluster, start: str | float, group: str | None, partitions: l
             'commit them, or begin with start="group or earliest" or "group or latest"'
         )
         raise SourceError(msg)
-    if lacking:
-        lows, highs = cluster.bounds(lacking)
-        found |= dict(zip(lacking, (lows if start.endswith("earliest") else highs).tolist(), strict=True))
-    return found
+    return found | cluster.begins(start, lacking)
 
 
 class KafkaStream(TopicSource):
@@ -399,9 +383,13 @@ class KafkaStream(TopicSource):
             ClosedError: the stop event is set.
         """
         self._check_made()
-        if self._fleet is not None:
-            return self._joined(self._fleet, at, rank, world_size, slabs, stop, drain)
         to, stopped = self._to, stop or threading.Event()
+        mine: Any = {"rank": rank, "world_size": world_size, "slabs": slabs, "stop": stopped}
+        if (fleet := self._fleet) is not None:  # a worker, which joins when it is first polled
+            if at is not None:
+                fleet.check_mark(to.topic, at)
+            start = self._start if isinstance(self._start, str | float) else ""
+            return FleetReader(to, self._decoding, fleet, start, drain=drain, **mine)
         given = self._start if at is None else at
         begin = given if isinstance(given, str | float) else mark_of(to.topic, given)
         with Cluster(to, stopped) as cluster:
@@ -411,17 +399,7 @@ class KafkaStream(TopicSource):
                 positions = begin.of_rank(rank, world_size, count)
             else:
                 positions = begun(cluster, begin, self._group, list(range(rank, count, world_size)))
-        return StreamReader(
-            to,
-            self._decoding,
-            self._identity,
-            positions,
-            rank=rank,
-            world_size=world_size,
-            group=self._group,
-            slabs=slabs,
-            stop=stopped,
-        )
+        return StreamReader(to, self._decoding, self._identity, positions, group=self._group, **mine)
 
     def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
         """A rank's position as plain JSON, with the topic and its id; of a fleet its group, which has the position.
@@ -462,32 +440,6 @@ class KafkaStream(TopicSource):
         starts, ends = (np.array([*each.of_rank(0, 1, count).values()], np.int64) for each in (first, last))
         check_stretch(topic, starts, ends, last)
         return self._topic().between(starts, ends, *ids)
-
-    def _joined(
-        self,
-        fleet: Fleet,
-        at: Mapping[str, Any] | None,
-        rank: int,
-        world_size: int,
-        slabs: Slabs | None,
-        stop: threading.Event | None,
-        drain: Drain | None,
-    ) -> FleetReader:
-        """A worker, which joins when it is first polled."""
-        if at is not None:
-            fleet.check_mark(self._to.topic, at)
-        start = self._start if isinstance(self._start, str | float) else ""
-        return FleetReader(
-            self._to,
-            self._decoding,
-            fleet,
-            start,
-            rank=rank,
-            world_size=world_size,
-            slabs=slabs,
-            stop=stop,
-            drain=drain,
-        )
 
     def _known(self, cluster: Cluster, known: str) -> str:
         """The topic's id, which must be that of a mark."""

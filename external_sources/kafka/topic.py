@@ -15,15 +15,15 @@ from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaException, Message, TopicPartition
 
 from dali_feed.checks import path_of
-from dali_feed.errors import ConfigError, SourceEmptyError, SourceError
-from dali_feed.external_sources.kafka.claims import UNFOLLOWED, Claims, Follows, RemoteClaims
+from dali_feed.errors import ConfigError, SourceEmptyError
+from dali_feed.external_sources.kafka.claims import Claims, RemoteClaims
 from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer, most_times
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
-from dali_feed.external_sources.kafka.connection import Connection, addresses
-from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, meaning, remade
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, failed, meaning, remade
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.rows import LABEL, Codec, Decoding, KafkaParts, TopicMembers, by_path
 from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned
@@ -45,39 +45,28 @@ def messages(to: Connection, partition: int, start: int, stop: int) -> Iterator[
         SourceError: what is there cannot be read.
     """
     where, trouble = to.where(partition, start), Trouble()
-    client = consumer(to, trouble)
+    client, patience, want = consumer(to, trouble), Patience(to, trouble), start
     try:
         client.assign([TopicPartition(to.topic, partition, start)])
-        want = start
-        while want < stop:
-            message = _next(to, client, trouble, where)
-            offset = None if message is None else message.offset()
-            if message is None or offset is None or offset >= stop:
+        while want < stop and not (patience.over and trouble.gone):
+            patience.check(where)
+            if (message := client.poll(SLICE_SECONDS)) is None:
+                continue
+            if (error := message.error()) is not None:
+                if meaning(error) in (Meaning.END, Meaning.RESET):
+                    return
+                trouble.judge(error, to, where)
+                continue
+            offset = message.offset()
+            if offset is None or offset >= stop:
                 return
             yield message
             want = offset + 1
+            patience.progress()
     except KafkaException as error:
-        msg = f"{where} at {to.servers}: reading failed: {error.args[0].str()}"
-        raise SourceError(msg) from error
+        raise failed(to, error) from error
     finally:
         client.close()
-
-
-def _next(to: Connection, client: Consumer, trouble: Trouble, where: str) -> Message | None:
-    """The next record; None where there is none."""
-    patience = Patience(to, trouble)
-    while not (patience.over and trouble.gone):
-        patience.check(where)
-        message = client.poll(SLICE_SECONDS)
-        if message is None:
-            continue
-        error = message.error()
-        if error is None:
-            return message
-        if meaning(error) in (Meaning.END, Meaning.RESET):
-            return None
-        trouble.judge(error, to, where)
-    return None
 
 
 def original(to: Connection, partition: int, position: int) -> Original | None:
@@ -115,13 +104,8 @@ class TopicSource:
         format: Format | str | Mapping[str, Format | str] | None,  # noqa: A002  what users call it
         claims: str | os.PathLike[str] | None,
     ) -> None:
-        if not isinstance(topic, str) or not topic:
-            msg = f"topic: a topic's name is needed; found {topic!r}"
-            raise ConfigError(msg)
-        address = addresses(f"{topic}: ", servers)
-        if not timeout > 0:
-            msg = f"{topic}: timeout must be above 0 seconds; found {timeout!r}"
-            raise ConfigError(msg)
+        purpose = "decide which records are read, and in which order, as the snapshot and the checkpoint say it"
+        self._to = Connection.of(topic, servers, timeout, config, OURS, purpose)
         if group is not None and (not isinstance(group, str) or not group):
             msg = f"{topic}: group must be a consumer group's name, or None; found {group!r}"
             raise ConfigError(msg)
@@ -130,7 +114,6 @@ class TopicSource:
             msg = f"{topic}: codec= and format= both say how a value is decoded; leave one of them out"
             raise ConfigError(msg)
         self._forms = forms_of(format, VALUE, topic)
-        self._to = Connection(topic, address, timeout, _checked(topic, config))
         names = _field_names(topic, label, codec, fields)
         self._decoding = Decoding(label, codec, names, claims=_follows(claims))
 
@@ -192,9 +175,9 @@ class TopicSource:
         return found or known
 
 
-def _follows(claims: str | os.PathLike[str] | None) -> Follows:
+def _follows(claims: str | os.PathLike[str] | None) -> Claims | None:
     if claims is None:
-        return UNFOLLOWED
+        return None
     if "://" not in (address := path_of("claims=", claims)):
         return Claims(os.path.abspath(address))
     return RemoteClaims.under(address)
@@ -225,20 +208,6 @@ def _field_names(topic: str, label: str | None, codec: Codec | None, fields: Seq
         msg = f"{topic}: fields= must be different names, without 'image'; found {names!r}"
         raise ConfigError(msg)
     return names
-
-
-def _checked(topic: str, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    if not isinstance(config, Mapping | None):
-        msg = f"{topic}: config must be a mapping of librdkafka's options, or None; found {type(config).__name__}"
-        raise ConfigError(msg)
-    taken = sorted(OURS.intersection(config or {}))
-    if taken:
-        msg = (
-            f"{topic}: config= must not set the options that decide which records are read, and in which order; "
-            f"found {', '.join(taken)}; the offsets come from the snapshot and the checkpoint"
-        )
-        raise ConfigError(msg)
-    return dict(config or {})
 
 
 LOOKS, LOOKED_AT = 8, 16  # places, and records of each

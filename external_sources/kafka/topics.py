@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from confluent_kafka.admin import NewTopic
-
 from dali_feed.errors import ConfigError, SourceDeniedError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection, addresses
@@ -310,11 +308,7 @@ class Topics:
         }
         config = {name: str(value) for name, value in settings.items() if value is not None}
         with self._at(topic) as cluster:
-            wish = NewTopic(topic, partitions, replication or -1, config=config)
-            cluster.wish("creating it", "Create", lambda **limits: cluster.admin.create_topics([wish], **limits))
-            cluster.wait_for_leaders(
-                lambda leaders: leaders is not None and len(leaders) == partitions and min(leaders) >= 0
-            )
+            cluster.create(partitions, replication or -1, config)
 
     def delete(self, topic: str) -> None:
         """Delete a topic with all its records, for good, and wait until it is gone.
@@ -366,10 +360,7 @@ class Topics:
             reader.close()
 
     def _at(self, topic: str) -> Cluster:
-        if not isinstance(topic, str) or not topic:
-            msg = f"topic: a topic's name is needed; found {topic!r}"
-            raise ConfigError(msg)
-        return Cluster(Connection(topic, self._servers, self._timeout, self._config))
+        return Cluster(Connection.of(topic, self._servers, self._timeout, self._config))
 
 
 def _whole(topic: str, **numbers: object) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources.kafka.claims import AsTheyAre
 from dali_feed.external_sources.kafka.rows import Decoding
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.formats.format import Format
@@ -33,38 +32,32 @@ class Written(NamedTuple):
     elsewhere: int = 0
 
 
-class Writes(Protocol):
-    """What becomes of a record. Frozen, and called by several threads at once.
+class Writes:
+    """What becomes of a record. Frozen, and called by several threads at once."""
 
-    payload  whether it wants the source's payload, and its fields
-    members  the members (`source.members()`) that it wants beside; WHERE, the coordinates, may be among them
-    """
-
-    @property
-    def payload(self) -> bool:
-        """See above."""
-        ...
+    __slots__ = ()
+    payload: ClassVar[bool] = True  # whether it wants the source's payload, and its fields
 
     @property
     def members(self) -> tuple[str, ...]:
-        """See above."""
-        ...
+        """The members (`source.members()`) that it wants beside; WHERE, the coordinates, may be among them."""
+        return ()
 
     def of(self, source: Source) -> Source:
         """What the payload and the fields are read from: the source itself, or one like it."""
-        ...
+        return source
 
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
         """The record. What it raises is the fault of this one."""
-        ...
+        raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
         """All that decides what it writes, as plain JSON: a run goes on with the same alone."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(Writes):
     """The payload as it is, as the value; the label in a header, where `KafkaTopic` looks for it.
 
     key      the member that is the key, or "$where", the record's coordinates; None: records have none
@@ -78,7 +71,6 @@ class Payload:
     key: str | None = None
     headers: tuple[str, ...] = ()
     label: str | None = LABEL
-    payload: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         _names("headers", self.headers)
@@ -90,10 +82,6 @@ class Payload:
     def members(self) -> tuple[str, ...]:
         """The key's, and the headers'."""
         return _once(self.key, self.headers)
-
-    def of(self, source: Source) -> Source:
-        """The source itself."""
-        return source
 
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
         """See `Writes`."""
@@ -108,7 +96,7 @@ class Payload:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class Values(Writes):
     """Several members in one value, which `KafkaTopic(format=...)` reads.
 
     format   "json", "msgpack" or "npy"; or the format that it is to be read with: Avro(schema), Protobuf(message), ...
@@ -128,7 +116,7 @@ class Values:
     base64: tuple[str, ...] = ()
     key: str | None = None
     headers: tuple[str, ...] = ()
-    payload: bool = field(default=False, init=False)
+    payload: ClassVar[bool] = False
     _encode: Encode = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -159,10 +147,6 @@ class Values:
         """The values', the key's and the headers'."""
         return _once(self.key, (*self._by_name.values(), *self.headers))
 
-    def of(self, source: Source) -> Source:
-        """The source itself."""
-        return source
-
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
         """See `Writes`."""
         value = self._encode({name: members[member] for name, member in self._by_name.items()})
@@ -180,14 +164,11 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class Copied(Writes):
     """Records of another topic without change: value, key, all headers; payloads that are stored elsewhere stay there.
 
     A record without a value, which deletes its key in a compacted topic, has none in the new topic either.
     """
-
-    payload: bool = field(default=True, init=False)
-    members: tuple[str, ...] = field(default=(), init=False)
 
     def of(self, source: Source) -> Source:
         """The topic, with keys and headers. ConfigError where it is none."""
@@ -195,7 +176,7 @@ class Copied:
             msg = f"Copied: the source must be a KafkaTopic, whose records have keys and headers; found {source!r}"
             raise ConfigError(msg)
         made = copy.copy(source)
-        made._decoding = Decoding(None, _Whole(), ("key", "headers", TOMBSTONE), claims=AsTheyAre())
+        made._decoding = Decoding(None, _Whole(), ("key", "headers", TOMBSTONE))
         return made
 
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:

@@ -1,26 +1,29 @@
-"""Insides that contract/topics/test_by_column.py needs not: they go with what they test."""
+"""Records that C takes: rows, memory and errors are those of records taken by message; the client is the user's."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
+import logging
+import shutil
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kit.broker.handle import Kafka, in_transactions, rows
-from kit.two_ways import NAMES, record, shown
+from kit.broker.handle import Kafka, in_transactions, payloads, rows, value
+from kit.claimed import claimed
+from kit.two_ways import NAMES, by_message, record, shown
 
-from dali_feed.errors import ClosedError
+from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.external_sources.kafka import reader as reading
 from dali_feed.external_sources.kafka.reader import ByColumn, ByMessage, KafkaReader
-from dali_feed.external_sources.kafka.rows import OffsetRun
-from dali_feed.native.kafka import Queue
+from dali_feed.external_sources.kafka.rows import CellsWanted, Filled, OffsetRun
+from dali_feed.native.kafka import EMPTY, Queue, RunInC
 from dali_feed.native.library import library
 from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
@@ -31,7 +34,13 @@ pytestmark = pytest.mark.skipif(library() is None, reason="the loops in C are no
 PARTITIONS, RECORDS = 3, 420
 LOOK_EACH = 16  # records between two looks at the clock, in kafka.c
 CLAIM = 17  # every so many records with an empty value say where it lies
-ASKS: list[tuple[str | None, tuple[str, ...]] | None] = [
+SLAB = 1 << 16
+FIRST, ALL = 50, 300  # records of the first read, and of both
+MOST = 4_500_000  # bytes that the embedded broker keeps
+GOOD, BAD = (("label", b"7"),), (("label", b"-7"),)  # what C takes, and what it leaves to Python
+
+Parts = tuple[str | None, tuple[str, ...]] | None
+ASKS: list[Parts] = [
     None,  # the value and its label
     (None, ("value",)),
     (None, ("value", "key", "timestamp", "a")),
@@ -51,7 +60,7 @@ class Both:
 
     def __init__(self, kafka: Kafka, folder: Path) -> None:
         self.kafka, self.folder = kafka, folder
-        self.pool = SlabPool(1 << 16)
+        self.pool = SlabPool(SLAB)
         self._readers: dict[tuple[int, bool, bool], KafkaReader] = {}
 
     def reader(self, ask: int, *, claims: bool, fast: bool) -> KafkaReader:
@@ -64,61 +73,43 @@ class Both:
             found = self._readers[ask, claims, fast] = source.reader(self.pool)
         return found
 
+    def same(self, ask: int, runs: list[tuple[int, int, int]], *, claims: bool) -> None:
+        """Read runs in both ways, and compare."""
+        found = []
+        for fast in (True, False):
+            with by_message(not fast):
+                reader = self.reader(ask, claims=claims, fast=fast)
+                block = reader.read(rows(*runs))
+            found.append(shown(block))
+            block.lease.release()
+            wants_it = fast and ASKS[ask] not in ((None, NAMES), (None, ("value", "a;b")))
+            assert isinstance(reader._way, ByColumn if wants_it else ByMessage)
+        for what, mine in found[0].items():
+            assert mine == found[1][what], what
+        assert self.pool.leased == 0
+
     def close(self) -> None:
         """All of them."""
         for reader in self._readers.values():
             reader.close()
 
 
-def _by_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "by_column", lambda _: False)
-
-
-def _publish(kafka: Kafka, folder: Path) -> None:
-    """Records of every shape; on the real broker some of them in transactions, of which each third is aborted."""
+@pytest.fixture(scope="module")
+def real_both(real_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    """Records of every shape on Apache Kafka, some of them in transactions, of which each third is aborted."""
+    kafka, folder = Kafka("real", real_broker), tmp_path_factory.mktemp("claims")
     records = [record(n, n % PARTITIONS) for n in range(RECORDS)]
     for n in range(5, RECORDS, CLAIM):
         payload = b"claimed %d" % n * (1 + n % 3)
-        digest = hashlib.sha256(payload).hexdigest()
-        if n % 4:  # else it is not there
-            (folder / digest).write_bytes(payload)
-        size = b"%d" % (len(payload) + n % 2)
-        told: Any = (("label", b"5"), ("claim.uri", digest.encode()), ("claim.size", size))
-        records[n] = Message(b"", b"k", (*told, ("claim.sha256", digest.encode())), n % PARTITIONS)
+        other = {"size": b"%d" % (len(payload) + n % 2)}
+        told = claimed(folder, payload, **other) if n % 4 else claimed(folder, payload, "nowhere", **other)
+        records[n] = Message(b"", b"k", told.headers, n % PARTITIONS)
     kafka.create(kafka.topic, PARTITIONS)
     kafka.publish(kafka.topic, records[: RECORDS // 2])
-    if kafka.name == "real":
-        in_transactions(kafka, kafka.topic, records[RECORDS // 2 :], 10, lambda k: k % 3 == 1)
-    else:
-        kafka.publish(kafka.topic, records[RECORDS // 2 :])
-
-
-@pytest.fixture(scope="module")
-def real_both(real_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
-    """A topic on Apache Kafka, with its holes."""
-    kafka, folder = Kafka("real", real_broker), tmp_path_factory.mktemp("claims")
-    _publish(kafka, folder)
+    in_transactions(kafka, kafka.topic, records[RECORDS // 2 :], 10, lambda k: k % 3 == 1)
     both = Both(kafka, folder)
     yield both
     both.close()
-
-
-def _same(both: Both, ask: int, runs: list[tuple[int, int, int]], *, claims: bool) -> None:
-    """Read runs in both ways, and compare."""
-    found = []
-    for fast in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            if not fast:
-                _by_message(patch)
-            reader = both.reader(ask, claims=claims, fast=fast)
-            block = reader.read(rows(*runs))
-        found.append(shown(block))
-        block.lease.release()
-        wants_it = fast and ASKS[ask] not in ((None, NAMES), (None, ("value", "a;b")))
-        assert isinstance(reader._way, ByColumn if wants_it else ByMessage)
-    for what, mine in found[0].items():
-        assert mine == found[1][what], what
-    assert both.pool.leased == 0
 
 
 _RUNS = st.lists(
@@ -133,19 +124,65 @@ _RUNS = st.lists(
 @given(st.integers(0, len(ASKS) - 1), _RUNS, st.booleans())
 @example(3, [(1, 0, 1)], False)  # an empty key, and nothing that needs memory
 def test_both_ways_give_the_same_rows(
-    real_both: Both,
-    ask: int,
-    runs: list[tuple[int, int, int]],
-    claims: bool,
+    real_both: Both, ask: int, runs: list[tuple[int, int, int]], claims: bool
 ) -> None:
     """Whatever is asked for, and in whatever order: overlapping, backwards, over holes, across partitions."""
-    _same(real_both, ask, runs, claims=claims)
+    real_both.same(ask, runs, claims=claims)
 
 
 @pytest.mark.parametrize("ask", range(len(ASKS)))
 def test_whole_partitions_are_the_same(real_both: Both, ask: int) -> None:
     """Every record of the topic, for each thing that can be asked."""
-    _same(real_both, ask, [(p, 0, 140) for p in range(PARTITIONS)], claims=True)
+    real_both.same(ask, [(p, 0, 140) for p in range(PARTITIONS)], claims=True)
+
+
+def _plain(size: int, label: Any = GOOD) -> Message:
+    return Message(bytes(size), None, label)
+
+
+# Records, the first ones of which say little of the others, and what is asked of them.
+SHAPES: dict[str, tuple[Callable[[int], Message], Parts]] = {
+    "keys beside large values": (lambda n: Message(bytes(10_000), b"%04d" % n, GOOD), (None, ("key",))),
+    "times beside large values": (lambda _: _plain(10_000), (None, ("timestamp",))),
+    "large, then small": (lambda n: _plain(30_000 if n < FIRST else 300), None),
+    "small, then large": (lambda n: _plain(300 if n < 3 * FIRST else 25_000), None),
+    "values, then tombstones": (lambda n: _plain(30_000) if n < FIRST else Message(None, None, GOOD), None),
+    "for C, then for Python": (lambda n: _plain(3_000, GOOD if n < FIRST else BAD), None),
+    "for C and for Python in turn": (lambda n: _plain(3_000, (GOOD, BAD)[n % 2]), None),
+    "tiny beside more than a slab": (lambda n: _plain(70_000 if n % 6 == 5 else 5), None),
+    "half a slab, or a byte more": (lambda n: _plain(SLAB // 2 + n % 2 if n % 3 else 9), None),
+    "a little more each time": (lambda n: _plain(20_000 + n), None),
+    "more than a slab each": (lambda n: _plain(70_000 + n), None),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_read_that_fits_by_message_fits_by_column(embedded: Kafka, shape: str) -> None:
+    """Whatever the read before was like: a lease takes two slabs more at most, while it is filled too."""
+    make, asked = SHAPES[shape]
+    records, left = list[Message](), MOST
+    while len(records) < ALL and (left := left - len((record := make(len(records))).value or b"")) > 0:
+        records.append(record)
+    embedded.publish(embedded.topic, records, partitions=1)
+    source: Any = KafkaTopic(embedded.topic, embedded.servers)
+    source = source if asked is None else source.giving(*asked)
+    took = list[int]()
+    for fast in (False, True):
+        pool = SlabPool(SLAB, most=max(took) + 2 * SLAB if took else None)
+        with by_message(not fast):
+            reader = source.reader(pool)
+            for start, stop in ((0, FIRST), (FIRST, len(records)), (0, len(records))):
+                block = reader.read(Extents.one(0, start, stop))
+                if asked is None:
+                    assert payloads(block) == [each.value or b"" for each in records[start:stop]]
+                size = block.lease.size
+                if fast:
+                    assert size <= took.pop(0) + 2 * SLAB
+                else:
+                    took.append(size)
+                block.lease.release()
+            reader.close()
+        assert pool.leased == 0
 
 
 def test_what_was_fetched_ahead_of_a_partition_is_given_back(embedded: Kafka) -> None:
@@ -169,27 +206,16 @@ def test_what_was_fetched_ahead_of_a_partition_is_given_back(embedded: Kafka) ->
     assert left == [0] * (partitions - 1)
 
 
-@pytest.mark.parametrize("size", [3_000, 20_000, 33_000, 70_000])
-def test_a_lease_is_as_well_filled_as_by_message(embedded: Kafka, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Reads that fit into `Tuning(memory=)` by message fit into it by column: an eighth more at most, and a slab."""
-    slab, count = 1 << 16, 40
-    embedded.publish(embedded.topic, [(bytes(size + n), n) for n in range(count)], partitions=1)
-    sizes = []
-    for fast in (True, False):
-        if not fast:
-            monkeypatch.setattr(reading, "by_column", lambda _: False)
-        reader = KafkaTopic(embedded.topic, embedded.servers).reader(SlabPool(slab))
-        sizes.append(reader.read(Extents.one(0, 0, count)).lease.size)
-        reader.close()
-    assert sizes[0] <= sizes[1] * 9 / 8 + slab
-
-
-@pytest.mark.parametrize(("size", "at_once"), [(200_000, 1), (20_000, LOOK_EACH)])
-def test_a_long_read_looks_around(real_kafka: Kafka, monkeypatch: pytest.MonkeyPatch, size: int, at_once: int) -> None:
-    """C comes back in time, where a stop and the client's events are seen, and goes on from there."""
+@pytest.mark.parametrize(
+    ("size", "at_once", "slab"), [(200_000, 1, 32 << 20), (20_000, LOOK_EACH, 32 << 20), (SLAB, 2, SLAB)]
+)
+def test_a_long_read_looks_around(
+    embedded: Kafka, monkeypatch: pytest.MonkeyPatch, size: int, at_once: int, slab: int
+) -> None:
+    """C comes back in time, for records with memory of their own too; a stop and the client's events are seen then."""
     monkeypatch.setattr(reading, "SLICE_SECONDS", 0.0)
-    large = [b"%03d" % n + bytes(size + n) for n in range(80)]
-    real_kafka.publish(real_kafka.topic, [(each, n) for n, each in enumerate(large)], partitions=1)
+    large = [b"%03d" % n + bytes(size + n) for n in range(min(80, MOST // size))]
+    embedded.publish(embedded.topic, [(each, n) for n, each in enumerate(large)], partitions=1)
     received, come, stop = list[int](), ByColumn.come, threading.Event()
 
     def noted(way: ByColumn, run: OffsetRun, most: int) -> bool:
@@ -201,10 +227,10 @@ def test_a_long_read_looks_around(real_kafka: Kafka, monkeypatch: pytest.MonkeyP
         return found
 
     monkeypatch.setattr(ByColumn, "come", noted)
-    stopping, pool = False, SlabPool(32 << 20)
-    reader = KafkaTopic(real_kafka.topic, real_kafka.servers).reader(pool, stop)
+    stopping, pool = False, SlabPool(slab)
+    reader = KafkaTopic(embedded.topic, embedded.servers).reader(pool, stop)
     block = reader.read(Extents.one(0, 0, len(large)))
-    assert [bytes(view or b"") for view in block.payloads] == large
+    assert payloads(block) == large
     block.lease.release()
     assert max(received) <= at_once * len(large[-1])
     stopping = True
@@ -212,3 +238,161 @@ def test_a_long_read_looks_around(real_kafka: Kafka, monkeypatch: pytest.MonkeyP
         reader.read(Extents.one(0, 0, len(large)))
     reader.close()
     assert pool.leased == 0
+
+
+def test_a_reader_that_another_thread_closes_ends_its_read(embedded: Kafka) -> None:
+    """With ClosedError, at whatever place of the read it is, and nothing is used after it was given back."""
+    values = [b"%06d" % n * 20 for n in range(20_000)]
+    embedded.publish(embedded.topic, [(each, n) for n, each in enumerate(values)], partitions=1)
+    said = list[BaseException]()
+    for turn in range(30):
+        reader, begun = KafkaTopic(embedded.topic, embedded.servers).reader(), threading.Event()
+
+        def work(reader: KafkaReader = reader, begun: threading.Event = begun) -> None:
+            try:
+                while True:
+                    reader.read(Extents.one(0, 0, len(values))).lease.release()
+                    begun.set()
+            except BaseException as error:  # noqa: BLE001  the test looks at it
+                said.append(error)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        begun.wait()
+        for _ in range(turn * 60_000):  # to another place of a read in each turn
+            pass
+        reader.close()
+        thread.join()
+    assert {type(error) for error in said} == {ClosedError}
+    assert len(said) == 30
+
+
+def test_a_queue_that_was_closed_gives_nothing(embedded: Kafka) -> None:
+    """As where a signal's handler closes the reader in the middle of a read: no crash, and no record."""
+    embedded.publish(embedded.topic, [(b"x", 1)] * 9, partitions=1)
+    reader = KafkaTopic(embedded.topic, embedded.servers).reader()
+    reader.read(Extents.one(0, 0, 4))
+    way = reader._way
+    assert isinstance(way, ByColumn)
+    queue = way._queue
+    assert queue is not None
+    reader.close()
+    told = RunInC(want=4, stop=9)
+    assert queue.take(told, Filled(CellsWanted(value=True), 9, SlabPool().lease()).told, 0) == EMPTY
+    assert (told.want, queue.waits, queue.offset) == (4, False, None)
+
+
+# Its client.
+
+PLUGIN = """
+int calls;
+int conf_init(void *conf, void **opaque, char *said, unsigned long size) {
+    (void)conf, (void)opaque, (void)said, (void)size;
+    calls++;
+    return 0;
+}
+"""
+
+
+@pytest.fixture
+def filled(embedded: Kafka) -> Kafka:
+    """A topic of two partitions with some records."""
+    embedded.publish(embedded.topic, [(value(n), n) for n in range(60)], partitions=2)
+    return embedded
+
+
+def _reader(kafka: Kafka, **config: Any) -> KafkaReader:
+    return KafkaTopic(kafka.topic, kafka.servers, config=config).reader()
+
+
+def _reads(reader: KafkaReader, way: type[ByColumn | ByMessage] = ByColumn) -> None:
+    want = payloads(reader.read(rows((0, 5, 20), (1, 0, 10))))
+    assert want == payloads(reader.read(rows((0, 5, 20), (1, 0, 10))))
+    assert None not in want
+    assert isinstance(reader._way, way)
+
+
+def _read_on(reader: KafkaReader) -> None:
+    while True:
+        _reads(reader)
+
+
+def test_plugins_of_the_users_are_loaded_too(filled: Kafka, tmp_path: Path) -> None:
+    """`plugin.library.paths` of a source's config: its plugin is asked once for each client, and ours as well."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    source, made = tmp_path / "theirs.c", tmp_path / "theirs.so"
+    source.write_text(PLUGIN)
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
+    reader = _reader(filled, **{"plugin.library.paths": str(made)})
+    _reads(reader)
+    assert ctypes.c_int.in_dll(ctypes.CDLL(str(made)), "calls").value >= 1
+    reader.close()
+
+
+def test_statistics_and_debug_lines_come_while_records_do(filled: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    """`stats_cb` and `debug` are served from the client's own queue, between reads of the partitions'."""
+    said: list[str] = []
+    with caplog.at_level(logging.DEBUG):
+        reader = _reader(filled, stats_cb=said.append, **{"statistics.interval.ms": 5, "debug": "fetch"})
+        while len(said) < 3:
+            _reads(reader)
+    assert any("FETCH" in record.getMessage() for record in caplog.records)
+    assert reader.gauges() is not None
+    reader.close()
+
+
+def test_what_a_users_function_raises_ends_the_read_and_not_the_reader(filled: Kafka) -> None:
+    """A `stats_cb` that raises: its error comes out of `read`; the next read is whole."""
+    calls: list[str] = []
+
+    def once(text: str) -> None:
+        calls.append(text)
+        if len(calls) == 1:
+            msg = "theirs"
+            raise LookupError(msg)
+
+    reader = _reader(filled, stats_cb=once, **{"statistics.interval.ms": 5})
+    with pytest.raises(LookupError, match="theirs"):
+        _read_on(reader)
+    _reads(reader)
+    reader.close()
+
+
+def test_a_client_whose_handle_is_not_known_is_read_by_message(filled: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the library cannot be named as a plugin (`;` in its path) all is as without it."""
+    monkeypatch.setattr(reading, "plugin", lambda _: "/a;b/_native.so")
+    reader = _reader(filled)
+    _reads(reader, ByMessage)
+    reader.close()
+
+
+@pytest.mark.parametrize("option", [{"fetch.min.bytes": -5}, {"no.such.option": 1}, {"ssl.ca.pem": "nonsense"}])
+def test_a_client_that_cannot_be_made_is_not_mistaken_for_the_next(filled: Kafka, option: dict[str, Any]) -> None:
+    """A wrong option is named; a reader that is made after it in the same thread has the handle of its own client."""
+    secured = {"security.protocol": "ssl"} if "ssl.ca.pem" in option else {}
+    with pytest.raises(ConfigError, match="must hold options of librdkafka"):
+        _reader(filled, **option, **secured).read(Extents.one(0, 0, 1))
+    first, second = _reader(filled), _reader(filled)
+    for _ in range(2):
+        _reads(first)
+        _reads(second)
+    handles: Any = first._way, second._way
+    assert handles[0]._handle != handles[1]._handle
+    first.close()
+    _reads(second)
+    second.close()
+
+
+def test_a_partition_that_is_not_there_is_the_same_error(filled: Kafka) -> None:
+    """By column and by message, word for word; and the reader reads on."""
+    said = []
+    for fast in (True, False):
+        with by_message(not fast):
+            reader = KafkaTopic(filled.topic, filled.servers, timeout=3).reader()
+            with pytest.raises(Exception) as caught:
+                reader.read(Extents.one(7, 0, 5))
+            said.append((type(caught.value), str(caught.value)))
+            _reads(reader, ByColumn if fast else ByMessage)
+            reader.close()
+    assert said[0] == said[1]

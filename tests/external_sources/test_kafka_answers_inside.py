@@ -118,25 +118,3 @@ def test_commits_are_sent_again_or_told(
     assert member.commit(9) is None
     assert member.landed == [{0: 5}, {0: 9}]
     member.consumer.close()
-
-
-def test_a_last_commit_is_waited_for(embedded: Kafka, answers: Callable[..., None]) -> None:
-    """A worker that leaves sends what is due and hears the answer; one that came to nothing is told."""
-    member = Committing(embedded)
-    nothing = member.commits.ask(dict)
-    last = member.commits.ask(lambda: {0: 3}, lambda sent: member.landed.append(dict(sent)))
-    member.commits.now(member.consumer, "")
-    assert nothing.done.is_set()
-    assert (last.done.is_set(), last.error, member.landed) == (True, None, [{0: 3}])
-    answers(COMMIT, KafkaError.GROUP_AUTHORIZATION_FAILED)
-    refused = member.commits.ask(lambda: {0: 4})
-    member.commits.now(member.consumer, "")
-    assert isinstance(refused.error, SourceDeniedError)
-    late = member.commits.ask(lambda: {0: 4})
-    member.commits.give_up(late)
-    assert "Timed out" in str(late.error)
-    assert late.wanted() == {}
-    member.consumer.close()
-    closed = member.commits.ask(lambda: {0: 4})
-    member.commits.now(member.consumer, "")
-    assert "could not be committed" in str(closed.error)

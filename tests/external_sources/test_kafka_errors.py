@@ -9,7 +9,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dali_feed.errors import ClosedError, SourceDeniedError, SourceError, SourceUnreachableError
-from dali_feed.external_sources.kafka.client import StuckError, timely
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import GROUP_RIGHT, Meaning, NotYetError, Patience, Trouble, meaning
 
@@ -81,24 +80,3 @@ def test_a_question_is_asked_until_it_is_answered() -> None:
     stop.set()
     with pytest.raises(ClosedError, match="^t: reading was stopped"):
         Patience(TO, Trouble(), stop).until(_answers(7))
-
-
-def test_half_of_the_time_is_told_once() -> None:
-    """For a second try over a new connection; progress begins both anew."""
-    patience = Patience(TO, Trouble(), seconds=0.0)
-    assert (patience.half_over(), patience.half_over(), patience.over) == (True, False, True)
-    patience.progress()
-    assert patience.half_over()
-    assert not Patience(TO, Trouble()).half_over()
-
-
-def test_a_call_that_hangs_is_left_behind_and_others_are_done() -> None:
-    """What hangs is a StuckError; what raises is raised; what ends is done when `timely` comes back."""
-    never, done = threading.Event(), list[int]()
-    with pytest.raises(StuckError):
-        timely(never.wait, 0.01)
-    never.set()
-    with pytest.raises(ZeroDivisionError):
-        timely(lambda: 1 // 0, 60)
-    timely(lambda: done.append(1), 60)
-    assert done == [1]

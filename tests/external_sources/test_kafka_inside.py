@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from confluent_kafka import Producer
 from kit.broker.handle import Kafka, payloads, rows, value
@@ -11,7 +9,6 @@ from kit.broker.handle import Kafka, payloads, rows, value
 from dali_feed.external_sources.kafka.client import amounts
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.topic import KafkaTopic
-from dali_feed.records.extents import Extents
 
 
 def test_runs_between_holes_are_read_without_a_new_assignment(
@@ -47,23 +44,6 @@ def test_runs_between_holes_are_read_without_a_new_assignment(
     assert len(made) == 1 + len(runs)
     assert not caplog.records  # none of "connecting again"
     reader.close()
-
-
-def test_a_reader_that_is_to_fetch_more_reads_the_same_with_a_new_consumer(kafka: Kafka) -> None:
-    """Between two reads it fetches twice as much, and as much as before again; only then it connects anew."""
-    placed = kafka.publish(kafka.topic, [(value(i), i) for i in range(90)], partitions=1)
-    held = {place: i for i, place in enumerate(placed)}
-    source = KafkaTopic(kafka.topic, kafka.servers)
-    source.snapshot()
-    reader, consumers = source.reader(), list[object]()
-    for start, times in ((30, 1), (60, 2), (0, 2), (30, 1)):
-        reader.fetch_times(times)
-        block = reader.read(Extents.one(0, start, start + 30))
-        assert payloads(block) == [value(held[0, o]) for o in range(start, start + 30)]
-        block.lease.release()
-        consumers.append(reader._consumer)
-    reader.close()
-    assert [before is after for before, after in pairwise(consumers)] == [False, True, False]
 
 
 def test_fetches_that_the_user_sets_are_not_changed() -> None:

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from dali_feed.external_sources.kafka.lanes import Acks
 from dali_feed.external_sources.kafka.produce import Numbered
-from dali_feed.external_sources.kafka.tally import Settled
 from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present
 from dali_feed.records.source import Snapshot
@@ -45,18 +45,18 @@ def test_a_line_goes_on_at_any_number_as_it_would_have(interleaved: bool, presen
 
 def test_the_mark_waits_for_the_slowest() -> None:
     """What is delivered behind a record that is not is counted once that one is settled, and survives as JSON."""
-    settled = Settled(10, Tally(), lambda number: f"s#{number}")
+    acks = Acks(10, Tally(), lambda number: f"s#{number}")
     for number in (10, 11, 12, 14):
-        settled.begin(number)
-    settled.end(12, 100)
-    settled.end(11, "too large: 17")
-    assert (settled.mark, settled.tally.records) == (10, 0)
-    settled.end(10, None)
-    assert settled.mark == 14
-    settled.end(14, 5)
-    assert settled.mark == 15
-    tally = Tally.of(json.loads(json.dumps(settled.tally.told())))
-    assert tally == settled.tally
+        acks.begin(number)
+    acks.end(12, 100)
+    acks.end(11, "too large: 17")
+    assert (acks.mark, acks.tally.records) == (10, 0)
+    acks.end(10, None)
+    assert acks.mark == 14
+    acks.end(14, 5)
+    assert acks.mark == 15
+    tally = Tally.of(json.loads(json.dumps(acks.tally.told())))
+    assert tally == acks.tally
     assert (tally.records, tally.size, tally.absent, tally.failed) == (2, 105, 1, 1)
     assert tally.failures["too large: N"].first == ["s#11: too large: 17"]
     for number in range(100):

@@ -25,7 +25,7 @@ from dali_feed.external_sources import (
     Producer,
 )
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.lanes import LaneOptions, TransactionLane, is_packed, name_of
+from dali_feed.external_sources.kafka.lanes import TransactionLane, is_packed, name_of
 from dali_feed.external_sources.kafka.produce import journal_lock
 from dali_feed.external_sources.kafka.writes import Written
 
@@ -47,11 +47,11 @@ def test_a_position_that_the_broker_forgot_is_no_beginning(real_kafka: Kafka, tm
 def test_a_run_that_was_taken_over_writes_nothing(real_kafka: Kafka) -> None:
     """Who comes later goes on; who was there before ends with an error, and its open transaction is taken back."""
     topic = real_kafka.create(real_kafka.topic)
-    options = LaneOptions(Connection(topic, real_kafka.servers, config={"linger.ms": 0}))
-    before = TransactionLane(options, str, topic, opened=False)
+    to = Connection(topic, real_kafka.servers, config={"linger.ms": 0})
+    before = TransactionLane(to, str, topic, opened=False)
     before.begin()
     before.send(0, Written(b"before", None, []), 0)
-    after = TransactionLane(options, str, topic, opened=True)
+    after = TransactionLane(to, str, topic, opened=True)
     with pytest.raises(ProduceError, match=f"^{topic}: one process at a time may do a run"):
         before.commit(1)
     after.begin()

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 from kit.broker.handle import Kafka
+from kit.claimed import claim_headers
 from kit.produced import block_of
 from kit.web import Web
 
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka.claims import RemoteClaims
+from dali_feed.external_sources.kafka.claims import ClaimHeaders, RemoteClaims
 from dali_feed.records.slabs import SlabPool
 from dali_feed.storage import remote
 from dali_feed.testing import Message
@@ -35,24 +36,17 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.01)
 
 
-def headers(uri: str, payload: bytes) -> list[tuple[str, bytes]]:
-    """What a record says of its payload."""
-    digest = hashlib.sha256(payload).hexdigest().encode()
-    return [("claim.uri", uri.encode()), ("claim.size", b"%d" % len(payload)), ("claim.sha256", digest)]
-
-
 def found(address: str, uri: str, payload: bytes) -> bytes | str:
     """What such a claim gives."""
-    got = RemoteClaims.under(address).find(headers(uri, payload), SlabPool().lease())
-    assert got is not None
+    claim = ClaimHeaders(uri, len(payload), hashlib.sha256(payload).hexdigest())
+    got = RemoteClaims.under(address).payload(claim, SlabPool().lease())
     return got if isinstance(got, str) else bytes(got)
 
 
 def test_a_topic_whose_payloads_are_on_a_web_server(embedded: Kafka, web: Web) -> None:
     """Payloads and labels as if they were in the topic, with tries on the way; what is gone costs its record."""
     records = [
-        Message(b"", None, (("label", b"7"), *headers(f"base/{k}".removeprefix("base/"), payload)), 0)
-        for k, payload in enumerate(PAYLOADS)
+        Message(b"", None, (("label", b"7"), *claim_headers(payload, f"{k}")), 0) for k, payload in enumerate(PAYLOADS)
     ]
     embedded.publish(embedded.topic, records, 1)
     del web.files["base/3"]

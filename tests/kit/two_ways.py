@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
+from dali_feed.external_sources.kafka import reader
 from dali_feed.records.source import Block
 from dali_feed.testing import Message
 
@@ -43,6 +47,15 @@ _OTHERS: tuple[tuple[tuple[str, bytes | None], ...], ...] = (
     (("key", b"of a header"), ("value", b"and"), ("timestamp", b"x")),
     tuple((name, name.encode() * 3) for name in NAMES),
 )
+
+
+@contextmanager
+def by_message(only: bool) -> Iterator[None]:
+    """Everything is read by message, where that is wanted: as without the loops in C."""
+    with pytest.MonkeyPatch.context() as patch:
+        if only:
+            patch.setattr(reader, "by_column", lambda _: False)
+        yield
 
 
 def record(n: int, partition: int, *, large: bool = True) -> Message:
