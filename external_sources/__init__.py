@@ -84,7 +84,7 @@ __getattr__ = lazily(
         "RecordIO": "recordio",
         "ShardSet": "shards",
         "TFRecords": "tfrecord",
-        "Tally": "kafka.tally",
+        "Tally": "kafka.producer",
         "Topics": "kafka.topics",
         "Values": "kafka.writes",
     },

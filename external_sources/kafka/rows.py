@@ -309,7 +309,7 @@ class Decoding:
         if asked is None:
             if self.codec is not None:
                 return _Coded(self.codec, self.fields, n, lease, claims)
-            return _Direct({}, n, lease, claims, image=True, label=self.label)
+            return _Plain(self.label, n, lease, claims)
         members = _in_full(asked.members)
         if members is None or asked.image not in (None, _VALUE):
             return _Alternatives(asked, n, lease, claims)
@@ -354,68 +354,40 @@ class Cells:
         return found
 
 
-class _Direct(Cells):
-    """The usual ones: no image but the value, a header that is the label, and each member by one name.
+class _Plain(Cells):
+    """value = image, one header = label."""
 
-    Args:
-        members: by what they are in full.
-        image: whether the value is one.
-        label: the header with a number, which is the column `label`.
-    """
-
-    def __init__(
-        self,
-        members: dict[str, str],
-        n: int,
-        lease: Lease,
-        claims: Claims | None,
-        *,
-        image: bool,
-        label: str | None = None,
-    ) -> None:
+    def __init__(self, header: str | None, n: int, lease: Lease, claims: Claims | None) -> None:
         super().__init__(n, lease, claims)
-        self._members, self._image, self._label = members, image, label
-        self._values = Filling(n, lease) if image or _VALUE in members else None
-        self._parts: dict[str, list[Any]] = {full: [None] * n for full in members if full != _VALUE}
-        self._texts = {full.removeprefix(_HEADER): each for full, each in self._parts.items() if full not in _OWN}
-        self._keys, self._times = self._parts.get("key"), self._parts.get("timestamp")
+        self._label = header
         self._labels = [0] * n
-        self._columns: dict[str, Any] = {}
 
     def wanted(self) -> CellsWanted:
-        """All of it."""
-        headers = tuple(self._texts)
-        return CellsWanted(
-            self._values is not None, self._keys is not None, self._times is not None, headers, self._label
-        )
+        """The value, and the header's number."""
+        return CellsWanted(value=True, label=self._label)
 
     def take(self, row: int, message: Message) -> None:
         """See `Cells`."""
-        self.payloads[row] = _NOTHING
-        if self._values is not None:
-            if value := message.value():
-                self._values.copy(row, value)
-            else:
-                view = self._elsewhere(row, message)
-                self._values.keep(row, view)
-                if view is None and self._image:
-                    self.faults.setdefault(row, _TOMBSTONE)
-        if self._keys is not None:
-            self._keys[row] = message.key()
-        if self._times is not None:
-            self._times[row] = message.timestamp()[1]
-        if self._label is None and not self._texts:
+        if value := message.value():
+            view = self._room(len(value))
+            view[:] = value
+            self.payloads[row] = view
+        elif (found := self._elsewhere(row, message)) is not None:
+            self.payloads[row] = found
+        else:
+            self.payloads[row] = _NOTHING
+            self.faults.setdefault(row, _TOMBSTONE)
+            return
+        if self._label is None:
             return
         label: Any = _ABSENT
         headers: Any = message.headers()
-        for name, text in headers or ():  # the last one counts, as Kafka's lastHeader has it
+        for name, text in headers or ():
             if name == self._label:
-                label = text
-            elif (texts := self._texts.get(name)) is not None:
-                texts[row] = text
+                label = text  # the last one counts, as Kafka's lastHeader has it
         if label.__class__ is bytes and label.isdigit() and len(label) < 19:
             self._labels[row] = int(label)
-        elif self._label is not None and row not in self.faults:
+        else:
             self._odd_label(row, label)
 
     def _odd_label(self, row: int, found: Any) -> None:
@@ -431,32 +403,87 @@ class _Direct(Cells):
         self.faults[row] = f"header {self._label}: a decimal number is needed; found {shown!r}"
 
     def finish(self) -> None:
-        """What C has filled, and in the other rows what Python has."""
+        """See `Cells`."""
         filled = self.filled
-        whole = filled is not None and filled.whole
-        columns: dict[str, Any] = {**self._parts, LABEL: np.array(self._labels, np.int64)}
-        values = None if self._values is None or whole else self._values.pieces()
         if filled is not None:
-            for full, its in {**filled.texts(), **_times(filled)}.items():
-                columns[full] = its if whole and isinstance(its, Pieces) else merged(its, self._parts[full])
-            if filled.labels is not None:
-                columns[LABEL] = filled.labels if whole else np.where(filled.where(), filled.labels, columns[LABEL])
-            if self._values is not None:
-                values = filled.values if values is None else _both(filled.values, values)
-            if not self._image:
-                nothing = [_NOTHING if there else None for there in filled.where().tolist()]
-                self.payloads = merged(nothing, self.payloads)
-        if self._image and values is not None:
-            views = values.views()
-            self.payloads = views if whole else merged(views, self.payloads)
-        columns[_VALUE] = values
-        self._columns = {name: columns[full] for full, name in self._members.items()}
-        if self._label is not None:
-            self._columns[LABEL] = columns[LABEL]
+            views = filled.values.views()
+            self.payloads = views if filled.whole else merged(views, self.payloads)
 
     def columns(self) -> dict[str, Any]:
         """See `Cells`."""
-        return self._columns
+        if self._label is None:
+            return {}
+        filled = self.filled
+        if filled is None or filled.labels is None:
+            return {LABEL: np.array(self._labels, np.int64)}
+        if filled.whole:
+            return {LABEL: filled.labels}
+        return {LABEL: np.where(filled.where(), filled.labels, np.array(self._labels, np.int64))}
+
+
+class _Direct(Cells):
+    """Members by one name each, and no image but the value.
+
+    Args:
+        members: by what they are in full.
+        image: whether the value is one.
+    """
+
+    def __init__(self, members: dict[str, str], n: int, lease: Lease, claims: Claims | None, *, image: bool) -> None:
+        super().__init__(n, lease, claims)
+        self._members, self._image = members, image
+        self._values = Filling(n, lease) if image or _VALUE in members else None
+        self._parts: dict[str, Any] = {full: [None] * n for full in members if full != _VALUE}
+        self._texts = {full.removeprefix(_HEADER): each for full, each in self._parts.items() if full not in _OWN}
+        self._keys, self._times = self._parts.get("key"), self._parts.get("timestamp")
+
+    def wanted(self) -> CellsWanted:
+        """All of it."""
+        value, key, times = (each is not None for each in (self._values, self._keys, self._times))
+        return CellsWanted(value, key, times, tuple(self._texts))
+
+    def take(self, row: int, message: Message) -> None:
+        """See `Cells`."""
+        self.payloads[row] = _NOTHING
+        if self._values is not None:
+            if value := message.value():
+                self._values.copy(row, value)
+            else:
+                view = self._elsewhere(row, message)
+                self._values.keep(row, view)
+                if view is None and self._image:
+                    self.faults.setdefault(row, _TOMBSTONE)
+        if self._texts:
+            headers: Any = message.headers()
+            for name, text in headers or ():
+                if (texts := self._texts.get(name)) is not None:
+                    texts[row] = text  # the last one counts
+        if self._keys is not None:
+            self._keys[row] = message.key()
+        if self._times is not None:
+            self._times[row] = message.timestamp()[1]
+
+    def finish(self) -> None:
+        """What C has filled, and in the other rows what Python has."""
+        filled = self.filled
+        whole = filled is not None and filled.whole
+        values = None if self._values is None or whole else self._values.pieces()
+        if filled is not None:
+            for full, its in {**filled.texts(), **_times(filled)}.items():
+                self._parts[full] = its if whole and isinstance(its, Pieces) else merged(its, self._parts[full])
+            if self._values is not None:
+                values = filled.values if values is None else _both(filled.values, values)
+        if self._image and values is not None:
+            views = values.views()
+            self.payloads = views if whole else merged(views, self.payloads)
+        elif filled is not None:
+            nothing = [_NOTHING if there else None for there in filled.where().tolist()]
+            self.payloads = merged(nothing, self.payloads)
+        self._parts[_VALUE] = values
+
+    def columns(self) -> dict[str, Any]:
+        """See `Cells`."""
+        return {name: self._parts[full] for full, name in self._members.items()}
 
 
 def _both(values: Pieces, own: Pieces) -> Pieces:

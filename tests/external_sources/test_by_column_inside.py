@@ -101,7 +101,7 @@ def real_both(real_broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Ite
     records = [record(n, n % PARTITIONS) for n in range(RECORDS)]
     for n in range(5, RECORDS, CLAIM):
         payload = b"claimed %d" % n * (1 + n % 3)
-        other = {"size": b"%d" % (len(payload) + n % 2)}
+        other: Any = {"size": b"%d" % (len(payload) + n % 2)}
         told = claimed(folder, payload, **other) if n % 4 else claimed(folder, payload, "nowhere", **other)
         records[n] = Message(b"", b"k", told.headers, n % PARTITIONS)
     kafka.create(kafka.topic, PARTITIONS)
