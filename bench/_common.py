@@ -104,10 +104,10 @@ def child(*arguments: str, **more: Any) -> dict[str, Any]:
 
 
 def support(name: str) -> Any:
-    """A module that tests use too: of tests/support, or of tests/kit by its name there, `kit.broker.real`."""
-    for folder in (HERE.parent / "tests", HERE.parent / "tests" / "support"):
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
+    """A module that tests use too, by its name there: `kit.broker.real`."""
+    folder = str(HERE.parent / "tests")
+    if folder not in sys.path:
+        sys.path.append(folder)
     return importlib.import_module(name)
 
 

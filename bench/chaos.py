@@ -192,7 +192,7 @@ def train(servers: str, topic: str, folder: str) -> None:
 
 def payloads(count: int, rng: random.Random) -> Iterator[bytes]:
     """JPEGs, PNGs and WebPs of many sizes; of a hundred records three are bad."""
-    late = support("mutations").late
+    late = support("kit.mutations").late
     for n in range(count):
         height, width = rng.randint(40, 120), rng.randint(40, 120)
         grid, out = np.indices((height, width, 3)).sum(axis=0) * (1 + n % 7) + n, io.BytesIO()

@@ -2,7 +2,7 @@
 
     python bench/fuzz.py [--count 100000] [--engines host dali] [--first 0]
 
-Numbers first..first+count-1 of tests/support/mutations.py, --part of them per process, so that a crash, a hang or an
+Numbers first..first+count-1 of tests/kit/mutations.py, --part of them per process, so that a crash, a hang or an
 error costs a process and is told with its numbers. Of each part every record must have been delivered in its own slot,
 or have been quarantined with its coordinates and a reason. Rows go to results/fuzz.jsonl; exit 1 where that was not so.
 """
@@ -32,7 +32,7 @@ BOUNDS: dict[str, Any] = {"max_pixels": 1 << 22, "max_work": 1 << 26}
 
 def part(engine: str, first: int, count: int) -> None:
     """Run one part in this process; prints what was delivered and what was quarantined."""
-    mutated = support("mutations").mutated
+    mutated = support("kit.mutations").mutated
     source = ScriptedSource([mutated(number) for number in range(first, first + count)], extent=BATCH)
     transform = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip()])
     decode = Decode(engine=engine, **BOUNDS)

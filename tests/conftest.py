@@ -38,11 +38,11 @@ from dali_feed.kernels import launch
 from dali_feed.testing import Broker, broker
 
 # Importlib mode adds no folder by itself: pyproject.toml adds this one for `from kit.images import jpeg`, here for the
-# processes that tests start as well. Helpers that are no contract test's stand beside their users or in support/.
+# processes that tests start as well. Helpers that are no contract test's stand beside their users.
 _ROOMS = Path(__file__).parent
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOMS), os.environ.get("PYTHONPATH")]))
 _FOLDERS = {path.parent for path in _ROOMS.glob("*/**/*.py") if not path.name.startswith("test_")}
-sys.path[:0] = sorted(str(path) for path in _FOLDERS if not {"support", "kit"} & {*path.relative_to(_ROOMS).parts})
+sys.path[:0] = sorted(str(path) for path in _FOLDERS if "kit" not in path.relative_to(_ROOMS).parts)
 
 gc.disable()  # while test modules and libraries are imported, none of which is ever garbage: a third of that time
 

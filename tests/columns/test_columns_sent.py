@@ -10,7 +10,7 @@ import pytest
 import torch
 from kit.images import QUICK
 from kit.member_shards import shards
-from wire import Wire
+from kit.wire import Wire
 
 from dali_feed import DataLoader
 from dali_feed.columns import Array, Kind, Number, Packed, Text, Tokens

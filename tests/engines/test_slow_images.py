@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from kit.images import QUICK, labelled, seen
 from kit.limits import LONG
+from kit.slow_jpegs import slow_jpeg
 from kit.warm import Warm
-from slow_jpegs import slow_jpeg
 
 from dali_feed.engines.host import decode
 from dali_feed.engines.host import engine as host
@@ -127,7 +127,7 @@ SCRIPT = """
 import sys, threading
 sys.path[:0] = [{tests!r}]
 from kit.images import labelled
-from slow_jpegs import slow_jpeg
+from kit.slow_jpegs import slow_jpeg
 from dali_feed import DataLoader, Tuning
 from dali_feed.engines import choose
 from dali_feed.feed import run as epoch
@@ -155,8 +155,8 @@ def test_a_process_ends_cleanly_whatever_a_decoder_is_at(
     warm: Warm, tmp_path: Path, engine: str, side: int, last: str
 ) -> None:
     """With its own exit code, and no signal, while images are decoded that take it seconds each."""
-    support = str(Path(__file__).parents[1] / "support")
-    (tmp_path / "script.py").write_text(SCRIPT.format(tests=support, engine=engine, side=side) + last)
+    tests = str(Path(__file__).parents[1])
+    (tmp_path / "script.py").write_text(SCRIPT.format(tests=tests, engine=engine, side=side) + last)
     done = warm.run(["script.py"], tmp_path, beside=False, to_the_end=True)
     assert done.returncode == (3 if "3" in last else 0), done.stderr
     assert "Traceback" not in done.stderr

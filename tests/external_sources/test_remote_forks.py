@@ -15,7 +15,7 @@ from kit.web import Web
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing.shards import write_shard
 
-SCRIPT = Path(__file__).parents[1] / "support" / "forked_reads.py"
+SCRIPT = Path(__file__).parents[1] / "kit" / "forked_reads.py"
 
 
 @pytest.mark.slow

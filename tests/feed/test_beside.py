@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.images import QUICK, labelled
+from kit.wire import Wire
 from torchvision.transforms import v2
-from wire import Wire
 
 from dali_feed import DataLoader, Mixing
 from dali_feed.compiler.program import Finish

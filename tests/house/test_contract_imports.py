@@ -13,7 +13,7 @@ CONTRACT = Path(__file__).resolve().parents[1] / "contract"
 OPEN = "cli columns dali errors external_sources formats kernels metrics packing testing"
 PUBLIC = {"dali_feed", *(f"dali_feed.{name}" for name in OPEN.split())}
 NAMEDTUPLE = {"_asdict", "_fields", "_make", "_replace"}
-HELPERS = {path.stem for path in CONTRACT.parent.rglob("*.py") if path.parent.name in {"support", *CONTRACT.parts[-1:]}}
+HELPERS = {path.stem for path in CONTRACT.parent.rglob("*.py") if path.parent.name == CONTRACT.name}
 
 
 def root(node: ast.expr) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import imagecodecs
-import kinds
 import numpy as np
 import tifffile
+from kit import kinds
 
 __all__ = ["by_imagecodecs", "by_tifffile"]
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-import kinds
 import numpy as np
+from kit import kinds
 from kit.kinds_others import by_imagecodecs, by_tifffile
 from numpy.typing import NDArray
 from PIL import Image

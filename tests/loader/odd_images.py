@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import kinds
+from kit import kinds
 from kit.images import QUICK, bad_tables, broken_png, jpeg
 from numpy.typing import NDArray
 from torchvision.transforms import v2

@@ -7,12 +7,12 @@ import os
 import sys
 from pathlib import Path
 
-import kinds
 import numpy as np
 import pytest
 import torch
-from gif_files import opened
+from kit import kinds
 from kit.dali_pipelines import plain
+from kit.gif_files import opened
 from kit.images import QUICK, jpeg
 from kit.warm import Warm
 from numpy.typing import NDArray

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kit.slow_jpegs import slow_jpeg
 from PIL import Image
-from slow_jpegs import slow_jpeg
 from zoo import bmp_of, chunk, encode
 
 from dali_feed.engines.host.decode import decoded, new_decoder

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.images import jpeg, labelled, pixels
+from kit.slow_jpegs import slow_jpeg
 from PIL import Image
-from slow_jpegs import slow_jpeg
 from torchvision.transforms import v2
 
 from dali_feed.errors import ConfigError

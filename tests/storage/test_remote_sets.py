@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from kit.blocks import taken
 from kit.packed_images import packed_images
+from kit.striped_sets import striped
 from kit.web import Web
-from striped_sets import striped
 
 from dali_feed.errors import (
     ConfigError,

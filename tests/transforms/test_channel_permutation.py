@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dali_way import both, distance
+from kit.dali_way import both, distance
 from kit.images import QUICK, labelled, pixels, png
 from kit.photographs import decoded
+from kit.recipes import FLOAT, SMALL
 from kit.torchvision_way import ran
-from recipes import FLOAT, SMALL
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode

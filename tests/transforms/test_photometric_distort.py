@@ -12,8 +12,8 @@ import pytest
 import torch
 from kit.images import QUICK, labelled, png
 from kit.photographs import decoded
+from kit.recipes import FLOAT, SMALL
 from kit.torchvision_way import ran
-from recipes import FLOAT, SMALL
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import _color
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from kinds import ORIENTATIONS, bmps, levels, made_odd, pnms, tiff
+from kit.kinds import ORIENTATIONS, bmps, levels, made_odd, pnms, tiff
 from PIL import Image
 
 __all__ = ["late", "mutated", "seeds"]

@@ -6,7 +6,6 @@ import io
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 import torch
 from kit.photographs import photographs
 from kit.torchvision_way import ran
@@ -18,8 +17,6 @@ from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
 from dali_feed.transforms.op import Recipe
-
-REGION = pytest.mark.parametrize("region_decode", [True, False])
 
 
 def run(program: Program, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
