@@ -109,11 +109,10 @@ class Cache:
         disk: a folder on a local file system: what is read is kept there as well, for later runs of the same source
             and for the other processes of the machine, from their next epoch on.
         disk_limit: bytes that records of all sources may take there, or a size; each process may be 8 MiB above it.
-        device: bytes of the loader's device that images may take there, or a size: the images as they are before
-            flips, floats and the like, so that later epochs neither decode them nor send them to the GPU. Records are
-            read every time, unless `memory` or `disk` keeps them too. For transforms of which nothing is random but
-            flips, a last RandomErasing and, on the `host` engine, a RandomCrop after a Resize((height, width)); any
-            other is a ConfigError.
+        device: bytes of the loader's GPU that images may take there, or a size: the images as they are before flips,
+            floats and the like, so that later epochs neither decode them nor send them to the GPU. Records are read
+            every time, unless `memory` or `disk` keeps them too. For transforms of which nothing is random but flips
+            and a last RandomErasing; any other is a ConfigError, and so is a loader on the CPU.
         pixels: keep images decoded, uncompressed, so that later epochs decode nothing. They are what the `host` engine
             decodes, bit for bit; any other engine is a ConfigError. False keeps them encoded.
 

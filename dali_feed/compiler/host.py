@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dali_feed.compiler.program import Finish, Ints, Parameters, erased_at, finish_at, last_erasing, outline, turns
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import ERASE, FLIPS, SIZE, TURN, Key, numbered
-from dali_feed.transforms.op import OnImage, OnPlanes, Op, Place, Recipe, SizedDraws, effect_key
+from dali_feed.transforms.op import OnImage, Op, Place, Recipe, SizedDraws, effect_key
 from dali_feed.transforms.settings import DType, Layout
 
 __all__ = ["HostProgram", "HostStep", "compile_host"]
@@ -37,10 +37,6 @@ class HostStep:
     def on_image(self) -> list[OnImage]:
         """The functions that it runs on an image, in order."""
         return self.op.host_steps(self.n, window=self.window)
-
-    def on_planes(self) -> OnPlanes | None:
-        """The function that does the same in the memory of the batch; None: it makes a new image."""
-        return self.op.on_planes(effect_key(self.n))
 
 
 @dataclass(slots=True)
@@ -63,7 +59,6 @@ class HostProgram:
     steps: list[HostStep] = field(default_factory=list)
     streams: list[int] = field(default_factory=list)
     on_cpu: int = 0  # ops that are not left to the finish step
-    begin: int = 0  # ops done by the dali engine; images are as these leave them
     fixed: bool = True
 
     @property
@@ -74,7 +69,7 @@ class HostProgram:
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
         run = SizedDraws(self.streams, sizes, ids, seed, epoch, windowed=self.window)
-        for n in range(self.begin, len(self.recipe.ops)):
+        for n in range(len(self.recipe.ops)):
             self.recipe.ops[n].host_rows(run, n)
         arrays = run.arrays
         out = np.stack([run.h, run.w], axis=1)
@@ -120,30 +115,28 @@ def _finish(recipe: Recipe, on_cpu: int) -> Finish:
     return finish_at(behind, {op.axis for op in left if isinstance(op, Flip)}, recipe.layout, value)
 
 
-def compile_host(recipe: Recipe, *, on_gpu: bool = False, begin: int = 0) -> HostProgram:
-    """Compile, from op `begin` on; `on_gpu`: the finish step runs on a GPU.
+def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
+    """Compile; `on_gpu`: the finish step runs on a GPU.
 
     Raises TransformError where ops stand in an order that has no meaning.
     """
     known, ops = outline(recipe), recipe.ops
     erasing, on_cpu = last_erasing(ops), len(ops)
-    while on_gpu and on_cpu > begin and (on_cpu - 1 == erasing or ops[on_cpu - 1].of_finish):
+    while on_gpu and on_cpu and (on_cpu - 1 == erasing or ops[on_cpu - 1].of_finish):
         on_cpu -= 1
     bytes_to_gpu = on_gpu and _place_behind(ops[:on_cpu], Place()).dtype == "uint8"
     if not bytes_to_gpu:
         on_cpu = len(ops)
-    first = ops[0] if ops and not begin else None
-    window = first is not None and first.begins_with_window()
+    window = bool(ops) and ops[0].begins_with_window()
     program = HostProgram(
         recipe,
         known.size,
         known.dtype,
         layout=recipe.layout,
         window=window,
-        steps=[HostStep(ops[n], n, window=window and n == 0) for n in range(begin, on_cpu)],
+        steps=[HostStep(ops[n], n, window=window and n == 0) for n in range(on_cpu)],
         streams=known.streams,
         on_cpu=on_cpu,
-        begin=begin,
     )
     if bytes_to_gpu:
         program.finish = _finish(recipe, on_cpu)

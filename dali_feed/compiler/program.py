@@ -100,6 +100,11 @@ class View(Program, Protocol):
         """The dtype of the output's pixels; None where a user's graph decides it."""
         ...
 
+    @property
+    def finish(self) -> Finish | None:
+        """The step that is left for a GPU, where there is one."""
+        ...
+
 
 # Outline: what is known of a recipe before any sample is seen: sizes, dtype and random streams of its ops.
 #
@@ -260,27 +265,28 @@ def seed_of_column(name: str, seed: int) -> int:
     return seed_within(seed, COLUMNS[0], int.from_bytes(digest, "little")) if name else seed
 
 
-@dataclass(slots=True)
-class PicturesProgram:
-    """The images of a record, and what follows them. As a `Program`, sizes are those of all columns, side by side."""
+class _Several:
+    """A program of several views."""
 
-    pictures: Sequence[Picture]
     fixed: bool = True
-
-    @property
-    def views(self) -> Sequence[View]:
-        """The program of each image column."""
-        return tuple(picture.view for picture in self.pictures)
+    views: Sequence[View]
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of the first column."""
-        return self.pictures[0].view.recipe
+        """The recipe of the first."""
+        return self.views[0].recipe
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(height, width) of the first column, or None where one of them depends on the input's."""
+        """(height, width) of the first, or None where one of them depends on the input's."""
         return None if any(view.size is None for view in self.views) else self.views[0].size
+
+
+class PicturesProgram(_Several):
+    """The images of a record, and what follows them. As a `Program`, sizes are those of all columns, side by side."""
+
+    def __init__(self, pictures: Sequence[Picture]) -> None:
+        self.pictures, self.views = pictures, tuple(picture.view for picture in pictures)
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """Of all; `sizes` (n, 2 * columns): height and width of each; where images are turned 3, see `Program`."""
@@ -338,22 +344,11 @@ def _seed_of(view: int, seed: int) -> int:
 _P = TypeVar("_P", bound=View)
 
 
-@dataclass(slots=True)
-class ViewsProgram(Generic[_P]):
+class ViewsProgram(_Several, Generic[_P]):
     """Programs over one decoded image; all of one engine and one layout."""
 
-    views: tuple[_P, ...]
-    fixed: bool = True
-
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe of the first view."""
-        return self.views[0].recipe
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """(height, width) of the first view, or None where one of them depends on the input's."""
-        return None if any(view.size is None for view in self.views) else self.views[0].size
+    def __init__(self, views: tuple[_P, ...]) -> None:
+        self.views: tuple[_P, ...] = views
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """The parameters of all views; sizes: int64 (n, 2 * views)."""

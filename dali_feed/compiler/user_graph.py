@@ -32,7 +32,6 @@ __all__ = [
     "UserGraph",
     "compile_function",
     "is_graph_function",
-    "pipeline_program",
     "random_states",
 ]
 
@@ -166,6 +165,12 @@ class PipelineProgram(DaliProgram):
     threads: int | None = None
     prefetch: int = 2
     seed: int | None = None
+    fixed: bool = False
+
+    def __post_init__(self) -> None:
+        """Decode, then the graph, with the states of its random operators."""
+        self.steps = [DecodeStep(window=False)]
+        self.makers = [lambda run: _states_of(run, self.states)]
 
 
 def random_states(seed: int, epoch: int, ids: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
@@ -179,14 +184,6 @@ def random_states(seed: int, epoch: int, ids: NDArray[np.int64], count: int) -> 
     return out.view(np.uint8)
 
 
-def pipeline_program(**known: Any) -> PipelineProgram:
-    """The program, with the maker of its states. `known`: as `PipelineProgram` has them."""
-    program = PipelineProgram(steps=[DecodeStep(window=False)], size=None, fixed=False, **known)
-
-    def make(run: Any) -> None:
-        if program.states:
-            for k, rows in enumerate(random_states(run.seed, run.epoch, run.ids, program.states)):
-                run.arrays[numbered(STATE, k)] = rows
-
-    program.makers.append(make)
-    return program
+def _states_of(run: Any, count: int) -> None:
+    for k, rows in enumerate(random_states(run.seed, run.epoch, run.ids, count) if count else ()):
+        run.arrays[numbered(STATE, k)] = rows

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from dali_feed.columns.column import Follower
 from dali_feed.columns.columns import Columnar
 from dali_feed.compiler.dali import compile_dali
-from dali_feed.compiler.drawless import Drawless
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import (
     Followed,
@@ -205,16 +204,6 @@ class Compiled:
     columns: tuple[Column, ...] = ()
 
 
-class ImageCache(Protocol):
-    """A cache of images before the engines of a feed: `parts` in the order of its image columns."""
-
-    parts: Sequence[Drawless]
-
-    def before(self, number: int, engine: Engine, tuning: Tuning) -> Engine:
-        """The engine of that part's head, with the cache before it."""
-        ...
-
-
 def compile_pictures(source: object, transform: object, decode: Decode, device: int | None) -> Compiled:
     """Compile `transform`, or those of a source's image columns.
 
@@ -282,24 +271,28 @@ def _followed(program: Program, followers: Mapping[str, Follower]) -> Followed |
 
 
 def make_ready(
-    made: Compiled, *, batch_size: int, device: int | None, tuning: Tuning, kept: ImageCache | None = None
+    made: Compiled,
+    *,
+    batch_size: int,
+    device: int | None,
+    tuning: Tuning,
+    before: Callable[[Engine, Program], Engine] | None = None,
 ) -> Engine:
     """The engine of all images, with what follows them. What was begun is closed where one cannot be made.
 
-    `kept`: a cache that stands before each.
+    `before` puts a cache before each image column's engine.
     """
 
-    def engine(name: str, program: Program, number: int = 0) -> Engine:
-        program = program if kept is None else kept.parts[number].head
+    def engine(name: str, program: Program) -> Engine:
         one = make_engine(name, program, batch_size=batch_size, device=device, tuning=tuning)
-        return one if kept is None else kept.before(number, one, tuning)
+        return one if before is None else before(one, program)
 
     if not made.columns:
         return engine(made.engine, made.program)
     with ExitStack() as begun:
         sides = []
-        for number, column in enumerate(made.columns):
-            sides.append(Side(column.name, column.called, engine(column.engine, column.picture.view, number)))
+        for column in made.columns:
+            sides.append(Side(column.name, column.called, engine(column.engine, column.picture.view)))
             begun.callback(sides[-1].engine.close)
         whole: Engine = sides[0].engine if len(sides) == 1 else SeveralEngine(sides)
         if any(column.followers for column in made.columns):

@@ -21,7 +21,7 @@ from dali_feed.compiler.program import Finish
 from dali_feed.options import Tuning
 from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key
 
-__all__ = ["Engine", "EngineWork", "NoImageEngine", "Result", "Tail", "Work", "work_of"]
+__all__ = ["Engine", "EngineWork", "NoImageEngine", "Result", "Tail", "Work", "Wrapping", "work_of"]
 
 
 @dataclass(slots=True)
@@ -154,6 +154,41 @@ class Clocked(Protocol):
 def work_of(engine: object) -> EngineWork | None:
     """What an engine's threads have worked; None where it cannot say."""
     return engine.worked() if isinstance(engine, Clocked) else None
+
+
+# An engine around another one.
+
+
+class Wrapping:
+    """Does as the engine in it does, wherever it is not said otherwise. See `Engine`."""
+
+    def __init__(self, inner: Engine) -> None:
+        self.name, self.depth = inner.name, inner.depth
+        self._inner = inner
+
+    def enter(self) -> None:
+        """As the engine does."""
+        self._inner.enter()
+
+    def prepare(self, payloads: list[memoryview]) -> list[Any]:
+        """As the engine takes them."""
+        return self._inner.prepare(payloads)
+
+    def halt(self) -> None:
+        """As the engine does."""
+        self._inner.halt()
+
+    def resume(self) -> None:
+        """As the engine does."""
+        self._inner.resume()
+
+    def at_work(self) -> Sequence[int]:
+        """As the engine has it."""
+        return self._inner.at_work()
+
+    def close(self) -> None:
+        """As the engine does."""
+        self._inner.close()
 
 
 # The engine of records without an image: no pixels are left to make.

@@ -16,7 +16,7 @@ from typing import Any
 from dali_feed.columns.column import Follower
 from dali_feed.columns.columns import Late, attempt
 from dali_feed.compiler.program import Followed
-from dali_feed.engines.engine import Engine, Result, Work
+from dali_feed.engines.engine import Engine, Result, Work, Wrapping
 from dali_feed.engines.workers import Alone, Crew, Job
 from dali_feed.errors import DaliFeedError
 from dali_feed.options import Tuning
@@ -36,12 +36,12 @@ class _Both(Result):
     inner: Result = field(default_factory=lambda: Result(None))
 
 
-class FollowingEngine:
+class FollowingEngine(Wrapping):
     """An engine, and threads that move what follows its images. See `engines.engine.Engine`."""
 
     def __init__(self, inner: Engine, follows: Sequence[Follows], tuning: Tuning) -> None:
-        self.name, self.depth = inner.name, inner.depth
-        self._inner, self._count = inner, len(follows)
+        super().__init__(inner)
+        self._count = len(follows)
         self._follows = [
             (k, moving, {name: kind.by_exif() if moving.recipe.exif else kind for name, kind in own.items()})
             for k, (moving, own) in enumerate(follows)
@@ -51,14 +51,6 @@ class FollowingEngine:
         self._threads, self._begun = tuning.cpu_threads, False
         self._pool = ThreadPoolExecutor(self._threads, "dali-feed-follow")
         self._flying: deque[list[Future[Slots]]] = deque()
-
-    def enter(self) -> None:
-        """As the engine does."""
-        self._inner.enter()
-
-    def prepare(self, payloads: list[memoryview]) -> list[Any]:
-        """As the engine takes them."""
-        return self._inner.prepare(payloads)
 
     def submit(self, work: Work) -> None:
         """Start both. With the first batch the threads begin: whoever closes this is known by then."""
@@ -95,22 +87,10 @@ class FollowingEngine:
                 both.columns[name] = [fresh.get(slot, value) for slot, value in enumerate(before.columns[name])]
         return both
 
-    def halt(self) -> None:
-        """As the engine does."""
-        self._inner.halt()
-
-    def resume(self) -> None:
-        """As the engine does."""
-        self._inner.resume()
-
-    def at_work(self) -> Sequence[int]:
-        """As the engine has it."""
-        return self._inner.at_work()
-
     def close(self) -> None:
         """Both. Safe to call twice."""
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._inner.close()
+        super().close()
 
     def _started(self, work: Work, slots: Sequence[int]) -> list[Future[Slots]]:
         """A part of the slots for each thread."""
@@ -207,23 +187,15 @@ class _Making(Job):
                 return
 
 
-class LateEngine:
+class LateEngine(Wrapping):
     """An engine, and threads that make late columns. See `engines.engine.Engine`."""
 
     def __init__(self, inner: Engine, kinds: Mapping[str, Late], tuning: Tuning) -> None:
-        self.name, self.depth = inner.name, inner.depth
-        self._inner, self._kinds = inner, dict(kinds)
+        super().__init__(inner)
+        self._kinds = dict(kinds)
         self._crew = Crew(tuning.cpu_threads, "dali_feed-late")
         self._flying: deque[_Making] = deque()
         self._awaited: _Making | None = None
-
-    def enter(self) -> None:
-        """As the engine does."""
-        self._inner.enter()
-
-    def prepare(self, payloads: list[memoryview]) -> list[Any]:
-        """As the engine takes them."""
-        return self._inner.prepare(payloads)
 
     def submit(self, work: Work) -> None:
         """Start both."""
@@ -266,12 +238,12 @@ class LateEngine:
 
     def halt(self) -> None:
         """Both; a function that is running is left to itself."""
-        self._inner.halt()
+        super().halt()
         self._crew.halt()
 
     def resume(self) -> None:
         """Both."""
-        self._inner.resume()
+        super().resume()
         self._crew.resume()
 
     def at_work(self) -> Sequence[int]:
@@ -281,7 +253,7 @@ class LateEngine:
     def close(self) -> None:
         """Both. Safe to call twice."""
         self._crew.close()
-        self._inner.close()
+        super().close()
 
     def _started(self, work: Work, slots: Sequence[int], *, first: bool = False) -> _Making:
         job = _Making(work, self._kinds, slots)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dali_feed.columns.columns import Columnar
 from dali_feed.draws.philox import seed_of_turn
 from dali_feed.engines.choose import Compiled, make_ready
 from dali_feed.engines.engine import Engine, EngineWork, work_of
 from dali_feed.engines.late import LateEngine
-from dali_feed.engines.on_device import OnDevice
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.adapting import FIRST_READERS, Policy, Steering, decide, steering_for
 from dali_feed.feed.batch import Beside, Companions
@@ -32,6 +32,9 @@ from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.gauges import CacheStats
 from dali_feed.records.slabs import SLAB_BYTES, SlabPool
 from dali_feed.records.source import Snapshot, Source
+
+if TYPE_CHECKING:
+    from dali_feed.engines.device_cache import DeviceCache
 
 __all__ = ["Machine", "check_memory", "loop_stages", "slab_bytes", "stages"]
 
@@ -139,7 +142,7 @@ class Machine:
     pool: ReadPool | None = field(default=None, init=False)
     policy: Policy = field(default=decide, init=False)  # of readers that adapt
     cache: RecordCache | None = field(default=None, init=False)
-    on_device: OnDevice | None = field(default=None, init=False)
+    on_device: DeviceCache | None = field(default=None, init=False)
     _steering: Steering | None = field(default=None, init=False)
     _beside: Beside | None = field(default=None, init=False)
     _proof: Proof = field(default_factory=Proof, init=False)
@@ -158,7 +161,9 @@ class Machine:
             pixels = WholePixels(self.compiled, self.decode, self.tuning) if kept.pixels else None
             self.cache = RecordCache(self.source, kept, pixels)
         if kept.device_bytes:
-            self.on_device = OnDevice(self.compiled, kept.device_bytes, self.device)
+            from dali_feed.engines.device_cache import DeviceCache  # and torch with it
+
+            self.on_device = DeviceCache(self.compiled, kept.device_bytes, self.device)
 
     def setting(
         self,
@@ -222,8 +227,9 @@ class Machine:
         return self.meter.looks(looker(self.compiled.program, self.decode, columns if len(columns) > 1 else ()))
 
     def _made_ready(self) -> Engine:
+        before = None if self.on_device is None else self.on_device.before
         made = make_ready(
-            self.compiled, batch_size=self.batch_size, device=self.device, tuning=self.tuning, kept=self.on_device
+            self.compiled, batch_size=self.batch_size, device=self.device, tuning=self.tuning, before=before
         )
         late = self.source.late if isinstance(self.source, Columnar) else {}
         return LateEngine(made, late, self.tuning) if late else made

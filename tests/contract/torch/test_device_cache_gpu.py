@@ -95,15 +95,6 @@ def test_colours_at_the_end_are_the_kernels() -> None:
         loader("host", transform, Cache(device="1GB"))
 
 
-@pytest.mark.parametrize("limit", ["1GB", 30 * ROW + 1])
-def test_a_crop_is_cut_out_on_the_gpu(limit: int | str) -> None:
-    """Of the host engine's images, as that engine cuts it."""
-    shift = v2.RandomCrop(32, padding=4, fill=(9, 200, 1))
-    transform = v2.Compose([v2.Resize((32, 32)), shift, v2.RandomHorizontalFlip(), *FLOATS])
-    kept = run(loader("host", transform, Cache(device=limit)))
-    assert same(kept, run(loader("host", transform, None)))
-
-
 def test_later_epochs_decode_what_is_bad_and_nothing_else(engine: str) -> None:
     """Each image is made once, and lies in the GPU's memory, within the limit."""
     with loader(engine, TRANSFORMS["training"], Cache(device="1GB")) as made:
