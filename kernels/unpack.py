@@ -7,7 +7,6 @@ rounded once, and the kernel equals it bit for bit, in every variant and on ever
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from dali_feed.kernels._numbers import cast, fma
 from dali_feed.kernels.arguments import COUNT_LIMIT, GRID_Y, ITEMSIZE, LAYOUTS, Factors, Rules
 from dali_feed.kernels.launch import Launch, device_array, launch
 
-__all__ = ["bytes_moved", "prepare", "unpack", "unpack_reference"]
+__all__ = ["prepare", "unpack", "unpack_reference"]
 
 _RULES = Rules("unpack")
 _ORDERS = ("interleaved", "planar")
@@ -200,12 +199,6 @@ def unpack_reference(  # noqa: PLR0913 - the same as unpack
     if layout == "NCHW":
         value = value.transpose(0, 3, 1, 2)
     return np.ascontiguousarray(cast(value, dtype))
-
-
-def bytes_moved(samples: int, shape: Sequence[int], dtype: str, *, bits: int = 8) -> int:
-    """Bytes that one launch reads (headers and the room between records left out) and writes."""
-    form = _format(shape, bits, "interleaved", "little", 0)
-    return samples * (form.payload + math.prod(shape) * ITEMSIZE[dtype])
 
 
 def _format(shape: Sequence[int], bits: int, order: str, endian: str, offset: int) -> _Format:

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dali_feed.errors import TransformError
-from dali_feed.transforms.keys import Key
-from dali_feed.transforms.op import Arrays, Effect, Graph, OnImage, OnPlanes, Op, Place
+from dali_feed.transforms.op import Arrays, Effect, Graph, OnImage, Op, Place
 from dali_feed.transforms.settings import DType, fail, numbers, refuse
 
 __all__ = ["Normalize", "Own", "ToFloat", "name_of"]
@@ -90,23 +89,6 @@ class ToFloat(Op):
 
         return [apply]
 
-    def into_batch(self) -> Callable[[Any, Any], None] | None:
-        """Torchvision's operations on uint8 in its order, so its bits, without a copy of the image between them."""
-        if self.dtype == "uint8":
-            return None
-        import torch
-
-        scale = self.scale
-        # A tensor for float32: torch would make one from the number at each call. The others multiply in float32.
-        share: Any = torch.tensor(1 / 255) if self.dtype == "float32" else 1 / 255
-
-        def write(image: Any, out: Any) -> None:
-            out.copy_(image)  # one call for both would cost twice as much: dtypes and strides of the two differ
-            if scale:
-                out.mul_(share)
-
-        return write
-
     def in_graph(self, graph: Graph, first: int) -> None:
         graph.place = self.place_behind(graph.place)
 
@@ -158,29 +140,6 @@ class Normalize(Op):
             return functional.normalize_image(image, mean, std)
 
         return [apply]
-
-    def on_planes(self, key: Key) -> OnPlanes | None:
-        made: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # by how they meet the image; many threads may fill it
-
-        def apply(planes: Any, _: Arrays, __: int) -> None:
-            channels, height, width = planes.shape
-            rows, wide = planes, 0  # a number per plane
-            if planes.stride(0) == 1:  # channels last: one row of pixels
-                rows, wide = planes.permute(1, 2, 0).view(height, channels * width), width
-            form = wide, rows.dtype, rows.device
-            both = made.get(form)
-            if both is None:
-                both = made[form] = self._shaped(self.mean, *form), self._shaped(self.std, *form)
-            rows.sub_(both[0]).div_(both[1])
-
-        return apply
-
-    @staticmethod
-    def _shaped(values: tuple[float, ...], wide: int, dtype: Any, device: Any) -> Any:
-        import torch
-
-        three = torch.tensor(values, dtype=dtype, device=device).expand(3)
-        return three.repeat(wide) if wide else three.view(3, 1, 1)
 
     def in_graph(self, graph: Graph, first: int) -> None:
         graph.place = self.place_behind(graph.place)

@@ -152,9 +152,6 @@ class RandomCrop(Op):
         found = [(k, f"{told} {w[k]}x{h[k]}; {cure}") for k in np.flatnonzero(small).tolist()]
         return too_narrow("RandomCrop", self.mode, (h, w), widest) + found
 
-    def cuts(self) -> tuple[tuple[int, int], Fill] | None:
-        return (self.size, self.fill) if self.mode == "constant" else None
-
     def begins_with_window(self) -> bool:
         return not self.pads
 

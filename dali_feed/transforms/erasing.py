@@ -25,7 +25,6 @@ from dali_feed.transforms.op import (
     InGraph,
     Ints,
     OnImage,
-    OnPlanes,
     OpRun,
     Place,
     Window,
@@ -33,7 +32,7 @@ from dali_feed.transforms.op import (
 )
 from dali_feed.transforms.settings import Fill, Range, as_list, check_p, check_range, fail, refuse
 
-__all__ = ["NoisyErasing", "RandomErasing", "erased", "tried"]
+__all__ = ["NoisyErasing", "RandomErasing", "colour_of", "erased", "tried"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +81,7 @@ class RandomErasing(Effect):
         y, x, height, width = row.tolist()
         if not height or not width:
             return image
-        return functional.erase_image(image, y, x, height, width, _colour(self.value))
-
-    def on_planes(self, key: Key) -> OnPlanes:
-        """In the memory of the batch, which is ours."""
-
-        def apply(planes: Any, arrays: Arrays, slot: int) -> None:
-            y, x, height, width = arrays[key][slot].tolist()
-            planes[:, y : y + height, x : x + width] = _colour(self.value)
-
-        return apply
+        return functional.erase_image(image, y, x, height, width, colour_of(self.value))
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:
         """The rectangle is empty for an image that is left as it is."""
@@ -121,11 +111,11 @@ class RandomErasing(Effect):
 
 
 @functools.cache
-def _colour(value: Fill) -> Any:
-    """The value as a tensor that broadcasts over an image."""
+def colour_of(value: Fill | None) -> Any:
+    """The value as a tensor that broadcasts over an image; None is 0."""
     import torch
 
-    return torch.tensor(as_list(value))[:, None, None]
+    return torch.tensor(as_list(value or 0.0))[:, None, None]
 
 
 def tried(

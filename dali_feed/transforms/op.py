@@ -33,7 +33,6 @@ __all__ = [
     "InGraph",
     "Ints",
     "OnImage",
-    "OnPlanes",
     "Op",
     "OpRun",
     "Place",
@@ -384,7 +383,6 @@ class Graph(Protocol):
 
 
 OnImage = Callable[[Any, Arrays, int], Any]  # an image (3, height, width) of torch, the batch's arrays, the slot
-OnPlanes = Callable[[Any, Arrays, int], None]  # the same in the image's own memory, of any strides
 
 
 def effect_key(n: int) -> Key:
@@ -469,13 +467,6 @@ class Op:
         """
         return None
 
-    def cuts(self) -> tuple[tuple[int, int], Fill] | None:
-        """The size of the window that it cuts out of each image, and what fills it outside, if it does just that.
-
-        Its rows are `crop` and its number: y, x, height, width. So it can be done after images were kept.
-        """
-        return None
-
     # What the host engine does.
 
     def begins_with_window(self) -> bool:
@@ -503,15 +494,6 @@ class Op:
         rule = "masks, boxes and points cannot be changed together with it, as torchvision does not say how"
         msg = f"{self.title}: {rule}. Leave it out"
         raise TransformError(msg)
-
-    def into_batch(self) -> Callable[[Any, Any], None] | None:
-        """A function that writes an image into memory of the new dtype; None: this is no conversion to floats."""
-        return None
-
-    def on_planes(self, key: Key) -> OnPlanes | None:
-        """The step in the memory of the batch itself, after floats and Normalize; None: it makes a new image."""
-        del key
-        return None
 
     # What the dali engine does.
 

@@ -12,16 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.photographs import photographs
+from kit.recipes import CASES
 from kit.torchvision_way import together
-from recipes import CASES
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.engines.host import image as levels
 from dali_feed.engines.host.image import ImageSteps, levels_of
-from dali_feed.loader import DataLoader
 from dali_feed.native import pixels
 from dali_feed.native.library import library
-from dali_feed.native.pixels import PixelWriter
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip, Pad
 from dali_feed.transforms.erasing import RandomErasing
@@ -104,7 +102,7 @@ def test_the_pass_has_the_bits_of_the_steps(
     assert same(ours, theirs)
 
 
-TWO, SMALL = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), Normalize((1e-3,), (1e-30,))
+TWO = Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 LEVELS = {
     "a dtype behind another": (ToFloat(), Normalize((0.5,), (0.2,)), ToFloat("float16")),
     "erased behind it": (Flip("x", 1.0), ToFloat(), Normalize((0.5,), (0.2,)), RandomErasing(1.0, value=0.7)),
@@ -125,15 +123,6 @@ def test_other_ends_have_the_bits_of_their_steps(name: str, layout: Layout) -> N
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("ops", [(ToFloat(),), (ToFloat(scale=False), TWO), (ToFloat(), TWO), (ToFloat(), SMALL)])
-def test_common_floats_are_computed(ops: tuple[Op, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """To float32 and one Normalize are three operations on every level, which round as torch's do."""
-    told: list[Any] = []
-    monkeypatch.setattr(levels, "writer", lambda *_, steps, **__: told.append(steps))
-    levels_of(compile_host(Recipe(ops)))
-    assert told[0] is not None
-
-
 @pytest.mark.parametrize("p", [0.0, 1.0])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -146,30 +135,6 @@ def test_large_images_have_the_bits_of_the_steps(width: int, dtype: DType, layou
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("ops", [(ToFloat("float16"), TWO), (ToFloat(), TWO, TWO), (ToFloat(), ToFloat("float16"))])
-def test_other_floats_are_looked_up(ops: tuple[Op, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """More steps and smaller floats have a table alone."""
-    told: list[Any] = []
-    monkeypatch.setattr(levels, "writer", lambda *_, steps, **__: told.append(steps))
-    levels_of(compile_host(Recipe(ops)))
-    assert told == [None]
-
-
-@pytest.mark.parametrize(
-    ("ops", "first"),
-    [
-        ((Resize(9), Flip("y"), Flip("x"), ToFloat(), Normalize((0.5,), (0.2,)), RandomErasing(1.0)), 1),
-        ((Flip("x"), Resize(9), Flip("x")), 2),
-        ((Resize(9), ToFloat(), Resize(8), ToFloat("float16")), 3),
-    ],
-)
-def test_the_mirror_before_it_is_part_of_the_pass(ops: tuple[Op, ...], first: int) -> None:
-    """A flip just before the end is no step of its own, one before another step is."""
-    found = levels_of(compile_host(Recipe(ops)))
-    assert found is not None
-    assert found.first == first
-
-
 @pytest.mark.parametrize(
     "before", [(), (Flip("x", 1.0), Flip("y", 1.0)), (Flip("x", 1.0), Pad((0, 0, 1, 0)), Flip("y", 1.0))]
 )
@@ -179,11 +144,6 @@ def test_floats_of_the_users_own_go_by_the_steps(before: tuple[Op, ...]) -> None
     ours, theirs = both(Recipe((*before, ToFloat(scale=False), Normalize((0.1, 7.0, -3.0), (1e-3, 3.0, 7.0)))), image)
     assert torch.equal(ours, theirs)
     assert not torch.equal(ours, torch.zeros_like(ours))
-
-
-def test_floats_without_an_end_have_no_pass() -> None:
-    """Where another step stands behind the floats there is nothing to look up."""
-    assert levels_of(compile_host(Recipe((ToFloat(), Resize(9))))) is None
 
 
 def test_floats_that_become_other_floats_are_not_scaled_again() -> None:
@@ -208,41 +168,3 @@ def test_a_batch_is_the_same_without_the_library(name: str, layout: Layout) -> N
     ours = together(recipe, photographs())
     with without():
         assert torch.equal(ours, together(recipe, photographs()))
-
-
-def test_a_loader_is_the_same_without_the_library(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An epoch of a loader over files, shuffled, has the same bits; and it was the pass that wrote the first."""
-    from torchvision.transforms import v2
-
-    from dali_feed.external_sources import FileList
-
-    paths = []
-    for n, payload in enumerate(photographs() * 3):
-        paths.append(tmp_path / f"{n}.jpg")
-        paths[-1].write_bytes(payload)
-    transform = v2.Compose(
-        [
-            *(v2.RandomResizedCrop(64), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)),
-            *(v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]), v2.RandomErasing(0.5)),
-        ]
-    )
-    written, write = [], PixelWriter.write
-
-    def told(self: PixelWriter, *given: Any, **how: Any) -> bool:
-        written.append(write(self, *given, **how))
-        return written[-1]
-
-    def epoch() -> list[torch.Tensor]:
-        source = FileList([str(path) for path in paths])
-        with DataLoader(source, 4, shuffle=True, transform=transform, device="cpu", seed=3) as loader:
-            return [batch[0] if isinstance(batch, tuple | list) else batch for batch in loader]
-
-    monkeypatch.setattr(PixelWriter, "write", told)
-    ours = epoch()
-    assert len(written) >= len(paths)
-    assert all(written)
-    written.clear()
-    with without():
-        theirs = epoch()
-    assert not written
-    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from dali_feed.engines.dali.graph import PAYLOAD, Feeder, build_graph, prepared
 from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
 from dali_feed.engines.gpu.device import KEPT, use
+from dali_feed.engines.host.decode import new_decoder
 from dali_feed.errors import ClosedError, DaliFeedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.transforms.keys import by_view
@@ -36,15 +36,6 @@ __all__ = ["DaliEngine", "refused", "twin_threads"]
 # Finds the payloads that a decoder refuses, one verdict per payload, without ending the process.
 #
 # nvImageCodec is DALI's own decoder; asked for a list, it gives None for each item that fails.
-
-
-@cache
-def _decoder(threads: int) -> Any:
-    return nvimgcodec.Decoder(
-        device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
-        max_num_cpu_threads=threads,
-        backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
-    )
 
 
 def refused(payloads: Sequence[Any], threads: int = 1, check: Callable[[], None] = lambda: None) -> dict[int, str]:
@@ -61,10 +52,10 @@ def refused(payloads: Sequence[Any], threads: int = 1, check: Callable[[], None]
             rows.append(n)
         except RuntimeError:
             bad[n] = "decoder: nvImageCodec cannot parse it"
-    some = 4 * threads  # images held at a time: a batch of large ones fills gigabytes
+    decoder, some = new_decoder(threads), 4 * threads  # images held at a time: a batch of large ones fills gigabytes
     for first in range(0, len(streams), some):
         check()
-        images = _decoder(threads).decode(streams[first : first + some])
+        images = decoder.decode(streams[first : first + some])
         for n, image in zip(rows[first : first + some], images, strict=True):
             if image is None:
                 bad[n] = "decoder: nvImageCodec cannot decode it"

@@ -12,7 +12,7 @@ import numpy as np
 from nvidia.dali import Pipeline, fn, types
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
-from dali_feed.compiler.user_graph import IMAGE, STATE, FieldInput, PipelineProgram, pipeline_program
+from dali_feed.compiler.user_graph import IMAGE, STATE, FieldInput, PipelineProgram
 from dali_feed.engines.dali.engine import DaliEngine, twin_threads
 from dali_feed.engines.dali.graph import NOTHING_BEFOREHAND
 from dali_feed.engines.engine import Result, Work
@@ -245,7 +245,7 @@ def read_pipeline(pipelines: object, fields: Sequence[str], payload: str = IMAGE
             " Leave that operator out, and do its work on the batch that the iterator gives"
         )
         raise TransformError(msg) from error
-    return pipeline_program(
+    return PipelineProgram(
         name=name,
         payload=payload,
         graph=graph,

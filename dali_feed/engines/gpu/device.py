@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,29 +49,17 @@ def gpu_stats(device: int) -> GpuStats:
 # The law: it is released once the work's event has passed, and only `let_go`, which closing calls, waits for that.
 
 
-class Done(Protocol):
-    """A CUDA event behind the work."""
-
-    def query(self) -> bool:
-        """Whether the work is done."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until it is."""
-        ...
-
-
 class MemoryInUse:
     """Used by many threads: loaders may be."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[Done, Any]] = []
+        self._kept: list[tuple[torch.cuda.Event, Any]] = []  # each behind its work
         self._lock = threading.RLock()  # reentrant: a destructor that runs in here may call it again
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, what: Any, until: Done) -> None:
+    def keep(self, what: Any, until: torch.cuda.Event) -> None:
         """Hold `what` until then. Release whatever other work is done with, in any order."""
         with self._lock:
             before = self._kept  # dropped outside the lock

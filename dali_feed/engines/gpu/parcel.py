@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from dali_feed.engines.engine import Tail
+from dali_feed.engines.gpu.device import Uploaded
 from dali_feed.transforms.keys import Key, viewed
 
 __all__ = ["ALIGNED", "Parcels", "Sent", "can_travel", "pack", "packing", "there", "unpacked"]
@@ -87,20 +88,12 @@ def unpacked(part: ParcelPart, block: NDArray[np.uint8]) -> NDArray[Any]:
 _ROWS = tuple(each.name for each in fields(Tail) if each.name != "finish")
 
 
-class _Block(Protocol):
-    """A block that has been sent."""
-
-    def on(self, stream: Any) -> torch.Tensor:
-        """The block, for work that is enqueued on `stream` from here on."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Sent:
     """An array that has been sent."""
 
     part: ParcelPart
-    block: _Block
+    block: Uploaded
 
     def on(self, stream: Any) -> torch.Tensor:
         """The array as a tensor, for work that is enqueued on `stream` from here on: a view of the block."""
@@ -126,7 +119,7 @@ def there(values: NDArray[Any] | Sent | None, stream: torch.cuda.Stream) -> torc
 class Parcels:
     """Sends blocks of page-locked memory by `upload` (`Uploads`). Used by one thread."""
 
-    def __init__(self, upload: Callable[[torch.Tensor], _Block], *, pinned: bool = True) -> None:
+    def __init__(self, upload: Callable[[torch.Tensor], Uploaded], *, pinned: bool = True) -> None:
         self._upload, self._pinned = upload, pinned
         self._rooms: dict[int, torch.Tensor] = {}  # by the address, those given since the last call
 

@@ -25,11 +25,11 @@ _REFUSED = "decoder: nvImageCodec cannot decode it"
 _PARAMS = nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=nvimgcodec.ColorSpec.SRGB)
 
 
-def new_decoder() -> Any:
-    """A decoder for one thread."""
+def new_decoder(threads: int = 1) -> Any:
+    """A decoder of so many threads, for one of ours."""
     return nvimgcodec.Decoder(
         device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY,
-        max_num_cpu_threads=1,
+        max_num_cpu_threads=threads,
         backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)],
         options=":fancy_upsampling=1",
     )

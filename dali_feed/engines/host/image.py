@@ -3,16 +3,14 @@
 Each op makes its own steps. The common ones (resize, mirror, to float, normalize) call torch itself in the order and
 with the operands of torchvision's kernels, because a call of theirs costs ten microseconds under the interpreter's
 lock; tests hold the two equal bit for bit. All else is torchvision's own functions. Where there is a C library, it does
-the steps from the mirror on in one pass (`levels.py`).
+the steps from the mirror on in one pass.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,70 +22,11 @@ from dali_feed.native.pixels import PixelWriter, steps_of, writer
 from dali_feed.records.slabs import ALIGNED, Reused
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
+from dali_feed.transforms.erasing import colour_of
 from dali_feed.transforms.keys import Arrays, Key, numbered
-from dali_feed.transforms.op import OnImage, OnPlanes, Op
+from dali_feed.transforms.op import OnImage, Op, effect_key
 
 __all__ = ["ImageSteps", "Kind", "Pinned", "Pool", "levels_of"]
-
-
-# The tail: the steps at the end of nearly every recipe, run in the memory of the batch itself.
-#
-# To float, scaled to 0..1, then normalized, then erased: torchvision's operations in its order, so its bits, without
-# a copy of the image between them.
-
-
-class ImageTail:
-    """`write`s an image into the batch, and goes on there. Used by many threads at once."""
-
-    def __init__(self, write: Callable[[Any, Any], None], behind: list[OnPlanes], *, planes: bool) -> None:
-        self._write, self._behind, self._planes = write, behind, planes
-
-    def run(self, image: torch.Tensor, out: torch.Tensor, arrays: Arrays, slot: int) -> None:
-        """One image, in the layout of the batch, into its place there, with row `slot` of the parameters."""
-        self._write(image, out)
-        planes = out if self._planes else out.permute(2, 0, 1)
-        for apply in self._behind:
-            apply(planes, arrays, slot)
-
-
-class Cut(NamedTuple):
-    """Step `first` converts to floats; those from `behind` on, as `in_place`, go on in the memory of the batch."""
-
-    first: int
-    behind: int
-    in_place: list[OnPlanes]
-
-
-def cut_of(steps: list[HostStep], *, by_level: bool = False) -> Cut | None:
-    """The conversion that has nothing behind it but what can be done in the memory of the batch.
-
-    It is the first one, whose image is of bytes as far as the steps say.
-
-    by_level  steps that look at one value at a time belong to the conversion, and it may be a later one: for a caller
-              that looks at what the image is
-    """
-    for first, step in enumerate(steps):
-        if step.op.into_batch() is None:
-            continue
-        behind = first + 1
-        while by_level and behind < len(steps) and steps[behind].op.by_level:
-            behind += 1
-        found = [each.on_planes() for each in steps[behind:]]
-        in_place = [apply for apply in found if apply is not None]
-        if len(in_place) == len(found):
-            return Cut(first, behind, in_place)
-        if not by_level:
-            break
-    return None
-
-
-def split_tail(program: HostProgram) -> tuple[list[HostStep], ImageTail | None]:
-    """The steps, and the tail behind them where they end in one."""
-    cut = cut_of(program.steps)
-    write = None if cut is None else program.steps[cut.first].op.into_batch()
-    if cut is None or write is None:
-        return program.steps, None
-    return program.steps[: cut.first], ImageTail(write, cut.in_place, planes=program.layout == "NCHW")
 
 
 # The end of a program in one pass of C: flips, to float, Normalize, and the way into the batch.
@@ -100,14 +39,15 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # NumPy has no bfloat1
 
 
 class Levels:
-    """Takes the steps from number `first` on. Used by many threads at once."""
+    """Takes the steps from number `first` on, erasings at the end too. Used by many threads at once."""
 
     def __init__(
-        self, first: int, pixels: PixelWriter, flips: list[HostStep], behind: list[OnPlanes], program: HostProgram
+        self, first: int, pixels: PixelWriter, flips: list[HostStep], erasings: list[HostStep], program: HostProgram
     ) -> None:
         self.first = first
-        self._pixels, self._behind, self._dtype = pixels, behind, DTYPES[program.dtype]
+        self._pixels, self._dtype = pixels, DTYPES[program.dtype]
         self._mirror, self._turn = _keys(flips, "x"), _keys(flips, "y")
+        self._erasings = [(effect_key(step.n), colour_of(step.op.erases())) for step in erasings]
         self._planes = program.layout == "NCHW"
 
     def run(self, image: torch.Tensor, out: torch.Tensor, arrays: Arrays, slot: int) -> bool:
@@ -121,10 +61,11 @@ class Levels:
             upside_down ^= bool(arrays[key][slot])
         if not self._pixels.write(image, out, mirrored=mirrored, upside_down=upside_down):
             return False
-        if self._behind:
+        if self._erasings:
             planes = out if self._planes else out.permute(2, 0, 1)
-            for apply in self._behind:
-                apply(planes, arrays, slot)
+            for key, colour in self._erasings:
+                y, x, height, width = arrays[key][slot].tolist()
+                planes[:, y : y + height, x : x + width] = colour
         return True
 
 
@@ -133,21 +74,33 @@ def _keys(flips: list[HostStep], axis: str) -> list[Key]:
 
 
 def levels_of(program: HostProgram) -> Levels | None:
-    """The pass at the end of a program, where it can have one."""
+    """The pass at the end of a program, where it can have one.
+
+    It ends in steps that look at one value at a time, of which the first converts bytes to floats, and in erasings.
+    """
     steps = program.steps
-    cut = cut_of(steps, by_level=True)
-    if cut is None:
-        if program.dtype != "uint8":
-            return None
-        cut = Cut(len(steps), len(steps), [])
-    taken = steps[cut.first : cut.behind]
-    table = _table(replace(program, steps=taken, layout="NCHW")) if taken else None
+    behind = len(steps)
+    while behind and steps[behind - 1].op.erases() is not None:
+        behind -= 1
+    first = behind
+    while first and steps[first - 1].op.by_level:
+        first -= 1
+    while first < behind and not _converts(steps[first].op):
+        first += 1
+    taken = steps[first:behind]
+    if not taken and program.dtype != "uint8":
+        return None
+    table = _table(taken) if taken else None
     computed = None if table is None else _computed([step.op for step in taken], table)
     pixels = writer(table, steps=computed, channels_last=program.layout == "NHWC")
-    first = cut.first
-    while first and isinstance(steps[first - 1].op, Flip):
-        first -= 1
-    return None if pixels is None else Levels(first, pixels, steps[first : cut.first], cut.in_place, program)
+    before = first
+    while before and isinstance(steps[before - 1].op, Flip):
+        before -= 1
+    return None if pixels is None else Levels(before, pixels, steps[before:first], steps[behind:], program)
+
+
+def _converts(op: Op) -> bool:
+    return isinstance(op, ToFloat) and op.dtype != "uint8"
 
 
 def _computed(ops: list[Op], table: NDArray[Any]) -> Any:
@@ -162,18 +115,13 @@ def _computed(ops: list[Op], table: NDArray[Any]) -> Any:
     return steps_of(1 / 255 if scale else 1.0, mean, std, table)
 
 
-def _table(program: HostProgram) -> NDArray[Any]:
+def _table(steps: list[HostStep]) -> NDArray[Any]:
     """The bits (3, 256) of what steps that look at one value at a time make of each level."""
-    image = torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)
-    made = torch.empty(3, 1, 256, dtype=DTYPES[program.dtype])
-    steps, tail = split_tail(program)
+    image: Any = torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)
     for step in steps:
         for apply in step.on_image():
             image = apply(image, {}, 0)
-    if tail is None:
-        made.copy_(image)
-    else:
-        tail.run(image, made, {}, 0)
+    made: torch.Tensor = image.contiguous()
     return made.view(_BITS[made.itemsize])[:, 0].numpy()
 
 
@@ -181,7 +129,7 @@ class ImageSteps:
     """A program's steps, ready to run. Used by many threads at once."""
 
     def __init__(self, program: HostProgram) -> None:
-        steps, self._tail = split_tail(program)
+        steps = program.steps
         self._apply: list[OnImage] = [apply for step in steps for apply in step.on_image()]
         self._channels_first = program.layout == "NCHW"
         self._levels = levels_of(program)
@@ -204,12 +152,7 @@ class ImageSteps:
         for apply in self._apply[done:] if done else self._apply:
             image = apply(image, arrays, slot)
         image = image.expand(3, -1, -1)  # of one channel three that are equal: a batch has three
-        if not self._channels_first:
-            image = image.permute(1, 2, 0)
-        if self._tail is None:
-            out.copy_(image)
-        else:
-            self._tail.run(image, out, arrays, slot)
+        out.copy_(image if self._channels_first else image.permute(1, 2, 0))
 
 
 # Memory of the host engine's batches.
