@@ -100,16 +100,6 @@ def test_what_is_a_graph_function() -> None:
         assert not is_graph_function(other)
 
 
-def test_a_draw_that_is_not_used_costs_nothing() -> None:
-    """A graph may ask for a draw and leave it: the others keep their numbers."""
-
-    def wasteful(image: Any, draws: GraphDraws) -> Any:
-        draws.uniform()
-        return fn.brightness(fn.resize(image, size=[8, 8]), brightness=draws.uniform(0.5, 1.5))
-
-    assert run(compile_function(wasteful), [0, 1, 2], 3).shape == (3, 8, 8, 3)
-
-
 def test_a_graph_that_ignores_its_images_is_refused() -> None:
     """DALI would drop the decoder and then miss the input; the user is told before the first batch."""
 

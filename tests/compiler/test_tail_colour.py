@@ -19,17 +19,15 @@ from dali_feed.compiler.dali import DaliProgram, compile_dali
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import Program, Step
 from dali_feed.engines.choose import make_engine
-from dali_feed.engines.dali.graph import build_graph
 from dali_feed.engines.engine import Tail, Work
 from dali_feed.kernels.finish import finish_reference
 from dali_feed.kernels.jitter import jitter_reference
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.colour import KINDS, MAX_STEPS, ColorJitter, Colour, Grayscale, RandomGrayscale
+from dali_feed.transforms.colour import MAX_STEPS, ColorJitter, Colour, RandomGrayscale
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip, RandomCrop
-from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.filters import GaussianBlur
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.nest import RandomApply
@@ -75,20 +73,6 @@ def images_of(name: str, program: Program, arrays: dict[Key, NDArray[Any]]) -> N
     return found
 
 
-def test_the_kernel_takes_the_last_colour_steps() -> None:
-    """Jitter and gray that flips, floats and an erasing alone follow are no operators of the graph on a GPU."""
-    for ops, count in (
-        ((CROP, JITTER), 4),
-        ((CROP, JITTER, Flip("x"), *FLOAT, RandomErasing(0.5)), 4),
-        ((CROP, Flip("x"), RandomApply((JITTER,), 0.8), RandomGrayscale(0.2), *FLOAT), 5),
-        ((CROP, Grayscale(), *FLOAT), 1),
-    ):
-        program = program_of(*ops)
-        assert (left(program), colours(program)) == (count, [])
-        assert arrays_of(program)[Key("adjust")].shape == (9, count, 2)
-        assert not [name for name in arrays_of(program) if name.startswith("colour")]
-
-
 def test_what_something_follows_stays_in_the_graph() -> None:
     """A blur or a resize behind the colour, or the CPU as the device, leaves the graph's own operators."""
     for ops in ((CROP, JITTER, GaussianBlur((3, 3), (0.1, 2.0)), *FLOAT), (CROP, JITTER, Resize((20, 20)), *FLOAT)):
@@ -106,23 +90,6 @@ def test_more_steps_than_the_kernel_takes_begin_in_the_graph() -> None:
     program = program_of(CROP, *[JITTER] * 20)
     assert left(program) == MAX_STEPS
     assert len(colours(program)) == 20 - MAX_STEPS // 4
-
-
-def test_samples_take_their_own_order_and_nothing_where_it_was_not_picked() -> None:
-    """Each sample has its factors in its order; one that did not pick the jitter has steps that do nothing."""
-    program = program_of(CROP, RandomApply((JITTER,), 0.5), *FLOAT)
-    steps = program.parameters(np.full((300, 2), 40), np.arange(300), 0, 0).arrays[Key("adjust")]
-    kinds = {tuple(sorted(row)) for row in steps[..., 0].astype(int).tolist()}
-    assert kinds == {(0, 0, 0, 0), (1, 2, 3, 4)}
-    assert len({tuple(row) for row in steps[..., 0].tolist()}) == 25
-    hues = steps[steps[..., 0] == KINDS["hue"]]
-    assert (np.abs(hues[:, 1]) <= 0.1).all()
-
-
-def test_a_graph_on_the_cpu_refuses_a_program_of_a_gpu() -> None:
-    """No colour is left out in silence where there is no kernel."""
-    with pytest.raises(TypeError, match="does its own colour"):
-        build_graph(program_of(CROP, JITTER), gpu=False)
 
 
 @pytest.mark.parametrize("seed", range(3))

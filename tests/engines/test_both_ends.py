@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kit.images import jpeg
 from kit.properties import examples
 
-from dali_feed.compiler.dali import compile_recipe
+from dali_feed.compiler.dali import compile_dali
 from dali_feed.compiler.host import HostProgram, compile_host
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Tail, Work
@@ -24,6 +24,7 @@ from dali_feed.transforms.colour import ColorJitter
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.nest import RandomApply
 from dali_feed.transforms.op import Op, Recipe
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.warps import Rotation
@@ -133,7 +134,7 @@ def test_only_what_follows_the_last_uint8_op_is_left(middle: list[Op], end: tupl
 def test_both_engines_leave_the_same_to_the_finish(end: str) -> None:
     """Of one recipe the two compilers make one finish step, with the same flips and rectangles for each sample."""
     recipe = Recipe((RandomResizedCrop((24, 20)), *ENDS[end]))
-    ours, theirs = compile_recipe(recipe, region_decode=False), compile_host(recipe, on_gpu=True)
+    ours, theirs = compile_dali(recipe, region_decode=False), compile_host(recipe, on_gpu=True)
     sizes, ids = screen(PAYLOADS).sizes, np.arange(9)
     tails = [Tail.of(program.finish, program.parameters(sizes, ids, 5, 0).arrays) for program in (ours, theirs)]
     assert tails[0] is not None
@@ -162,3 +163,20 @@ def test_colour_in_floats_is_done_on_the_cpu() -> None:
     images, tail = batch(program, 0)
     assert tail is None
     assert torch.equal(images, batch(compile_host(recipe), 0)[0])
+
+
+@pytest.mark.parametrize(
+    ("ops", "on_cpu"),
+    [
+        ((*ENDS["normalized"], RandomErasing()), 1),
+        ((RandomErasing(), *ENDS["normalized"]), 1),
+        ((RandomErasing(), RandomErasing(), *ENDS["normalized"]), 2),  # the finish erases one rectangle of an image
+        ((*ENDS["normalized"], RandomErasing(), RandomErasing()), None),
+        ((*ENDS["normalized"], RandomApply((RandomErasing(),))), None),
+        ((*ENDS["normalized"], RandomErasing(value=float("inf"))), None),
+    ],
+)
+def test_the_last_erasing_is_left_to_the_finish(ops: tuple[Op, ...], on_cpu: int | None) -> None:
+    """One that only flips and floats follow; a recipe that erases floats before it goes over as it came out."""
+    program = compile_host(Recipe((Resize((9, 9)), *ops)), on_gpu=True)
+    assert (program.on_cpu if program.finish is not None else None) == on_cpu

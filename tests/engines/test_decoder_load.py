@@ -7,19 +7,16 @@ import re
 from typing import Any
 
 import pytest
-import torch
 from kit.dali_pipelines import CPU
 from kit.images import QUICK, labelled
 from nvidia.dali import Pipeline, fn, pipeline_def
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
 from dali_feed.engines.choose import compiled
 from dali_feed.engines.dali.graph import build_graph
 from dali_feed.engines.dali.user_pipeline import read_pipeline
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.feed import Feed
-from dali_feed.loader import arguments as torch_arguments
 from dali_feed.options import Decode
 from dali_feed.testing.scripted import ScriptedSource
 
@@ -102,14 +99,3 @@ def test_shares_that_cannot_be(wrong: Any) -> None:
     """A ConfigError with what was found."""
     with pytest.raises(ConfigError, match=r"^Decode\(hardware=...\): must lie in 0\.\.1; found "):
         feed(decode=Decode(hardware=wrong))
-
-
-@pytest.mark.parametrize("dataset", [ScriptedSource(labelled(8)), torch.utils.data.TensorDataset(torch.arange(8))])
-@pytest.mark.filterwarnings("ignore:dataset")
-def test_where_there_is_no_jpeg_engine_a_warning_says_so(monkeypatch: pytest.MonkeyPatch, dataset: Any) -> None:
-    """On the CPU and behind torch's loader, once."""
-    monkeypatch.setattr(torch_arguments, "_warned", set())
-    with pytest.warns(UserWarning, match=r"^Decode\(hardware=\) has no effect here") as told:
-        DataLoader(dataset, 4, device="cpu", decode=Decode(hardware=0.5)).close()
-    assert {one.filename for one in told} == {__file__}
-    DataLoader(dataset, 4, device="cpu", decode=Decode(hardware=0.5)).close()

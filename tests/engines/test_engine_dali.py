@@ -14,18 +14,16 @@ from numpy.typing import NDArray
 from nvidia.dali.backend import GetSchema
 from torchvision.transforms import v2
 
-from dali_feed.compiler.dali import DaliProgram, compile_recipe
-from dali_feed.compiler.user_graph import compile_function
+from dali_feed.compiler.dali import DaliProgram, compile_dali
 from dali_feed.engines.choose import make_engine
-from dali_feed.engines.dali.engine import DaliEngine, refused
+from dali_feed.engines.dali.engine import DaliEngine
 from dali_feed.engines.dali.graph import decoder_options
 from dali_feed.engines.engine import Work
-from dali_feed.errors import EngineError
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.lower import lower
 
-CROP = compile_recipe(
+CROP = compile_dali(
     lower(v2.Compose([v2.RandomResizedCrop(16, scale=(0.2, 1.0)), v2.RandomHorizontalFlip()])), region_decode=True
 )
 
@@ -84,16 +82,6 @@ def test_a_failing_batch_fails_alone(depth: int) -> None:
     reference.close()
 
 
-def test_the_twin_gives_the_same_bits(engine: DaliEngine) -> None:
-    """What is run again beside the batches in flight comes out as it would have, and disturbs none of them."""
-    engine.submit(_clean(engine, 0))
-    engine.submit(_clean(engine, 1))
-    again = np.array(engine.redo(_clean(engine, 0)).images)
-    first, second = np.array(engine.take().images), np.array(engine.take().images)
-    assert np.array_equal(again, first)
-    assert not np.array_equal(first, second)
-
-
 def test_what_is_fed_without_a_copy_stays_alive() -> None:
     """DALI itself keeps the payloads of a batch that waits to run, even where nobody else does."""
 
@@ -137,62 +125,6 @@ def test_discard_drops_one_batch_good_or_bad(engine: DaliEngine) -> None:
     engine.submit(_clean(engine, 2))
     engine.discard()
     assert np.array_equal(np.array(engine.take().images), np.array(engine.redo(_clean(engine, 2)).images))
-
-
-def test_smaller_batches_run_in_the_same_engine(engine: DaliEngine) -> None:
-    """A last batch may be of any size, and its samples come out as in a large one."""
-    engine.submit(_clean(engine, 0))
-    whole = np.array(engine.take().images)
-    for size in (1, 3):
-        engine.submit(_work(engine, [jpeg(n, 40, 40) for n in range(size)]))
-        assert np.array_equal(np.array(engine.take().images), whole[:size])
-
-
-def test_culprits_are_found_among_good_ones() -> None:
-    """One verdict per payload, in its place."""
-    payloads = [jpeg(0), broken_png(), jpeg(1), bad_tables(), b"text"]
-    assert sorted(refused([np.frombuffer(p, np.uint8) for p in payloads])) == [1, 3, 4]
-
-
-def test_a_graph_that_fails_on_one_sample_marks_it() -> None:
-    """A user's graph that cannot do one of the samples gives a mark for that one; on all, an EngineError."""
-    from nvidia.dali import fn
-
-    def cut(images: Any, draws: Any) -> Any:
-        return fn.crop(images, crop=(20, 20), out_of_bounds_policy="error")
-
-    program = compile_function(cut)
-    engine = _engine(program=program)
-    engine.submit(_work(engine, [jpeg(0, 24, 24), jpeg(1), jpeg(2, 24, 24)], program=program))
-    assert list(engine.take().bad) == [1]
-    engine.submit(_work(engine, [jpeg(0), jpeg(1)], program=program))
-    with pytest.raises(EngineError, match="images can all be decoded"):
-        engine.take()
-    engine.submit(_work(engine, [jpeg(0, 24, 24)], program=program))
-    assert np.array(engine.take().images).shape == (1, 20, 20, 3)
-    engine.close()
-
-
-def test_images_of_two_sizes_are_an_engine_error() -> None:
-    """A user's graph that leaves sizes as they are cannot make a batch of different ones."""
-
-    def same(images: Any, draws: Any) -> Any:
-        return images * 1
-
-    program = compile_function(same)
-    engine = _engine(program=program)
-    engine.submit(_work(engine, [jpeg(0), jpeg(1, 24, 24)], program=program))
-    with pytest.raises(EngineError, match="one size"):
-        engine.take()
-    engine.close()
-
-
-def test_close_twice() -> None:
-    """With batches in flight, and again."""
-    engine = _engine()
-    engine.submit(_clean(engine, 0))
-    engine.close()
-    engine.close()
 
 
 def test_a_gpu_decoders_options_are_dalis_by_name() -> None:

@@ -126,56 +126,41 @@ def test_it_is_told_when_it_comes_while_samples_run_alone() -> None:
     engine.close()
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        "CUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access was encountered",
-        "CUDA driver API error CUDA_ERROR_ILLEGAL_ADDRESS (700):\nan illegal memory access was encountered",
-        "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported",
-        "cudaErrorLaunchFailure: unspecified launch failure",
-        "CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address",
-        "CUDA runtime API error cudaErrorECCUncorrectable (214):\nuncorrectable ECC error encountered",
-        "CUDA driver API error CUDA_ERROR_LAUNCH_TIMEOUT (702)",
-    ],
-)
-def test_errors_that_stay(told: str) -> None:
-    """By DALI's, torch's and CuPy's words."""
-    error = RuntimeError(told)
-    assert stays(error, None)
-    assert ends_all(error, None)
-    assert "Start again" in str(engine_error("dali engine", "a batch failed", error, 0))
+STAYS, MEMORY, PASSES = "Start again", "out of memory on cuda:1: ", ""
 
 
 @pytest.mark.parametrize(
-    "told",
+    ("text", "kind"),
     [
-        "Can't allocate 268435456 bytes on device 0.\nCurrent pipeline object is no longer valid.",
-        "CUDA allocation failed",
-        "std::bad_alloc",
-        "CUDA driver API error CUDA_ERROR_OUT_OF_MEMORY (2):\nout of memory",
-        "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB",
+        ("CUDA runtime API error cudaErrorIllegalAddress (700):\nan illegal memory access was encountered", STAYS),
+        ("CUDA driver API error CUDA_ERROR_ILLEGAL_ADDRESS (700):\nan illegal memory access was encountered", STAYS),
+        ("CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported", STAYS),
+        ("cudaErrorLaunchFailure: unspecified launch failure", STAYS),
+        ("CUDA_ERROR_MISALIGNED_ADDRESS: misaligned address", STAYS),
+        ("CUDA runtime API error cudaErrorECCUncorrectable (214):\nuncorrectable ECC error encountered", STAYS),
+        ("CUDA driver API error CUDA_ERROR_LAUNCH_TIMEOUT (702)", STAYS),
+        ("Can't allocate 268435456 bytes on device 0.\nCurrent pipeline object is no longer valid.", MEMORY),
+        ("CUDA allocation failed", MEMORY),
+        ("std::bad_alloc", MEMORY),
+        ("CUDA driver API error CUDA_ERROR_OUT_OF_MEMORY (2):\nout of memory", MEMORY),
+        ("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB", MEMORY),
+        # What may be a sample's fault is looked for among them; the user's own lines in a message say nothing.
+        (
+            'File "out_of_memory.py", line 3\n  fn.resize(x)  # illegal memory access\nencountered:\nAssert failed',
+            PASSES,
+        ),
+        ("nvJPEG error (6): NVJPEG_STATUS_EXECUTION_FAILED", PASSES),
+        ("nvImageCodec failure: '#4'", PASSES),
+        ("CUDA runtime API error cudaErrorInvalidValue (1):\ninvalid argument", PASSES),
     ],
 )
-def test_memory_that_cannot_be_had(told: str) -> None:
-    """By DALI's and torch's words, and by Python's own error."""
-    assert out_of_memory(RuntimeError(told))
-    assert not stays(RuntimeError(told), None)
-    assert out_of_memory(MemoryError())
-    assert "out of memory on cuda:1: " in str(engine_error("dali engine", "a batch failed", RuntimeError(told), 1))
-
-
-@pytest.mark.parametrize(
-    "told",
-    [
-        'File "out_of_memory.py", line 3\n  fn.resize(x)  # illegal memory access\nencountered:\nAssert failed',
-        "nvJPEG error (6): NVJPEG_STATUS_EXECUTION_FAILED",
-        "nvImageCodec failure: '#4'",
-        "CUDA runtime API error cudaErrorInvalidValue (1):\ninvalid argument",
-    ],
-)
-def test_errors_that_pass(told: str) -> None:
-    """What may be a sample's fault is looked for among them; the user's own lines in a message say nothing."""
-    assert not ends_all(RuntimeError(told), None)
+def test_whether_anything_can_run_after_an_error(text: str, kind: str) -> None:
+    """By DALI's, torch's and CuPy's words: nothing does, there was no memory, or a sample may be at fault."""
+    error = RuntimeError(text)
+    assert stays(error, None) == (kind == STAYS)
+    assert out_of_memory(error) == (kind == MEMORY)
+    assert ends_all(error, None) == (kind != PASSES)
+    assert kind in str(engine_error("dali engine", "a batch failed", error, 1))
 
 
 def test_closing_gives_back_what_dali_keeps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,21 +102,6 @@ def test_a_slow_image_holds_back_its_chunk_alone(monkeypatch: pytest.MonkeyPatch
     engine.close()
 
 
-def test_what_cannot_be_decoded_is_a_mark(engine: Engine) -> None:
-    """Bad payloads cost their own slots, the batch behind arrives whole, and the mended one runs again."""
-    payloads = good()
-    clean = engine.redo(work(engine, payloads)).images
-    payloads[3] = bad_tables()
-    payloads[31] = b"\xff\xd8 no picture \xff\xd9"
-    engine.submit(work(engine, payloads))
-    engine.submit(work(engine, good()))
-    result = engine.take()
-    assert list(result.bad) == [3, 31]
-    assert all("nvImageCodec" in reason for reason in result.bad.values())
-    assert torch.equal(engine.take().images, clean)  # type: ignore[arg-type]
-    assert torch.equal(engine.redo(work(engine, good())).images, clean)  # type: ignore[arg-type]
-
-
 def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in for a bad record is run before the batches in flight go on, and no good slot is run again."""
     ran: list[tuple[str, int]] = []
@@ -181,15 +166,6 @@ def test_torchs_own_threads_are_left_alone() -> None:
     assert torch.get_num_threads() == 3
     engine.close()
     torch.set_num_threads(before)
-
-
-def test_close_and_discard_in_any_state(engine: Engine) -> None:
-    """Batches that nobody takes are dropped, and the threads end."""
-    for _ in range(3):
-        engine.submit(work(engine, good()))
-    engine.discard()
-    engine.close()
-    engine.close()
 
 
 def test_a_fault_that_is_no_records_is_raised(engine: Engine) -> None:

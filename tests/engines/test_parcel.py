@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
+from kit.wire import Wire
 from numpy.typing import NDArray
-from wire import Wire
 
 from dali_feed.compiler.program import Finish
 from dali_feed.engines.engine import Tail

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-import torch
 from kit.images import QUICK, labelled
 
 from dali_feed import DataLoader, Decode
@@ -38,9 +37,3 @@ def test_stages_are_named_on_the_timeline_of_their_threads(monkeypatch: pytest.M
     assert {"wait for the source", "wait for the engine", "wait for the trainer"} <= found["dali_feed-feed"]
     assert found["MainThread"] == {"next batch"}
     assert not any(stacks.values())
-
-
-def test_a_range_costs_nothing_where_nobody_looks() -> None:
-    """Torch's own ranges where it has them, which do nothing without a profiler."""
-    with ranges.DECODE, ranges.FINISH:
-        assert torch.version.cuda is None or ranges._torchs()[0] is torch.cuda.nvtx.range_push

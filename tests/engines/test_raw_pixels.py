@@ -9,9 +9,9 @@ import pytest
 import torch
 from kit.images import QUICK, encoded, pixels
 from kit.photographs import photographs
+from kit.recipes import CASES
 from kit.torchvision_way import ran
 from nvidia.dali.tensors import TensorCPU
-from recipes import CASES
 from torchvision.transforms import v2
 
 from dali_feed.engines.dali.graph import prepared
@@ -19,7 +19,6 @@ from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.feed import Feed
 from dali_feed.options import Decode
 from dali_feed.screen import pillow
-from dali_feed.screen.header import UnusableError
 from dali_feed.screen.pillow import is_usual, pnm, raw_pixels
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.op import Recipe
@@ -48,29 +47,6 @@ def test_what_cannot_be_written_is_copied() -> None:
     payload = memoryview(encoded(pixels(3, 31, 40), "PPM"))
     assert payload.readonly
     torch.from_numpy(decoded(new_decoder(), payload, WINDOWS[1]))  # a warning is an error here
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b"P5 2 1 255 \x01\x02",
-        b"P6 1 1 65535 \x01\x02\x03\x04\x05\x06",
-        b"P6 1 1 31 \x01\x02\x1f",
-        b"P6\n# a comment\n1 1 255\n\x01\x02\x03",
-        b"P3 1 1 255\n1 2 3",
-    ],
-    ids=["gray", "16 bits", "31 levels", "a comment", "text"],
-)
-def test_other_kinds_go_the_decoders_way(payload: bytes) -> None:
-    """Gray, deep, scaled, commented and text files have Pillow's pixels, as before."""
-    assert raw_pixels(memoryview(payload), None) is None
-    assert decoded(new_decoder(), memoryview(payload), None).shape[2] == 3
-
-
-def test_a_cut_one_is_refused() -> None:
-    """Pixels that are not all there are no image."""
-    with pytest.raises((UnusableError, ValueError)):
-        decoded(new_decoder(), memoryview(raw(photographs()[2])[:-1]), None)
 
 
 @pytest.mark.parametrize("name", ["training", "evaluation", "uint8", "padded crop"])

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from kit.dali_pipelines import CPU, plain
-from kit.images import jpeg
 from nvidia.dali import fn, pipeline_def
 
 from dali_feed.compiler.user_graph import FieldInput
-from dali_feed.engines.choose import compiled, make_engine
-from dali_feed.engines.dali.user_pipeline import PipelineEngine, field_rows, read_pipeline
-from dali_feed.engines.engine import Work
+from dali_feed.engines.choose import compiled
+from dali_feed.engines.dali.user_pipeline import field_rows, read_pipeline
 from dali_feed.errors import ConfigError, DaliFeedError, TransformError
-from dali_feed.options import Decode, Tuning
+from dali_feed.options import Decode
 
 
 def image(**options: Any) -> Any:
@@ -79,25 +75,6 @@ def test_pipelines_that_cannot_be(pipelines: Any, kind: type[DaliFeedError], tol
     """Subject, rule, what was found and a cure."""
     with pytest.raises(kind, match=rf"(?s)^pipelines?.*{told}"):
         read_pipeline(pipelines, ("label", "path"))
-
-
-def test_payloads_are_not_copied_on_the_way_in() -> None:
-    """DALI shares what it is fed: it keeps the buffers of a batch that waits, where a copy would let them go."""
-
-    class Buffer(np.ndarray[Any, Any]):
-        """An array that can be watched."""
-
-    program = read_pipeline(plain, ("label",))
-    engine = make_engine("dali", program, batch_size=4, device=None, tuning=Tuning(threads=1))
-    assert isinstance(engine, PipelineEngine)
-    views: list[Any] = [np.frombuffer(bytearray(jpeg(n)), np.uint8).view(Buffer) for n in range(4)]
-    watched = [weakref.ref(view) for view in views]
-    payloads = engine.prepare([memoryview(view) for view in views])
-    engine._feed(engine._main, Work(payloads, {}, {"label": np.arange(4)}))  # and not begun
-    del views, payloads
-    gc.collect()
-    assert all(ref() is not None for ref in watched)
-    engine.close()
 
 
 def _fed(name: str, values: Any, declared: FieldInput | None = None) -> list[Any]:

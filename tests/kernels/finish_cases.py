@@ -30,6 +30,9 @@ VARIANTS = tuple(
     for (last, pixels), vectors in forms.items()
     for mix, vector in itertools.product((0, 1), vectors)
 )
+JITTER_VARIANTS = tuple(
+    ("-DOUT_UINT8", f"-DPIXELS={pixels}", f"-DVECTOR={vector}") for pixels, vector in ((4, 16), (4, 4), (1, 1))
+)
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 Array = npt.NDArray[Any]
 

@@ -35,19 +35,15 @@ from finish_cases import (
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from in_turn import in_turn
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, compile_for_host, compile_sanitized, run_sanitized
-from kit.kept import Kept, PtxOf
-from sass import instructions, named
+from kit.kept import Kept
 from torchvision.transforms import v2
 
-from dali_feed.errors import EngineError
-from dali_feed.kernels import launch
+from dali_feed.engines.gpu.finish import mixed_up
 from dali_feed.kernels._numbers import fma
 from dali_feed.kernels.finish import (
     MixArrays,
-    bytes_moved,
     finish,
     finish_reference,
     normalize_factors,
@@ -56,10 +52,6 @@ from dali_feed.kernels.finish import (
 
 pytestmark = pytest.mark.slow
 
-WHOLE_VECTORS = tuple(
-    (f"-DOUT_{dtype.upper()}", "-DCHANNELS_LAST=1", f"-DPIXELS={pixels}", "-DMIX=1", "-DVECTOR=16")
-    for pixels, dtype in itertools.product((2, 4), DTYPES)
-)
 MAP_NORESERVE = 0x4000  # of Linux; Python's mmap has no name for it
 
 
@@ -212,41 +204,6 @@ def arrays_of(case: dict[str, Any], out: Array) -> list[Array]:
     return [value for value in (*case.values(), *mixed, out) if isinstance(value, np.ndarray)]
 
 
-# --- the compiler -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("options", "arch"), in_turn(VARIANTS, ["sm_75", "sm_80", "sm_90", "sm_100"]))
-def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
-    """Each variant assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
-    ptx = compiled_ptx("finish", arch, options).decode()
-    assert ".entry finish(" in ptx
-    assert ".ftz" not in ptx, "CuPy's -ftz=true reached an operation that can round"
-    assert ".local" not in ptx, "an index is not a constant"
-    if options[2] == "-DPIXELS=4" and options[0] != "-DOUT_UINT8":  # four bytes may also be one 32-bit store
-        assert "st.global.v4." in ptx or options[4] == "-DVECTOR=8"
-    if options[0] == "-DOUT_BFLOAT16":
-        assert ("cvt.rn.bf16.f32" in ptx) == (arch != "sm_75")
-
-
-@pytest.mark.parametrize(("options", "arch"), in_turn(WHOLE_VECTORS, ["sm_80", "sm_90"]))
-def test_channels_last_is_stored_sixteen_bytes_at_a_time(kept: Kept, options: tuple[str, ...], arch: str) -> None:
-    """Assembled, all that a usual variant writes are stores of 16 bytes, and all it keeps lies in registers."""
-    assert options in VARIANTS
-    found = instructions(kept, "finish", arch, options)
-    assert named(found, "STG") == {"STG.E.128"}
-    assert not named(found, "STL") | named(found, "LDL")
-
-
-@pytest.mark.parametrize(
-    ("arch", "options", "told"),
-    [("sm_90", (), "define one of OUT_FLOAT32"), ("sm_1", VARIANTS[0], "INVALID_OPTION")],
-)
-def test_a_failed_compilation_says_what_and_where(arch: str, options: tuple[str, ...], told: str) -> None:
-    """The error names kernel and architecture and carries the compiler's first lines."""
-    with pytest.raises(EngineError, match=f"kernel finish for {arch}, options(?s:.*){told}"):
-        launch.compile_ptx("finish", arch, options)
-
-
 # --- the reference ----------------------------------------------------------------------------------------------------
 
 
@@ -285,16 +242,6 @@ def test_reference_beside_torchvision(mean: tuple[float, ...], std: tuple[float,
         assert_same_bits(ours, theirs)
 
 
-def test_reference_flips_as_torchvision() -> None:
-    """A flag mirrors its own sample as v2's flips do and leaves the others alone."""
-    images = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), np.uint8)
-    found = finish_reference(images, dtype="uint8", flip_x=[0, 1, 0, 1], flip_y=np.array([False, False, True, True]))
-    planes = torch.from_numpy(images).permute(0, 3, 1, 2)
-    mirror, turn = v2.functional.horizontal_flip, v2.functional.vertical_flip
-    expected = torch.stack([planes[0], mirror(planes[1]), turn(planes[2]), turn(mirror(planes[3]))])
-    np.testing.assert_array_equal(found, expected.numpy())
-
-
 def test_reference_casts_as_torch() -> None:
     """Float16 and bfloat16 round to nearest, ties to even, overflow to infinity: torch's cast of the same float32."""
     images = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(3, 3)
@@ -327,19 +274,26 @@ def test_reference_mixes_as_torchvision(lam: float, seed: int) -> None:
     assert_same_bits(finish_reference(images, scale=scale, bias=bias, mix=cut), expected.numpy())
 
 
-def test_reference_erases_as_torchvision() -> None:
-    """A rectangle of the normalized image gets its value, as v2.functional.erase puts it."""
-    images = np.random.default_rng(0).integers(0, 256, (2, 7, 9, 3), np.uint8)
-    scale, bias = normalize_factors(MEAN, STD)
-    plain = torch.from_numpy(finish_reference(images, scale=scale, bias=bias))
-    box = np.array([[1, 2, 4, 5], [0, 0, 0, 9]], np.int32)
-    found = finish_reference(images, scale=scale, bias=bias, erase=box, erase_value=(0.5, -1, 2))
-    fill = torch.tensor([0.5, -1, 2]).view(3, 1, 1).expand(3, 4, 5)
-    expected = torch.stack([v2.functional.erase(plain[0], 1, 2, 4, 5, fill), plain[1]])
-    assert_same_bits(found, expected.numpy())
+@pytest.mark.parametrize("left_out", [(), ("weight",), ("box",)])
+def test_what_torch_mixes_is_what_finish_does(left_out: tuple[str, ...]) -> None:
+    """Finished first and mixed then, in float32: partners outside the batch, weights of 0 and 1, boxes over borders."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        images = rng.integers(0, 256, (5, 6, 7, 3), np.uint8)
+        scale, bias = normalize_factors(MEAN, STD)
+        drawn = random_mix(rng, (5, 6, 7))
+        mixing = MixArrays(
+            drawn.partner, *(None if name in left_out else getattr(drawn, name) for name in ("weight", "box"))
+        )
+        plain = torch.from_numpy(finish_reference(images, scale=scale, bias=bias))
+        assert_same_bits(mixed_up(plain, mixing).numpy(), finish_reference(images, scale=scale, bias=bias, mix=mixing))
 
 
-def test_bytes_moved_counts_what_is_read_and_written() -> None:
-    """A pixel of three channels is 3 bytes in and 3 elements out, and 3 more in where a partner shows."""
-    assert [bytes_moved((2, 5, 7, 3), dtype) for dtype in DTYPES] == [70 * n for n in (15, 9, 9, 6)]
-    assert [bytes_moved((2, 5, 7, 3), dtype, mixed=1) for dtype in DTYPES] == [70 * n for n in (18, 12, 12, 9)]
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_mixed_halves_are_rounded_once(dtype: torch.dtype) -> None:
+    """The sum is of float32, and what comes out has the type that came in."""
+    images = torch.linspace(-3, 3, 4 * 3 * 5 * 6).reshape(4, 3, 5, 6).to(dtype)
+    mixing = MixArrays(np.array([3, 0, 1, 2], np.int32), np.full(4, 0.3, np.float32))
+    found = mixed_up(images, mixing)
+    weight = torch.tensor(np.float32(0.3))
+    assert torch.equal(found, (images.float() * weight + images.float().roll(1, 0) * (1 - weight)).to(dtype))

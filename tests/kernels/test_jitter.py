@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from finish_cases import JITTER_VARIANTS as VARIANTS
 from finish_cases import Array, at_offset
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from in_turn import in_turn
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
-from kit.kept import Kept, PtxOf
-from sass import instructions, named
+from kit.kept import Kept
 from torchvision.transforms.v2 import functional as F
 
-from dali_feed.errors import ConfigError
-from dali_feed.kernels.jitter import bytes_moved, jitter, jitter_reference, prepare
+from dali_feed.kernels.jitter import jitter, jitter_reference, prepare
 from dali_feed.transforms.colour import KINDS, MAX_STEPS
 
-VARIANTS = tuple(
-    ("-DOUT_UINT8", f"-DPIXELS={pixels}", f"-DVECTOR={vector}") for pixels, vector in ((4, 16), (4, 4), (1, 1))
-)
 ADJUSTMENTS = ("brightness", "contrast", "saturation", "hue")
 FACTORS = {"hue": (-0.5, -0.25, -0.1, 0.0, 0.02, 0.31, 0.5), "gray": (0.0,)}
 
@@ -157,29 +151,6 @@ def test_no_byte_beside_the_arrays(kept: Kept) -> None:
     assert run_sanitized(compile_sanitized(kept, "jitter", VARIANTS), VARIANTS, jobs) == expected
 
 
-# --- the compiler -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("options", "arch"), in_turn(VARIANTS, ["sm_75", "sm_80", "sm_90", "sm_100"]))
-def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
-    """Each variant assembles for each architecture, keeps subnormals, and uses no float64."""
-    ptx = compiled_ptx("jitter", arch, options).decode()
-    assert ".entry jitter(" in ptx
-    assert ".ftz" not in ptx
-    assert ".local" not in ptx
-    assert ".f64" not in ptx
-    if options[2] == "-DVECTOR=16":
-        assert "st.global.v4." in ptx
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-def test_assembled_it_stores_whole_vectors_and_spills_nothing(kept: Kept, arch: str) -> None:
-    """All that the usual variant writes are stores of 16 bytes, and all it keeps lies in registers."""
-    found = instructions(kept, "jitter", arch, VARIANTS[0])
-    assert named(found, "STG") == {"STG.E.128"}
-    assert not named(found, "STL") | named(found, "LDL")
-
-
 # --- the reference ----------------------------------------------------------------------------------------------------
 
 
@@ -210,35 +181,3 @@ def test_mean_of_a_large_image_is_exact() -> None:
     for factor in (0.1, 0.77, 1.9):
         ours = jitter_reference(image[None], [[[KINDS["contrast"], factor]]])[0]
         assert apart(ours, as_torchvision(image, [("contrast", float(np.float32(factor)))]))[0] <= 1
-
-
-def test_bytes_moved_counts_a_pass_for_each_mean() -> None:
-    """Read and written once, and read once more for a contrast step."""
-    assert [bytes_moved((2, 5, 7, 3), contrasts=n) for n in (0, 1, 2)] == [420, 630, 840]
-
-
-# --- the rules --------------------------------------------------------------------------------------------------------
-
-IMAGES, STEPS = np.zeros((2, 4, 6, 3), np.uint8), np.zeros((2, 3, 2), np.float32)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"images": IMAGES}, "images must be an array on a GPU .* found ndarray"),
-        ({"images": OnDevice(IMAGES[0])}, r"images must have shape \(N, H, W, 3\)"),
-        ({"images": OnDevice(IMAGES[:, :, ::2])}, "images must be C contiguous"),
-        ({"images": OnDevice(IMAGES.astype(np.int8))}, r"images must have dtype uint8, found int8"),
-        ({"out": OnDevice(IMAGES)}, "out must not overlap images"),
-        ({"out": OnDevice(IMAGES[:1].copy())}, r"out must have the shape of images, \(2, 4, 6, 3\)"),
-        ({"out": OnDevice(IMAGES.copy(), data=(IMAGES.ctypes.data + 4096, True))}, "out must be writable"),
-        ({"steps": OnDevice(STEPS[:1])}, r"steps must have shape \(2, 1 to 64, 2\), found \(1, 3, 2\)"),
-        ({"steps": OnDevice(np.zeros((2, 65, 2), np.float32))}, r"steps must have shape \(2, 1 to 64, 2\)"),
-        ({"steps": OnDevice(STEPS.astype(float))}, "steps must have dtype float32, found float64"),
-    ],
-)
-def test_a_broken_rule_is_named(changes: dict[str, Any], told: str) -> None:
-    """What cannot be launched is refused before anything runs: kernel, argument, rule and what was found."""
-    arguments = {"images": OnDevice(IMAGES), "out": OnDevice(IMAGES.copy()), "steps": OnDevice(STEPS), **changes}
-    with pytest.raises(ConfigError, match=f"^jitter: .*{told}"):
-        jitter(**arguments)

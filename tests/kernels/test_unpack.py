@@ -18,10 +18,9 @@ from finish_cases import Array, assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from in_turn import in_turn
 from kernels_both import Kernel, both_ways
 from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
-from kit.kept import Kept, PtxOf
+from kit.kept import Kept
 from unpack_cases import (
     CHANNELS,
     FLOATS,
@@ -42,9 +41,8 @@ from unpack_cases import (
     untouched,
 )
 
-from dali_feed.errors import ConfigError, EngineError
-from dali_feed.kernels import launch
-from dali_feed.kernels.unpack import bytes_moved, prepare, unpack, unpack_reference
+from dali_feed.errors import ConfigError
+from dali_feed.kernels.unpack import prepare, unpack, unpack_reference
 
 pytestmark = pytest.mark.slow
 
@@ -189,38 +187,6 @@ def test_no_byte_beside_the_arrays(kept: Kept) -> None:
     assert run_sanitized(program, VARIANTS, jobs) == expected
 
 
-# --- the compiler -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("options", "arch"), in_turn(VARIANTS, ["sm_80", "sm_90", "sm_100"]))
-def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, options: tuple[str, ...], arch: str) -> None:
-    """Each variant assembles for each architecture, keeps subnormals, stays in registers."""
-    ptx = compiled_ptx("unpack", arch, options).decode()
-    assert ".entry unpack(" in ptx
-    assert ".ftz" not in ptx, "CuPy's -ftz=true reached an operation that can round"
-    assert ".local" not in ptx, "an index is not a constant"
-    assert ("cvt.rn.bf16.f32" in ptx) == (options[0] == "-DOUT_BFLOAT16")
-
-
-def test_nvrtc_compiles_bfloat16_without_its_instruction() -> None:
-    """On sm_75 bfloat16 is rounded by integer arithmetic."""
-    kind = next(kind for kind in KINDS if kind.dtype == "bfloat16")
-    assert "bf16" not in launch.compile_ptx("unpack", "sm_75", kind.options).decode()
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (VARIANTS[0][1:], "define one of OUT_FLOAT32"),
-        (("-DOUT_UINT8", "-DBITS=10", *VARIANTS[0][2:]), "uint8 is for elements of 8 bits"),
-    ],
-)
-def test_a_variant_that_there_is_not_says_so(options: tuple[str, ...], told: str) -> None:
-    """The error names kernel and architecture and carries the compiler's first lines."""
-    with pytest.raises(EngineError, match=f"kernel unpack for sm_90, options(?s:.*){told}"):
-        launch.compile_ptx("unpack", "sm_90", options)
-
-
 # --- the reference ----------------------------------------------------------------------------------------------------
 
 
@@ -280,70 +246,7 @@ def test_reference_scales_each_channel_with_one_rounding(channels: int) -> None:
     assert_same_bits(one[..., 0], plain[..., 0])
 
 
-def test_bytes_moved_counts_what_is_read_and_written() -> None:
-    """A packed element counts its bits, a record whole bytes, an output element its size."""
-    assert bytes_moved(3, (4, 8, 3), "float32") == 3 * 96 * (1 + 4)
-    assert bytes_moved(3, (4, 8, 1), "bfloat16", bits=12) == 3 * (48 + 64)
-    assert bytes_moved(2, (1, 3, 1), "float16", bits=10) == 2 * (4 + 6)
-
-
 # --- what is refused, and what is read off the memory -----------------------------------------------------------------
-
-RECORDS = np.zeros((2, 80), np.uint8)
-OUT = np.zeros((2, 3, 4, 6), np.float32)
-BYTES = np.zeros((2, 3, 4, 6), np.uint8)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"records": RECORDS}, "records must be an array on a GPU .* found ndarray"),
-        ({"records": OnDevice(RECORDS.view(np.uint16))}, r"records must have dtype uint8, found uint16"),
-        ({"records": OnDevice(RECORDS[0])}, r"records must have shape \(N, bytes\) with N >= 1, found \(80,\)"),
-        ({"records": OnDevice(RECORDS[:0])}, r"records must have shape .* found \(0, 80\)"),
-        ({"records": OnDevice(RECORDS[:, :71])}, r"records must have 0 \+ 72 bytes each, .* found 71"),
-        ({"offset": 9}, r"records must have 9 \+ 72 bytes each, .* found 80"),
-        ({"bits": 10}, r"records must have 0 \+ 90 bytes each"),
-        ({"records": OnDevice(np.zeros((2, 160), np.uint8)[:, ::2])}, r"bytes of a record side by side, .* \(160, 2\)"),
-        ({"records": OnDevice(RECORDS[::-1])}, r"each record after the one before it, found .* \(-80, 1\) bytes"),
-        ({"records": OnDevice(RECORDS, strides=(2**31, 1))}, "must be fewer than 2,147,483,648, of fewer bytes"),
-        ({"shape": (4, 6)}, r"shape must be \(height, width, channels\), each at least 1, found \(4, 6\)"),
-        ({"shape": (4, 0, 3)}, "shape must be .* each at least 1"),
-        ({"shape": (4, 6.5, 3)}, "shape must be .* found .*6.5"),
-        ({"shape": 72}, "shape must be .* found 72"),
-        ({"shape": (4, 3, 6)}, "shape must have at most 4 channels .* more records or rows.*, found .*6"),
-        ({"bits": 14}, "bits must be one of 8, 10, 12, 16, found 14"),
-        ({"order": "CHW"}, "order must be one of interleaved, planar, found 'CHW'"),
-        ({"endian": "native"}, "endian must be one of little, big, found 'native'"),
-        ({"offset": -1}, "offset must be 0 or more bytes, found -1"),
-        ({"offset": 0.5}, "offset must be a whole number of bytes, found 0.5"),
-        (
-            {"out": OnDevice(OUT[:, :, ::2])},
-            r"out must be dense, of shape \(2, 3, 4, 6\) or \(2, 4, 6, 3\), as records have",
-        ),
-        ({"out": OnDevice(OUT.astype(np.float64))}, "out must be float32, float16, bfloat16 or uint8 .* found float64"),
-        ({"out": OnDevice(OUT.astype(np.uint16))}, "out must be .* give dtype='bfloat16'"),
-        ({"dtype": "bfloat16"}, "out must have the type that dtype='bfloat16' names.* found float32"),
-        ({"layout": "NHWC"}, "out must have the order in memory that layout='NHWC' names"),
-        ({"layout": "CHWN"}, "layout must be one of NCHW, NHWC or None, found 'CHWN'"),
-        ({"out": OnDevice(OUT, data=(OUT.ctypes.data, True))}, "out must be writable"),
-        ({"out": OnDevice(BYTES, data=(RECORDS.ctypes.data + 159, False))}, "out must not overlap records"),
-        ({"out": OnDevice(BYTES), "scale": 2.0}, "scale and bias must be None if out is uint8"),
-        (
-            {"out": OnDevice(BYTES[:, :, :2].copy()), "bits": 12, "shape": (2, 6, 3)},
-            "bits must be 8 if out is uint8, found 12",
-        ),
-        ({"scale": (1.0, 2.0)}, "scale must be three finite float32 numbers or one, found .1.0, 2.0"),
-        ({"scale": "big"}, "scale must be three finite .* found 'big'"),
-        ({"bias": float("nan")}, "bias must be three finite"),
-        ({"stream": "main"}, "stream must be a cudaStream_t"),
-    ],
-)
-def test_a_broken_rule_is_named(changes: dict[str, Any], told: str) -> None:
-    """What cannot be launched is refused before anything runs: kernel, argument, rule and what was found."""
-    arguments: dict[str, Any] = {"records": OnDevice(RECORDS), "out": OnDevice(OUT), "shape": (4, 6, 3), **changes}
-    with pytest.raises(ConfigError, match=f"^unpack: .*{told}"):
-        unpack(arguments.pop("records"), arguments.pop("out"), **arguments)
 
 
 def test_blocks_are_filled_with_small_images() -> None:

@@ -11,7 +11,7 @@ from kit.photographs import photographs
 from kit.torchvision_way import ran
 from PIL import Image
 
-from dali_feed.compiler.dali import compile_recipe
+from dali_feed.compiler.dali import compile_dali
 from dali_feed.compiler.program import Program
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Work
@@ -38,7 +38,7 @@ def run(program: Program, payloads: Sequence[bytes], ids: Sequence[int]) -> list
 def both(recipe: Recipe, *, region_decode: bool = True) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The photographs by DALI and by the host engine."""
     ids = range(len(photographs()))
-    return run(compile_recipe(recipe, region_decode=region_decode), photographs(), ids), ran(recipe, photographs(), ids)
+    return run(compile_dali(recipe, region_decode=region_decode), photographs(), ids), ran(recipe, photographs(), ids)
 
 
 def distance(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], edge: int = 0) -> tuple[float, float]:

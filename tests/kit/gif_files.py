@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from kit.images import pixels
+from kit.kinds import saved
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -18,13 +19,6 @@ __all__ = ["gif", "gifs", "on_canvas", "opened"]
 def picture(n: int = 0, height: int = 31, width: int = 40) -> Image.Image:
     """A picture that tells n."""
     return Image.fromarray(pixels(n, height, width))
-
-
-def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
-    """An image as a file."""
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def opened(payload: bytes) -> NDArray[np.uint8]:

@@ -14,7 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["HEIGHT", "ORIENTATIONS", "WIDTH", "bmps", "jpegs", "levels", "made_odd", "pillows", "pnms", "tiff", "tiffs"]
+__all__ = [
+    "HEIGHT",
+    "ORIENTATIONS",
+    "WIDTH",
+    "bmps",
+    "jpegs",
+    "levels",
+    "made_odd",
+    "pillows",
+    "pnms",
+    "saved",
+    "tiff",
+    "tiffs",
+]
 
 HEIGHT, WIDTH = 7, 12  # not square: what is turned has another shape
 ORIENTATIONS = range(10)  # 1..8 are some, 0 and 9 are none
@@ -199,7 +212,8 @@ def bmps() -> Iterator[tuple[str, bytes]]:
         yield f"bmp of runs in {bits} bits", head + info + colours + runs * HEIGHT + b"\0\1"
 
 
-def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:
+def saved(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
+    """An image as a file."""
     out = io.BytesIO()
     image.save(out, kind, **options)
     return out.getvalue()
@@ -230,7 +244,7 @@ def pillows() -> Iterator[tuple[str, bytes]]:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    file = _saved(image, kind, **options, **(more if kind not in ("BMP", "PPM", "GIF") else {}))
+                    file = saved(image, kind, **options, **(more if kind not in ("BMP", "PPM", "GIF") else {}))
             except (OSError, ValueError, KeyError, RuntimeError, SystemError):
                 continue  # it has no such thing
             yield f"{kind.lower()} of Pillow, {mode} {options}, turned {turned}", file
@@ -238,7 +252,7 @@ def pillows() -> Iterator[tuple[str, bytes]]:
 
 def jpegs() -> Iterator[tuple[str, bytes]]:
     """JPEGs with stray bytes between their segments."""
-    whole = _saved(Image.fromarray(levels(3)), "JPEG", quality=95)
+    whole = saved(Image.fromarray(levels(3)), "JPEG", quality=95)
     places = [whole.index(marker) for marker in (b"\xff\xdb", b"\xff\xc0", b"\xff\xc4", b"\xff\xda")]
     for at, stray in itertools.product(places, (b"\0", b"abc", b"\xff\0\xff\0", bytes(range(1, 101)))):
         yield f"jpeg with {len(stray)} stray bytes at {at}", whole[:at] + stray + whole[at:]
@@ -252,11 +266,11 @@ def made_odd() -> Iterator[tuple[str, bytes]]:
     for default in (False, True):
         yield (
             f"png animated, default {default}",
-            _saved(colour, "PNG", save_all=True, append_images=others, default_image=default),
+            saved(colour, "PNG", save_all=True, append_images=others, default_image=default),
         )
     for size, lossless in itertools.product(((WIDTH, HEIGHT), (41, 33), (16, 16)), (False, True)):
         image = colour.resize(size).convert("RGBA")
         image.putalpha(image.convert("L"))
         for turned in ORIENTATIONS:
             more = {"exif": _exif(turned), "lossless": lossless, "icc_profile": b"x" * (turned * 11)}
-            yield f"webp with alpha of {size}, lossless {lossless}, turned {turned}", _saved(image, "WEBP", **more)
+            yield f"webp with alpha of {size}, lossless {lossless}, turned {turned}", saved(image, "WEBP", **more)

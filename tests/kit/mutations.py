@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import io
 import random
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from kit.kinds import ORIENTATIONS, bmps, levels, made_odd, pnms, tiff
+from kit.kinds import ORIENTATIONS, bmps, levels, made_odd, pnms, saved, tiff
 from PIL import Image
 
 __all__ = ["late", "mutated", "seeds"]
@@ -24,15 +23,9 @@ def _picture(height: int, width: int) -> Image.Image:
     return Image.fromarray(np.stack(channels, axis=2).astype(np.uint8))
 
 
-def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:
-    out = io.BytesIO()
-    image.save(out, kind, **options)
-    return out.getvalue()
-
-
 def _slow(image: Image.Image, times: int) -> bytes:
     """A progressive JPEG whose last scan, which refines the whole image, stands there so many times."""
-    whole = _saved(image, "JPEG", quality=30, progressive=True)
+    whole = saved(image, "JPEG", quality=30, progressive=True)
     scan = whole.rindex(b"\xff\xda")
     return whole[:scan] + times * whole[scan:-2] + whole[-2:]
 
@@ -47,25 +40,25 @@ def seeds() -> tuple[bytes, ...]:
     rgba = rgb.copy()
     rgba.putalpha(rgb.convert("L"))
     files = [
-        *(_saved(rgb, "JPEG", quality=30, subsampling=k) for k in (0, 1, 2)),
-        *(_saved(rgb, "JPEG", quality=90, subsampling=k, progressive=True) for k in (0, 1, 2)),
-        _saved(rgb.convert("L"), "JPEG"),
-        _saved(rgb.convert("CMYK"), "JPEG"),
-        _saved(rgb, "JPEG", exif=exif.tobytes(), icc_profile=bytes(3000), comment=b"a comment"),
-        _saved(rgb, "JPEG", optimize=True, restart_marker_blocks=3),
-        _saved(small, "JPEG"),
-        *(_saved(image, "PNG") for image in (rgb, rgba, gray16, small)),
-        *(_saved(image, "PNG") for image in (rgb.convert("L"), rgb.quantize(16), rgb.convert("1"))),
-        _saved(rgb, "PNG", exif=exif.tobytes()),
-        _saved(rgb, "WEBP"),
-        _saved(rgb, "WEBP", lossless=True),
-        _saved(rgba, "WEBP", exif=exif.tobytes()),
-        _saved(rgb, "BMP"),
-        _saved(rgb.quantize(16), "BMP"),
-        _saved(rgb, "TIFF"),
-        _saved(rgb, "TIFF", compression="tiff_lzw"),
-        _saved(rgb.convert("L"), "TIFF", compression="packbits"),
-        _saved(rgb.quantize(64), "GIF"),
+        *(saved(rgb, "JPEG", quality=30, subsampling=k) for k in (0, 1, 2)),
+        *(saved(rgb, "JPEG", quality=90, subsampling=k, progressive=True) for k in (0, 1, 2)),
+        saved(rgb.convert("L"), "JPEG"),
+        saved(rgb.convert("CMYK"), "JPEG"),
+        saved(rgb, "JPEG", exif=exif.tobytes(), icc_profile=bytes(3000), comment=b"a comment"),
+        saved(rgb, "JPEG", optimize=True, restart_marker_blocks=3),
+        saved(small, "JPEG"),
+        *(saved(image, "PNG") for image in (rgb, rgba, gray16, small)),
+        *(saved(image, "PNG") for image in (rgb.convert("L"), rgb.quantize(16), rgb.convert("1"))),
+        saved(rgb, "PNG", exif=exif.tobytes()),
+        saved(rgb, "WEBP"),
+        saved(rgb, "WEBP", lossless=True),
+        saved(rgba, "WEBP", exif=exif.tobytes()),
+        saved(rgb, "BMP"),
+        saved(rgb.quantize(16), "BMP"),
+        saved(rgb, "TIFF"),
+        saved(rgb, "TIFF", compression="tiff_lzw"),
+        saved(rgb.convert("L"), "TIFF", compression="packbits"),
+        saved(rgb.quantize(64), "GIF"),
         *(_slow(image, 200) for image in (rgb, rgb.convert("L"), Image.new("L", (2048, 2048), 90))),
         *_kinds(),
     ]
@@ -91,7 +84,7 @@ def _kinds() -> Iterator[bytes]:
 
 def late(height: int, width: int) -> bytes:
     """A PNG with whole chunks and checksums, so that it passes the screen, around pixels that no decoder can read."""
-    whole = _saved(_picture(height, width), "PNG")
+    whole = saved(_picture(height, width), "PNG")
     at = whole.index(b"IDAT")
     length = int.from_bytes(whole[at - 4 : at], "big")
     body = whole[at : at + 6] + b"\xff" * (length - 2)

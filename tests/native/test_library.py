@@ -48,24 +48,17 @@ def test_it_is_compiled_where_there_is_a_compiler() -> None:
     assert list(HERE.glob("_native*.so"))
 
 
-def test_a_variable_switches_it_off() -> None:
-    """With DALI_FEED_NATIVE=0 in the environment there is no library."""
-    assert told(HERE.parents[1], **{SWITCH: "0"}).stdout == "False\n"
-    assert told(HERE.parents[1]).stdout == f"{bool(list(HERE.glob('_native*.so')))}\n"
-
-
-def test_without_a_file_there_is_none(elsewhere: Path) -> None:
-    """A package that was built without a compiler has no library, and nothing is said of it."""
-    done = told(elsewhere)
-    assert (done.stdout, done.stderr) == ("False\n", "")
-
-
-def test_it_is_said_whether_it_is_used(elsewhere: Path) -> None:
-    """For people: yes, no where it was not compiled, and that a variable switched it off."""
-    there = told(HERE.parents[1]).stdout == "True\n"
-    assert told(HERE.parents[1], SAY).stdout == ("yes\n" if there else "no\n")
-    assert told(elsewhere, SAY).stdout == "no\n"
-    assert told(HERE.parents[1], SAY, **{SWITCH: "0"}).stdout == "switched off\n"
+def test_it_is_said_whether_it_is_there_and_used(elsewhere: Path) -> None:
+    """With it, switched off by a variable, and in a package that was built without a compiler: nothing is printed."""
+    there = bool(list(HERE.glob("_native*.so")))
+    for path, environment, loaded, words in (
+        (HERE.parents[1], {}, there, "yes" if there else "no"),
+        (HERE.parents[1], {SWITCH: "0"}, False, "switched off"),
+        (elsewhere, {}, False, "no"),
+    ):
+        done = told(path, **environment)
+        assert (done.stdout, done.stderr) == (f"{loaded}\n", "")
+        assert told(path, SAY, **environment).stdout == f"{words}\n"
 
 
 def test_a_file_that_cannot_be_loaded_is_passed_over(elsewhere: Path) -> None:

@@ -19,9 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kit.kinds import saved
 from kit.slow_jpegs import slow_jpeg
 from PIL import Image
-from zoo import bmp_of, chunk, encode
+from zoo import bmp_of, chunk
 
 from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.screen.pillow import STRIPS, opened
@@ -62,7 +63,7 @@ def zeros(how: int, count: int) -> bytes:
     """So many, compressed by libtiff."""
     if how == RAW:
         return bytes(count)
-    file = encode(Image.new("L", (count, 1)), "TIFF", compression=NAMES[how])
+    file = saved(Image.new("L", (count, 1)), "TIFF", compression=NAMES[how])
     tags: Any = opened(file).tag_v2  # type: ignore[attr-defined]
     return file[tags[273][0] : tags[273][0] + tags[279][0]]
 
@@ -77,13 +78,13 @@ def tiled(how: int, kind: str, n: int) -> bytes:
 def tiled_jpeg(n: int, edge: int, scans: int) -> bytes:
     """All tiles share a JPEG of many scans."""
     side = math.isqrt(n)
-    data = slow_jpeg(edge, scans) if scans > 1 else encode(Image.new("L", (edge, edge)))
+    data = slow_jpeg(edge, scans) if scans > 1 else saved(Image.new("L", (edge, edge)))
     return tiff(side, side, data, (side // edge) ** 2, JPEG, tile=(edge, edge))
 
 
 def gif(*parts: bytes, canvas: int = 16, image: int = 16) -> bytes:
     """A small one with parts before its image, on a canvas of another size."""
-    file = bytearray(encode(Image.new("P", (16, 16)), "GIF", interlace=0))
+    file = bytearray(saved(Image.new("P", (16, 16)), "GIF", interlace=0))
     at = 13 + (6 << (file[10] & 7))
     struct.pack_into("<HH", file, 6, canvas, canvas)
     struct.pack_into("<HH", file, at + 5, image, image)
@@ -115,13 +116,13 @@ def with_exif(entries: int, size: int, segments: int) -> bytes:
     table = b"".join(struct.pack("<HHII", 20_000 + k, 1, size, 8) for k in range(entries))
     first = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", entries) + table
     blocks = [first, *[b"Exif\0\0" + bytes(60_000)] * segments]
-    file = encode(Image.new("L", (16, 16)))
+    file = saved(Image.new("L", (16, 16)))
     return file[:2] + b"".join(b"\xff\xe1" + struct.pack(">H", len(one) + 2) + one for one in blocks) + file[2:]
 
 
 def webp_canvas(n: int) -> bytes:
     """A small image that says it has a large canvas."""
-    file = bytearray(encode(Image.new("RGBA", (16, 16), (1, 2, 3, 4)), "WEBP", lossless=True, exif=b"Exif\0\0"))
+    file = bytearray(saved(Image.new("RGBA", (16, 16), (1, 2, 3, 4)), "WEBP", lossless=True, exif=b"Exif\0\0"))
     for at in (24, 27):
         file[at : at + 3] = (math.isqrt(n) - 1).to_bytes(3, "little")
     return bytes(file)
@@ -130,14 +131,14 @@ def webp_canvas(n: int) -> bytes:
 def square(n: int, kind: str, mode: str = "RGB", **options: Any) -> bytes:
     """An image of one colour, of all pixels that there may be."""
     side = min(math.isqrt(n), 16383)
-    return encode(Image.new(mode, (side, side)), kind, **options)
+    return saved(Image.new(mode, (side, side)), kind, **options)
 
 
 def frames(n: int) -> bytes:
     """A WebP of three hundred images."""
     del n
     more = [Image.new("RGB", (64, 64), (k % 256, 0, 0)) for k in range(300)]
-    return encode(more[0], "WEBP", save_all=True, append_images=more[1:])
+    return saved(more[0], "WEBP", save_all=True, append_images=more[1:])
 
 
 def pnm(kind: int, n: int, most: str, body: bytes) -> bytes:
@@ -197,7 +198,7 @@ FILES: dict[str, Callable[[int], bytes]] = {
     "jpeg of scans": lambda n: slow_jpeg(math.isqrt(n), 16),
     "jpeg of scans, too many": lambda n: slow_jpeg(math.isqrt(n), 3000),
     "jpeg progressive": lambda n: square(n, "JPEG", progressive=True, subsampling=0),
-    "jpeg of segments": lambda n: b"\xff\xd8" + b"\xff\xfe\0\2" * 65_000 + encode(Image.new("L", (16, 16)))[2:],
+    "jpeg of segments": lambda n: b"\xff\xd8" + b"\xff\xfe\0\2" * 65_000 + saved(Image.new("L", (16, 16)))[2:],
     "jpeg exif that overlaps": lambda n: with_exif(5000, 60_000, 0),
     "jpeg exif of many segments": lambda n: with_exif(5000, 5_000_000, 200),
 }

@@ -8,7 +8,6 @@ import struct
 import warnings
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,29 +113,6 @@ def directory(order: str, *entries: tuple[int, int, int, bytes], behind: bytes =
     return b"Exif\0\0" + head + struct.pack(order + "H", len(entries)) + rows + behind
 
 
-@pytest.mark.parametrize("order", "<>")
-def test_numbers_of_every_type(order: str) -> None:
-    """An integer of any width counts, the first of several too; text and fractions, and numbers beyond 1..8, do not."""
-    text = (0x010F, 2, 2, b"a\0\0\0")
-    kinds = {1: 0, 3: 6, 4: 6, 6: 6, 7: 0, 8: 6, 9: 6, 13: 6, 99: 0}
-    widths = {1: "B", 3: "H", 4: "I", 6: "b", 7: "B", 8: "h", 9: "i", 13: "I", 99: "I"}
-    blocks = {}
-    for kind, expected in kinds.items():
-        value = struct.pack(order + widths[kind], 6).ljust(4, b"\0")
-        blocks[directory(order, text, (0x0112, kind, 1, value))] = expected or 1
-    six, two = (struct.pack(order + "HH", value, 0) for value in (6, 2))
-    blocks[directory(order, (0x0112, 3, 2, six))] = 6
-    blocks[directory(order, (0x0112, 3, 3, struct.pack(order + "I", 26)), behind=bytes(4) + six + two)] = 6
-    blocks[directory(order, (0x0112, 3, 1, six), (0x0112, 3, 1, two))] = 6
-    blocks[directory(order, (0x0112, 3, 0, six), (0x0112, 3, 1, two))] = 2
-    blocks[directory(order, (0x0112, 3, 1, struct.pack(order + "HH", 9, 0)))] = 1
-    blocks[directory(order, (0x8769, 7, 900, struct.pack(order + "I", 10)), (0x0112, 3, 1, six))] = 6
-    blocks[directory(order, (0x010F, 2, 30, struct.pack(order + "I", 20)), (0x0112, 3, 1, six))] = 1
-    for block, expected in blocks.items():
-        file = with_segments(plain(), app1(block))
-        assert (orientation_in(block), *quick(file), pillows(file)) == (expected,) * 3, block
-
-
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_damaged_exif_is_read_as_pillow_reads_it(data: st.DataObject) -> None:
@@ -177,12 +153,3 @@ def test_any_bytes_give_an_orientation_or_a_reason(data: st.DataObject, name: st
     else:
         assert found == header.orientation
         assert 1 <= found <= 8
-
-
-def test_an_endless_directory_is_read_once() -> None:
-    """A block that announces 65,535 entries again and again costs one walk over what is there."""
-    entries = [(0x010F, 2, 1, bytes(4))] * 5000
-    block = directory("<", *entries)
-    assert orientation_in(block[:14] + b"\xff\xff" + block[16:]) == 1
-    many = [memoryview(with_segments(plain(), app1(block)))] * 2
-    assert orientations(many, np.ones((2, 2), np.int32)).tolist() == [1, 1]

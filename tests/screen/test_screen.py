@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gif_files import gifs, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.gif_files import gifs, opened
+from kit.kinds import saved
 from PIL import Image
 from verdicts import screened, verdict
-from zoo import big_endian_tiff, encode, zoo
+from zoo import big_endian_tiff, zoo
 
 from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.host.decode import decoded, new_decoder
@@ -171,7 +172,7 @@ def test_orientation_and_components_are_read() -> None:
     rotated = [zoo()[name] for name in ("jpeg exif", "jpeg icc", "png exif", "webp exif")]
     assert [header_of(payload).orientation for payload in rotated] == [6] * 4
     assert [verdict(payload) for payload in rotated] == [(31, 40)] * 4  # as stored
-    turned = encode(Image.new("RGB", (40, 31)), "TIFF", tiffinfo={274: 6})
+    turned = saved(Image.new("RGB", (40, 31)), "TIFF", tiffinfo={274: 6})
     assert header_of(turned).orientation == 1
     assert verdict(turned) == parsed(turned) == (40, 31)  # as Pillow turns it
     assert header_of(zoo()["jpeg"]) == Header("jpeg", 40, 31, 3)
@@ -271,19 +272,8 @@ def test_the_quick_way_and_the_long_way_agree(payloads: list[bytes]) -> None:
     assert screened(payloads) == [verdict(payload) for payload in payloads]
 
 
-MAGICS = (
-    b"",
-    b"\xff\xd8",
-    b"\xff\xd8\xff",
-    b"\x89PNG\r\n\x1a\n",
-    b"BM",
-    b"II*\0",
-    b"MM\0*",
-    b"GIF89a",
-    b"RIFF\0\0\0\0WEBP",
-    b"P6 ",
-    b"P2 2 2 9 ",
-)
+MAGICS = (b"", b"\xff\xd8", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"II*\0", b"MM\0*", b"GIF89a")
+MAGICS += (b"RIFF\0\0\0\0WEBP", b"P6 ", b"P2 2 2 9 ")
 
 
 @settings(max_examples=500, deadline=None)

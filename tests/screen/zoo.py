@@ -6,23 +6,16 @@ import functools
 import io
 import struct
 import zlib
-from typing import Any
 
 import numpy as np
+from kit.kinds import saved
 from numpy.typing import NDArray
 from PIL import Image
 from skimage import data
 
-__all__ = ["big_endian_tiff", "bmp_of", "chunk", "encode", "scan_at", "zoo"]
+__all__ = ["big_endian_tiff", "bmp_of", "chunk", "scan_at", "zoo"]
 
 ICC = b"i" * 5000  # longer than what the quick way reads at once
-
-
-def encode(image: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
-    """An image as a file."""
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 @functools.cache
@@ -57,71 +50,69 @@ def zoo() -> dict[str, bytes]:
     exif[0x0112] = 6
     pages = io.BytesIO()
     colour.save(pages, "TIFF", save_all=True, append_images=[gray])
-    top_down = bytearray(encode(colour, "BMP"))
+    top_down = bytearray(saved(colour, "BMP"))
     struct.pack_into("<i", top_down, 22, -31)
-    jpeg, palette = encode(colour), encode(colour.convert("P"), "BMP")
+    jpeg, palette = saved(colour), saved(colour.convert("P"), "BMP")
     turned = alpha.resize((41, 33))
     red = [Image.new("RGB", colour.size, "red"), Image.new("RGB", colour.size, "blue")]
     return {
         "jpeg": jpeg,
-        "jpeg progressive": encode(colour, progressive=True),
-        "jpeg optimized": encode(colour, optimize=True),
-        "jpeg gray": encode(gray),
-        "jpeg cmyk": encode(colour.convert("CMYK")),
-        "jpeg cmyk unmarked": encode(colour.convert("CMYK")).replace(
-            b"\xff\xee\x00\x0eAdobe", b"\xff\xee\x00\x0eJunk!"
-        ),
-        "jpeg cmyk unmarked, stray": encode(colour.convert("CMYK"))
+        "jpeg progressive": saved(colour, progressive=True),
+        "jpeg optimized": saved(colour, optimize=True),
+        "jpeg gray": saved(gray),
+        "jpeg cmyk": saved(colour.convert("CMYK")),
+        "jpeg cmyk unmarked": saved(colour.convert("CMYK")).replace(b"\xff\xee\x00\x0eAdobe", b"\xff\xee\x00\x0eJunk!"),
+        "jpeg cmyk unmarked, stray": saved(colour.convert("CMYK"))
         .replace(b"Adobe", b"Junk!")
         .replace(b"\xff\xdb", b"abc\xff\xdb", 1),
-        "jpeg 4:4:4": encode(colour, subsampling=0),
-        "jpeg 4:2:2": encode(colour, subsampling=1),
-        "jpeg restarts": encode(colour, restart_marker_rows=1),
-        "jpeg exif": encode(colour, exif=exif),
-        "jpeg icc": encode(colour, icc_profile=ICC, exif=exif),
+        "jpeg 4:4:4": saved(colour, subsampling=0),
+        "jpeg 4:2:2": saved(colour, subsampling=1),
+        "jpeg restarts": saved(colour, restart_marker_rows=1),
+        "jpeg exif": saved(colour, exif=exif),
+        "jpeg icc": saved(colour, icc_profile=ICC, exif=exif),
         "jpeg fill bytes": jpeg[:20] + b"\xff\xff" + jpeg[20:],
         "jpeg trailing junk": jpeg + bytes(1000),
         "jpeg stray bytes": jpeg[:20] + b"stray" + jpeg[20:],
         "jpeg stray zeros": jpeg[:20] + bytes(3) + jpeg[20 : scan_at(jpeg)] + b"\xff\0" + jpeg[scan_at(jpeg) :],
-        "jpeg 1x1": encode(colour.resize((1, 1))),
-        "png rgb": encode(colour, "PNG"),
-        "png rgba": encode(alpha, "PNG"),
-        "png palette": encode(colour.convert("P"), "PNG"),
-        "png gray": encode(gray, "PNG"),
-        "png 1 bit": encode(colour.convert("1"), "PNG"),
-        "png 16 bit": encode(wide, "PNG"),
+        "jpeg 1x1": saved(colour.resize((1, 1))),
+        "png rgb": saved(colour, "PNG"),
+        "png rgba": saved(alpha, "PNG"),
+        "png palette": saved(colour.convert("P"), "PNG"),
+        "png gray": saved(gray, "PNG"),
+        "png 1 bit": saved(colour.convert("1"), "PNG"),
+        "png 16 bit": saved(wide, "PNG"),
         "png interlaced": interlaced_png(np.asarray(gray)),
-        "png exif": encode(colour, "PNG", exif=exif),
-        "png animated": encode(colour, "PNG", save_all=True, append_images=red),
-        "png animated beside its image": encode(
+        "png exif": saved(colour, "PNG", exif=exif),
+        "png animated": saved(colour, "PNG", save_all=True, append_images=red),
+        "png animated beside its image": saved(
             colour, "PNG", save_all=True, append_images=red, default_image=True, exif=exif
         ),
-        "webp lossy": encode(colour, "WEBP"),
-        "webp lossless": encode(colour, "WEBP", lossless=True),
-        "webp alpha": encode(alpha.resize((40, 31)), "WEBP"),
-        "webp exif": encode(colour, "WEBP", exif=exif),
-        "webp alpha exif": encode(turned, "WEBP", exif=exif),
-        "webp alpha exif icc": encode(turned, "WEBP", exif=exif, icc_profile=b"x" * 333),
-        "webp without its exif": encode(colour, "WEBP", exif=exif).replace(b"EXIF", b"JUNK"),
-        "bmp": encode(colour, "BMP"),
+        "webp lossy": saved(colour, "WEBP"),
+        "webp lossless": saved(colour, "WEBP", lossless=True),
+        "webp alpha": saved(alpha.resize((40, 31)), "WEBP"),
+        "webp exif": saved(colour, "WEBP", exif=exif),
+        "webp alpha exif": saved(turned, "WEBP", exif=exif),
+        "webp alpha exif icc": saved(turned, "WEBP", exif=exif, icc_profile=b"x" * 333),
+        "webp without its exif": saved(colour, "WEBP", exif=exif).replace(b"EXIF", b"JUNK"),
+        "bmp": saved(colour, "BMP"),
         "bmp top down": bytes(top_down),
         "bmp palette": palette,
         "bmp of 16 bits": bmp(40, 16),
         "bmp 565": bmp(40, 16, 0xF800, 0x7E0, 0x1F),
         "bmp 32 bits, header 52": bmp(52, 32, 0xFF0000, 0xFF00, 0xFF),
-        "bmp rgba": encode(alpha, "BMP"),
-        "tiff": encode(colour, "TIFF"),
-        "tiff lzw": encode(colour, "TIFF", compression="tiff_lzw"),
-        "tiff gray": encode(gray, "TIFF"),
-        "tiff palette": encode(colour.convert("P"), "TIFF"),
-        "tiff 16 bit": encode(wide, "TIFF"),
+        "bmp rgba": saved(alpha, "BMP"),
+        "tiff": saved(colour, "TIFF"),
+        "tiff lzw": saved(colour, "TIFF", compression="tiff_lzw"),
+        "tiff gray": saved(gray, "TIFF"),
+        "tiff palette": saved(colour.convert("P"), "TIFF"),
+        "tiff 16 bit": saved(wide, "TIFF"),
         "tiff pages": pages.getvalue(),
         "tiff big endian": big_endian_tiff(),
-        "tiff of one bit": encode(colour.convert("1"), "TIFF"),
-        "tiff turned": encode(colour, "TIFF", tiffinfo={274: 6}),
-        "pnm ppm": encode(colour, "PPM"),
-        "pnm pgm": encode(gray, "PPM"),
-        "pnm pbm": encode(colour.convert("1"), "PPM"),
+        "tiff of one bit": saved(colour.convert("1"), "TIFF"),
+        "tiff turned": saved(colour, "TIFF", tiffinfo={274: 6}),
+        "pnm ppm": saved(colour, "PPM"),
+        "pnm pgm": saved(gray, "PPM"),
+        "pnm pbm": saved(colour.convert("1"), "PPM"),
         "pnm of text": b"P2\n# gray\n3 2\n15\n0 1 2\n3 4 15\n",
     }
 

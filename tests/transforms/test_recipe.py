@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import examples
 
-from dali_feed.compiler.dali import DaliProgram, compile_recipe
+from dali_feed.compiler.dali import DaliProgram, compile_dali
 from dali_feed.compiler.program import DecodeStep, Finish, Parameters, Resample, Slice
 from dali_feed.draws.philox import uniforms
 from dali_feed.errors import TransformError
@@ -30,7 +30,7 @@ IDS = np.arange(5) + (3 << 40)
 
 def program(*ops: Op, region_decode: bool = False) -> DaliProgram:
     """The compiled program of some ops."""
-    return compile_recipe(Recipe(ops), region_decode=region_decode)
+    return compile_dali(Recipe(ops), region_decode=region_decode)
 
 
 def parameters(*ops: Op, region_decode: bool = False, sizes: Any = SIZES, seed: int = 0, epoch: int = 0) -> Parameters:

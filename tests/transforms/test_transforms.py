@@ -19,7 +19,7 @@ from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 from torchvision.transforms._presets import OpticalFlow
 
-from dali_feed.compiler.dali import compile_recipe
+from dali_feed.compiler.dali import compile_dali
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import ColorJitter
 from dali_feed.transforms.convert import Normalize, ToFloat
@@ -291,4 +291,4 @@ def test_the_presets_of_all_weights_for_classes_lower() -> None:
 def test_orders_without_meaning(transforms: list[Any], told: str, region_decode: bool) -> None:
     """Normalize of uint8, resampling or colour behind Normalize, and going back to uint8 are refused by name."""
     with pytest.raises(TransformError, match=told):
-        compile_recipe(lower(v1.Compose(transforms)), region_decode=region_decode)
+        compile_dali(lower(v1.Compose(transforms)), region_decode=region_decode)

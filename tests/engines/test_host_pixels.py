@@ -1,0 +1,365 @@
+"""The host engine's pixels are torchvision v2's, bit for bit: of every op, in any order, of every kind of JPEG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.images import jpeg, png
+from kit.photographs import decoded, encoded, photographs
+from kit.properties import examples
+from kit.recipes import ANY, CASES, FLOAT, MAKERS, simclr
+from kit.torchvision_auto import replayed, with_weights
+from kit.torchvision_way import assert_equal, ran, theirs, together
+from nvidia import nvimgcodec
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import autoaugment, v2
+from torchvision.transforms.v2 import functional
+
+from dali_feed.compiler.host import compile_host
+from dali_feed.compiler.program import unfit
+from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
+from dali_feed.transforms.convert import ToFloat
+from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
+from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.filters import GaussianBlur
+from dali_feed.transforms.keys import Key
+from dali_feed.transforms.lower import lower
+from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
+from dali_feed.transforms.op import Effect, Op, Recipe
+from dali_feed.transforms.pointwise import (
+    RandomAdjustSharpness,
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+from dali_feed.transforms.resize import RandomResizedCrop, Resize
+from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
+
+pytestmark = [pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning"), pytest.mark.slow]
+
+CROP = RandomResizedCrop((64, 48))
+ENDS: dict[str, tuple[Op, ...]] = {
+    "erased behind normalize": (CROP, *FLOAT, RandomErasing(1.0)),
+    "erased twice, in channels": (CROP, *FLOAT, RandomErasing(0.9, value=(9.0, -9.0, 0.5)), RandomErasing(0.9)),
+    "erased before normalize": (CROP, ToFloat(), RandomErasing(1.0), FLOAT[1]),
+    "erased bytes": (CROP, RandomErasing(1.0, value=255.0), *FLOAT),
+    "erased between two normalizes": (CROP, *FLOAT, RandomErasing(1.0), FLOAT[1]),
+    "erased, then mirrored": (CROP, *FLOAT, RandomErasing(1.0), Flip("x", 1.0)),
+    "erased half": (CROP, ToFloat("float16"), FLOAT[1], RandomErasing(1.0, value=0.1)),
+    "erased half that was float": (CROP, *FLOAT, RandomErasing(1.0, value=0.1), ToFloat("float16")),
+    "sometimes erased behind normalize": (CROP, *FLOAT, RandomApply((RandomErasing(1.0), Flip("x")))),
+}
+# What the two layouts may treat in two ways: a pass in C, steps in the batch's memory, and a copy.
+LAST = {"training", "evaluation", "half", "uint8", "padded crop", "not scaled", "half of float", *ENDS}
+
+
+@pytest.mark.parametrize("name", [*CASES, *ENDS])
+def test_equals_torchvision(name: str) -> None:
+    """Photographs of many sizes come out with torchvision's bits, whatever the ops; channels last has the same."""
+    recipe, ids = Recipe((CASES | ENDS)[name]), range(len(photographs()))
+    assert_equal(recipe)
+    if name in LAST:
+        last = ran(replace(recipe, layout="NHWC"), photographs(), ids)
+        for one, other in zip(last, ran(recipe, photographs(), ids), strict=True):
+            assert one.is_contiguous()
+            assert torch.equal(one.permute(2, 0, 1), other)
+
+
+EFFECTS: dict[str, Effect] = {
+    "gray": Grayscale(),
+    "gray, sometimes": RandomGrayscale(0.5),
+    "blur": GaussianBlur((5, 9), (0.1, 3.0)),
+    "invert": RandomInvert(0.5),
+    "posterize": RandomPosterize(3, 0.5),
+    "posterize, one bit": RandomPosterize(1, 1.0),
+    "posterize, all bits": RandomPosterize(8, 1.0),
+    "solarize": RandomSolarize(0.6, 0.5),
+    "sharpen": RandomAdjustSharpness(2.5, 0.5),
+    "blunt": RandomAdjustSharpness(0.0, 1.0),
+    "autocontrast": RandomAutocontrast(0.5),
+    "equalize": RandomEqualize(0.5),
+    "perspective": RandomPerspective(0.5, 0.7, fill=0.3),
+    "perspective, nearest": RandomPerspective(1.0, 1.0, "nearest", (0.9, 0.1, 0.5)),
+    "erase": RandomErasing(0.7, value=0.3),
+    "erase with a colour": RandomErasing(1.0, (0.1, 0.5), (0.5, 2.0), (0.1, 0.9, 0.5)),
+}
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float16", "bfloat16"])
+def test_each_effect_equals_torchvision(name: str, dtype: Any) -> None:
+    """Of uint8 and of every float type, behind a flip and before another op."""
+    op = EFFECTS[name]
+    if dtype == "uint8" and isinstance(op, RandomSolarize):
+        op = replace(op, threshold=150.5)
+    if dtype == "uint8" and isinstance(op, RandomErasing):
+        op = replace(op, value=77.9 if isinstance(op.value, float) else (10.0, 255.0, 99.5))
+    to = () if dtype == "uint8" else (ToFloat(dtype),)
+    assert_equal(Recipe((Resize((60, 90)), Flip("x"), *to, op, Flip("y"))))
+
+
+@pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
+def test_a_recipe_of_self_supervised_training(T: Any) -> None:
+    """Whole, as people write it, on sixty draws."""
+    assert_equal(lower(simclr(T)), [*photographs()[2:4]] * 30)
+
+
+def nests(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """A nest of any kind."""
+    runs = st.lists(inner, max_size=2).map(tuple)
+    branches = st.lists(runs, min_size=1, max_size=3).map(tuple)
+    return st.one_of(
+        st.builds(RandomApply, st.lists(inner, min_size=1, max_size=3).map(tuple), st.sampled_from([0.0, 0.5, 1.0])),
+        st.builds(RandomChoice, branches),
+        st.builds(RandomOrder, branches),
+    )
+
+
+@examples(times=1.6)
+@given(
+    st.lists(st.recursive(st.sampled_from(ANY), nests, max_leaves=4), min_size=1, max_size=4),
+    st.tuples(st.integers(12, 40), st.integers(12, 40)),
+    st.sampled_from([(), (ToFloat(),), (ToFloat("bfloat16"),)]),
+    st.integers(0, 2**40),
+)
+def test_any_chain_equals_torchvision(ops: list[Op], size: tuple[int, int], to: tuple[Op, ...], first: int) -> None:
+    """Effects, geometry and nests of them, in nests too, in any order, for any samples."""
+    payloads, ids = [png(n, *size) for n in range(3)], range(first, first + 3)
+    recipe = Recipe((*to, *ops))
+    for one, other in zip(ran(recipe, payloads, ids), theirs(recipe, payloads, ids), strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other), recipe
+
+
+FILLS: Any = st.sampled_from([0.0, 77.0, (200.0, 7.0, 90.0)])
+MODES: Any = st.sampled_from(["nearest", "bilinear"])
+SIDE = st.integers(5, 60)
+GEOMETRY: Any = st.one_of(
+    st.builds(Flip, st.sampled_from(["x", "y"])),
+    st.builds(CenterCrop, st.tuples(SIDE, SIDE)),
+    st.builds(Resize, st.tuples(SIDE, SIDE)),
+    st.builds(Pad, st.tuples(*[st.integers(0, 3)] * 4), FILLS),
+    st.builds(RandomCrop, st.just((24, 20)), pad_if_needed=st.just(value=True), fill=FILLS),
+    st.builds(Rotation, st.just((-180.0, 180.0)), MODES, FILLS),
+    st.builds(
+        lambda *how: RandomAffine((-90.0, 90.0), (0.2, 0.3), (0.5, 2.0), (-20.0, 20.0, -10.0, 10.0), *how), MODES, FILLS
+    ),
+    st.just(ColorJitter((0.5, 1.5), (0.5, 1.5), (0.0, 2.0), (-0.5, 0.5))),
+)
+
+
+@examples(times=1.2)
+@given(st.lists(GEOMETRY, max_size=4), st.lists(GEOMETRY, max_size=1), st.booleans())
+def test_any_order_of_ops(before: list[Op], behind: list[Op], normalize: bool) -> None:
+    """Every op, in any order, on levels and then on floats, has torchvision's bits with the draws of its place."""
+    picture = Image.open(io.BytesIO(photographs()[2])).convert("RGB").resize((53, 47))
+    assert_equal(Recipe((*before, ToFloat(), *behind, *(FLOAT[1:] * normalize))), [encoded(picture, quality=90)] * 2)
+
+
+SIZES = st.integers(1, 70)
+
+
+@examples(times=1.2)
+@given(
+    st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=4),
+    st.tuples(SIZES, SIZES),
+    st.sampled_from(["bilinear", "bicubic", "nearest-exact"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_size_equals_torchvision(
+    sizes: list[tuple[int, int]], size: tuple[int, int], interpolation: Any, antialias: bool, subsampled: bool
+) -> None:
+    """Windows that begin at odd pixels of small subsampled images, up and down to any size, are exact too."""
+    payloads = [(jpeg if subsampled else png)(n, *shape) for n, shape in enumerate(sizes)]
+    crop = RandomResizedCrop(size, interpolation=interpolation, antialias=antialias)
+    assert_equal(Recipe((crop, Flip("x"), *FLOAT)), payloads)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("colour", ["444", "422", "420", "440", "411", "GRAY"])
+def test_every_sampling_of_colour(colour: str, progressive: bool) -> None:
+    """Baseline and progressive, from 4:4:4 to 4:1:1 and gray, at windows that begin inside colour's blocks."""
+    pixels = np.ascontiguousarray(Image.open(io.BytesIO(photographs()[2])).convert("RGB"))
+    encoder = nvimgcodec.Encoder(
+        device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY, backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)]
+    )
+    how = nvimgcodec.EncodeParams(
+        quality_type=nvimgcodec.QualityType.QUALITY,
+        quality_value=90,
+        chroma_subsampling=getattr(nvimgcodec.ChromaSubsampling, f"CSS_{colour}"),
+        jpeg_encode_params=nvimgcodec.JpegEncodeParams(progressive=progressive),
+    )
+    payload = bytes(encoder.encode(nvimgcodec.as_image(pixels), "jpeg", params=how))
+    for recipe, samples in (((), 1), ((RandomResizedCrop((31, 33)),), 8), ((RandomCrop((41, 43)),), 8)):
+        assert_equal(Recipe(recipe), [payload] * samples)
+
+
+def test_pillow_is_a_level_away_at_most() -> None:
+    """The v1 transforms of a PIL image, which Pillow resizes: 0.0017 levels on average were measured, one at most."""
+    whole = v1.Compose([v1.Resize(256), v1.CenterCrop(224)])
+    for payload, ours in zip(photographs(), ran(lower(whole), photographs(), range(5)), strict=True):
+        pillow = v1.PILToTensor()(whole(Image.open(io.BytesIO(payload)).convert("RGB")))
+        difference = (ours.float() - pillow.float()).abs()
+        assert float(difference.max()) <= 1
+        assert float(difference.mean()) < 0.003
+
+
+# --- AutoAugment and its kind: torchvision's own classes, given our draws ---------------------------------------------
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", MAKERS)
+def test_torchvisions_own_class_makes_the_same_of_our_draws(name: str, count: int) -> None:
+    """Choice, strength, sign and pixels, on so many samples of 41x50, whose edges no strength divides."""
+    recipe, ids = lower(MAKERS[name]()), range(count)
+    payloads = [png(n % 10, 41, 50) for n in ids]
+    sizes = np.full((count, 2), (41, 50), np.int32)
+    weights = compile_host(recipe).parameters(sizes, np.arange(count), 0, 0).arrays.get(Key("effect0_weights"))
+    for n, ours in zip(ids, ran(recipe, payloads, ids), strict=True):
+        transform = MAKERS[name]()
+        if weights is not None:
+            transform = with_weights(transform, weights[n])
+        assert torch.equal(replayed(transform, decoded(payloads[n]), n), ours), n
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_on_photographs_behind_other_ops_and_in_nests(name: str) -> None:
+    """Strengths are of the size that an image has there, choices of the place in the recipe."""
+    (op,) = lower(MAKERS[name]()).ops
+    assert_equal(Recipe((op, Resize((60, 90)), Flip("x"), op, RandomApply((Flip("y"), op)))), photographs()[2:4])
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_v1s_operations_are_a_level_away(mode: str) -> None:
+    """On tensors, at every strength; Solarize differs at its threshold alone, of which the two differ by a last bit."""
+    ours, others = v2.TrivialAugmentWide(), v1.TrivialAugmentWide()
+    strengths = others._augmentation_space(31)
+    image = functional.resize(decoded(photographs()[3]), [60, 90])
+    for name, (make, _) in ours._AUGMENTATION_SPACE.items():
+        for k, strong in enumerate([None] if (found := make(31, 60, 90)) is None else found):
+            one = ours._apply_image_or_video_transform(image, name, float(strong or 0), mode, {"others": 7.0})
+            strength = 0.0 if strong is None else float(strengths[name][0][k])
+            other = autoaugment._apply_op(image, name, strength, v2.InterpolationMode(mode), [7.0] * 3)
+            near = (one.int() - other.int()).abs() <= 1
+            assert (near | (name == "Solarize") & (image == round(strength))).all(), name
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        tuple(op for make in MAKERS.values() for op in lower(make()).ops),
+        (RandomApply((GaussianBlur((3, 3)), RandomErasing(0.5))), RandomChoice(((Grayscale(),), ()))),
+    ],
+    ids=["augmented", "nested"],
+)
+def test_a_batch_of_many_equals_its_images_one_by_one(ops: tuple[Op, ...]) -> None:
+    """What a sample chooses does not depend on the batch it is in."""
+    recipe, payloads = Recipe((Resize((30, 40)), *ops)), [png(n, 40, 50) for n in range(9)]
+    for one, other in zip(together(recipe, payloads), ran(recipe, payloads, range(9)), strict=True):
+        assert torch.equal(one, other)
+
+
+# --- draws, and the sizes that an op takes ----------------------------------------------------------------------------
+
+
+def rows(recipe: Recipe, name: str, count: int = 400) -> Any:
+    """What `count` samples take into one step."""
+    sizes = np.full((count, 2), 40, np.int32)
+    return compile_host(recipe).parameters(sizes, np.arange(count), 0, 0).arrays[Key(name)]
+
+
+def test_nests_pick_as_often_as_they_say() -> None:
+    """RandomApply by p, RandomChoice by its weights or equally, RandomOrder in every order."""
+    gray, blur, flip = (Grayscale(),), (GaussianBlur((3, 3)),), (Flip("x"),)
+    assert abs((rows(Recipe((RandomApply(gray, 0.3),)), "pick0") == 0).mean() - 0.3) < 0.06
+    assert (rows(Recipe((RandomApply(gray, 0.0),)), "pick0") == -1).all()
+    assert (rows(Recipe((RandomApply(gray, 1.0),)), "pick0") == 0).all()
+    weighed = rows(Recipe((RandomChoice((gray, blur, flip), (2.0, 0.0, 6.0)),)), "pick0")
+    assert set(weighed.ravel().tolist()) == {0, 2}
+    assert abs((weighed == 2).mean() - 0.75) < 0.06
+    assert set(rows(Recipe((RandomChoice((gray, blur)),)), "pick0").ravel().tolist()) == {0, 1}
+    orders = rows(Recipe((RandomOrder((gray, blur, flip)),)), "pick0").tolist()
+    assert len({tuple(order) for order in orders}) == 6
+
+
+def test_inner_ops_draw_from_streams_of_their_own() -> None:
+    """Two equal ops of one nest, or of two, draw differently; ops around a nest draw as if it were not there."""
+    sharp = RandomErasing(0.5)
+    recipe = Recipe((Flip("x"), RandomApply((sharp, sharp, RandomApply((sharp,)))), RandomApply((sharp,)), Flip("y")))
+    found = compile_host(recipe).parameters(np.full((50, 2), 40, np.int32), np.arange(50), 0, 0).arrays
+    erased = [values.tobytes() for name, values in found.items() if name.startswith("effect")]
+    assert len(erased) == len(set(erased)) == 4
+    alone = Recipe((Flip("x"), Resize((9, 9)), Resize((9, 9)), Flip("y")))
+    for name in ("flip0", "flip3"):
+        np.testing.assert_array_equal(found[Key(name)], rows(alone, name, 50))
+
+
+@examples(times=0.8)
+@given(
+    st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    st.tuples(*[st.integers(0, 12)] * 4),
+    st.sampled_from(["constant", "edge", "reflect", "symmetric"]),
+    st.booleans(),
+    st.integers(0, 2**40),
+)
+def test_crops_fit_where_torchvision_says_so(
+    size: tuple[int, int], padding: tuple[int, int, int, int], mode: Any, needed: bool, sample: int
+) -> None:
+    """RandomCrop and its padding: torchvision's bits, or, where torchvision fails, a reason beforehand."""
+    op = RandomCrop((20, 24), padding, needed, 5.0, mode)
+    payload = encoded(Image.effect_noise(size[::-1], 80).convert("RGB"), "PNG")
+    reason = unfit(Recipe((op,)), np.array([size], np.int32))
+    try:
+        v2.RandomCrop(op.size, list(padding), needed, 5, mode)(decoded(payload))
+    except (ValueError, RuntimeError, IndexError):
+        assert reason
+    else:
+        assert not reason
+        one, other = ran(Recipe((op,)), [payload], [sample])[0], theirs(Recipe((op,)), [payload], [sample])[0]
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("size", [(2, 9), (9, 5), (3, 6), (9, 9)])
+def test_images_too_small_for_a_kernel_are_known_by_their_size(size: tuple[int, int], nested: bool) -> None:
+    """GaussianBlur mirrors the border: where torchvision fails on an image, there is a reason beforehand."""
+    op: Sequence[Op] = (GaussianBlur((11, 5)),)
+    reason = unfit(Recipe((RandomApply(tuple(op), 1.0),) if nested else tuple(op)), np.array([size, [0, 0]], np.int32))
+    try:
+        v2.GaussianBlur((11, 5))(torch.zeros((3, *size), dtype=torch.uint8))
+    except RuntimeError:
+        rule = "GaussianBlur: a kernel of 11x5 needs an image of 6x3 at least"
+        assert reason == {0: f"{rule}; found {size[1]}x{size[0]}"}
+    else:
+        assert not reason
+
+
+@pytest.mark.parametrize(
+    ("ops", "small"),
+    [
+        ((RandomCrop((10, 20)),), [3, 4]),
+        ((RandomCrop((10, 20), (6, 0, 5, 1)),), []),
+        ((RandomCrop((10, 20), pad_if_needed=True),), []),
+        ((Resize(20), RandomCrop((10, 20))), []),
+        ((CenterCrop((8, 8)), RandomCrop((8, 9))), [0, 1, 3, 4]),
+        ((Pad((1, 2, 1, 2)), ColorJitter((1.0, 1.0)), RandomCrop((12, 12))), [4]),
+    ],
+)
+def test_images_that_a_crop_cannot_take_are_known_by_their_size(ops: tuple[Op, ...], small: list[int]) -> None:
+    """The sizes that reach it decide, whatever stands before it; absent rows are nobody's."""
+    found = unfit(Recipe(ops), np.array([[20, 40], [10, 40], [0, 0], [40, 10], [9, 9]], np.int32))
+    assert sorted(found) == small
+    if small == [3, 4]:
+        assert "RandomCrop: 20x10 must fit into the image; found 10x40; give pad_if_needed=True" in found[3]
