@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dali_feed.engines.host.decode import TrialDecoder
+from dali_feed.engines.host.decode import new_decoder, refusal
 from dali_feed.errors import MissingPackageError, SourceEmptyError
 from dali_feed.external_sources import Topics
 from dali_feed.screen.header import UnusableError
@@ -234,7 +234,7 @@ def own_images(records: Iterable[tuple[memoryview, int]], name: str, folder: Pat
 
     Raises SourceEmptyError where no image is left.
     """
-    size, left_out, why, shapes, trial = 0, 0, "", set[tuple[int, int]](), TrialDecoder()
+    size, left_out, why, shapes, decoder = 0, 0, "", set[tuple[int, int]](), new_decoder()
 
     def images() -> Iterator[tuple[memoryview, int, str]]:
         nonlocal size, left_out, why
@@ -244,7 +244,7 @@ def own_images(records: Iterable[tuple[memoryview, int]], name: str, folder: Pat
                 refused = None if header.format in SUFFIXES else f"{header.format.upper()} is not read by every loader"
             except UnusableError as error:
                 refused = str(error)
-            refused = refused or trial.refusal(payload)
+            refused = refused or refusal(decoder, payload)
             if refused is not None:
                 left_out, why = left_out + 1, refused
                 continue

@@ -279,12 +279,12 @@ class _Work:
 
     def _refusal(self) -> Refusal:
         """What decodes in this thread, for which the end of the interpreter waits: native code cannot be stopped."""
-        from dali_feed.engines.host.decode import TrialDecoder
+        from dali_feed.engines.host.decode import new_decoder, refusal
         from dali_feed.engines.workers import linger
 
         linger(threading.current_thread())  # by itself: nobody else may come to it, as when it was just begun
-        trial = TrialDecoder()
-        return lambda payload: None if self._stop.is_set() else trial.refusal(payload)
+        decoder = new_decoder()
+        return lambda payload: None if self._stop.is_set() else refusal(decoder, payload)
 
 
 def list_letters(target: str, access: Access, *, check: bool) -> int:
@@ -314,9 +314,9 @@ def _still_bad(letter: Letter) -> str | None:
     payload = memoryview(letter.payload)
     reason = screen([payload], MAX_PIXELS).reasons.get(0)
     if reason is None and letter.stage == "decode":
-        from dali_feed.engines.host.decode import TrialDecoder
+        from dali_feed.engines.host.decode import new_decoder, refusal
 
-        reason = TrialDecoder().refusal(payload)
+        reason = refusal(new_decoder(), payload)
     if reason is None and letter.stage == "source":
         reason = f"{letter.reason}; the image itself is good"
     return reason

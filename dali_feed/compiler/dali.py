@@ -37,7 +37,7 @@ from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, TURN, WINDOW, Key, n
 from dali_feed.transforms.op import BLACK, GraphStep, Op, OpRun, Place, Recipe, Window, effect_key
 from dali_feed.transforms.settings import Drawn, DType, Fill, Interpolation
 
-__all__ = ["DaliProgram", "compile_dali", "compile_recipe"]
+__all__ = ["DaliProgram", "compile_dali"]
 
 
 Maker = Callable[[OpRun], None]
@@ -69,11 +69,6 @@ class DaliProgram:
     def dtype(self) -> DType | None:
         """The dtype of the output's pixels, where the last step is ours."""
         return None if self.finish is None else self.finish.dtype
-
-    @property
-    def window(self) -> bool:
-        """Whether the decoder gets windows to decode."""
-        return isinstance(self.steps[0], DecodeStep) and self.steps[0].window
 
     @property
     def finish(self) -> Finish | None:
@@ -266,33 +261,24 @@ def _shown(run: OpRun, windows: NDArray[np.int32]) -> NDArray[np.int32]:
     return rows(*run.as_shown((y, x, h, w)))
 
 
-def compile_recipe(recipe: Recipe, *, region_decode: bool) -> DaliProgram:
-    """Compile; `region_decode` says that the decoder gets the crop windows (else the first resize does).
-
-    Raises TransformError where ops stand in an order that has no meaning (Normalize of uint8, ...), or DALI has no
-    operator for one.
-    """
-    compiler = _Compiler(recipe, region_decode=region_decode)
-    for n, op in enumerate(recipe.ops):
-        compiler.op(op, n)
-    return compiler.done()
-
-
 # The program of the dali engine; colour steps at its end, on a GPU, are left to the kernel `jitter`.
 #
 # It does only colour steps directly before the finish step, for there the batch is dense uint8. A colour step that
 # is followed by another step, such as a blur, stays in the graph, and so does every one on DALI's CPU backend.
 
 
-def compile_dali(recipe: Recipe, *, on_gpu: bool, region_decode: bool | None = None) -> DaliProgram:
+def compile_dali(recipe: Recipe, *, on_gpu: bool = False, region_decode: bool = True) -> DaliProgram:
     """The program of the dali engine, all of it a graph but for the finish step.
 
-    `region_decode`: as in `compile_recipe`; None: True on the CPU alone.
+    `region_decode` says that the decoder gets the crop windows, on the CPU alone (else the first resize does).
 
-    Raises TransformError where ops stand in an order that has no meaning, or DALI has no operator for one.
+    Raises TransformError where ops stand in an order that has no meaning (Normalize of uint8, ...), or DALI has no
+    operator for one.
     """
-    program = compile_recipe(recipe, region_decode=not on_gpu if region_decode is None else region_decode)
-    return with_kernel(program) if on_gpu else program
+    compiler = _Compiler(recipe, region_decode=region_decode and not on_gpu)
+    for n, op in enumerate(recipe.ops):
+        compiler.op(op, n)
+    return with_kernel(compiler.done()) if on_gpu else compiler.done()
 
 
 def with_kernel(program: DaliProgram) -> DaliProgram:

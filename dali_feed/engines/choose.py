@@ -168,7 +168,7 @@ def compile_for(name: str, recipe: Recipe, device: int | None, *, whole: bool = 
     on_gpu = device is not None
     if name == "host":
         return compile_host(recipe, on_gpu=on_gpu)
-    return compile_dali(recipe, on_gpu=on_gpu, region_decode=not on_gpu and not whole)
+    return compile_dali(recipe, on_gpu=on_gpu, region_decode=not whole)
 
 
 # What a feed's images need: their transforms compiled, and the engine, or several as one, made of that.

@@ -16,7 +16,7 @@ from dali_feed.engines.codec import nvimgcodec
 from dali_feed.screen import pillow
 from dali_feed.screen.screen import UnusableError, header_of
 
-__all__ = ["TrialDecoder", "decoded", "decoded_jpegs", "jpegs", "new_decoder", "turned"]
+__all__ = ["decoded", "decoded_jpegs", "jpegs", "new_decoder", "refusal", "turned"]
 
 TOGETHER = 16 << 20  # bytes of pixels that one call decodes, and each thread then holds
 
@@ -106,17 +106,11 @@ def turned(pixels: NDArray[np.uint8], way: Sequence[int]) -> NDArray[np.uint8]:
     return out
 
 
-class TrialDecoder:
-    """Decodes payloads whole and throws the pixels away, to learn whether the host engine can. For one thread."""
-
-    def __init__(self) -> None:
-        self._decoder = new_decoder()
-
-    def refusal(self, payload: memoryview) -> str | None:
-        """Why a screened payload cannot be decoded, or None."""
-        try:
-            plain = header_of(payload).plain
-            decoded(self._decoder, payload if plain is None else memoryview(plain), None)
-        except UnusableError as error:
-            return str(error)
-        return None
+def refusal(decoder: Any, payload: memoryview) -> str | None:
+    """Why a screened payload cannot be decoded by the host engine, or None."""
+    try:
+        plain = header_of(payload).plain
+        decoded(decoder, payload if plain is None else memoryview(plain), None)
+    except UnusableError as error:
+        return str(error)
+    return None
