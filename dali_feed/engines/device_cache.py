@@ -250,7 +250,8 @@ class DeviceCache:
             cure = "Give device='cuda', or Cache(memory, pixels=True), which keeps decoded images"
             msg = f"{SUBJECT}: keeps images in a GPU's memory; found a loader on the CPU. {cure}"
             raise ConfigError(msg)
-        programs = [(each.engine, each.picture.view) for each in made.columns] or [(made.engine, made.program)]
+        programs: list[tuple[str, Program]] = [(each.engine, each.picture.view) for each in made.columns]
+        programs = programs or [(made.engine, made.program)]
         for engine, program in programs:
             _check(engine, program)
         self.limit, self._device, self._each = limit, device, limit // len(programs)

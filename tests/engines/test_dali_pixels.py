@@ -15,12 +15,13 @@ import torch
 from kit.dali_way import both, distance, run
 from kit.photographs import decoded, encoded, files, photographs
 from kit.recipes import FLOAT, SMALL, simclr
-from nvidia.dali import fn, pipeline_def, types
+from nvidia.dali import Pipeline, fn, pipeline_def, types
 from PIL import Image
 from torchvision.transforms import v2
 
 from dali_feed.compiler.dali import compile_dali
 from dali_feed.errors import TransformError
+from dali_feed.transforms import colour as colours
 from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
@@ -46,7 +47,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWa
 X, Y, ALL = Flip("x"), Flip("y"), 255
 JITTER = ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1))
 EXACT = (0, 0)
-MOVE: Any = ((-40.0, 40.0), (0.1, 0.2), (0.7, 1.4), (-9.0, 9.0, -5.0, 5.0))
+
+
+def moved(how: Any) -> RandomAffine:
+    """Turned, moved, scaled and sheared."""
+    return RandomAffine((-40.0, 40.0), (0.1, 0.2), (0.7, 1.4), (-9.0, 9.0, -5.0, 5.0), how, 77.0)
+
 
 # Ops; bounds on the worst image's mean and on the largest difference, and measured ones behind them. Of two bounds the
 # second is for windows that the first resize cuts and not the decoder.
@@ -94,7 +100,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "rotation behind a flip": ((Flip("x", 1.0), Rotation((30.0, 30.0), "bilinear", 77.0)), (0.5, ALL)),
     **{  # 0.016, 0.325; nearest takes other pixels at ties alone
         f"affine, {how}, {len(flips)}{flips[:1]}": (
-            (*flips, RandomAffine(*MOVE, how, 77.0)),
+            (*flips, moved(how)),
             (0.022 if how == "nearest" else 0.43, ALL),
         )
         for how in ("nearest", "bilinear")
@@ -316,3 +322,25 @@ def test_what_dali_has_no_operator_for(ops: tuple[Op, ...], told: str) -> None:
     """It is refused when the program is made, and the message names the engine that takes it."""
     with pytest.raises(TransformError, match=f"^{told}.*host engine can run it"):
         compile_dali(Recipe(ops))
+
+
+def test_contrast_apart_is_contrast() -> None:
+    """The form of a contrast step that stays on the GPU gives the other one's pixels, but for a last digit's level."""
+    rng = np.random.default_rng(0)
+    pictures = [rng.integers(0, 256, (40, 50, 3), np.uint8) // (n % 3 + 1) for n in range(24)]
+    factors = rng.uniform(0, 2, 24).astype(np.float32)
+    with Pipeline(24, 2, None) as pipe:
+        image = fn.external_source(name="image", ndim=3, dtype=types.UINT8)
+        factor = fn.external_source(name="factor", ndim=0, dtype=types.FLOAT)
+        matrix, shift = factor * types.Constant(np.eye(3, dtype=np.float32)), factor * 0.5 - 0.9995
+        mean = colours._gray_mean(image)
+        pipe.set_outputs(
+            colours._moved(image, matrix, shift + (1 - factor) * mean, types.UINT8),
+            colours._contrast_apart(image, matrix, shift, 1 - factor, device="cpu"),
+        )
+    pipe.build()
+    pipe.feed_input("image", pictures)
+    pipe.feed_input("factor", list(factors))
+    one, other = (output.as_array().astype(int) for output in pipe.run())
+    assert np.abs(one - other).max() <= 1
+    assert np.mean(one != other) < 1e-3

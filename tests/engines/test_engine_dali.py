@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from kit.images import bad_tables, broken_png, jpeg
 from numpy.typing import NDArray
-from nvidia.dali.backend import GetSchema
 from torchvision.transforms import v2
 
 from dali_feed.compiler.dali import DaliProgram, compile_dali
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.dali.engine import DaliEngine
-from dali_feed.engines.dali.graph import decoder_options
 from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
@@ -125,12 +123,3 @@ def test_discard_drops_one_batch_good_or_bad(engine: DaliEngine) -> None:
     engine.submit(_clean(engine, 2))
     engine.discard()
     assert np.array_equal(np.array(engine.take().images), np.array(engine.redo(_clean(engine, 2)).images))
-
-
-def test_a_gpu_decoders_options_are_dalis_by_name() -> None:
-    """The JPEG engine's share always, and for the twin no memory ahead: options that DALI's decoders have."""
-    given = decoder_options(0.5, spare=True)
-    assert len(given) == 3
-    for operator in ("decoders__Image", "decoders__ImageSlice"):
-        assert set(given) <= set(GetSchema(operator).GetArgumentNames())
-    assert decoder_options() == {"hw_decoder_load": 0.0}

@@ -15,7 +15,7 @@ class Wire:
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, block: torch.Tensor) -> _There:
+    def __call__(self, block: torch.Tensor) -> Any:
         """Send one; its own memory is written to at once, as page-locked memory is that is used again."""
         self.count += 1
         there = _There(block.clone())

@@ -53,13 +53,13 @@ class MemoryInUse:
     """Used by many threads: loaders may be."""
 
     def __init__(self) -> None:
-        self._kept: list[tuple[torch.cuda.Event, Any]] = []  # each behind its work
+        self._kept: list[tuple[Any, Any]] = []  # CUDA's event behind the work, and what it reads
         self._lock = threading.RLock()  # reentrant: a destructor that runs in here may call it again
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, what: Any, until: torch.cuda.Event) -> None:
+    def keep(self, what: Any, until: Any) -> None:
         """Hold `what` until then. Release whatever other work is done with, in any order."""
         with self._lock:
             before = self._kept  # dropped outside the lock
