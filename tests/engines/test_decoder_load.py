@@ -27,11 +27,11 @@ def _graph(images: Any, draws: Any) -> Any:
     return fn.resize(images, size=[8, 8])
 
 
-def given(program: Any) -> dict[str, Any]:
-    """What the graph of a GPU gives to its one decoder."""
+def given(program: Any, *, spare: bool = False) -> dict[str, Any]:
+    """What the graph of a GPU gives to its one decoder; `spare`: that of the twin."""
     pipe = Pipeline(batch_size=2, num_threads=1, device_id=None)
     with pipe:
-        pipe.set_outputs(*build_graph(program, gpu=True))
+        pipe.set_outputs(*build_graph(program, gpu=True, spare=spare))
     pipe._build_graph()
     (decoder,) = (op for op in pipe._ops if op._op.schema.HasArgument("hw_decoder_load"))
     options: dict[str, Any] = decoder._op._init_args
@@ -62,7 +62,19 @@ def test_a_pipelines_decoder_has_its_users_share_or_none() -> None:
     told = [str(op.spec) for op in pipe._ops if "ecoders__" in str(op.spec).splitlines()[0]]
     shares = [[float(share) for share in re.findall(r"(?m)^ *hw_decoder_load: (.*)$", spec)] for spec in told]
     assert shares == [[0.25], [0.0], []]
-    assert program.graph.count(b"hw_decoder_load") == 2
+    for graph, padded in ((program.graph, 0), (program.spare, 2)):  # the twin's take no memory beforehand
+        assert graph.count(b"hw_decoder_load") == 2
+        assert graph.count(b"device_memory_padding") == graph.count(b"host_memory_padding") == padded
+
+
+def test_the_twins_decoder_takes_nothing_beforehand() -> None:
+    """The one that all batches go through has DALI's defaults; the twin's pixels are made the same way."""
+    program = compiled(CROP, Decode(hardware=0.5), 0)[1]
+    main, twin = (given(program, spare=spare) for spare in (False, True))
+    padding = {"device_memory_padding", "host_memory_padding"}
+    assert not padding & set(main)
+    assert {twin.pop(name) for name in padding} == {0}
+    assert main == twin
 
 
 def feed(**options: Any) -> Feed:

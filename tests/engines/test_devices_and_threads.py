@@ -13,12 +13,11 @@ import pytest
 from kit.dali_pipelines import CPU
 from kit.images import QUICK, broken_png, jpeg, labelled
 from kit.limits import LONG
-from nvidia.dali import Pipeline, fn, pipeline_def
+from nvidia.dali import fn, pipeline_def
 from torchvision.transforms import v2
 
 from dali_feed.engines import choose
 from dali_feed.engines.choose import compiled, make_engine
-from dali_feed.engines.dali.graph import build_graph, decoder_options
 from dali_feed.engines.dali.user_pipeline import read_pipeline
 from dali_feed.engines.engine import Work
 from dali_feed.engines.gpu import device as devices
@@ -95,38 +94,6 @@ def test_a_bad_record_begins_a_small_twin(threads: int, least: int) -> None:
         assert np.array_equal(np.array(again.images), wanted)
         assert engine._twin.num_threads == least
         engine.close()
-
-
-def test_the_twins_decoder_takes_nothing_beforehand() -> None:
-    """The one that all batches go through has DALI's defaults; the twin's pixels are made the same way."""
-    nothing = {"hw_decoder_load": 0.5, "device_memory_padding": 0, "host_memory_padding": 0}
-    assert decoder_options(0.5, spare=True) == nothing
-    program: Any = compiled(v2.RandomResizedCrop(8), Decode(hardware=0.5), 0)[1]
-    given = []
-    for spare in (False, True):
-        pipe = Pipeline(batch_size=2, num_threads=1, device_id=None)
-        with pipe:
-            pipe.set_outputs(*build_graph(program, gpu=True, spare=spare))
-        pipe._build_graph()
-        given += [op._op._init_args for op in pipe._ops if op._op.schema.HasArgument("hw_decoder_load")]
-    main, twin = given
-    assert not {"device_memory_padding", "host_memory_padding"} & set(main)
-    assert {name: twin[name] for name in nothing} == nothing
-    for name in ("output_type", "adjust_orientation", "jpeg_fancy_upsampling", "hw_decoder_load"):
-        assert main[name] == twin[name]
-
-
-def test_nor_does_that_of_a_users_pipeline() -> None:
-    """Its decoders that say nothing of memory; the pipeline that all batches go through stays as it is."""
-
-    @pipeline_def(**CPU)  # type: ignore[untyped-decorator, unused-ignore]
-    def mixed() -> Any:
-        return fn.decoders.image(fn.external_source(name="image"), device="mixed")
-
-    program = read_pipeline(mixed, ())
-    assert [graph.count(b"device_memory_padding") for graph in (program.graph, program.spare)] == [0, 1]
-    assert [graph.count(b"host_memory_padding") for graph in (program.graph, program.spare)] == [0, 1]
-    assert [graph.count(b"hw_decoder_load") for graph in (program.graph, program.spare)] == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["host", "dali"])

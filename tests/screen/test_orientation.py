@@ -8,13 +8,12 @@ import struct
 import warnings
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
 from dali_feed.screen.header import orientation_in
-from dali_feed.screen.screen import UnusableError, header_of, orientations, screen, turned
+from dali_feed.screen.screen import UnusableError, header_of, orientations, screen
 
 FORMATS = ["JPEG", "PNG", "WEBP"]
 
@@ -45,25 +44,6 @@ def quick(*payloads: bytes) -> list[int]:
     """Orientations as a loader finds them."""
     views = [memoryview(payload) for payload in payloads]
     return list(map(int, orientations(views, screen(views).sizes)))
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_orientation_is_found(name: str) -> None:
-    """All eight, of each format that has them; a JPEG by steps as by the whole reading of its header."""
-    files = [tagged(orientation, name) for orientation in range(1, 9)]
-    assert list(map(pillows, files)) == list(range(1, 9))
-    assert [header_of(file).orientation for file in files] == list(range(1, 9))
-    assert quick(*files) == list(range(1, 9))
-
-
-def test_sizes_are_those_of_the_turned_image() -> None:
-    """Orientations 5..8 exchange height and width; bad and absent rows stay as they are."""
-    views = [memoryview(tagged(way)) for way in range(1, 9)]
-    rows = [*views, None, memoryview(b"no image"), memoryview(tagged(6, "PNG"))]
-    found = turned(screen(rows), rows)
-    assert found.sizes[:8].tolist() == [[24, 40, way] if way < 5 else [40, 24, way] for way in range(1, 9)]
-    assert found.sizes[8:].tolist() == [[0, 0, 1], [0, 0, 1], [40, 24, 6]]
-    assert list(found.reasons) == [9]
 
 
 def with_segments(payload: bytes, *segments: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""GIF and WebP in the engines: Pillow's pixels in torchvision's steps."""
+"""What nvImageCodec does not decode: GIF, WebP and other formats by Pillow, payloads that are pixels, and turning."""
 
 from __future__ import annotations
 
@@ -9,30 +9,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from kit.gif_files import gif, gifs, opened
 from kit.images import QUICK, encoded, jpeg, pixels, png
+from nvidia.dali.tensors import TensorCPU
 from PIL import Image
 from torchvision.transforms import v2
 
+from dali_feed.compiler.program import stored, turns
 from dali_feed.engines.choose import ENGINES
+from dali_feed.engines.dali.graph import prepared
+from dali_feed.engines.host.decode import decoded, new_decoder, turned
 from dali_feed.errors import MissingPackageError
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Decode
 from dali_feed.screen import pillow
+from dali_feed.screen.pillow import is_usual, pnm, raw_pixels
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-
-
-def webp(n: int, height: int, width: int) -> bytes:
-    """A lossless one."""
-    return encoded(pixels(n, height, width), "WEBP", lossless=True)
-
-
-def mixed(count: int) -> list[bytes]:
-    """JPEG, GIF, WebP and PNG by turns, each telling its number."""
-    return [(jpeg, gif, webp, png)[n % 4](n, 16, 16) for n in range(count)]
 
 
 def broken_gif() -> bytes:
@@ -97,18 +93,6 @@ def fed(payloads: Sequence[bytes], engine: str) -> tuple[list[Any], Feed]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_feed_of_all_formats(engine: str) -> None:
-    """Every engine delivers every record: what its decoder does not take has Pillow's pixels, and steps of its own."""
-    payloads = mixed(32)
-    batches, feed = fed(payloads, engine)
-    assert np.concatenate([batch.ids for batch in batches]).tolist() == list(range(32))
-    assert feed.stats().bad == 0
-    images = np.concatenate([np.asarray(batch.images) for batch in batches])
-    for n, payload in enumerate(payloads):
-        assert np.array_equal(images[n], opened(payload).transpose(2, 0, 1))
-
-
-@pytest.mark.parametrize("engine", ENGINES)
 def test_what_pillow_cannot_decode_costs_its_slot(engine: str) -> None:
     """On every engine a GIF that passes the screen and no decoder is replaced in its slot, with the reason."""
     payloads = [broken_gif() if n in (3, 12) else (gif, jpeg)[n % 2](n, 16, 16) for n in range(24)]
@@ -121,3 +105,67 @@ def test_what_pillow_cannot_decode_costs_its_slot(engine: str) -> None:
     images = np.concatenate([np.asarray(batch.images) for batch in batches])
     for n, sample in enumerate(ids.tolist()):
         assert np.array_equal(images[n], opened(payloads[sample]).transpose(2, 0, 1))
+
+
+WINDOWS = [None, (0, 0, 9, 7), (5, 3, 1, 20), (21, 18, 10, 13)]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_window_is_a_view_of_the_payload(window: tuple[int, ...] | None) -> None:
+    """Of a PPM in memory that can be written nothing is copied, and the pixels are those of the decoder's way."""
+    payload = memoryview(bytearray(encoded(pixels(3, 31, 40), "PPM")))
+    found = raw_pixels(payload, window)
+    assert found is not None
+    assert np.shares_memory(found, np.frombuffer(payload, np.uint8))
+    assert np.array_equal(found, pillow.decode(payload, window))
+
+
+def test_what_cannot_be_written_is_copied() -> None:
+    """Torch warns of arrays over memory that is not its own to write, such as a mapped table's."""
+    payload = memoryview(encoded(pixels(3, 31, 40), "PPM"))
+    assert payload.readonly
+    torch.from_numpy(decoded(new_decoder(), payload, WINDOWS[1]))  # a warning is an error here
+
+
+@pytest.mark.parametrize("write", [pnm, lambda array: encoded(array, "PPM")], ids=["ours", "Pillow's"])
+def test_the_dali_engine_reads_pixels_too(write: Any) -> None:
+    """Its own decoder is given the PPM as it is: a crop of it has the very pixels."""
+    files = [write(pixels(n, 24, 30)) for n in range(4)]
+    (given,) = prepared([memoryview(files[0])])
+    assert isinstance(given, TensorCPU)
+    with Feed(
+        ScriptedSource(files), 4, transform=v2.CenterCrop(20), decode=Decode(engine="dali"), tuning=QUICK
+    ) as feed:
+        (batch,) = feed
+        for n, image in enumerate(np.asarray(batch.images)):
+            assert np.array_equal(image.transpose(1, 2, 0), pixels(n, 24, 30)[2:22, 5:25])
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"P6\n# why\n1 1\n255\n123", b"P6  1 1 255\n123", b"P6 1 1 255\n1234", b"P6 1 1 255\n12", b"P6 0 1 255\n"],
+    ids=["a comment", "two spaces", "more behind", "cut", "none"],
+)
+def test_an_unusual_one_is_read_before_the_graph(payload: bytes) -> None:
+    """What another parser might read in another way, or not at all, is not given to it."""
+    assert not is_usual(memoryview(payload))
+
+
+WAYS = range(1, 9)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_windows_of_the_upright_image_in_the_stored_one(way: int) -> None:
+    """A window decoded from the stored image and turned is the window of the turned image, for any window."""
+    rng = np.random.default_rng(way)
+    whole = rng.integers(0, 255, (13, 21, 3), np.uint8)
+    high, wide = (21, 13) if way > 4 else (13, 21)
+    starts = rng.integers(0, (high, wide), (50, 2))
+    windows = np.concatenate([starts, rng.integers(1, (high, wide) - starts + 1)], axis=1)
+    rows = turns(np.full((50, 3), (high, wide, way)))
+    assert rows is not None
+    upright = turned(whole, rows[0, :3].tolist())
+    assert upright.shape == (high, wide, 3)
+    for (y, x, h, w), (b, a, height, width), row in zip(windows, stored(windows, rows), rows, strict=True):
+        part = turned(whole[b : b + height, a : a + width], row[:3].tolist())
+        np.testing.assert_array_equal(part, upright[y : y + h, x : x + w])
