@@ -95,7 +95,8 @@ def test_gpu_allocates_nothing_and_compiles_once(cp: Any) -> None:
     case, other = moved(random_case("float16", (4, 16, 16)), cp.asarray), KINDS[1].arguments(16, 16)
     out, records = cp.empty((4, 3, 16, 16), cp.float16), cp.asarray(random_records(4, other))
     unpacked = cp.asarray(unpack_cases.out_for(4, other))
-    for run in (lambda: finish(out=out, **case), lambda: unpack(records, unpacked, **other)):
+    runs: list[Any] = [lambda: finish(out=out, **case), lambda: unpack(records, unpacked, **other)]
+    for run in runs:
         run()
         pool, kernels = cp.get_default_memory_pool(), dict(launch._kernels)
         before = pool.used_bytes(), pool.total_bytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import math
-import mmap
 import struct
 import zlib
 from typing import Any
@@ -191,22 +190,6 @@ def test_the_pixel_bound_holds_and_absent_rows_have_no_reason() -> None:
     assert not screen([memoryview(jpeg)], 31 * 40).reasons
     assert 0 in screen([memoryview(jpeg)], 31 * 40 - 1).reasons
     assert screen([]).sizes.shape == (0, 2)
-
-
-def test_a_mixed_batch_in_one_slab_keeps_its_rows() -> None:
-    """Good and bad payloads of all kinds end to end in one map each get their own verdict, in any neighbourhood."""
-    payloads = [*zoo().values(), *(payload for payload, _ in bad().values())] * 2
-    payloads = [payloads[k] for k in np.random.default_rng(0).permutation(len(payloads))]
-    slab = memoryview(mmap.mmap(-1, sum(map(len, payloads))))
-    views, at = [], 0
-    for payload in payloads:
-        views.append(slab[at : at + len(payload)])
-        views[-1][:] = payload
-        at += len(payload)
-    result = screen(views)
-    assert [result.reasons.get(row, tuple(size)) for row, size in enumerate(result.sizes.tolist())] == [
-        verdict(payload) for payload in payloads
-    ]
 
 
 @pytest.mark.parametrize("name", ["jpeg", "jpeg progressive", "png rgb", "webp lossy"])

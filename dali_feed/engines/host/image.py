@@ -42,12 +42,17 @@ class Levels:
     """Takes the steps from number `first` on, erasings at the end too. Used by many threads at once."""
 
     def __init__(
-        self, first: int, pixels: PixelWriter, flips: list[HostStep], erasings: list[HostStep], program: HostProgram
+        self,
+        first: int,
+        pixels: PixelWriter,
+        flips: list[HostStep],
+        erasings: list[tuple[Key, torch.Tensor]],
+        program: HostProgram,
     ) -> None:
         self.first = first
         self._pixels, self._dtype = pixels, DTYPES[program.dtype]
         self._mirror, self._turn = _keys(flips, "x"), _keys(flips, "y")
-        self._erasings = [(effect_key(step.n), colour_of(step.op.erases())) for step in erasings]
+        self._erasings = erasings
         self._planes = program.layout == "NCHW"
 
     def run(self, image: torch.Tensor, out: torch.Tensor, arrays: Arrays, slot: int) -> bool:
@@ -79,24 +84,35 @@ def levels_of(program: HostProgram) -> Levels | None:
     It ends in steps that look at one value at a time, of which the first converts bytes to floats, and in erasings.
     """
     steps = program.steps
-    behind = len(steps)
-    while behind and steps[behind - 1].op.erases() is not None:
-        behind -= 1
-    first = behind
-    while first and steps[first - 1].op.by_level:
+    first = behind = len(steps)
+    while first and (steps[first - 1].op.by_level or steps[first - 1].op.erases() is not None):
         first -= 1
     while first < behind and not _converts(steps[first].op):
         first += 1
-    taken = steps[first:behind]
-    if not taken and program.dtype != "uint8":
-        return None
+    if first == behind:
+        if program.dtype != "uint8":
+            return None
+        while first and steps[first - 1].op.erases() is not None:
+            first -= 1
+    taken = [step for step in steps[first:] if step.op.by_level]
+    erasings = [(effect_key(step.n), _colour(step, taken)) for step in steps[first:] if not step.op.by_level]
     table = _table(taken) if taken else None
     computed = None if table is None else _computed([step.op for step in taken], table)
     pixels = writer(table, steps=computed, channels_last=program.layout == "NHWC")
     before = first
     while before and isinstance(steps[before - 1].op, Flip):
         before -= 1
-    return None if pixels is None else Levels(before, pixels, steps[before:first], steps[behind:], program)
+    return None if pixels is None else Levels(before, pixels, steps[before:first], erasings, program)
+
+
+def _colour(erasing: HostStep, taken: list[HostStep]) -> torch.Tensor:
+    """What the rectangle has at the end: what is written into it, as the steps behind it change it."""
+    dtypes = [step.op.dtype for step in taken if step.n < erasing.n and isinstance(step.op, ToFloat)]
+    colour: torch.Tensor = colour_of(erasing.op.erases()).expand(3, 1, 1).to(DTYPES[dtypes[-1] if dtypes else "uint8"])
+    for step in taken:
+        for apply in step.on_image() if step.n > erasing.n else ():
+            colour = apply(colour, {}, 0)
+    return colour
 
 
 def _converts(op: Op) -> bool:
