@@ -110,8 +110,8 @@ class DeviceRows:
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            told = f"{self.device} has no {count * size / 1e6:,.0f} MB for {count:,} images; none are kept there"
-            log.warning("%s: %s. Give a smaller size", SUBJECT, told)
+            missing = f"{self.device} has no {count * size / 1e6:,.0f} MB for {count:,} images; none are kept there"
+            log.warning("%s: %s. Give a smaller size", SUBJECT, missing)
             return None
 
 
