@@ -52,7 +52,7 @@ SECTIONS = {
         "dali_feed.external_sources": "KafkaTopic KafkaStream Fleet ShardSet TFRecords MDS RecordIO ParquetRows"
         " ArrowFiles ArrayShards FileList ArrowRows Concat Mix Topics FromEnv FromFile"
     },
-    "Packing": {"dali_feed.packing": "pack Layout PackedSet verify Verified Damage split merge index convert"},
+    "Packing": {"dali_feed.packing": "pack Layout PackedSet verify Verified Damage split merge index"},
     "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Claim Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},

@@ -94,9 +94,9 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed.cli.view import show
     from dali_feed.errors import ConfigError
 
-    chosen = {"keys": keys, "resize": resize, "quality": quality, "tokens": tokens, "text": text}
-    chosen |= {"decoded": decoded or None, "workers": workers, "engine": engine}
-    options: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    given = {"keys": keys, "resize": resize, "quality": quality, "tokens": tokens, "text": text}
+    given |= {"decoded": decoded or None, "workers": workers, "engine": engine}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if seed is not None and not part:
         msg = f"--seed: decides which record goes into which --part; found {seed} without one; leave it out"
         raise ConfigError(msg)
@@ -106,20 +106,15 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     if to != "tar" and others:
         msg = f"--{others[0]}: is of tar shards; found --to {to}; leave one of the two out"
         raise ConfigError(msg)
-    reads = source_of(source, Access.of(config, timeout, storage_option))
-    names = None if members is None else members_of(members)
-    parts = _parts(part or [])
-    if to != "tar":
-        with _progress(_packed) as tell:
-            done = [packing.convert(reads, out, to, members=names, shard_size=shard_size, tell=tell)]
-    else:
-        options |= {"members": names, "layout": _layout(out, list(parts), targets, stripe_count, stripe_size)}
-        options |= {} if shard_size is None else {"shard_bytes": shard_size}
-        with _progress(_packed) as tell:
-            if parts:
-                done = list(packing.split(reads, out, parts, seed=seed or 0, tell=tell, **options).values())
-            else:
-                done = [packing.pack(reads, out, tell=tell, **options)]
+    reads, parts = source_of(source, Access.of(config, timeout, storage_option)), _parts(part or [])
+    options |= {"members": None if members is None else members_of(members), "shard_bytes": shard_size}
+    if to == "tar":
+        options["layout"] = _layout(out, list(parts), targets, stripe_count, stripe_size)
+    with _progress(lambda done: (done.done, done.written, done.seconds)) as tell:
+        if parts:
+            done = list(packing.split(reads, out, parts, seed=seed or 0, tell=tell, **options).values())
+        else:
+            done = [packing.pack(reads, out, to=to, tell=tell, **options)]
     failed = 0
     for each in done:
         what, files = ("set", "shards") if to == "tar" else ("folder", "files")
@@ -295,8 +290,7 @@ def _parts(texts: list[str]) -> dict[str, float | int | None]:
 
 def _layout(out: str, parts: list[str], targets: str | None, count: int | None, size: int | None) -> Layout | None:
     """The layout over folders. Without any, the layout is set for a folder on Lustre; its files stay whole."""
-    from dali_feed.packing.run import folder_at, place
-    from dali_feed.packing.runner import WorkFolder
+    from dali_feed.packing.work import WorkFolder, folder_at, place
     from dali_feed.storage.lustre import LustreLayout, set_layout
     from dali_feed.storage.striping import STRIPE_BYTES, Layout
 
@@ -355,10 +349,6 @@ def _writes(
     if is_topic and key is None and not headers:
         return Copied()
     return Payload(key, headers)
-
-
-def _packed(done: PackedSet) -> tuple[int, int, float]:
-    return done.done, done.written, done.seconds
 
 
 @contextmanager

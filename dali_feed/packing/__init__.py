@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
-    from dali_feed.packing.conversion import convert
     from dali_feed.packing.damage import Damage, Verified, verify
     from dali_feed.packing.reindex import index
     from dali_feed.packing.run import PackedSet, pack
@@ -22,7 +21,6 @@ __all__ = [
     "Layout",
     "PackedSet",
     "Verified",
-    "convert",
     "index",
     "merge",
     "pack",
@@ -37,7 +35,6 @@ __getattr__ = lazily(
         "Layout": "run",
         "PackedSet": "run",
         "Verified": "damage",
-        "convert": "conversion",
         "index": "reindex",
         "merge": "sets",
         "pack": "run",

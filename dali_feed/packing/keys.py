@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.external_sources.files import shared_folder
 from dali_feed.external_sources.tar import tar_keys
+from dali_feed.records.source import Snapshot
 
-__all__ = ["Keys", "keys_of"]
+__all__ = ["Keys", "by_place", "keys_of"]
 
 
 KINDS = ("auto", "own", "number")
@@ -66,6 +69,13 @@ def keys_of(source: Any, kind: str) -> Keys:
     return Keys("number", _number)
 
 
+def by_place(keys: Keys, snapshot: Snapshot) -> Keys:
+    """The same, numbered by where a record stands in the whole source, and not among some that were chosen."""
+    lengths = snapshot.stops - snapshot.starts
+    before = (np.cumsum(lengths) - lengths - snapshot.starts).tolist()
+    return replace(keys, of=lambda partition, position, _: keys.of(partition, position, before[partition] + position))
+
+
 def _number(_: int, __: int, number: int) -> str:
     return f"{number:09d}"
 
@@ -98,32 +108,18 @@ def _is_text(names: list[str]) -> bool:
 
 def _of_shards(source: ShardSet, kind: str) -> Keys:
     """The samples' own; behind their shard's name where shards count from the start again."""
-    own = _ShardKeys(source)
-    firsts = own.firsts()
+    firsts = [key for path in source.paths for key in tar_keys(path, 1, source.store)]
+    lock = threading.Lock()  # guards the cache, so that a shard's headers are read once
+
+    @lru_cache(_HELD)
+    def read(shard: int) -> list[str]:  # an index has no keys
+        return tar_keys(source.paths[shard], None, source.store)
+
+    def own(shard: int, sample: int, _: int) -> str:
+        with lock:
+            return read(shard)[sample]
+
     if len(set(firsts)) == len(firsts) or kind == "own":
-        return Keys("own", lambda shard, sample, _: own.of(shard)[sample], unique=False)
+        return Keys("own", own, unique=False)
     names = [name.removesuffix(".tar").replace(".", "_") for name in source.snapshot().names]
-    return Keys("shard and own", lambda shard, sample, _: f"{names[shard]}/{own.of(shard)[sample]}", unique=False)
-
-
-class _ShardKeys:
-    """The keys of some shards' samples, which an index does not have."""
-
-    def __init__(self, source: ShardSet) -> None:
-        self._source = source
-        self._held: OrderedDict[int, list[str]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def firsts(self) -> list[str]:
-        """The first key of each shard that has any."""
-        return [key for path in self._source.paths for key in tar_keys(path, 1, self._source.store)]
-
-    def of(self, shard: int) -> list[str]:
-        """All keys of a shard."""
-        with self._lock:
-            found = self._held.get(shard)
-            if found is None:
-                found = self._held[shard] = tar_keys(self._source.paths[shard], None, self._source.store)
-                if len(self._held) > _HELD:
-                    self._held.popitem(last=False)
-            return found
+    return Keys("shard and own", lambda shard, sample, _: f"{names[shard]}/{own(shard, sample, 0)}", unique=False)

@@ -8,16 +8,17 @@ in its order, and so a set's samples keep their offsets.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dali_feed.records.extents import Extents, Int64s
-from dali_feed.records.source import Snapshot
+from dali_feed.records.source import Block, Snapshot, Source
 
-__all__ = ["Plan", "borders_of", "extents_of", "name_of", "probed"]
+__all__ = ["Plan", "blocks", "borders_of", "extents_of", "name_of", "probed"]
 
 
 PIECE_BYTES = 8 << 20
@@ -92,6 +93,21 @@ def extents_of(snapshot: Snapshot, start: int, stop: int) -> Iterator[Extents]:
         low = int(last[partition] - (ends[partition] - start))
         yield snapshot.located(Extents.one(partition, low, low + end - start))
         start = end
+
+
+def blocks(source: Source, every: Iterable[Extents], stop: threading.Event | None = None) -> Iterator[Block]:
+    """A block for each, by a reader of its own; a block's memory is gone when the next one comes."""
+    reader = source.reader(None, stop)
+    try:
+        for extents in every:
+            block = reader.read(extents)
+            try:
+                yield block
+            finally:
+                block.payloads.clear()
+                block.lease.release()
+    finally:
+        reader.close()
 
 
 def probed(snapshot: Snapshot) -> Iterator[Extents]:

@@ -15,8 +15,7 @@ from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.index import Indexed, index_bytes
-from dali_feed.packing.run import folder_at
-from dali_feed.packing.runner import denied
+from dali_feed.packing.work import folder_at, writing
 from dali_feed.storage.durable import sync_folder, write_whole
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import SUFFIX, load_plain
@@ -73,8 +72,6 @@ def _indexed(path: str, digest: str) -> None:
         msg = f"{path}: a shard must be what its manifest says; the index made of it differs; fetch the shard again"
         raise DataLostError(msg)
     home = Path(path + tar_index.SUFFIX)
-    try:
+    with writing(home):
         write_whole(home, whole)
         sync_folder(home.parent)
-    except OSError as error:
-        raise denied(home, error) from error

@@ -5,14 +5,12 @@ The law: nothing that a record has is left out unless the user says so; and what
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,10 +18,9 @@ import numpy as np
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources import ArrowRows, FileList, ShardSet
 from dali_feed.packing.keys import Keys, keys_of
-from dali_feed.records.present import Present
-from dali_feed.records.source import LABEL, Block, Member, Members, Reader, Slabs, Snapshot, Source, unpack_id
+from dali_feed.records.source import LABEL, Block, Members, Source, unpack_id
 
-__all__ = ["IMAGES", "ChosenRecords", "Contents", "Sample", "Typed", "as_file", "contents_of", "ending_of"]
+__all__ = ["IMAGES", "Contents", "Sample", "as_file", "contents_of", "ending_of"]
 
 
 # A member of a record as a file in a tar: its suffix, and its bytes.
@@ -108,68 +105,11 @@ def _npy(array: np.ndarray[Any, Any]) -> bytes:
     return out.getvalue()
 
 
-# Some records of a source, as a source that packing reads.
-
-
-class ChosenRecords:
-    """The records of `of` at the positions of `present`: its own members, coordinates and keys."""
-
-    def __init__(self, of: Any, present: Present) -> None:
-        self.of, self.present = of, present
-
-    def __repr__(self) -> str:
-        return f"{self.of!r}, {len(self.present)} records of it"
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The source's."""
-        found: tuple[str, ...] = self.of.fields
-        return found
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """The source's, of these positions alone."""
-        found: Snapshot = self.of.snapshot(None)
-        told = hashlib.sha256(f"{found.fingerprint}\0{self.present.digest()}".encode()).hexdigest()
-        return replace(found, present=self.present, fingerprint=told, pin=None)
-
-    def members(self) -> tuple[Member, ...]:
-        """The source's."""
-        found: tuple[Member, ...] = self.of.members()
-        return found
-
-    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        """The same records with other members; see `records.members`."""
-        return ChosenRecords(self.of.giving(image, members), self.present)
-
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """The source's."""
-        found: Reader = self.of.reader(slabs, stop)
-        return found
-
-    def where(self, partition: int, position: int) -> str:
-        """As the source has it."""
-        found: str = self.of.where(partition, position)
-        return found
-
-    @staticmethod
-    def keys(source: Any, keys: Keys) -> Keys:
-        """Keys that depend on where a record stands in the whole source, and not among those that were chosen."""
-        snapshot = source.snapshot()
-        starts = snapshot.starts.tolist()
-        before = [0]
-        for start, stop in zip(starts, snapshot.stops.tolist(), strict=True):
-            before.append(before[-1] + stop - start)
-
-        def of(partition: int, position: int, _: int) -> str:
-            return keys.of(partition, position, before[partition] + position - starts[partition])
-
-        return replace(keys, of=of)
-
-
 File = tuple[str, bytes | memoryview]
 Change = Callable[[list[File]], list[File]]
 _T = TypeVar("_T")
 _PAYLOAD = "image"  # of a source that can give no members
+_LONGEST = 20  # digits of a whole number
 
 
 class Sample(NamedTuple):
@@ -195,6 +135,8 @@ class Contents:
     source    gives the members that are wanted
     changes   what is done to a sample's files before they are written, in this order
     fallback  suffix of payloads whose first bytes say nothing
+    paths     of a source whose records are files theirs, by position
+    named     whether the user has given suffixes
     """
 
     source: Source
@@ -202,8 +144,8 @@ class Contents:
     keys: Keys
     changes: tuple[Change, ...] = ()
     fallback: str = "bin"
-    files: FileList | None = None
-    _paths: list[str] = field(default_factory=list, compare=False, repr=False)
+    paths: Sequence[str] = ()
+    named: bool = False
 
     def told(self) -> dict[str, Any]:
         """All that decides what is written, as plain JSON."""
@@ -221,24 +163,58 @@ class Contents:
     def kind_of(self, block: Block) -> str | None:
         """The suffix of the first payload of a block that says what it is."""
         for each in self.asked:
-            for value in self._column(block, each.name) if each.main else ():
+            for value in block.fields.get(each.name, block.payloads) if each.main else ():
                 if isinstance(value, bytes | memoryview) and (ending := ending_of(value)) in IMAGES:
                     return ending
         return None
 
-    def _column(self, block: Block, name: str) -> Any:
-        return block.fields.get(name, block.payloads)
+    def values(self, block: Block, image: str, label: str) -> Iterator[dict[str, Any] | str | None]:
+        """Of each row its members as values with a type, why there are none, or None where there is no record.
+
+        image, label  what those are called, where the user has given no names
+        """
+
+        def named(each: _Asked, member: str) -> str:
+            if self.named and each.suffix is not None:
+                return each.suffix
+            if each.main or member.lower() in IMAGES:
+                return image
+            return label if member.lower() in (CLASS, LABEL) else member
+
+        def row(k: int, payload: memoryview) -> dict[str, Any] | str:
+            found: dict[str, Any] = {}
+            for each, value in self._members(block, k, payload):
+                headers = isinstance(value, dict) and each.name.endswith(".*")
+                for member, one in (value if headers else {each.name: value}).items():
+                    if headers and one is None:
+                        continue
+                    name = named(each, member)
+                    if name in found:
+                        return f"two of its members would both be {name!r}; say which by members="
+                    try:
+                        found[name] = _typed(member, one)
+                    except FormatError as error:
+                        return str(error)
+            return found or "none of the members that are written"
+
+        return each_row(block, row)
+
+    def _members(self, block: Block, row: int, payload: memoryview) -> Iterator[tuple[_Asked, Any]]:
+        """What a record has of the members that are wanted."""
+        for each in self.asked:
+            value = block.fields[each.name][row] if each.name in block.fields else payload
+            if value is not None:
+                yield each, value
 
     def _sample(self, block: Block, row: int, payload: memoryview, number: int) -> Sample | str:
         partition, position = unpack_id(int(block.ids[row]))
         try:
             files: list[File] = []
-            for each in self.asked:
-                value = block.fields[each.name][row] if each.name in block.fields else payload
+            for each, value in self._members(block, row, payload):
                 if isinstance(value, dict) and each.suffix is None and each.name.endswith(".*"):
                     files += _headers(value)
-                elif value is not None:
-                    suffix = each.suffix or self._by_path(each, position)
+                else:
+                    suffix = each.suffix or (self._by_path(position) if each.main else None)
                     files.append(as_file(each.name, value, suffix, each.main, self.fallback))
             for change in self.changes:
                 files = change(files)
@@ -256,11 +232,11 @@ class Contents:
             return f"{type(error).__name__}: {error}"
         return Sample(self.keys.of(partition, position, number), files)
 
-    def _by_path(self, each: _Asked, position: int) -> str | None:
+    def _by_path(self, position: int) -> str | None:
         """A single file keeps its ending."""
-        if self.files is None or not each.main:
+        if not self.paths:
             return None
-        return os.path.splitext(self._paths[position])[1].lower().lstrip(".") or None  # noqa: PTH122
+        return os.path.splitext(self.paths[position])[1].lower().lstrip(".") or None  # noqa: PTH122
 
 
 def contents_of(source: Any, members: Mapping[str, str] | Sequence[str] | None, keys: str) -> Contents:
@@ -271,21 +247,18 @@ def contents_of(source: Any, members: Mapping[str, str] | Sequence[str] | None, 
 
     Raises ConfigError for members that no record can have, and for a source that cannot give any.
     """
-    given = _given(members)
-    base = source.of if isinstance(source, ChosenRecords) else source
-    made = keys_of(base, keys)
-    if base is not source:
-        made = ChosenRecords.keys(base, made)
-    if not isinstance(base, Members) or getattr(getattr(base, "_options", None), "codec", None) is not None:
+    given, made = _given(members), keys_of(source, keys)
+    if not isinstance(source, Members) or getattr(getattr(source, "_options", None), "codec", None) is not None:
         if given:
             msg = f"{source!r}: members= needs a source that can give members; found {', '.join(a.name for a in given)}"
             raise ConfigError(msg)
         asked = (_Asked(_PAYLOAD, None, main=True), *(_Asked(name) for name in source.fields))
         return Contents(source, asked, made)
-    asked = given or _all(base)
+    asked = given or _all(source)
     names = tuple(dict.fromkeys(each.name for each in asked))
-    files = base if isinstance(base, FileList) else None
-    return Contents(source.giving(None, names), asked, made, files=files, _paths=[] if files is None else files.paths)
+    paths = source.paths if isinstance(source, FileList) else ()
+    named = isinstance(members, Mapping)
+    return Contents(source.giving(None, names), asked, made, paths=paths, named=named)
 
 
 def _given(members: Mapping[str, str] | Sequence[str] | None) -> tuple[_Asked, ...]:
@@ -346,61 +319,8 @@ def each_row(block: Block, make: Callable[[int, memoryview], _T | str]) -> Itera
             yield make(row, payload)
 
 
-# A record's members as values with a type, for formats whose fields have one.
-
-
-_LONGEST = 20  # digits of a whole number
-
-
-class Typed:
-    """Rows of blocks as name -> value.
-
-    image, label  what those are called in the new format
-    named         the user has given all names
-    """
-
-    def __init__(self, contents: Contents, image: str, label: str, *, named: bool) -> None:
-        self._asked, self._image, self._label, self._named = contents.asked, image, label, named
-
-    def rows(self, block: Block) -> Iterator[dict[str, Any] | str | None]:
-        """Of each row its values, why there are none, or None where the position holds no record."""
-
-        def made(row: int, payload: memoryview) -> dict[str, Any] | str:
-            try:
-                return self._row(block, row, payload)
-            except FormatError as error:
-                return str(error)
-
-        return each_row(block, made)
-
-    def _row(self, block: Block, row: int, payload: memoryview) -> dict[str, Any] | str:
-        found: dict[str, Any] = {}
-        for each in self._asked:
-            value = block.fields[each.name][row] if each.name in block.fields else payload
-            if value is None:
-                continue
-            if isinstance(value, dict) and each.name.endswith(".*"):
-                items = {name: text for name, text in value.items() if text is not None}
-            else:
-                items = {each.name: value}
-            for member, one in items.items():
-                name = self._called(member, each.suffix, main=each.main)
-                if name in found:
-                    return f"two of its members would both be {name!r}; say which by members="
-                found[name] = _typed(member, one)
-        return found or "none of the members that are written"
-
-    def _called(self, member: str, suffix: str | None, *, main: bool) -> str:
-        """What a member is called in the new format."""
-        if self._named and suffix is not None:
-            return suffix
-        if main or member.lower() in IMAGES:
-            return self._image
-        return self._label if member.lower() in (CLASS, LABEL) else member
-
-
 def _typed(member: str, value: Any) -> Any:
-    """A value. Of bytes it is a number or a text where the member's name says so."""
+    """A value, for formats whose fields have a type. Of bytes it is what the member's name says: a number, a text."""
     if isinstance(value, np.generic):
         return value.item()
     if not isinstance(value, bytes | bytearray | memoryview):

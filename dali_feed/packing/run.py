@@ -1,4 +1,4 @@
-"""A source's records into a set of tar shards.
+"""A source's records into a set of tar shards, or into the files of others.
 
 The laws: the same source and options give the same bytes, whoever writes them, in how many threads, however often it
 was killed; what is not whole has no name; and nothing is left out in silence.
@@ -11,69 +11,30 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from dali_feed.cores import whole_cores
-from dali_feed.errors import ConfigError
-from dali_feed.packing.on_ray import PackTask, check_ray, write_on_ray
-from dali_feed.packing.runner import Output, PackJob, Receipt, ShardMaker, WorkFolder, job_of
+from dali_feed.errors import ConfigError, SourceNotFoundError
+from dali_feed.packing.job import Packed, PackJob, job_of
+from dali_feed.packing.on_ray import RayTasks, check_ray
+from dali_feed.packing.others import SHARD_BYTES, Conversion
+from dali_feed.packing.plan import Plan
+from dali_feed.packing.runner import Advance, Receipt, check_shard, finish, finished, write_shard
+from dali_feed.packing.work import WorkFolder, place
+from dali_feed.records.present import Present
 from dali_feed.records.tally import Tally
+from dali_feed.storage.manifest import load_manifest
 from dali_feed.storage.striping import Layout
 
-__all__ = ["PackedSet", "Tell", "folder_at", "pack", "place"]
-
-
-# Where what is written goes: an OUT that can be no place is said before a record is read.
-
-
-def place(out: str | os.PathLike[str]) -> tuple[Path, str]:
-    """The folder of a set, and its name. ConfigError where it can be no set's."""
-    path = folder_at(out, "a folder, or FOLDER/NAME.dfset")
-    if path.suffix == ".dfset":
-        if path.is_dir():
-            msg = f"out: {path} must be a set's manifest, a file; found a folder; give {path}/NAME.dfset"
-            raise ConfigError(msg)
-        return path.parent, path.stem
-    if not path.name or path.suffix == ".tar":
-        msg = f"out: must be a folder, or FOLDER/NAME.dfset; found {os.fspath(out)!r}; name the set, not a shard"
-        raise ConfigError(msg)
-    return path, path.name
-
-
-def folder_at(out: str | os.PathLike[str], rule: str = "a folder") -> Path:
-    """The absolute path of a place to write at; links stay as they are.
-
-    Raises ConfigError where it has no name, which `os.path` takes for the current folder, and where a file or a folder
-    that cannot be written stands in its way.
-    """
-    told = os.fspath(out)
-    if not told.strip():
-        msg = f"out: must be {rule}; found {told!r}, which has no name; for the current folder give '.'"
-        raise ConfigError(msg)
-    if "://" in told:
-        msg = f"out: must be {rule} of this machine; found {told!r}; write to a disk or a mount, and copy it from there"
-        raise ConfigError(msg)
-    path = Path(os.path.abspath(told))  # noqa: PTH100  links stay as they are
-    there = path.parent if path.suffix == ".dfset" else path
-    while not os.path.lexists(there):
-        there = there.parent
-    if not there.is_dir():
-        what = "a file" if there.exists() else "a broken link"
-        msg = f"out: must be {rule}; found {told!r}, where {there} is {what}; give another name, or move it away"
-        raise ConfigError(msg)
-    if not os.access(there, os.W_OK | os.X_OK):
-        msg = (
-            f"out: must be {rule} that can be written; found {told!r}; {there} cannot be written; check its "
-            "permissions and owner"
-        )
-        raise ConfigError(msg)
-    return path
-
+__all__ = ["PackedSet", "Tell", "pack", "pack_some"]
 
 TELL_SECONDS = 0.1
-SHARD_BYTES = 256_000_000
+TAR_BYTES = 256_000_000
+FORMATS = ("tar", "tfrecord", "mds")
 ENGINES = ("threads", "ray")
 
 
@@ -81,7 +42,7 @@ ENGINES = ("threads", "ray")
 class PackedSet:
     """How far a run is, or what it did.
 
-    path     the set's manifest
+    path     the set's manifest, or the folder of TFRecords or MDS
     total    records of the source, those too that hold none
     done     of them, how many are in a shard or are counted in `tally`, whichever process did it
     begun    of them, how many were when this process began; above 0 where it went on
@@ -108,8 +69,9 @@ def pack(  # noqa: PLR0913  an option each
     source: Any,
     out: str | os.PathLike[str],
     *,
+    to: str = "tar",
     members: Mapping[str, str] | Sequence[str] | None = None,
-    shard_bytes: int = SHARD_BYTES,
+    shard_bytes: int | None = None,
     keys: str = "auto",
     resize: int | None = None,
     quality: int | None = None,
@@ -122,15 +84,21 @@ def pack(  # noqa: PLR0913  an option each
     engine: str = "threads",
     tell: Tell | None = None,
 ) -> PackedSet:
-    """Write the records of a source as a set: tar shards, an index beside each, and last the manifest.
+    """Write a source's records as a set: tar shards, an index beside each, last the manifest; or otherwise.
 
     Called again after a kill it goes on, and ends with the same bytes; called again after the end it does nothing.
+    TFRecords and MDS are written by one thread into a folder that appears whole or not at all.
 
     Args:
         source: a ShardSet, FileList, ArrowRows or KafkaTopic, any other source, or a dataset of Hugging Face.
-        out: `folder/NAME.dfset`, or a folder: NAME is then what the folder is called.
-        members: of the source, in the order wanted; or suffix -> member. None: all that there are.
-        shard_bytes: about so many bytes of each shard; they have as many records each as can be.
+        out: `folder/NAME.dfset`, or a folder: NAME is then what the folder is called. Of other formats a folder that is
+            not there yet, for `NAME-00000-of-00007.tfrecord`, or for index.json and `shard.00000.mds`.
+        to: "tar"; "tfrecord", each record a tf.train.Example; or "mds". These take `members`, `shard_bytes` and `tell`.
+        members: of the source, in the order wanted; or suffix -> member, in other formats name -> member. None: all
+            that there are; the image is then called `image/encoded` or `image` in other formats, the label
+            `image/class/label` or `label`, the others as they are. There `cls` is a whole number, `txt` a text.
+        shard_bytes: about so many bytes of each shard; they have as many records each as can be. None: 256 MB, of MDS
+            64 MiB.
         keys: "auto", "own" or "number": what samples are called, see `packing.keys.keys_of`.
         resize: make the shorter side of larger images so many pixels long.
         quality: 1..100, of JPEG and WebP that are encoded again; 90 with `resize`. None without it: no encoding.
@@ -147,109 +115,163 @@ def pack(  # noqa: PLR0913  an option each
 
     Raises:
         ConfigError: an argument that is not allowed, a place that cannot be written, one that holds something else.
+        SourceDeniedError: a shard cannot be written to its disk.
         StateError: a set of that name is under way with other options.
         SourceChangedError: it is under way of another source.
         SourceError: records cannot be read.
     """
+    options: dict[str, Any] = {"members": members, "keys": keys, "resize": resize, "quality": quality, "map": map}
+    options |= {"tokens": tokens, "text": text, "decoded": decoded}
+    more: dict[str, Any] = {"layout": layout, "workers": workers, "engine": engine}
+    if to != "tar":
+        usual = {"members": members, "keys": "auto", "text": "txt", "engine": "threads", "decoded": False}
+        for name, value in (options | more).items():
+            if value != usual.get(name):
+                msg = f"{name}: is of tar shards; found to={to!r}; leave one of the two out"
+                raise ConfigError(msg)
+    return pack_some(source, out, to=to, shard_bytes=shard_bytes, tell=tell, **more, **options)
+
+
+def pack_some(  # noqa: PLR0913  an option each
+    source: Any,
+    out: str | os.PathLike[str],
+    *,
+    present: Present | None = None,
+    to: str = "tar",
+    shard_bytes: int | None = None,
+    layout: Layout | None = None,
+    workers: int | None = None,
+    engine: str = "threads",
+    tell: Tell | None = None,
+    **options: Any,
+) -> PackedSet:
+    """`pack`, of the records at the positions of `present` alone; `options` are those that decide a sample's bytes."""
+    for name, number in (("workers", workers), ("shard_bytes", shard_bytes)):
+        if number is not None and number < 1:
+            msg = f"{name}: must be 1 or more; found {number!r}"
+            raise ConfigError(msg)
+    for name, word, words in (("to", to, FORMATS), ("engine", engine, ENGINES)):
+        if word not in words:
+            msg = f"{name}: must be one of {', '.join(words)}; found {word!r}"
+            raise ConfigError(msg)
+    packed, run = Packed(source, options, present), _Run(tell or (lambda _: None))
+    if to != "tar":
+        return run.convert(Packed(source, {**options, "keys": "number"}), out, to, shard_bytes or SHARD_BYTES[to])
     work = WorkFolder(*place(out))
-    told: dict[str, Any] = {"members": members, "keys": keys, "resize": resize, "quality": quality, "map": map}
-    told |= {"tokens": tokens, "text": text, "decoded": decoded}
-    if workers is not None and workers < 1:
-        msg = f"workers: must be 1 or more; found {workers!r}"
-        raise ConfigError(msg)
-    if shard_bytes < 1:
-        msg = f"shard_bytes: must be 1 or more; found {shard_bytes!r}"
-        raise ConfigError(msg)
-    if engine not in ENGINES:
-        msg = f"engine: must be one of {', '.join(ENGINES)}; found {engine!r}"
-        raise ConfigError(msg)
-    asked = PackTask(source, told) if engine == "ray" else None
-    if asked is not None:
-        check_ray(asked)
+    if engine == "ray":
+        check_ray(packed)
     with work.held():
-        output = Output(work, layout)
-        known = output.known()
-        job = job_of(source, work, shard_bytes, told, None if known is None else known.made, layout)
-        if known is not None:
-            output.checked(known)
-        done = _Run(job, output, workers, tell or (lambda _: None), work, asked).run()
+        try:
+            known = load_manifest(str(work.manifest))
+        except SourceNotFoundError:
+            known = None
+        job = job_of(packed, work, shard_bytes or TAR_BYTES, layout, None if known is None else known.made)
+        if known is None:
+            done = run.pack(job, engine, workers)
+        else:
+            for k, shard in enumerate(known.shards):
+                check_shard(job, k, shard)
+            done = run.end(work.manifest, job.plan, Tally.of(known.made["tally"]), begun=job.plan.records)
         work.done()
         return done
 
 
 class _Run:
-    """A run under way."""
+    """How far a run is; `_lock` guards its figures, which several threads bring forward."""
 
-    def __init__(
-        self, job: PackJob, output: Output, workers: int | None, tell: Tell, work: WorkFolder, asked: PackTask | None
-    ) -> None:
-        self._job, self._output, self._workers, self._tell = job, output, workers, tell
-        self._work, self._asked = work, asked
-        self._stop, self._lock = threading.Event(), threading.Lock()
-        self._own = threading.local()
-        self._makers: list[ShardMaker] = []
-        self._written, self._done, self._begun_at = 0, 0, time.monotonic()
-        self._begun = 0
+    def __init__(self, tell: Tell) -> None:
+        self._tell, self._lock, self._since = tell, threading.Lock(), time.monotonic()
+        self._done = self._begun = self._written = 0
 
-    def run(self) -> PackedSet:
-        """Write what is missing."""
-        plan, output = self._job.plan, self._output
-        if self._job.finished:
-            self._begun = self._done = plan.records
-        else:
-            receipts = [output.there(plan.shard(k), k) for k in range(len(plan))]
-            counts = (plan.borders[1:] - plan.borders[:-1]).tolist()
-            self._begun = self._done = sum(n for n, receipt in zip(counts, receipts, strict=True) if receipt)
-            todo = [k for k, receipt in enumerate(receipts) if receipt is None]
-            if self._asked is None:
-                self._write(todo, receipts)
-            else:
-                self._write_on_ray(self._asked, todo, receipts)
-            output.finish(self._job, [receipt for receipt in receipts if receipt is not None])
-        told = output.known()
-        end = self._so_far(Tally() if told is None else Tally.of(told.made["tally"]))
+    def pack(self, job: PackJob, engine: str, workers: int | None) -> PackedSet:
+        """Write what is missing of a set."""
+        receipts = [finished(job, k) for k in range(len(job.plan))]
+        counts = zip(np.diff(job.plan.borders).tolist(), receipts, strict=True)
+        self._begun = self._done = sum(count for count, receipt in counts if receipt is not None)
+        left = iter([k for k, receipt in enumerate(receipts) if receipt is None])
+        waiting: dict[Future[Any], int] = {}
+        pool: Pool = (RayTasks if engine == "ray" else Threads)(job, workers, self._advance)
+        try:  # from here on: Ctrl-C while threads are begun must end those too
+            while True:
+                while len(waiting) < pool.at_once and (k := next(left, None)) is not None:
+                    waiting[pool.submit(k)] = k
+                if not waiting:
+                    break
+                for future in wait(waiting, TELL_SECONDS, FIRST_COMPLETED).done:
+                    k = waiting.pop(future)
+                    receipts[k] = pool.receipt(k, future)
+                self._tell(self._so_far(job.work.manifest, job.plan))
+        finally:
+            pool.close()
+        tally = finish(job, [receipt for receipt in receipts if receipt is not None])
+        return self.end(job.work.manifest, job.plan, tally, self._begun)
+
+    def convert(self, packed: Packed, out: str | os.PathLike[str], to: str, size: int) -> PackedSet:
+        """Write all of a folder of others."""
+
+        def advance(records: int, written: int) -> None:
+            self._advance(records, written)
+            self._tell(self._so_far(conversion.out, conversion.plan))
+
+        conversion = Conversion(packed, out, to, size, advance)
+        conversion.run()
+        return self.end(conversion.out, conversion.plan, conversion.tally)
+
+    def end(self, path: Path, plan: Plan, tally: Tally, begun: int = 0) -> PackedSet:
+        """What was done, which is told too."""
+        self._done, self._begun = plan.records, begun
+        end = replace(self._so_far(path, plan), tally=tally)
         self._tell(end)
         return end
-
-    def _write(self, todo: list[int], receipts: list[Receipt | None]) -> None:
-        pool = ThreadPoolExecutor(self._workers or min(8, whole_cores()), "dali-feed-pack")
-        try:  # from here on: Ctrl-C while threads are begun must end those too
-            waiting: set[Future[None]] = {pool.submit(self._one, k, receipts) for k in todo}
-            while waiting:
-                ended, waiting = wait(waiting, TELL_SECONDS, FIRST_COMPLETED)
-                for future in ended:
-                    future.result()
-                self._tell(self._so_far(Tally()))
-        finally:
-            self._stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            for maker in self._makers:
-                maker.close()
-
-    def _write_on_ray(self, asked: PackTask, todo: list[int], receipts: list[Receipt | None]) -> None:
-        borders = self._job.plan.borders
-
-        def done(k: int, receipt: Receipt) -> None:
-            receipts[k] = receipt
-            self._advance(int(borders[k + 1] - borders[k]), receipt.size)
-            self._tell(self._so_far(Tally()))
-
-        write_on_ray(self._job, self._work, asked, todo, self._workers, done, self._output.layout)
-
-    def _one(self, k: int, receipts: list[Receipt | None]) -> None:
-        maker: ShardMaker | None = getattr(self._own, "maker", None)
-        if maker is None:
-            maker = self._own.maker = ShardMaker(self._job.contents, self._job.snapshot, self._job.plan, self._stop)
-            with self._lock:
-                self._makers.append(maker)
-        receipts[k] = self._output.write(k, self._job.plan.shard(k), maker, self._advance)
 
     def _advance(self, records: int, size: int) -> None:
         with self._lock:
             self._done += records
             self._written += size
 
-    def _so_far(self, tally: Tally) -> PackedSet:
-        plan, seconds = self._job.plan, time.monotonic() - self._begun_at
-        path = self._output.manifest
-        return PackedSet(path, plan.records, self._done, self._begun, len(plan), self._written, tally, seconds)
+    def _so_far(self, path: Path, plan: Plan) -> PackedSet:
+        seconds = time.monotonic() - self._since
+        return PackedSet(path, plan.records, self._done, self._begun, len(plan), self._written, Tally(), seconds)
+
+
+class Pool(Protocol):
+    """What writes shards, several at once.
+
+    at_once  how many
+    """
+
+    at_once: int
+
+    def submit(self, k: int) -> Future[Any]:
+        """Have shard k written."""
+        ...
+
+    def receipt(self, k: int, future: Future[Any]) -> Receipt:
+        """What became of it, once that is known; raises what went wrong."""
+        ...
+
+    def close(self) -> None:
+        """End what is under way."""
+        ...
+
+
+class Threads:
+    """Shards by threads of this process."""
+
+    def __init__(self, job: PackJob, workers: int | None, advance: Advance) -> None:
+        self.at_once = workers or min(8, whole_cores())
+        self._job, self._advance, self._stop = job, advance, threading.Event()
+        self._pool = ThreadPoolExecutor(self.at_once, "dali-feed-pack")
+
+    def submit(self, k: int) -> Future[Receipt]:
+        """See `Pool`."""
+        return self._pool.submit(write_shard, self._job, k, self._advance, self._stop)
+
+    def receipt(self, _: int, future: Future[Receipt]) -> Receipt:
+        """See `Pool`."""
+        return future.result()
+
+    def close(self) -> None:
+        """See `Pool`. Readers see the stop event."""
+        self._stop.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources.tar import SUFFIX
-from dali_feed.packing.keys import keys_of
+from dali_feed.packing.job import as_source
+from dali_feed.packing.keys import by_place, keys_of
 from dali_feed.packing.plan import name_of
-from dali_feed.packing.rows import ChosenRecords
-from dali_feed.packing.run import PackedSet, Tell, folder_at, pack, place
-from dali_feed.packing.runner import WorkFolder, as_source, denied, save
+from dali_feed.packing.run import PackedSet, Tell, pack_some
+from dali_feed.packing.work import WorkFolder, folder_at, place, writing
 from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.present import Present
 from dali_feed.storage.manifest import Manifest, Shard, load_plain
@@ -58,17 +58,16 @@ def split(
     """
     folder = folder_at(out)
     source = as_source(source)
-    found = parts_of(source, parts, seed, keys)
     return {
-        name: pack(ChosenRecords(source, present), folder / f"{name}.dfset", keys=keys, tell=tell, **options)
-        for name, present in found.items()
+        name: pack_some(source, folder / f"{name}.dfset", present=present, keys=keys, tell=tell, **options)
+        for name, present in parts_of(source, parts, seed, keys).items()
     }
 
 
 def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, keys: str = "auto") -> dict[str, Present]:
     """Which positions of a source's snapshot are in which part."""
     snapshot = source.snapshot()
-    key_of = ChosenRecords.keys(source, keys_of(source, keys)).of
+    key_of = by_place(keys_of(source, keys), snapshot).of
     first, last = snapshot.numbers
     ids = snapshot.located(Extents(np.arange(len(first), dtype=np.int64), first, last)).ids()
     partition, position = unpack_ids(ids)
@@ -80,10 +79,8 @@ def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, ke
     for k, name in enumerate(parts):
         here = part == k
         if not here.any():
-            msg = (
-                f"split: each part must get at least one record; {name!r} gets none of {len(ids)}; give it a larger "
-                "share"
-            )
+            what = f"{name!r} gets none of {len(ids)}; give it a larger share"
+            msg = f"split: each part must get at least one record; {what}"
             raise ConfigError(msg)
         found[name] = Present.of_flags(snapshot.starts.tolist(), _flags(snapshot, partition[here], position[here]))
     return found
@@ -163,10 +160,8 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
     """
     folder, name = place(out)
     if not all(os.fspath(each).strip() for each in sets):
-        msg = (
-            f"merge: takes the manifests of sets, NAME.dfset; found {[os.fspath(each) for each in sets]!r}; name "
-            "them all"
-        )
+        found = [os.fspath(each) for each in sets]
+        msg = f"merge: takes the manifests of sets, NAME.dfset; found {found!r}; name them all"
         raise ConfigError(msg)
     homes = [os.path.abspath(each) for each in sets]  # noqa: PTH100  links stay as they are
     if len(homes) < 2 or len(set(homes)) < len(homes):
@@ -175,7 +170,7 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
     manifests = [load_plain(home) for home in homes]
     every = [(Path(home).parent, shard) for home, told in zip(homes, manifests, strict=True) for shard in told.shards]
     work = WorkFolder(folder, name)
-    path = work.out / f"{work.name}.dfset"
+    path = work.manifest
     with work.held():
         names = [name_of(work.name, k, len(every)) for k in range(len(every))]
         there = [name for name in (*names, path.name) if (work.out / name).exists()]
@@ -183,12 +178,10 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
             msg = f"{work.out}: a new set must not replace files that are there; found {there[0]}; give another name"
             raise ConfigError(msg)
         work.begin({"merge": homes})
-        try:
-            pairs = zip(every, names, strict=True)
+        pairs = zip(every, names, strict=True)
+        with writing(work.out):
             shards = tuple(_copied(folder, shard, work, name) for (folder, shard), name in pairs)
-            save(work.path, path, Manifest(shards, {"merged": [dict(told.made) for told in manifests]}))
-        except OSError as error:
-            raise denied(work.out, error) from error
+        work.save(Manifest(shards, {"merged": [dict(each.made) for each in manifests]}))
         work.done()
     return path
 

@@ -22,9 +22,9 @@ from dali_feed.packing.rows import ending_of
 
 __all__ = [
     "MdsColumns",
-    "MixedImagesError",
     "TarWriter",
     "columns_of",
+    "encodings_of",
     "example_bytes",
     "index_json",
     "shard_bytes",
@@ -225,10 +225,6 @@ _BYTES = ("jpeg", "png", "bytes")
 _ARRAYS = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"}
 
 
-class MixedImagesError(Exception):
-    """An image is of another kind than the first, so that their column must be one of bytes."""
-
-
 @dataclass(frozen=True, slots=True)
 class MdsColumns:
     """Names in order, and how each is written."""
@@ -253,17 +249,24 @@ class MdsColumns:
         return np.array(sizes, "<u4").tobytes() + b"".join(parts)
 
 
-def columns_of(values: Mapping[str, Any], *, pictures: bool) -> MdsColumns:
-    """The columns of a set whose first sample has these values. FormatError where it has none, or one of no kind.
-
-    pictures  images are columns of `jpeg` or `png`, which Mosaic's reader decodes; else of `bytes`
-    """
+def encodings_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """How each value of a sample would be written. FormatError where it has none, or one of no kind."""
     if not values:
         msg = "a sample of an MDS set has columns; found none"
         raise FormatError(msg)
-    found = {name: _encoding(name, value) for name, value in values.items()}
-    kept = found if pictures else {name: "bytes" if each in _BYTES else each for name, each in found.items()}
-    return MdsColumns(tuple(kept), tuple(kept.values()))
+    return {name: _encoding(name, value) for name, value in values.items()}
+
+
+def columns_of(samples: Sequence[Mapping[str, str]]) -> MdsColumns:
+    """The columns of a set, by `encodings_of` some of its samples, the first one first.
+
+    Images are columns of `jpeg` or `png`, which Mosaic's reader decodes, where all of these are; else of `bytes`.
+    """
+    found = {
+        name: kind if kind not in _BYTES or all(each.get(name, kind) == kind for each in samples) else "bytes"
+        for name, kind in samples[0].items()
+    }
+    return MdsColumns(tuple(found), tuple(found.values()))
 
 
 def shard_bytes(columns: MdsColumns, samples: Sequence[bytes], size_limit: int) -> bytes:
@@ -333,10 +336,7 @@ def _size(encoding: str) -> int | None:
 
 def _encoded(name: str, encoding: str, value: Any) -> bytes:
     found = _encoding(name, value)
-    if found != encoding and found in _BYTES and encoding in _BYTES:
-        if encoding != "bytes":
-            raise MixedImagesError
-    elif found != encoding:
+    if found != encoding and not (found in _BYTES and encoding in _BYTES):  # both decoders of images open either kind
         msg = f"column {name!r}: is {encoding} in this set, as in its first sample; found {found}"
         raise FormatError(msg)
     if isinstance(value, bytes | bytearray | memoryview):

@@ -2,8 +2,7 @@
 
 The law: which byte lies where is arithmetic on (layout, number of the shard, byte) alone, so a manifest names the
 layout once, and the sizes of parts always add up to their shard's. A part has its name only when all bytes of its shard
-are on the disks. What a kill leaves are temporary names, which are written over by the next try, or given their names
-by `settle` where they were whole.
+are on the disks. What a kill leaves are temporary names, which `sweep` removes, and shards that lack a part.
 
 A shard is cut into stripes of `stripe_size` bytes. Stripe i goes to part i % stripe_count; a part is one file that has
 its stripes one behind the other, so what a read wants of one part together are neighbours there. Part p of shard s lies
@@ -17,8 +16,9 @@ import errno
 import os
 import re
 import threading
+import uuid
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -39,7 +39,6 @@ __all__ = [
     "StripedFile",
     "check_parts",
     "check_targets",
-    "settle",
     "stamp_of_parts",
     "sweep",
 ]
@@ -49,7 +48,7 @@ STRIPE_BYTES = 1 << 20
 AHEAD_BYTES = 32 << 20  # of a striped file that one reader asks for at once
 PLACE_BYTES = 2 << 20  # of one part that are one read
 MOST_VIEWS = 512  # of one preadv; Linux takes 1,024
-_ATTEMPT = re.compile(r"\.(?P<shard>.+?)(\.\d+of\d+)?\.[0-9a-f]{32}\.tmp")
+_ATTEMPT = re.compile(r"\.(?P<file>.+?)(\.\d+of\d+)?\.[0-9a-f]{32}\.tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,68 +130,60 @@ class StripeWriter:
 
     home    the folder of the manifest
     number  of the shard in its set: it says on which target its first stripe lies
-    attempt told apart in the temporary names, where two may write the same shard at once; "" where one does
 
-    Targets must be folders that are there: one that is not mounted must not be made on the disk below.
+    Targets must be folders that are there: one that is not mounted must not be made on the disk below. Temporary names
+    are random, so that several may write the same shard at once.
 
-    Raises SourceDeniedError, which names the target, where one cannot be written to; `write` and `finish` too.
+    Raises SourceDeniedError, which names the target, where one cannot be written to; `write` and `commit` too.
     """
 
-    def __init__(self, home: str | os.PathLike[str], layout: Layout, number: int, name: str, attempt: str = "") -> None:
+    def __init__(self, home: str | os.PathLike[str], layout: Layout, number: int, name: str) -> None:
         self._home, self._layout, self._number, self._name = os.fspath(home), layout, number, name
-        self._attempt = attempt
-        self._size = 0
-        self._stack = ExitStack()
-        self._files: list[IO[bytes]] = []
-        self._paths = _temporaries(self._home, layout, layout.parts(number, name, 0), attempt)
-        with ExitStack() as opened:
-            for path in self._paths:
-                try:
-                    self._files.append(opened.enter_context(path.open("wb")))
-                except OSError as error:
-                    raise _denied(path, error) from error
-            self._stack = opened.pop_all()
-
-    @property
-    def size(self) -> int:
-        """Bytes that were written."""
-        return self._size
+        self._size, self._stack = 0, ExitStack()
+        self._files: list[tuple[Path, IO[bytes]]] = []
+        attempt = uuid.uuid4().hex
+        try:
+            for part in layout.parts(number, name, 0):
+                path = Path(layout.folder(part.target, self._home), f".{part.file}.{attempt}.tmp")
+                with _writing(path):
+                    self._files.append((path, self._stack.enter_context(path.open("wb"))))
+        except BaseException:
+            self.abort()
+            raise
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Write the next bytes; how many they were."""
         view = memoryview(data).cast("B")
         done = 0
         for part, _, size in self._layout.pieces(self._size, len(view)):
-            try:
-                self._files[part].write(view[done : done + size])
-            except OSError as error:
-                raise _denied(self._paths[part], error) from error
+            path, file = self._files[part]
+            with _writing(path):
+                file.write(view[done : done + size])
             done += size
         self._size += done
         return done
 
-    def finish(self) -> tuple[StripePart, ...]:
-        """Have all bytes on the disks, under temporary names. `settle` gives them theirs."""
-        for file, path in zip(self._files, self._paths, strict=True):
-            try:
+    def commit(self) -> tuple[StripePart, ...]:
+        """Have all bytes on the disks, then give each part its name: the shard is there then, and outlasts a power cut.
+
+        A kill between two names leaves a shard that lacks a part, and is written again.
+        """
+        for path, file in self._files:
+            with _writing(path), file:
                 file.flush()
                 os.fsync(file.fileno())
-                file.close()
-            except OSError as error:
-                raise _denied(path, error) from error
-        return self._layout.parts(self._number, self._name, self._size)
-
-    def commit(self) -> tuple[StripePart, ...]:
-        """`finish`, and `settle`: the shard is there when this returns, and outlasts a power cut."""
-        parts = self.finish()
-        settle(self._home, self._layout, parts, self._attempt)
+        parts = self._layout.parts(self._number, self._name, self._size)
+        for part, (path, _) in zip(parts, self._files, strict=True):
+            with _writing(path):
+                path.replace(path.with_name(part.file))
+                sync_folder(path.parent)
         return parts
 
     def abort(self) -> None:
-        """Leave nothing. Safe to call twice, and after `commit`, where it does nothing."""
+        """Leave nothing under temporary names. Safe to call twice, and after `commit`, where it does nothing."""
         with suppress(OSError):  # of bytes that are still to be written, on a disk that is full
             self._stack.close()
-        for path in self._paths:
+        for path, _ in self._files:
             path.unlink(missing_ok=True)
 
 
@@ -306,17 +297,6 @@ def _open_part(folder: str, part: StripePart) -> int:
     return fd
 
 
-def settle(home: str | os.PathLike[str], layout: Layout, parts: Sequence[StripePart], attempt: str = "") -> None:
-    """Give finished parts their names; again, where a kill came between. SourceDeniedError where it cannot be."""
-    for part, path in zip(parts, _temporaries(home, layout, parts, attempt), strict=True):
-        try:
-            if path.exists():
-                path.replace(path.with_name(part.file))
-                sync_folder(path.parent)
-        except OSError as error:
-            raise _denied(path, error) from error
-
-
 def check_targets(home: str | os.PathLike[str], layout: Layout) -> None:
     """Raise SourceDeniedError, which names it, where a target is no folder that this process can write to."""
     for target in range(len(layout.targets)):
@@ -328,11 +308,11 @@ def check_targets(home: str | os.PathLike[str], layout: Layout) -> None:
 
 
 def sweep(home: str | os.PathLike[str], layout: Layout, names: Collection[str]) -> None:
-    """Remove what attempts that were given up have left of these shards under temporary names."""
+    """Remove what attempts that came to no end have left of these files under temporary names."""
     for target in range(len(layout.targets)):
         for path in Path(layout.folder(target, os.fspath(home))).glob(".*.tmp"):
             match = _ATTEMPT.fullmatch(path.name)
-            if match is not None and match["shard"] in names:
+            if match is not None and match["file"] in names:
                 path.unlink(missing_ok=True)
 
 
@@ -357,15 +337,14 @@ def _lost(folder: str, part: StripePart, what: str) -> str:
     return f"{path}: this part of a shard must have {part.size} bytes; found {what}; fetch it or pack the set again"
 
 
-def _temporaries(
-    home: str | os.PathLike[str], layout: Layout, parts: Sequence[StripePart], attempt: str = ""
-) -> list[Path]:
-    end = f"{attempt and '.'}{attempt}.tmp"
-    return [Path(layout.folder(part.target, os.fspath(home)), f".{part.file}{end}") for part in parts]
-
-
-def _denied(path: Path, error: OSError) -> SourceDeniedError:
-    what = error.strerror or type(error).__name__
-    cure = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mount or make it"
-    msg = f"target {path.parent}: must be a folder that can be written to; writing {path.name} failed: {what}; {cure}"
-    return SourceDeniedError(msg)
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """An error of the block is one of the target that `path` lies on."""
+    try:
+        yield
+    except OSError as error:
+        what = error.strerror or type(error).__name__
+        cure = "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mount or make it"
+        rule = "must be a folder that can be written to"
+        msg = f"target {path.parent}: {rule}; writing {path.name} failed: {what}; {cure}"
+        raise SourceDeniedError(msg) from error

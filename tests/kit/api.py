@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 _product: Any = dali_feed  # of two versions, so no checker knows what it has
-_packing: Any = packing
 _GROUPED = hasattr(dali_feed, "Decode")  # what changes pixels stands in one group
 _DECODE = {"engine": "engine", "exif": "exif", "hardware": "hw_decoder_load", "memory_format": "memory_format"}
 _BOUNDS = ("max_pixels", "max_work")
@@ -116,10 +115,7 @@ def iterator(pipeline: Any, source: Any, outputs: list[str], **options: Any) -> 
 
 def convert(source: Any, out: Any, to: str) -> None:
     """Write a source in a format of others: "tfrecord" or "mds"."""
-    if hasattr(packing, "convert"):
-        _packing.convert(source, out, to)
-    else:
-        _packing.pack(source, out, to=to)
+    packing.pack(source, out, to=to)
 
 
 def produce(source: Any, topic: str, servers: str, **way: Any) -> None:

@@ -8,12 +8,11 @@ from kit.images import jpeg
 
 from dali_feed.external_sources import FileList
 from dali_feed.packing import PackedSet, pack
-from dali_feed.packing.run import SHARD_BYTES
 
 __all__ = ["packed_images"]
 
 
-def packed_images(folder: Path, out: Path, count: int, side: int, shard_bytes: int = SHARD_BYTES) -> PackedSet:
+def packed_images(folder: Path, out: Path, count: int, side: int, shard_bytes: int | None = None) -> PackedSet:
     """Pack `count` images of two classes, taken in turns, square with `side` pixels; their files are in `folder`."""
     for k in range(count):
         (folder / "source" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -16,11 +17,10 @@ from kit.striped_sets import striped
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceDeniedError, StateError
 from dali_feed.external_sources import FileList, ShardSet
-from dali_feed.packing import damage, index, merge, pack, verify
+from dali_feed.packing import PackedSet, damage, index, merge, pack, verify
 from dali_feed.records.extents import Extents
 from dali_feed.storage.sets import SetStore
-from dali_feed.storage.striping import BLOCK, Layout, StripedFile, StripeWriter
-from dali_feed.testing import assert_resumes_anywhere
+from dali_feed.storage.striping import BLOCK, Layout, StripedFile, StripeWriter, check_parts
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,62 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for k in range(4):
         (base / f"t{k}").mkdir()
     return base
+
+
+@given(st.integers(1, 5), st.data())
+def test_every_byte_has_one_place(targets: int, data: st.DataObject) -> None:
+    """For any layout and size the pieces of a shard fill its parts from end to end, each byte once."""
+    layout = Layout(tuple(map(str, range(targets))), data.draw(st.integers(1, targets)), BLOCK)
+    size = data.draw(st.integers(0, 12 * BLOCK))
+    parts = layout.parts(data.draw(st.integers(0, 9)), "a.tar", size)
+    ends = [0] * len(parts)
+    for part, at, held in layout.pieces(0, size):
+        assert at == ends[part]
+        ends[part] += held
+    assert ends == [part.size for part in parts]
+    assert len({part.target for part in parts}) == len(parts)
+
+
+@pytest.mark.parametrize(
+    ("targets", "count", "stripe", "said"),
+    [
+        ((), 1, BLOCK, "targets: must be one folder or more"),
+        (("a", "./a"), 1, BLOCK, "found a twice"),
+        (("a", "b"), 3, BLOCK, "stripe_count: must be 1 to 2"),
+        (("a",), 1, 1000, "stripe_size: must be a multiple of 4096"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(targets: tuple[str, ...], count: int, stripe: int, said: str) -> None:
+    """With the argument's name."""
+    with pytest.raises(ConfigError, match=said):
+        Layout(targets, count, stripe)
+
+
+def test_a_name_means_that_all_bytes_are_there(tmp_path: Path) -> None:
+    """Parts get theirs at the end, on targets in turn; given up, or where one is full or gone, nothing is left."""
+    layout = Layout(("t0", "t1"), 2, BLOCK)
+    (tmp_path / "t0").mkdir()
+    with pytest.raises(SourceDeniedError, match=r"target .*/t1: must be a folder that can be written to; .* No such"):
+        StripeWriter(tmp_path, layout, 0, "a.tar")
+    (tmp_path / "t1").mkdir()
+    writer = StripeWriter(tmp_path, layout, 0, "a.tar")
+    writer.write(bytes(3 * BLOCK))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (BLOCK, before[1]))
+    try:
+        with pytest.raises(SourceDeniedError, match=r"target \S+/t0: must be a folder .* File too large; mount or"):
+            writer.commit()
+    finally:
+        writer.abort()
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not [path for path in tmp_path.glob("t*/*") if path.is_file()]
+    writer = StripeWriter(tmp_path, layout, 1, "a.tar")
+    writer.write(bytes(3 * BLOCK))
+    assert not list(tmp_path.glob("t*/a.tar*"))
+    parts = writer.commit()
+    writer.abort()
+    assert [part.target for part in parts] == [1, 0]
+    check_parts(tmp_path, layout, parts)
 
 
 @settings(max_examples=60, deadline=None)
@@ -82,11 +138,6 @@ def test_a_striped_set_holds_what_the_plain_one_does(plain: Path, tmp_path: Path
     assert payloads(path) == payloads(plain)
     assert ShardSet(path).snapshot().fingerprint == ShardSet(plain).snapshot().fingerprint
     assert not verify(path).damages
-
-
-def test_a_striped_set_resumes_anywhere(plain: Path, tmp_path: Path) -> None:
-    """It is held to the law of sources."""
-    assert_resumes_anywhere(ShardSet(striped(plain, tmp_path, 2)))
 
 
 def test_a_missing_target_is_named(plain: Path, tmp_path: Path) -> None:
@@ -123,16 +174,20 @@ def test_a_part_that_was_replaced_ends_the_read(plain: Path, tmp_path: Path) -> 
         source.reader().read(Extents.one(0, 0, 1))
 
 
-def test_a_part_that_is_cut_under_an_open_reader_is_named(plain: Path, tmp_path: Path) -> None:
-    """Bytes that are gone are never what the memory held before."""
-    path = striped(plain, tmp_path)
+def test_a_part_that_is_cut_and_a_stop_end_an_open_file(plain: Path, tmp_path: Path) -> None:
+    """Bytes that are gone are never what the memory held before; a read that was stopped between two parts says so."""
+    path, stop = striped(plain, tmp_path), threading.Event()
     store = SetStore()
     shard = store.matches(str(path))[0]
-    file = store.open(shard)
+    file = store.open(shard, stop)
     part = next(each for each in (tmp_path / "t0").iterdir() if Path(shard).name in each.name)
     os.truncate(part, 0)
     with pytest.raises(DataLostError, match=rf"t0/{part.name}: this part of a shard must have .* found 0 bytes"):
         file.read(memoryview(bytearray(BLOCK * 4)), 0)
+    stop.set()
+    with pytest.raises(ClosedError, match="t0: the read was stopped"):
+        file.read(memoryview(bytearray(4 * BLOCK)), 0)
+    assert store.fill(lambda _: file, [0], [memoryview(bytearray(9))], [0], stop) == [-1]
     file.close()
 
 
@@ -164,54 +219,22 @@ def test_a_cold_set_is_read_from_all_targets(plain: Path, tmp_path: Path) -> Non
     file.close()
 
 
-def test_a_stop_ends_a_read_between_two_parts(plain: Path, tmp_path: Path) -> None:
-    """With a ClosedError that names the target; of many reads each that was not made is told so."""
-    path, stop = striped(plain, tmp_path), threading.Event()
-    store = SetStore()
-    file = store.open(store.matches(str(path))[0], stop)
-    stop.set()
-    with pytest.raises(ClosedError, match="t0: the read was stopped"):
-        file.read(memoryview(bytearray(4 * BLOCK)), 0)
-    assert store.fill(lambda _: file, [0], [memoryview(bytearray(9))], [0], stop) == [-1]
-    file.close()
-
-
-def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path) -> None:
-    """Reads and bytes of each target are told by the file."""
-    path = striped(plain, tmp_path)
-    store = SetStore()
-    file = store.open(store.matches(str(path))[0])
-    size = file.stamp().size
-    file.read(memoryview(bytearray(size)), 0)
-    assert isinstance(file, StripedFile)
-    (told,) = file.storage()
-    file.close()
-    reader = ShardSet(path).reader()
-    reader.read(Extents.one(0, 0, 1))
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path, count: int) -> None:
+    """Reads and bytes of each target, of all shards as one store, and still when they are closed."""
+    path = striped(plain, tmp_path, 3, count)
+    source = ShardSet(path)
+    reader = source.reader()
+    for shard, stop in enumerate(source.snapshot().stops.tolist()):
+        reader.read(Extents.one(shard, 0, stop))
+    (found,) = reader.storage()  # type: ignore[attr-defined]
     reader.close()
     (after,) = reader.storage()  # type: ignore[attr-defined]
-    assert after.store == str(path)  # all shards of a set are one store, and stay counted when they are closed
-    assert after.bytes > 0
-    assert told.bytes == size == sum(each.bytes for each in told.targets)
-    assert [each.name for each in told.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
-    assert (told.reads, told.queued, told.failures) == (3, 0, 0)  # neighbours of a part are one read
-
-
-def test_targets_of_whole_shards_are_counted_too(plain: Path, tmp_path: Path) -> None:
-    """With stripe_count=1 each target has the figures of the shards that lie on it."""
-    path = striped(plain, tmp_path, 3, 1)
-    source = ShardSet(path)
-    counts = source.snapshot().stops.tolist()
-    reader = source.reader()
-    for shard, count in enumerate(counts):
-        reader.read(Extents.one(shard, 0, count))
-    (told,) = reader.storage()  # type: ignore[attr-defined]
-    reader.close()
-    assert len(counts) == 2
-    assert [each.name for each in told.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
-    assert [each.reads > 0 for each in told.targets] == [True, True, False]
-    assert told.bytes == sum(each.bytes for each in told.targets) > 0
-    assert (told.queued, told.failures) == (0, 0)
+    assert after.bytes == found.bytes
+    assert (found.store, found.queued, found.failures) == (str(path), 0, 0)
+    assert [each.name for each in found.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
+    assert [each.reads > 0 for each in found.targets] == [True, True, count > 1]
+    assert found.bytes == sum(each.bytes for each in found.targets) > 0
 
 
 def test_a_part_that_is_cut_while_verify_runs_is_a_damage(
@@ -228,19 +251,22 @@ def test_a_part_that_is_cut_while_verify_runs_is_a_damage(
 
 
 def test_pack_writes_stripes_and_goes_on_where_it_was_ended(plain: Path, tmp_path: Path) -> None:
-    """A part that had no name yet gets it, what was not written is, and the set is what one undisturbed run makes."""
+    """A shard that lacks a part is written again, the set is that of one undisturbed run, and nothing is left over."""
     source = FileList.from_folder(plain.parent.parent / "source")
     layout = Layout.over(str(tmp_path), [str(tmp_path / "t0"), str(tmp_path / "t1")], size=BLOCK)
     assert layout.targets == ("t0", "t1")
-    wall = tmp_path / "t1" / ".x-000001.tar.0of2.tmp"
-    wall.mkdir(parents=True)
-    (tmp_path / "t0").mkdir()
+    for folder in ("t0", "t1"):
+        (tmp_path / folder).mkdir()
     out = tmp_path / "x.dfset"
-    with pytest.raises(SourceDeniedError, match=r"target .*/t1: must be a folder that can be written to"):
-        pack(source, out, shard_bytes=20000, workers=1, layout=layout)
+
+    def ends(done: PackedSet) -> None:
+        if done.done:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        pack(source, out, shard_bytes=20000, workers=1, layout=layout, tell=ends)
     part = tmp_path / "t0" / "x-000000.tar.0of2"
-    part.rename(part.with_name(f".{part.name}.tmp"))  # as a kill between two names leaves it
-    wall.rmdir()
+    part.rename(part.with_name(f".{part.name}.{'0' * 32}.tmp"))  # as a kill between two names leaves it
     pack(source, out, shard_bytes=20000, workers=1, layout=layout)
     assert payloads(out) == payloads(plain)
     assert not verify(out).damages

@@ -8,7 +8,7 @@ from kit.command import Cli, assert_one_line, cli
 from kit.member_shards import shards
 
 from dali_feed.external_sources import MDS
-from dali_feed.packing import convert
+from dali_feed.packing import pack
 
 __all__ = ["cli"]  # a fixture
 
@@ -20,7 +20,7 @@ def test_convert(cli: Cli, tmp_path: Path) -> None:
     assert (done.code, "6 records" in done.out) == (0, True), done.err
     assert done.out.startswith("folder ")
     assert "set" not in done.out.replace(str(tmp_path), "")
-    convert(source, tmp_path / "p" / "m", "mds", members={"picture": "jpg", "label": "cls"})
+    pack(source, tmp_path / "p" / "m", to="mds", members={"picture": "jpg", "label": "cls"})
     for path in (tmp_path / "p" / "m").iterdir():
         assert path.read_bytes() == (tmp_path / "c" / "m" / path.name).read_bytes()
     assert [member.name for member in MDS(tmp_path / "c" / "m", image=None).members()] == ["picture", "label"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kit.blocks import taken
 from kit.inside import Extents
 from kit.packed_images import packed_images
 
@@ -25,6 +28,32 @@ def copied(packed: Path, to: Path) -> Path:
     for path in packed.glob("*.tar*"):
         shutil.copyfile(path, to / path.name)
     return to / "set-000000.tar"
+
+
+def read(source: Any) -> tuple[list[tuple[bytes, bytes]], dict[int, str]]:
+    """Payload and label of each sample of a single shard, and the faults."""
+    reader = source.reader()
+    block = reader.read(Extents.one(0, 0, len(source.snapshot())))
+    rows = [(taken(payload), str(block.fields["label"][k]).encode()) for k, payload in enumerate(block.payloads)]
+    block.lease.release()
+    reader.close()
+    return rows, block.faults
+
+
+def test_any_flipped_byte_of_a_member_makes_its_record_bad(packed: Path, tmp_path: Path) -> None:
+    """In a copy of a shard that lies elsewhere too; other records stay good, and nothing wrong passes as right."""
+    shard = copied(packed, tmp_path)
+    whole = shard.read_bytes()
+    with tarfile.open(shard) as tar:
+        members = [range(info.offset_data, info.offset_data + info.size) for info in tar]
+    good, none = read(ShardSet(shard))
+    assert none == {}
+    for at in range(0, len(whole), 97):
+        shard.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        found, faults = read(ShardSet(shard))
+        assert list(faults) == [k // 2 for k, member in enumerate(members) if at in member]
+        assert all(row == good[k] for k, row in enumerate(found) if k not in faults)
+        assert all("is not what was packed: its CRC-32 is" in reason for reason in faults.values())
 
 
 def test_columns_are_checked_too_and_check_false_believes_all(packed: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from kit.member_shards import shards
 
 from dali_feed.errors import ConfigError, SourceError
 from dali_feed.external_sources import MDS, ShardSet, TFRecords
-from dali_feed.packing import convert
+from dali_feed.packing import pack
 
 
 def rows(source: Any, image: str | None, members: tuple[str, ...]) -> list[tuple[Any, ...]]:
@@ -43,7 +43,7 @@ WANTED = sorted((jpeg(n % 16), n, f"sample {n} é".encode()) for n in range(24))
 def test_tar_to_tfrecord_and_back(tmp_path: Path) -> None:
     """Images and texts are the same bytes, labels the same numbers; twice gives the same files."""
     source = shards(tmp_path)
-    done = convert(source, tmp_path / "tf", "tfrecord", shard_size=30_000)
+    done = pack(source, tmp_path / "tf", to="tfrecord", shard_bytes=30_000)
     assert (done.total, done.tally.records, done.tally.failed) == (24, 24, 0)
     files = sorted(held(tmp_path / "tf"))
     assert len(files) == done.shards > 1
@@ -52,14 +52,14 @@ def test_tar_to_tfrecord_and_back(tmp_path: Path) -> None:
     assert sorted(rows(found, "image/encoded", ("image/class/label", "txt"))) == WANTED
     assert found.fields == ("label",)
     (tmp_path / "2").mkdir()
-    convert(source, tmp_path / "2" / "tf", "tfrecord", shard_size=30_000)
+    pack(source, tmp_path / "2" / "tf", to="tfrecord", shard_bytes=30_000)
     assert held(tmp_path / "2" / "tf") == held(tmp_path / "tf")
 
 
 def test_tar_to_mds_and_back(tmp_path: Path) -> None:
     """The same; index.json has the columns of all shards and their hashes, which fit."""
     source = shards(tmp_path)
-    done = convert(source, tmp_path / "mds", "mds", shard_size=30_000)
+    done = pack(source, tmp_path / "mds", to="mds", shard_bytes=30_000)
     told = json.loads((tmp_path / "mds" / "index.json").read_text())
     assert len(told["shards"]) == done.shards > 1
     first = told["shards"][0]
@@ -68,14 +68,14 @@ def test_tar_to_mds_and_back(tmp_path: Path) -> None:
     found = MDS(tmp_path / "mds", check=True)
     assert sorted(rows(found, "image", ("label", "txt"))) == WANTED
     (tmp_path / "2").mkdir()
-    convert(source, tmp_path / "2" / "mds", "mds", shard_size=30_000)
+    pack(source, tmp_path / "2" / "mds", to="mds", shard_bytes=30_000)
     assert held(tmp_path / "2" / "mds") == held(tmp_path / "mds")
 
 
 def test_back_to_tar(tmp_path: Path) -> None:
     """From MDS to a set of tar shards: images and labels as they were."""
-    convert(shards(tmp_path), tmp_path / "mds", "mds")
-    convert(MDS(tmp_path / "mds"), tmp_path / "t" / "x.dfset", "tar", members={"jpg": "image", "cls": "label"})
+    pack(shards(tmp_path), tmp_path / "mds", to="mds")
+    pack(MDS(tmp_path / "mds"), tmp_path / "t" / "x.dfset", to="tar", members={"jpg": "image", "cls": "label"})
     found = rows(ShardSet(str(tmp_path / "t" / "*.tar")), "jpg", ("cls",))
     assert sorted((image, int(label)) for image, label in found) == [row[:2] for row in WANTED]
 
@@ -84,7 +84,7 @@ def test_images_of_several_kinds_are_a_column_of_bytes(tmp_path: Path) -> None:
     """Mosaic's reader would take a PNG in a column of JPEGs for one; names that were given are kept."""
     write_shard(tmp_path / "a.tar", [{"img": jpeg(1), "cls": b"1"}, {"img": png(2), "cls": b"-2"}])
     source = ShardSet(str(tmp_path / "a.tar"), image=("img",))
-    convert(source, tmp_path / "m", "mds", members={"image": "img", "y": "cls"})
+    pack(source, tmp_path / "m", to="mds", members={"image": "img", "y": "cls"})
     assert rows(MDS(tmp_path / "m", label="y"), "image", ("y",)) == [(jpeg(1), 1), (png(2), -2)]
     first = json.loads((tmp_path / "m" / "index.json").read_text())["shards"][0]
     assert first["column_encodings"] == ["bytes", "int"]
@@ -95,7 +95,7 @@ def test_what_cannot_be_written_is_counted(tmp_path: Path) -> None:
     samples = [{"jpg": jpeg(n), "cls": b"1"} for n in range(3)]
     write_shard(tmp_path / "a.tar", [*samples, {"jpg": jpeg(3), "cls": b"cat"}, {"jpg": jpeg(4)}])
     source = ShardSet(str(tmp_path / "a.tar"), label=None)
-    done = convert(source, tmp_path / "m", "mds")
+    done = pack(source, tmp_path / "m", to="mds")
     places = [place for failure in done.tally.failures.values() for place in failure.first]
     names = json.loads((tmp_path / "m" / "index.json").read_text())["shards"][0]["column_names"]
     assert done.tally.records == 3
@@ -110,13 +110,13 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     source = shards(tmp_path, 4)
     (tmp_path / "there").mkdir()
     with pytest.raises(ConfigError, match="a conversion makes a new folder"):
-        convert(source, tmp_path / "there", "mds")
+        pack(source, tmp_path / "there", to="mds")
     write_shard(tmp_path / "b.tar", [{"jpg": jpeg(0), "cls": b"cat"}])
     bad = ShardSet(str(tmp_path / "b.tar"), label=None, index_dir=tmp_path)
     bad.snapshot()
     before = sorted(tmp_path.iterdir())
     with pytest.raises(SourceError, match="none could be written"):
-        convert(bad, tmp_path / "out", "mds")
+        pack(bad, tmp_path / "out", to="mds")
     with pytest.raises(ConfigError, match="to: must be one of tar, tfrecord, mds; found 'lmdb'"):
-        convert(source, tmp_path / "out", "lmdb")
+        pack(source, tmp_path / "out", to="lmdb")
     assert sorted(tmp_path.iterdir()) == before

@@ -15,7 +15,7 @@ from kit.member_shards import shards
 
 from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError
 from dali_feed.external_sources import MDS, ArrayShards, ArrowRows, FileList, ShardSet
-from dali_feed.packing import convert, index, merge, pack, split
+from dali_feed.packing import index, merge, pack, split
 from dali_feed.testing import ScriptedSource
 
 
@@ -56,7 +56,7 @@ def test_a_place_that_is_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"file is a file; give another name, or move it away"):
         pack(source, tmp_path / "file" / "x.dfset")
     with pytest.raises(ConfigError, match=r"file is a file; give another name, or move it away"):
-        convert(source, tmp_path / "file" / "out", "mds")
+        pack(source, tmp_path / "file" / "out", to="mds")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -66,15 +66,15 @@ def test_nothing_is_no_set(tmp_path: Path) -> None:
     with pytest.raises(SourceEmptyError, match="a set must hold records; found none"):
         pack(empty, tmp_path / "a" / "x.dfset")
     with pytest.raises(SourceEmptyError, match="what is converted must hold records; found none"):
-        convert(empty, tmp_path / "b", "mds")
-    with pytest.raises(ConfigError, match="shard_size: must be 1 or more; found 0"):
-        convert(empty, tmp_path / "b", "mds", shard_size=0)
+        pack(empty, tmp_path / "b", to="mds")
+    with pytest.raises(ConfigError, match="shard_bytes: must be 1 or more; found 0"):
+        pack(empty, tmp_path / "b", to="mds", shard_bytes=0)
 
 
 def test_positions_without_a_record_are_counted(tmp_path: Path) -> None:
     """A hole of a source is no failure: the others are written, by pack and by convert."""
     source = ScriptedSource([(jpeg(0), 0), Gap(), (jpeg(1), 1)])
-    for done in (pack(source, tmp_path / "a" / "x.dfset"), convert(source, tmp_path / "b", "mds")):
+    for done in (pack(source, tmp_path / "a" / "x.dfset"), pack(source, tmp_path / "b", to="mds")):
         assert (done.tally.records, done.tally.absent, done.tally.failed) == (2, 1, 0)
 
 
@@ -85,7 +85,7 @@ def test_two_members_of_one_name_are_a_bad_record(tmp_path: Path) -> None:
     assert (done.tally.records, done.tally.failed) == (1, 1)
     assert "two of its members would both be .a_b.txt; say which by members=" in told(done)
     table = pa.table({"x": [1, 2], "cls": [7, 8], "label": [None, 9]})
-    done = convert(ArrowRows(table, None), tmp_path / "mds", "mds")
+    done = pack(ArrowRows(table, None), tmp_path / "mds", to="mds")
     assert (done.tally.records, done.tally.failed) == (1, 1)
     assert "two of its members would both be 'label'; say which by members=" in told(done)
 
@@ -100,7 +100,7 @@ def test_a_record_without_what_is_written_is_bad(tmp_path: Path) -> None:
 def test_values_of_a_table_that_no_format_holds_are_bad_records(tmp_path: Path) -> None:
     """Text that is no UTF-8 costs its own record, and is told with its member."""
     table = pa.table({"image": [jpeg(0), jpeg(1)], "txt": [b"fine", b"\xff\xfe"], "y": [1, 2]})
-    done = convert(ArrowRows(table), tmp_path / "mds", "mds")
+    done = pack(ArrowRows(table), tmp_path / "mds", to="mds")
     assert (done.tally.records, done.tally.failed) == (1, 1)
     assert "member 'txt': must be UTF-8" in told(done)
 
@@ -108,7 +108,7 @@ def test_values_of_a_table_that_no_format_holds_are_bad_records(tmp_path: Path) 
 def test_arrays_are_written_with_their_shape(tmp_path: Path) -> None:
     """Rows of numbers are columns of MDS with dtype and shape, which its reader gives back."""
     held = np.arange(12, dtype=np.float32).reshape(3, 4)
-    convert(ArrayShards(held, label=np.arange(3)), tmp_path / "m", "mds", members={"x": "row", "label": "label"})
+    pack(ArrayShards(held, label=np.arange(3)), tmp_path / "m", to="mds", members={"x": "row", "label": "label"})
     told = json.loads((tmp_path / "m" / "index.json").read_text())["shards"][0]
     assert dict(zip(told["column_names"], told["column_encodings"], strict=True))["x"] == "ndarray:float32:4"
     block = MDS(tmp_path / "m").giving(None, ("x",)).reader().read(Extents.one(0, 0, 3))

@@ -1,4 +1,4 @@
-"""Insides that contract/packing/test_packed_topic.py needs not: they go with what they test."""
+"""A set that holds a topic's records, by the offsets that they had."""
 
 from __future__ import annotations
 

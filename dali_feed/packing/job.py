@@ -1,0 +1,229 @@
+"""What is packed, how, and into which shards: made of a source and options, or found again where a run was killed.
+
+The law: a job is everything that decides the bytes of a set, and can be sent to another process, which makes its own
+readers and finds the same records, or says that it does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, StateError
+from dali_feed.external_sources import ArrowRows
+from dali_feed.packing.changes import Decoded, OnImages, Pictures, Tokenized
+from dali_feed.packing.keys import by_place
+from dali_feed.packing.plan import Plan, blocks, borders_of, probed
+from dali_feed.packing.rows import Change, Contents, Sample, contents_of
+from dali_feed.packing.work import WorkFolder
+from dali_feed.records.present import Present
+from dali_feed.records.source import Snapshot
+from dali_feed.storage.striping import Layout
+
+__all__ = ["PackJob", "Packed", "as_source", "job_of", "sample_bytes"]
+
+VERSION = 1
+QUALITY = 90
+_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What is packed, and how.
+
+    source   as the user has it
+    options  those of `pack`, by name
+    present  the positions of its records that are packed; None: all
+    """
+
+    source: Any
+    options: Mapping[str, Any]
+    present: Present | None = None
+
+    def contents(self) -> Contents:
+        """What becomes of the records. Raises ConfigError for options that cannot be."""
+        source = as_source(self.source)
+        found = _contents(source, **self.options)
+        return found if self.present is None else replace(found, keys=by_place(found.keys, source.snapshot()))
+
+    def snapshot(self, pin: Mapping[str, Any] | None) -> Snapshot:
+        """The source's, of the positions that are packed alone."""
+        source = as_source(self.source)
+        if self.present is None:
+            found: Snapshot = source.snapshot(pin)
+            return found
+        found = source.snapshot(None)
+        both = hashlib.sha256(f"{found.fingerprint}\0{self.present.digest()}".encode()).hexdigest()
+        return replace(found, present=self.present, fingerprint=both, pin=None)
+
+
+def _contents(  # noqa: PLR0913  an option each
+    source: Any,
+    *,
+    members: Any = None,
+    keys: str = "auto",
+    resize: int | None = None,
+    quality: int | None = None,
+    map: Any = None,  # noqa: A002  what it is
+    tokens: Any = None,
+    text: str = "txt",
+    decoded: bool = False,
+) -> Contents:
+    """What becomes of the records of a source; see `pack`."""
+    if map is not None and (resize is not None or quality is not None):
+        msg = f"map: takes the place of resize and quality; found {map!r} and one of them; leave one out"
+        raise ConfigError(msg)
+    changes: list[Change] = []
+    if map is not None:
+        changes.append(OnImages(map))
+    elif resize is not None or quality is not None:
+        changes.append(OnImages(Pictures(resize, quality or QUALITY)))
+    if decoded:
+        changes.append(OnImages(Decoded()))
+    if tokens is not None:
+        changes.append(Tokenized(tokens, text))
+    return replace(contents_of(source, members, keys), changes=tuple(changes))
+
+
+@dataclass(frozen=True)
+class PackJob:
+    """Everything that decides the bytes of a set, and where it goes.
+
+    fallback  suffix of payloads whose first bytes say nothing
+    told      what decides the bytes, as plain JSON: kept in the manifest
+    finished  whether the set is there already
+    """
+
+    packed: Packed
+    snapshot: Snapshot
+    plan: Plan
+    fallback: str
+    work: WorkFolder
+    layout: Layout | None
+    told: Mapping[str, Any]
+    finished: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "contents"}
+
+    @cached_property
+    def contents(self) -> Contents:
+        """What becomes of the records; of this process."""
+        return replace(self.packed.contents(), fallback=self.fallback)
+
+
+def job_of(
+    packed: Packed,
+    work: WorkFolder,
+    shard_bytes: int,
+    layout: Layout | None = None,
+    known: Mapping[str, Any] | None = None,
+) -> PackJob:
+    """The job of these options: new, or the one that is under way in `work`, or `known`, of a set that is there.
+
+    Raises:
+        StateError: another one is under way, or there; every difference is told.
+        SourceChangedError: it is of a source with other records.
+    """
+    contents = packed.contents()
+    there = dict(known) if known else work.plan()
+    snapshot = packed.snapshot(None if there is None else there.get("pin"))
+    if not len(snapshot):
+        msg = f"{snapshot.source}: a set must hold records; found none"
+        raise SourceEmptyError(msg)
+    told: dict[str, Any] = {
+        "version": VERSION,
+        "source": snapshot.source,
+        "fingerprint": snapshot.fingerprint,
+        "pin": snapshot.pin,
+        "interleaved": snapshot.interleaved,
+        "shard_bytes": shard_bytes,
+        "options": contents.told() | ({} if layout is None else {"layout": asdict(layout)}),
+    }
+    told = json.loads(json.dumps(told))
+    if there is not None:
+        plan, fallback = _resumed(there, told, work)
+        return PackJob(packed, snapshot, plan, fallback, work, layout, there, finished=bool(known))
+    targets = () if layout is None else layout.targets
+    for folder in (work.out, *(work.out / target for target in targets)):
+        if some := sorted(path.name for path in folder.glob(f"{work.name}-*.tar*")):
+            what = f"found {some[0]}; give another name or folder"
+            msg = f"{folder}: a new set must not replace files that are there; {what}"
+            raise ConfigError(msg)
+    mean, fallback = sample_bytes(contents, snapshot)
+    plan = Plan(work.name, borders_of(snapshot, mean, shard_bytes))
+    told |= {"fallback": fallback} | plan.told()
+    work.begin(told)
+    return PackJob(packed, snapshot, plan, fallback, work, layout, told)
+
+
+def _resumed(there: Mapping[str, Any], told: Mapping[str, Any], work: WorkFolder) -> tuple[Plan, str]:
+    """Plan and fallback of the job that is there, where `told` would be the same."""
+    where, cure = work.manifest, "give the same, give another place, or remove the files there"
+    try:
+        plan, fallback = Plan.of(there), str(there["fallback"])
+    except (KeyError, TypeError, ValueError) as error:
+        msg = f"{where}: an unfinished set must have its plan; {type(error).__name__}: {error}; {cure}"
+        raise StateError(msg) from error
+    if there.get("fingerprint") != told["fingerprint"]:
+        msg = (
+            f"{where}: a set must be packed from one source; it was begun with {there.get('source')}, "
+            f"fingerprint {there.get('fingerprint')}; found {told['source']}, {told['fingerprint']}; {cure}"
+        )
+        raise SourceChangedError(msg)
+    before, now = (
+        {name: job.get(name) for name in ("version", "shard_bytes")} | dict(job.get("options", {}))
+        for job in (there, told)
+    )
+    odd = [
+        f"{name}: {before.get(name)!r}, found {now.get(name)!r}"
+        for name in before | now
+        if before.get(name) != now.get(name)
+    ]
+    if odd:
+        msg = f"{where}: the files there must have been packed with the same options; {'; '.join(odd)}; {cure}"
+        raise StateError(msg)
+    return plan, fallback
+
+
+def sample_bytes(contents: Contents, snapshot: Snapshot) -> tuple[float, str]:
+    """Bytes of a sample in a tar file, the mean of a few; and the suffix that most payloads would have.
+
+    The mean size of the source's records is taken where none of the few can be written.
+    """
+    sizes, kinds, number = list[int](), list[str](), 0
+    with closing(blocks(contents.source, probed(snapshot))) as some:
+        for block in some:
+            kinds += [kind] if (kind := contents.kind_of(block)) else []
+            samples = [sample for sample in contents.samples(block, number) if isinstance(sample, Sample)]
+            sizes += [sum(_BLOCK - len(data) // -_BLOCK * _BLOCK for _, data in sample.files) for sample in samples]
+            number += len(block.ids)
+    mean = float(np.mean(sizes)) if sizes else snapshot.record_bytes + 2.0 * _BLOCK
+    return mean, max(sorted(set(kinds)), key=kinds.count, default=contents.fallback)
+
+
+def as_source(source: Any) -> Any:
+    """The source itself; the rows of a dataset of Hugging Face."""
+    table = getattr(getattr(source, "data", None), "table", None)
+    if table is None or hasattr(source, "snapshot"):
+        return source
+    indices = getattr(source, "_indices", None)
+    rows = None if indices is None else indices.column(0).to_numpy()
+    return ArrowRows(table, _image_of(table), rows, name=str(getattr(source, "split", None) or "dataset"))
+
+
+def _image_of(table: Any) -> str | None:
+    """The first column that is a struct of bytes and path, as these datasets keep images."""
+    from pyarrow import types
+
+    for column in table.schema:
+        if types.is_struct(column.type) and {part.name for part in column.type} == {"bytes", "path"}:
+            return str(column.name)
+    return None

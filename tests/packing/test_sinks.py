@@ -1,0 +1,238 @@
+"""Bytes of tar files with their indexes, of TFRecords and of MDS; what a value is as a file, a feature, a column."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kit.images import jpeg
+from kit.member_shards import shards
+from kit.tf_example import example_bytes as theirs
+from kit.tf_example import example_class
+from PIL import Image
+
+from dali_feed.errors import ConfigError, FormatError, StateError
+from dali_feed.external_sources import FileList
+from dali_feed.external_sources import tar as tar_index
+from dali_feed.external_sources.index import index_bytes, indexed
+from dali_feed.packing import pack
+from dali_feed.packing.changes import Pictures
+from dali_feed.packing.rows import as_file
+from dali_feed.packing.sinks import (
+    MdsColumns,
+    TarWriter,
+    columns_of,
+    encodings_of,
+    example_bytes,
+    shard_bytes,
+    tfrecord_bytes,
+)
+from dali_feed.packing.work import WorkFolder
+from dali_feed.testing.shards import write_shard
+
+INTS = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(width=32, allow_nan=False)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=9),
+        st.binary(max_size=300) | INTS | FLOATS | st.lists(INTS, min_size=1) | st.lists(FLOATS, min_size=1),
+    )
+)
+def test_examples_are_those_of_protocol_buffers(features: dict[str, Any]) -> None:
+    """It reads what was meant, whatever the order; a single feature is its own, byte for byte."""
+    assert example_class().FromString(example_bytes(features)) == example_class().FromString(theirs(features))
+    for name, value in features.items():
+        assert example_bytes({name: value}) == theirs({name: value})
+
+
+def test_a_frame_is_that_of_tensorflow() -> None:
+    """Length and both CRCs of an empty record, as TensorFlow writes them."""
+    assert tfrecord_bytes(b"") == struct.pack("<Q", 0) + bytes.fromhex("29039807d8ea82a2")
+
+
+ARRAY = np.zeros(3, np.float32)
+FIRST = {"x": 1, "a": ARRAY, "j": {"a": 1}, "s": "a"}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"x": 1}, "'a' is missing"),
+        (FIRST | {"x": "1"}, "is int in this set"),
+        (FIRST | {"a": np.zeros(4, np.float32)}, "is ndarray:float32:3 in this set"),
+        (FIRST | {"x": 2**63}, "64 bits"),
+        (FIRST | {"j": {"a": b"1"}}, "column 'j': "),
+        (FIRST | {"s": "\ud800"}, "column 's': "),
+        (FIRST | {"a": ["a", "b"]}, r"column 'a': MDS has no encoding for list of <U1 and shape \(2,\)"),
+    ],
+)
+def test_what_a_column_of_mds_cannot_hold(values: dict[str, Any], words: str) -> None:
+    """It costs the sample, and is said with the column; what it holds is written as it is."""
+    columns = columns_of([encodings_of(FIRST)])
+    assert columns.sample(FIRST | {"j": {"b": [1]}, "s": "é"}).endswith(b'{"b": [1]}\xc3\xa9')
+    with pytest.raises(FormatError, match=words):
+        columns.sample(values)
+
+
+def test_what_no_format_has_a_place_for() -> None:
+    """A float that 32 bits cannot hold, a number above 64 bits, objects, no column at all, a shard of 4 GiB."""
+    for value, words in (
+        *((1e300, "fit in 32 bits"), (2**63, "64 bits with a sign"), ([None], "bytes, a text, or")),
+        ("\ud800", "feature 'x': "),
+    ):
+        with pytest.raises(FormatError, match=words):
+            example_bytes({"x": value})
+    with pytest.raises(FormatError, match="a sample of an MDS set has columns; found none"):
+        encodings_of({})
+    with pytest.raises(FormatError, match="member 'odd': Object of type set is not JSON serializable"):
+        as_file("odd", {1}, None, False, "bin")
+
+    class Huge(bytes):
+        """Says that it is as large as no shard may be."""
+
+        def __len__(self) -> int:
+            return 1 << 32
+
+    with pytest.raises(ConfigError, match=r"a shard has less than 4 GiB; .* give a smaller shard size"):
+        shard_bytes(MdsColumns(("a",), ("bytes",)), [Huge()], 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "file", "data"),
+    [
+        ("a text", "é", "a_text.txt", "é".encode()),
+        ("txt", "x", "txt", b"x"),
+        ("names", ["a", None], "names.json", b'["a", null]'),
+        ("n", np.float32(0.5), "n.txt", b"0.5"),
+        ("x", b"RIFF\0\0\0\0WEBPVP8 ", "x.webp", None),
+        ("x", b"\0\0\0\x1cftypavif", "x.avif", None),
+        ("x", b"\0\0\0\x1cftypavis", "x.avif", None),
+        ("x", b"??", "x", None),
+    ],
+)
+def test_values_become_files_by_their_kind(name: str, value: Any, file: str, data: bytes | None) -> None:
+    """Texts, numbers, rows of numbers, what else JSON holds, and bytes by what they begin with."""
+    assert as_file(name, value, None, False, "bin") == (file, value if data is None else data)
+
+
+def test_tarfile_reads_what_is_written_and_the_index_is_the_one_of_its_headers(tmp_path: Path) -> None:
+    """Long names, letters that are not ASCII, empty and large members: tarfile and our own index find them all."""
+    keys = ["a", "folder/b", "x" * 120 + "/" + "y" * 120, "é/ü", "é" * 90]
+    samples: list[tuple[str, list[tuple[str, bytes | memoryview]]]] = [
+        (key, [("jpg", os.urandom(k * 700)), ("CLS", b"%d" % k), ("seg.png", b"")]) for k, key in enumerate(keys)
+    ]
+    samples.append(("large", [("bin", memoryview(os.urandom(3 << 20)))]))
+    path = tmp_path / "a.tar"
+    with path.open("wb") as file:
+        tar = TarWriter(file.write)
+        for sample in samples:
+            tar.add(*sample)
+        made = tar.finish()
+    with tarfile.open(path) as read:
+        found = [(info.name, info.mtime, read.extractfile(info).read()) for info in read]  # type: ignore[union-attr]
+    assert found == [(f"{key}.{suffix}", 0, bytes(data)) for key, files in samples for suffix, data in files]
+    built = tar_index.build(str(path))
+    for mine, its in zip(made.columns, (built.first, built.offset, built.length, built.suffix), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    assert (made.suffixes, made.size, built.behind) == (built.suffixes, path.stat().st_size, 0)
+    assert made.crc is not None
+    assert made.crc.tolist() == [zlib.crc32(data) for _, files in samples for _, data in files]
+
+
+def test_a_member_of_8_gib_gets_its_size_from_a_pax_header() -> None:
+    """What no octal field holds is said before the header, as tarfile reads it."""
+    from dali_feed.packing.sinks import _header
+
+    head = _header("big.bin", 9 << 30)
+    (info,) = (tarfile.TarInfo.frombuf(head[:512], "utf-8", "strict"),)
+    assert info.type == tarfile.XHDTYPE
+    assert head[512:].startswith(b"19 size=9663676416\n")
+
+
+def test_plain_samples_are_the_bytes_that_other_tools_write(tmp_path: Path) -> None:
+    """A sample with a short name gives the plain ustar bytes of `write_shard`."""
+    write_shard(tmp_path / "a.tar", [{"jpg": b"1" * 600, "cls": b"3"}, {"jpg": b"2"}])
+    parts: list[bytes] = []
+    tar = TarWriter(parts.append)
+    tar.add("00000000", [("jpg", b"1" * 600), ("cls", b"3")])
+    tar.add("00000001", [("jpg", b"2")])
+    tar.finish()
+    assert b"".join(parts) == (tmp_path / "a.tar").read_bytes()
+
+
+def test_an_index_file_is_whole_or_refused() -> None:
+    """Its bytes give the same index; with any byte flipped, or cut anywhere, they give a ValueError."""
+    tar = TarWriter(lambda _: None)
+    for k in range(3):
+        tar.add(f"{k}", [("jpg", b"x" * k), ("cls", b"1")])
+    whole = index_bytes(tar.finish())
+    assert index_bytes(indexed(whole)) == whole
+    for k in range(len(whole)):
+        for broken in (whole[:k] + bytes([whole[k] ^ 1]) + whole[k + 1 :], whole[:k]):
+            with pytest.raises(ValueError, match="damaged"):
+                indexed(broken)
+
+
+def test_one_process_packs_a_set(tmp_path: Path) -> None:
+    """Another that is at it is found by its lock, and waits for nobody."""
+    source = shards(tmp_path, 2)
+    (tmp_path / "out").mkdir()
+    with (
+        WorkFolder(tmp_path / "out", "x").held(),
+        pytest.raises(ConfigError, match="one process at a time may pack the set"),
+    ):
+        pack(source, tmp_path / "out" / "x.dfset")
+
+
+@pytest.mark.parametrize("borders", [[0], [1, 2], [0, 3, 3], "none", None])
+def test_a_plan_that_is_damaged_is_named(borders: object, tmp_path: Path) -> None:
+    """A set under way whose plan is no plan is a state that cannot be gone on with."""
+    source = shards(tmp_path, 4)
+    (tmp_path / "new").mkdir()
+    work = WorkFolder(tmp_path / "new", "x")
+    with work.held():
+        work.begin({"name": "x", "borders": borders, "fallback": "bin"})
+    with pytest.raises(StateError, match="an unfinished set must have its plan"):
+        pack(source, tmp_path / "new" / "x.dfset")
+
+
+def test_a_path_in_no_encoding_is_a_bad_record(tmp_path: Path) -> None:
+    """A file's name that is no UTF-8 has no place in a column of text; the other files are converted."""
+    for name in (b"a.jpg", b"b\xff.jpg"):
+        with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
+            file.write(jpeg(0))
+    source = FileList(sorted(map(str, tmp_path.glob("*.jpg"))))
+    for to in ("mds", "tfrecord"):
+        done = pack(source, tmp_path / to, to=to, members={"image": "bytes", "name": "path"})
+        assert (done.tally.records, done.tally.failed) == (1, 1)
+        assert all("'name'" in each.first[0] for each in done.tally.failures.values())
+    with pytest.raises(ConfigError, match='keys="own": records of .* have no names, or the same names'):
+        pack(source, tmp_path / "own", keys="own")
+
+
+def test_images_are_made_smaller() -> None:
+    """The shorter side is as long as asked for, the kind and the orientation stay; what is small is not enlarged."""
+    made = Pictures(16, 90)
+    for kind in ("JPEG", "PNG", "WEBP"):
+        out, exif = io.BytesIO(), Image.Exif()
+        exif[0x0112] = 6
+        Image.new("RGB", (60, 40), (200, 10, 10)).save(out, kind, exif=exif)
+        with Image.open(io.BytesIO(made(out.getvalue()))) as image:
+            assert (image.format, image.size, image.getexif()[0x0112]) == (kind, (24, 16), 6)
+    out = io.BytesIO()
+    Image.new("P", (10, 10)).save(out, "PNG")
+    assert made(out.getvalue()) == out.getvalue()
+    with Image.open(io.BytesIO(Pictures(None, 5)(jpeg(3)))) as image, Image.open(io.BytesIO(jpeg(3))) as before:
+        assert image.size == before.size
+    assert len(Pictures(None, 5)(jpeg(3))) < len(Pictures(None, 95)(jpeg(3)))
