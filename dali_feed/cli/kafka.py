@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -236,7 +236,7 @@ def lag(
         found = lag_warnings(facts)
         show(lag_report(facts, found))
         while watch is not None:
-            sleep(watch)
+            time.sleep(watch)
             before, facts = facts, look(options, reader)
             now = since(before, facts)
             show(lag_report(now, lag_warnings(now)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kit.command import Cli, assert_one_line, cli
 
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ConfigError, SourceError
 from dali_feed.storage import lustre
 from dali_feed.storage.lustre import LustreLayout, magic_of, parsed, set_layout
 from dali_feed.storage.manifest import load_manifest
@@ -68,7 +68,7 @@ def test_pack_sets_the_layout_of_a_folder_on_lustre(cli: Cli, lfs: Path, tmp_pat
 
 
 def test_what_lfs_refuses_is_told(lfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its own words; so is a layout that it did not set, and an `lfs` that is not there."""
+    """With its own words; so is a layout that it did not set, a folder that cannot be, and an `lfs` that is none."""
     refuses = lfs.parent / "refuses"
     refuses.write_text("lfs setstripe: invalid stripe count\n")
     with pytest.raises(ConfigError, match=r"lfs setstripe -c 9 .*: must end with 0; found 22: .* invalid stripe count"):
@@ -77,6 +77,15 @@ def test_what_lfs_refuses_is_told(lfs: Path, tmp_path: Path, monkeypatch: pytest
     lfs.write_text(f"#!/bin/sh\necho '{FOLDER.format(1, 1 << 20)}'\n")
     with pytest.raises(ConfigError, match=r"must have LustreLayout\(count=4, .* found LustreLayout\(count=1, "):
         set_layout(str(tmp_path), LustreLayout(4, 1 << 20))
+    lfs.write_bytes(b"\0no program")
+    with pytest.raises(ConfigError, match=r"lfs setstripe .*: Lustre's tool must be a program; .* failed: Exec format"):
+        set_layout(str(tmp_path), LustreLayout(4, 1 << 20))
+    lfs.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(lustre, "_SECONDS", 0.05)
+    with pytest.raises(SourceError, match=r"must end in time; it took more than 0.05 seconds; check the mount"):
+        set_layout(str(tmp_path), LustreLayout(4, 1 << 20))
+    with pytest.raises(ConfigError, match="must be a folder that can be written to; found Not a directory"):
+        set_layout(str(lfs / "set"), LustreLayout(4, 1 << 20))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="Lustre's tool must be on PATH; found none"):
         set_layout(str(tmp_path), LustreLayout(4, 1 << 20))

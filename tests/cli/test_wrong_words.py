@@ -12,11 +12,7 @@ from kit.images import jpeg
 
 from dali_feed.cli.options import load_object
 from dali_feed.cli.sheet import Sheet
-from dali_feed.cli.targets import Access
-from dali_feed.cli.write import members_of
-from dali_feed.errors import ConfigError, SourceError
-from dali_feed.storage import lustre
-from dali_feed.storage.lustre import LustreLayout, set_layout
+from dali_feed.errors import ConfigError
 from dali_feed.testing.shards import write_shard
 
 __all__ = ["cli"]  # a fixture
@@ -39,6 +35,7 @@ def test_records_that_were_not_written_are_an_exit_code(cli: Cli, shard: Path, t
 
 
 TOPIC = "kafka://127.0.0.1:1/t"  # nobody is there
+NO_ADDRESSES = ("h:abc", "h:70000", "h:1, :2")
 REFUSED = [  # a command, and words of the line that it ends with
     ("inspect none-*.tar", "none-*.tar", "check the path"),
     ("inspect none-*.jpg", "none-*.jpg", "check the path"),
@@ -52,6 +49,8 @@ REFUSED = [  # a command, and words of the line that it ends with
     (f"inspect {TOPIC} --format jsn", "format 'jsn': must be one of"),
     ("inspect a.tar --sheet s.jpg", "--sheet: must be a PNG file"),
     ("inspect a.tar --storage-option token", "--storage-option: must be KEY=VALUE; found 'token'"),
+    ("inspect a.tar --storage-option a..b=1", "--storage-option: must be KEY=VALUE; found 'a..b'"),
+    ("inspect a.tar --storage-option h=1 --storage-option h.X=2", "'h' must have a value or parts, not both"),
     ("verify none-*.tar", "check the path"),
     ("verify a.tar --storage-option token=x", "storage_options"),
     (f"verify {TOPIC} --storage-option token=x", "--storage-option: is for shards at addresses"),
@@ -84,7 +83,7 @@ REFUSED = [  # a command, and words of the line that it ends with
     (f"produce a.tar {TOPIC} --value a", "--value: names members for --format, which must be given too; found a"),
     (f"produce a.tar {TOPIC} --format avro --value cls", "--schema: must be given with --format avro"),
     ("topic create out", "target: must be a topic"),
-    ("topic describe kafka://h:abc/t", "target: servers must be", "host:port"),
+    *((f"topic describe 'kafka://{name}/t'", "target: servers must be", "host:port") for name in NO_ADDRESSES),
     (f"lag {TOPIC}", "--group, --state: one of them must be given; found neither"),
     (f"lag {TOPIC} --group g --state t.py", "found both"),
     (f"lag {TOPIC} --state t.py", "t.py", "json.dump(loader.state_dict(), file)"),
@@ -143,25 +142,6 @@ def test_what_cannot_be_read_is_an_error_of_usage(cli: Cli, here: Path, at: int)
     assert_usage(cli(*shlex.split(command)), *words)
 
 
-def test_members_are_names_or_suffixes_of_them() -> None:
-    """Not both."""
-    assert members_of("jpg, cls,") == ["jpg", "cls"]
-    assert members_of("jpg=image,y=label") == {"jpg": "image", "y": "label"}
-    with pytest.raises(ConfigError, match="--members: must be NAME,NAME or SUFFIX=NAME"):
-        members_of("jpg=image,label")
-
-
-def test_storage_options_are_pairs() -> None:
-    """Those with dots are parts of one; a name cannot be both."""
-    for pairs, said in (
-        (["a..b=1"], "--storage-option: must be KEY=VALUE; found 'a..b'"),
-        (["headers=1", "headers.X=2"], "'headers' must have a value or parts, not both; found 'headers.X'"),
-    ):
-        with pytest.raises(ConfigError, match=said):
-            Access.of(None, 1.0, pairs)
-    assert Access.of(None, 1.0, ["headers.X=1", "headers.Y=true"]).storage == {"headers": {"X": "1", "Y": True}}
-
-
 def test_a_file_that_is_a_folder_cannot_be_written(tmp_path: Path) -> None:
     """The option is named, and nothing is left beside it."""
     sheet = Sheet("--sheet", tmp_path / "out.png")
@@ -188,23 +168,3 @@ def test_a_users_file_may_put_folders_of_its_own_first(tmp_path: Path, monkeypat
     (tmp_path / "t.py").write_text("import sys\nsys.path.insert(0, '/its/own')\ncrop = 1\n")
     assert load_object("--transform", f"{tmp_path / 't.py'}:crop") == 1
     assert sys.path == ["/its/own", *before]
-
-
-def test_an_lfs_that_is_no_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the system's word, and so is one that hangs, and a folder that cannot be made."""
-    tool = tmp_path / "bin" / "lfs"
-    tool.parent.mkdir()
-    tool.write_bytes(b"\0no program")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
-    monkeypatch.setattr(lustre, "magic_of", lambda _: lustre.MAGIC)
-    layout = LustreLayout(4, 1 << 20)
-    with pytest.raises(ConfigError, match=r"lfs setstripe .*: Lustre's tool must be a program; .* failed: Exec format"):
-        set_layout(str(tmp_path), layout)
-    tool.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(lustre, "_SECONDS", 0.05)
-    with pytest.raises(SourceError, match=r"must end in time; it took more than 0.05 seconds; check the mount"):
-        set_layout(str(tmp_path), layout)
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="must be a folder that can be written to; found Not a directory"):
-        set_layout(str(tmp_path / "file" / "set"), layout)

@@ -9,47 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from kit.bench_command import COMMANDS, SHORT, folder, run
 from kit.ctrl_c import children_hear_ctrl_c
-from kit.inside import app
 from kit.limits import LONG
-from PIL import Image
-from typer.testing import CliRunner
 
-SMALL = ["--batch", "2", "--threads", "1", "--device", "cpu", "--rounds", "1"]
-SHORT = [*SMALL, "--seconds", "0.05"]
-PLACES = ("start", "middle", "end")
-BESIDE = """
-import torch
-def mine(job):
-    return [(torch.zeros(job.batch, 3, job.crop, job.crop), None)] * 3
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Six pictures of two classes; what the bench makes goes beside them."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for k in range(6):
-        path = tmp_path / "mine" / f"class {k % 2}" / f"{k}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.random.default_rng(k).integers(0, 256, (48, 64, 3), np.uint8)).save(path)
-    (tmp_path / "beside.py").write_text(BESIDE)
-    return tmp_path / "mine"
-
-
-def run(*arguments: object) -> Any:
-    """The command line's answer."""
-    return CliRunner().invoke(app, ["bench", *map(str, arguments)])
-
-
-COMMANDS = {
-    "loader": (["--crop", "32", "--no-peers"], ["tar", "folder", "ceiling", "bare"]),
-    "decode": (["--images", "6"], ["host", "host windows", "dali", "dali windows", "pillow", "torchvision"]),
-    "train": (["--width", "8", "--no-peers"], ["tar", "replay"]),
-    "resume": (["--no-peers"], [f"{who}, {place}" for place in PLACES for who in ("tar", "folder")]),
-}
+__all__ = ["folder"]  # a fixture
 
 
 @pytest.mark.parametrize(

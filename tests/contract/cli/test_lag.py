@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,3 +123,36 @@ def test_what_is_no_state_of_the_topic(
 def test_a_group_that_is_none_is_told(cli: Cli, embedded: Kafka) -> None:
     """One line that names it."""
     assert_one_line(cli("lag", fill(embedded), "--group", "nobody"), "group 'nobody'", "there is no such group")
+
+
+def test_as_people_read_it(cli: Cli, embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line per partition; --strict ends with 1 where records are gone; --watch has rates, until Ctrl-C."""
+    target = fill(embedded)
+    source = KafkaTopic(embedded.topic, embedded.servers, group="training")
+    with DataLoader(source, 6, device="cpu", tuning=QUICK) as loader:
+        next(iter(loader))
+        loader.commit()
+    done = cli("lag", target, "--group", "training", "--strict")
+    words = " ".join(done.out.split())
+    assert (done.code, done.err) == (0, "")
+    assert f"kafka topic {embedded.topic} at {embedded.servers}, group 'training'" in words
+    assert "lag 18 offsets, " in words
+    assert f"{embedded.topic}[2] 0 0 0 0 0 s 0" in words
+    assert "read/s" not in words
+    embedded.delete_records(embedded.topic, 0, 10)
+    assert cli("lag", target, "--group", "training", "--strict").code == 1
+    waits, sleep = iter((False, True)), time.sleep
+
+    def slept(seconds: float) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            sleep(seconds)
+        elif next(waits):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", slept)
+    done = cli("lag", target, "--group", "training", "--watch", 0.1)
+    words = " ".join(done.out.split())
+    assert (done.code, done.err) == (130, "dali-feed: interrupted\n")
+    assert words.count(f"kafka topic {embedded.topic}") == 2
+    assert "read/s written/s" in words
+    assert f"warning {embedded.topic}[0]: offsets 6..9 are gone" in words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from kit.broker.handle import Kafka
@@ -71,3 +72,37 @@ def test_a_topic_from_the_command_line_is_the_one_of_a_training_run(cli: Cli, em
     found = ShardSet(tmp_path / "x.dfset").snapshot()
     wanted = KafkaTopic(topic, embedded.servers).snapshot()
     assert (found.fingerprint, found.names, len(found)) == (wanted.fingerprint, wanted.names, 6)
+
+
+def test_targets_from_the_command_line(cli: Cli, tmp_path: Path) -> None:
+    """--targets, --stripe-count and --stripe-size lay shards over folders, which must be there and be named."""
+    write_shard(tmp_path / "a.tar", [{"txt": bytes(9000)}])
+    command = ("pack", tmp_path / "a.tar", tmp_path / "x.dfset", "--stripe-count", "2")
+    folders = [tmp_path / name for name in ("t0", "t1", "t2")]
+    over = ("--targets", ",".join(map(str, folders)), "--stripe-size", "4KiB")
+    assert_one_line(cli(*command, *over), "must be a folder that can be written to")
+    for folder in folders:
+        folder.mkdir()
+    done = cli(*command, *over, "--verify")
+    assert (done.code, done.err) == (0, "")
+    layout = json.loads((tmp_path / "x.dfset").read_text())["set"]["layout"]
+    assert layout == {"targets": ["t0", "t1", "t2"], "stripe_count": 2, "stripe_size": 4096}  # they move with the set
+    assert [sorted(path.name for path in folder.iterdir()) for folder in folders] == [
+        ["x-000000.tar.0of2"], ["x-000000.tar.1of2"], [],
+    ]  # fmt: skip
+    assert_one_line(cli(*command, "--targets", "", "--stripe-size", "4KiB"), "targets: must be one folder or more")
+
+
+def test_parts_are_packed_as_sets_are(cli: Cli, tmp_path: Path) -> None:
+    """Options of a set hold for each part: members, names, targets; and --verify reads all of them."""
+    write_shard(tmp_path / "a.tar", [{"txt": b"%d" % k, "cls": b"1"} for k in range(12)])
+    (tmp_path / "p" / "t0").mkdir(parents=True)
+    command = ("pack", tmp_path / "a.tar", tmp_path / "p", "--part", "val=5", "--part", "train=rest", "--seed", 3)
+    done = cli(*command, "--members", "txt", "--keys", "number", "--targets", tmp_path / "p" / "t0", "--verify")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count("damaged  0 files") == 2
+    for name, count in (("val", 5), ("train", 7)):
+        layout = json.loads((tmp_path / "p" / f"{name}.dfset").read_text())["set"]["layout"]
+        assert (layout["targets"], layout["stripe_count"]) == (["t0"], 1)
+        found = ShardSet(tmp_path / "p" / f"{name}.dfset", label=None)
+        assert (len(found.snapshot()), [member.name for member in found.members()]) == (count, ["txt"])

@@ -1,9 +1,7 @@
-"""Insides that contract/cli/test_verify.py needs not: they go with what they test."""
+"""Verify by several threads: each position once, memory that does not grow, errors as they are."""
 
 from __future__ import annotations
 
-import io
-import tarfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from dali_feed.errors import DeadLetterError, SourceError
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.tally import SHOWN, kind_of
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
+from dali_feed.testing.shards import write_shard
 
 BAD: dict[int, Any] = {3: Corrupt(), 10: (broken_png(), 0), 40: Corrupt("label: 'x' is no number", jpeg(0)), 77: Gap()}
 
@@ -61,21 +60,18 @@ def test_what_is_held_does_not_grow_with_the_source(monkeypatch: pytest.MonkeyPa
     assert [first.partition(":")[0] for first in texts.first] == [f"scripted[0]@{n}" for n in (1, 3, 5)]
 
 
-def test_reasons_of_a_kind_fall_together() -> None:
-    """Numbers and quoted bytes differ from record to record, the kind does not."""
-    for a, b in (
-        (
-            "JPEG cut off: segment c4 at byte 21 ends at 33",
-            "JPEG cut off: segment d8 at byte 1 ends at 2",
-        ),
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("JPEG cut off: segment c4 at byte 21 ends at 33", "JPEG cut off: segment d8 at byte 1 ends at 2"),
         ('text, not an image (starts with "<html>40")', 'text, not an image (starts with "(a) ")'),
-        (
-            "header label: a number is needed; found b'x'",
-            'header label: a number is needed; found b"\'"',
-        ),
+        ("header label: a number is needed; found b'x'", 'header label: a number is needed; found b"\'"'),
         ("unknown format (starts with de ad be ef)", "unknown format (starts with 00 ff aa bb)"),
-    ):
-        assert kind_of(a) == kind_of(b) != a
+    ],
+)
+def test_reasons_of_a_kind_fall_together(one: str, other: str) -> None:
+    """Numbers and quoted bytes differ from record to record, the kind does not."""
+    assert kind_of(one) == kind_of(other) != one
     assert kind_of("empty payload") == "empty payload"
 
 
@@ -92,11 +88,7 @@ def test_a_source_that_fails_ends_it() -> None:
 
 def test_a_record_without_a_payload_is_bad_and_not_absent(tmp_path: Path) -> None:
     """A sample of a shard that has a label and no image counts, and its letter has no bytes."""
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for name, held in (("0.jpg", jpeg(0)), ("0.cls", b"1"), ("1.cls", b"2"), ("2.jpg", jpeg(2)), ("2.cls", b"3")):
-            member = tarfile.TarInfo(name)
-            member.size = len(held)
-            tar.addfile(member, io.BytesIO(held))
+    write_shard(tmp_path / "a.tar", [{"jpg": jpeg(0), "cls": b"1"}, {"cls": b"2"}, {"jpg": jpeg(2), "cls": b"3"}])
     source, held_letters = ShardSet(str(tmp_path / "a.tar")), opened()
     report = verify(source, source.snapshot(), letters=held_letters)
     assert (report.records, report.absent, report.failed) == (2, 0, 1)

@@ -1,8 +1,7 @@
-"""Insides that contract/cli/test_cli.py needs not: they go with what they test."""
+"""The version, Ctrl-C, how a sample is spread over a source, and what the demo compares."""
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import signal
@@ -17,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.command import Cli, cli
 from kit.ctrl_c import children_hear_ctrl_c
+from kit.images import jpeg
 from kit.limits import LONG
 from kit.warm import Warm
-from PIL import Image
 
 from dali_feed.cli.demo import DemoJob, Trace, difference, process
 from dali_feed.cli.inspect import look, spread
@@ -32,16 +31,9 @@ from dali_feed.testing.scripted import Gap
 __all__ = ["cli"]  # a fixture
 
 
-def jpeg(width: int = 40, height: int = 30) -> bytes:
-    """A small picture."""
-    file = io.BytesIO()
-    Image.new("RGB", (width, height), (200, 90, 40)).save(file, "JPEG")
-    return file.getvalue()
-
-
 def test_absent_positions_are_counted() -> None:
     """A hole in the positions is absent, neither good nor bad."""
-    source = ScriptedSource([(jpeg(), 1), Gap(), (jpeg(), 2)])
+    source = ScriptedSource([(jpeg(0), 1), Gap(), (jpeg(1), 2)])
     found = look(source, source.snapshot(), 256)
     assert (found.rows, found.absent, found.bad) == (3, 1, [])
 
