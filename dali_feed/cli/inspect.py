@@ -25,6 +25,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.external_sources.file_source import RecordFiles
 from dali_feed.formats.named import format_of
+from dali_feed.packing import plan
 from dali_feed.records.source import LABEL, MANY_ABSENT, Block, Extents, Snapshot, Source, unpack_id, unpack_ids
 from dali_feed.screen.header import Header
 from dali_feed.screen.jpeg import overworked
@@ -153,20 +154,11 @@ def look(source: Source, snapshot: Snapshot, count: int) -> SampleReport:
 
 
 def blocks(source: Source, snapshot: Snapshot, extents: Extents) -> Iterator[Block]:
-    """The records of `extents`, about 64 MB of payloads at a time; a block's memory is gone when the next one comes."""
+    """The records of `extents`, about 64 MB of payloads at a time."""
     before = np.cumsum(extents.lengths) - extents.lengths
     chunk = before // max(1, CHUNK_BYTES // snapshot.record_bytes)
-    reader = source.reader()
-    try:
-        for rows in np.split(np.arange(len(extents)), np.flatnonzero(np.diff(chunk)) + 1):
-            block = reader.read(extents[rows])
-            try:
-                yield block
-            finally:
-                block.payloads.clear()
-                block.lease.release()
-    finally:
-        reader.close()
+    rows = np.split(np.arange(len(extents)), np.flatnonzero(np.diff(chunk)) + 1)
+    return plan.blocks(source, (extents[some] for some in rows))
 
 
 def spread(snapshot: Snapshot, count: int) -> Extents:

@@ -12,7 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from dali_feed.formats.format import Format
 from dali_feed.formats.npy import MAGIC
 from dali_feed.formats.npy import header_of as npy_header
 from dali_feed.formats.paths import steps_of
+from dali_feed.packing.plan import blocks
 from dali_feed.records.source import Block, Extents, Members, Source, alternatives
 from dali_feed.screen.screen import UnusableError, header_of
 
@@ -131,73 +132,42 @@ def members_of(source: Source, extents: Extents, formats: Mapping[str, Format]) 
     if not isinstance(source, Members):
         return MembersSeen()
     names = tuple(member.name for member in source.members() if _askable(member.name))[:MOST]
-    looking = _Looking(source, names, formats)
-    reader = source.giving(None, names).reader()
-    try:
-        block = reader.read(extents)
+    own = {name: MemberStats(_own_name(name, VALUE in formats)) for name in names}
+    inside: dict[tuple[str, str], MemberStats] = {}  # a header may be called as what a format finds
+    seen, readable = MembersSeen(), 0
+
+    def look(name: str, value: Any) -> str | None:
+        """Note a record's member, and what its format finds in it; why that does not fit, where the user says it."""
+        own[name].take(value)
+        form = formats.get(name)
+        if form is None and isinstance(source, ShardSet):
+            form = source.form_of(name)
         try:
-            looking.take(block)
-        finally:
-            block.payloads.clear()
-            block.lease.release()
-    finally:
-        reader.close()
-    return looking.seen()
+            for path, each in _inside(form, name, value):
+                if len(inside) < 10 * MOST:
+                    inside.setdefault((name, path), MemberStats(path, name)).take(each)
+        except Exception as error:  # noqa: BLE001 - a format may raise anything
+            return str(error) if name in formats else None
+        return None
 
-
-class _Looking:
-    """What is seen of records so far."""
-
-    def __init__(self, source: Source, names: Sequence[str], formats: Mapping[str, Format]) -> None:
-        self._source, self._formats = source, formats
-        headers = VALUE in formats  # a header gets its full name beside what the format finds
-        self._own = {name: MemberStats(f"headers.{name}" if headers and _is_header(name) else name) for name in names}
-        self._inside: dict[tuple[str, str], MemberStats] = {}  # a header may be called as what a format finds
-        self._seen, self._readable = MembersSeen(), 0
-
-    def take(self, block: Block) -> None:
-        """A block's records."""
+    for block in blocks(source.giving(None, names), [extents]):
         for row, payload in enumerate(block.payloads):
             if payload is None:
-                self._seen.absent += 1
+                seen.absent += 1
                 continue
-            reason = block.faults.get(row) or self._take(block, row)
-            self._seen.records.append((int(block.ids[row]), size_of(block, row), reason))
-
-    def seen(self) -> MembersSeen:
-        """All of it."""
-        parts: dict[str, list[MemberStats]] = {name: [] for name in self._own}
-        for (name, _), stats in self._inside.items():
-            parts[name].append(stats)
-        every = [stats for name, own in self._own.items() if own.count for stats in (own, *parts[name])]
-        for stats in every:
-            stats.of = self._readable
-        self._seen.members = every[:MOST]
-        return self._seen
-
-    def _take(self, block: Block, row: int) -> str | None:
-        """Note a record's members; why a format does not fit that the user says, or None."""
-        reason = None
-        self._readable += 1
-        for name, values in block.fields.items():
-            value = values[row]
-            if value is None:
-                continue
-            self._own[name].take(value)
-            form = self._formats.get(name)
-            if form is None and isinstance(self._source, ShardSet):
-                form = self._source.form_of(name)
-            if form is None or not isinstance(value, memoryview | bytes):
-                continue
-            try:
-                members = form.members(value)
-            except Exception as error:  # noqa: BLE001 - a format may raise anything
-                reason = str(error) if name in self._formats else None
-                continue
-            for path, each in _paths(name, members):
-                if each is not None and _askable(path) and len(self._inside) < 10 * MOST:
-                    self._inside.setdefault((name, path), MemberStats(path, name)).take(each)
-        return reason
+            reason = block.faults.get(row)
+            if reason is None:
+                readable += 1
+                columns = ((name, values[row]) for name, values in block.fields.items() if values[row] is not None)
+                reason = next(filter(None, [look(name, value) for name, value in columns]), None)
+            seen.records.append((int(block.ids[row]), size_of(block, row), reason))
+    seen.members = [
+        replace(stats, of=readable)
+        for name, whole in own.items()
+        for stats in (whole, *(each for (holder, _), each in inside.items() if holder == name))
+        if whole.count
+    ][:MOST]
+    return seen
 
 
 def size_of(block: Block, row: int) -> int:
@@ -217,16 +187,22 @@ def _askable(name: str) -> bool:
     return alternatives(name) == (name,)
 
 
-def _is_header(name: str) -> bool:
-    return name not in (VALUE, "key", "timestamp") and not name.startswith("headers.")
+def _own_name(name: str, looked_into: bool) -> str:
+    """Of a topic's member: a header gets its full name beside what a format finds in the value."""
+    header = name not in (VALUE, "key", "timestamp") and not name.startswith("headers.")
+    return f"headers.{name}" if header and looked_into else name
 
 
-def _paths(name: str, inside: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Members of a member by the names that columns have for them."""
-    for path, value in inside.items():
-        if path != "$":
-            own = path in (VALUE, "key", "timestamp") or path.startswith("headers.")  # of a topic's record
-            yield path if name == VALUE and not own else f"{name}:{path}", value
+def _inside(form: Format | None, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What a member's format finds in it, by the names that columns have for that."""
+    if form is None or not isinstance(value, memoryview | bytes):
+        return
+    for part, each in form.members(value).items():
+        if part != "$" and each is not None:
+            own = part in (VALUE, "key", "timestamp") or part.startswith("headers.")  # of a topic's record
+            path = part if name == VALUE and not own else f"{name}:{part}"
+            if _askable(path):
+                yield path, each
 
 
 def guess(name: str, value: Any) -> Guess:

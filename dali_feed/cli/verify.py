@@ -12,16 +12,18 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 
 from dali_feed import packing
 from dali_feed.cli.inspect import label_fault, look, no_labels
 from dali_feed.cli.members import size_of
 from dali_feed.cli.targets import HEADERS, Access, dead_letters_at, imageless, sources
-from dali_feed.cli.view import Report, plural, progress, show, size_text
+from dali_feed.cli.view import Report, plural, show, size_text, steps
 from dali_feed.errors import ConfigError
 from dali_feed.quarantine.letters import DeadLetters, Letter, Stage, with_original
-from dali_feed.records.source import LABEL, Block, Extents, Snapshot, Source, unpack_id
+from dali_feed.records.source import LABEL, Block, Extents, Reader, Snapshot, Source, unpack_id
 from dali_feed.records.tally import Tally
 from dali_feed.screen.screen import MAX_PIXELS, screen
 
@@ -69,14 +71,8 @@ def verify_all(
             msg = f"{source!r}: --decode is for images; found none; leave it out, and records are read"
             raise ConfigError(msg)
         read, images = (source, True) if bare is None else (bare, False)
-        snapshot, done = read.snapshot(), 0
-        with progress(snapshot.positions) as tell:
-
-            def advance(count: int, tell: Callable[[int], None] = tell) -> None:
-                nonlocal done
-                done += count
-                tell(done)
-
+        snapshot = read.snapshot()
+        with steps(snapshot.positions) as advance:
             survey = verify(
                 read, snapshot, decode=decode, images=images, letters=letters, readers=readers, advance=advance
             )
@@ -89,14 +85,7 @@ def verify_set(target: str) -> int:
     """Read every byte of a set, show what is not as it was packed, and return how many files that are."""
     from dali_feed.storage.manifest import load_manifest
 
-    done = 0
-    with progress(sum(shard.size for shard in load_manifest(target).shards), "bytes") as tell:
-
-        def advance(size: int) -> None:
-            nonlocal done
-            done += size
-            tell(done)
-
+    with steps(sum(shard.size for shard in load_manifest(target).shards), "bytes") as advance:
         found = packing.verify(target, advance=advance)
     count = len(found.damages)
     shards = f"{found.shards:,} with {found.samples:,} samples, {size_text(found.size)}"
@@ -154,30 +143,41 @@ def verify(
         advance: is called with the number of positions that were done.
     """
     labelled = images and LABEL in look(source, snapshot, LOOKED_AT).fields
-    judge = _Judge(source, snapshot.source, labelled=labelled, images=images, keep=letters is not None)
+    judge = _Judge(source, snapshot.source, labelled, images, keep=letters is not None)
     survey, writer = Survey(), None if letters is None else letters.writer()
-    work = _Work(source, judge, decode=decode, readers=readers)
     try:
-        for part in work.parts(runs(snapshot)):
-            for first in range(0, len(part.letters), AT_ONCE):
-                if writer is not None:
-                    writer.write(part.letters[first : first + AT_ONCE])
-            survey.add(part)
-            survey.labelled += part.labelled
-            advance(part.records + part.failed + part.absent)
+        with closing(_parts(source, judge, runs(snapshot), decode=decode, readers=readers)) as parts:
+            for part in parts:
+                for first in range(0, len(part.letters), AT_ONCE):
+                    if writer is not None:
+                        writer.write(part.letters[first : first + AT_ONCE])
+                survey.add(part)
+                survey.labelled += part.labelled
+                advance(part.records + part.failed + part.absent)
     finally:
-        work.close()
         if writer is not None:
             writer.close()
     return survey
 
 
+@dataclass(frozen=True)
 class _Judge:
     """Decides which records of a block are bad."""
 
-    def __init__(self, source: Source, name: str, *, labelled: bool, images: bool, keep: bool) -> None:
-        self._images = images
-        self._source, self._name, self._labelled, self._keep = source, name, labelled, keep
+    _source: Source
+    _name: str
+    _labelled: bool
+    _images: bool
+    keep: bool
+
+    def read(self, reader: Reader, extents: Extents, refusal: Refusal | None) -> Survey:
+        """The survey of a read."""
+        block = reader.read(extents)
+        try:
+            return self.part(block, refusal)
+        finally:
+            block.payloads.clear()
+            block.lease.release()
 
     def part(self, block: Block, refusal: Refusal | None) -> Survey:
         """A block's own survey, with letters of its bad records where they are wanted."""
@@ -213,78 +213,65 @@ class _Judge:
         partition, position = unpack_id(sample)
         where = self._source.where(partition, position)
         part.fail(reason, where)
-        if self._keep:
+        if self.keep:
             letter = Letter(where, self._name, partition, position, sample, stage, reason, bytes(payload))
             part.letters.append(with_original(letter, self._source))
 
 
-class _Work:
-    """Threads that read and judge. They are daemons: a read or a decoder that hangs does not keep the process."""
+def _parts(source: Source, judge: _Judge, every: Iterator[Extents], *, decode: bool, readers: int) -> Iterator[Survey]:
+    """A part for each, in order, at most two per thread at a time; raises what a thread raised.
 
-    def __init__(self, source: Source, judge: _Judge, *, decode: bool, readers: int) -> None:
-        self._source, self._judge, self._decode = source, judge, decode
-        self._stop = threading.Event()
-        self._todo: queue.SimpleQueue[tuple[Extents, Future[Survey]] | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(readers)]
+    Threads read and judge. They are daemons: a read or a decoder that hangs does not keep the process.
+    """
+    stop, ahead = threading.Event(), deque[Future[Survey]]()
+    todo: queue.SimpleQueue[tuple[Extents, Future[Survey]] | None] = queue.SimpleQueue()
 
-    def parts(self, every: Iterator[Extents]) -> Iterator[Survey]:
-        """A part for each, in order, at most two per thread at a time; raises what a thread raised.
-
-        Whoever closes it is known by now: an interrupt may come here.
-        """
-        ahead: deque[Future[Survey]] = deque()
-
-        def ask() -> None:
-            if (extents := next(every, None)) is not None:
-                ahead.append(Future())
-                self._todo.put((extents, ahead[-1]))
-
-        for _ in range(2 * len(self._threads)):
-            ask()
-        for thread in self._threads:
-            thread.start()
-        while ahead:
-            part = ahead.popleft().result()
-            ask()
-            yield part
-
-    def close(self) -> None:
-        """End the threads; readers see the stop event."""
-        self._stop.set()
-        for _ in self._threads:
-            self._todo.put(None)
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join(PATIENCE)
-
-    def _run(self) -> None:
+    def work() -> None:
         reader, refusal = None, None
         try:
-            while (task := self._todo.get()) is not None and not self._stop.is_set():
+            while (task := todo.get()) is not None and not stop.is_set():
                 extents, part = task
                 try:
-                    refusal = refusal or (self._refusal() if self._decode else None)
-                    reader = reader or self._source.reader(None, self._stop)
-                    block = reader.read(extents)
-                    try:
-                        part.set_result(self._judge.part(block, refusal))
-                    finally:
-                        block.payloads.clear()
-                        block.lease.release()
+                    refusal = refusal or (_refusal(stop) if decode else None)
+                    reader = reader or source.reader(None, stop)
+                    part.set_result(judge.read(reader, extents, refusal))
                 except BaseException as error:  # noqa: BLE001  the main thread must hear of it, whatever it is
                     part.set_exception(error)
         finally:
             if reader is not None:
                 reader.close()
 
-    def _refusal(self) -> Refusal:
-        """What decodes in this thread, for which the end of the interpreter waits: native code cannot be stopped."""
-        from dali_feed.engines.host.decode import new_decoder, refusal
-        from dali_feed.engines.workers import linger
+    def ask(count: int) -> None:
+        for extents in islice(every, count):
+            ahead.append(Future())
+            todo.put((extents, ahead[-1]))
 
-        linger(threading.current_thread())  # by itself: nobody else may come to it, as when it was just begun
-        decoder = new_decoder()
-        return lambda payload: None if self._stop.is_set() else refusal(decoder, payload)
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(readers)]
+    try:  # from here on: an interrupt may come while threads are begun
+        ask(2 * readers)
+        for thread in threads:
+            thread.start()
+        while ahead:
+            part = ahead.popleft().result()
+            ask(1)
+            yield part
+    finally:
+        stop.set()  # which readers see
+        for _ in threads:
+            todo.put(None)
+        for thread in threads:
+            if thread.is_alive():
+                thread.join(PATIENCE)
+
+
+def _refusal(stop: threading.Event) -> Refusal:
+    """What decodes in this thread, for which the end of the interpreter waits: native code cannot be stopped."""
+    from dali_feed.engines.host.decode import new_decoder, refusal
+    from dali_feed.engines.workers import linger
+
+    linger(threading.current_thread())  # by itself: nobody else may come to it, as when it was just begun
+    decoder = new_decoder()
+    return lambda payload: None if stop.is_set() else refusal(decoder, payload)
 
 
 def list_letters(target: str, access: Access, *, check: bool) -> int:

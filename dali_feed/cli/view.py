@@ -23,7 +23,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from dali_feed.records.tally import Tally
 
-__all__ = ["Report", "drawn", "live", "plain", "plural", "progress", "show", "size_text", "table"]
+__all__ = ["Report", "drawn", "live", "plain", "plural", "progress", "show", "size_text", "steps", "table"]
 
 WIDTH = 160  # letters of a line where no terminal has to show all of it at once
 LINE_SECONDS = 10.0  # between two lines about a run, where no terminal shows a bar
@@ -154,6 +154,20 @@ def progress(total: int | None = None, unit: str = "records") -> Iterator[Callab
             bar.update(task, completed=done, total=total, description=note)
 
         yield tell
+
+
+@contextmanager
+def steps(total: int, unit: str = "records") -> Iterator[Callable[[int], None]]:
+    """`progress` that hears how many more are done."""
+    done = 0
+    with progress(total, unit) as tell:
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            tell(done)
+
+        yield advance
 
 
 class _Lines:
