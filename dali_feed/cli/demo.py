@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import io
 import json
 import logging
 import os
-import platform
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,11 +40,7 @@ SIDE, BATCH, PARTITIONS = 32, 32, 4
 TRAIN, HELD_OUT = "digits", "digits-held-out"
 MODEL, LOADER, TRACE = "model.pt", "loader.json", "trace.json"
 PATIENCE = 300.0  # seconds for a process to end
-_NEEDED = {  # module -> (package, extra of ours that brings it)
-    "PIL": ("pillow", "demo"),
-    "sklearn": ("scikit-learn", "demo"),
-    "torchvision": ("torchvision", "vision"),
-}
+_NEEDED = {"PIL": "pillow", "sklearn": "scikit-learn", "torchvision": "torchvision"}  # module -> package
 Labelled = list[tuple[bytes, int]]
 
 
@@ -143,18 +138,16 @@ class Training:
         """A checkpoint: the network's, the optimizer's and the schedule's state, and the loader's, which is JSON."""
         import torch
 
-        parts: dict[str, Any] = {"network": self.network, "optimizer": self.optimizer, "schedule": self.schedule}
-        torch.save({name: part.state_dict() for name, part in parts.items()}, folder / MODEL)
+        torch.save([part.state_dict() for part in (self.network, self.optimizer, self.schedule)], folder / MODEL)
         (folder / LOADER).write_text(json.dumps(self.loader.state_dict()))
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint."""
         import torch
 
-        state = torch.load(folder / MODEL, weights_only=True)
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
+        states = torch.load(folder / MODEL, weights_only=True)
+        for part, state in zip((self.network, self.optimizer, self.schedule), states, strict=True):
+            part.load_state_dict(state)
         self.loader.load_state_dict(json.loads((folder / LOADER).read_text()))
 
     def accuracy(self) -> float:
@@ -172,11 +165,10 @@ class Training:
 
 def check() -> None:
     """Raise ConfigError, before anything starts, where packages are missing."""
-    missing = {name: extra for name, extra in _NEEDED.items() if not _is_there(name)}
+    missing = [package for module, package in _NEEDED.items() if not _is_there(module)]
     if missing:
-        names = ", ".join(_NEEDED[name][0] for name in missing)
-        extras = ",".join(sorted({extra for _, extra in missing.values()}))
-        msg = f"demo: it needs packages that are not installed: {names}; pip install 'dali-feed[{extras}]'"
+        what = f"packages that are not installed: {', '.join(missing)}"
+        msg = f"demo: it needs {what}; pip install 'dali-feed[demo]'"
         raise ConfigError(msg)
 
 
@@ -188,7 +180,6 @@ def run(device: str | None, epochs: int) -> bool:
     """
     from dali_feed.testing import broker, publish
 
-    begun = time.perf_counter()
     traced = min(1, epochs - 1)  # the epoch in which the process dies
     with tempfile.TemporaryDirectory(prefix="dali-feed-") as folder, _quiet(), broker() as kafka, needed():
         train, held_out = records()
@@ -222,7 +213,6 @@ def run(device: str | None, epochs: int) -> bool:
     waits = f"wait per step p50 {stats.step_wait_p50 * 1e3:.2f} ms, p99 {stats.step_wait_p99 * 1e3:.2f} ms"
     report.note(f"speed: {stats.samples / seconds:,.0f} samples/s in the training loop on {where}; {waits}")
     report.note(f"who waits: {stats.verdict}")
-    report.note(f"time: {time.perf_counter() - begun:.0f} s; {_versions()}", "dim")
     show(report)
     return learned and same.startswith("identical")
 
@@ -315,17 +305,6 @@ def _sha256(*tensors: Any) -> str:
     return digest.hexdigest()
 
 
-def _versions() -> str:
-    """Of what ran; DALI comes under a name per CUDA version."""
-    from dali_feed.native.library import used
-
-    versions = {"Python": platform.python_version()}
-    for name in ("dali-feed", "torch", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "confluent-kafka"):
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return f"{', '.join(f'{name} {version}' for name, version in versions.items())}; loops in C: {used()}"
-
-
 def main(role: str, path: str, job: str, *more: str) -> None:
     """What a process of the demo does; the one that tells the story reports the bad records."""
     folder = Path(path)
@@ -333,16 +312,14 @@ def main(role: str, path: str, job: str, *more: str) -> None:
         if role == "killed":
             epoch, after = map(int, more)
             for _ in range(epoch):
-                for _ in training.epoch():
-                    pass
+                deque(training.epoch(), 0)
             for step in training.epoch():
                 if step == after:
                     training.save(folder)
                     os.kill(os.getpid(), signal.SIGKILL)
         training.load(folder)
         trace = Trace()
-        for _ in training.epoch(trace):
-            pass
+        deque(training.epoch(trace), 0)
         (folder / TRACE).write_text(json.dumps(dataclasses.asdict(trace)))
 
 

@@ -188,7 +188,12 @@ def _judge(source: Source, block: Block, found: SampleReport) -> None:
             continue
         found.payloads.append(len(payload))
         where = source.where(int(partitions[row]), int(positions[row]))
-        reason = block.faults.get(row) or _take_image(payload, found)
+        header = block.faults.get(row) or _screened(payload)
+        reason = header if isinstance(header, str) else None
+        if isinstance(header, Header):
+            found.formats[header.format] += 1
+            found.turned += header.orientation != 1
+            found.sizes.append((header.width, header.height))
         values = {} if row in block.faults else _fields_of(block, row)
         if reason is None and HEADERS in block.fields:
             if LABEL in values:
@@ -199,16 +204,6 @@ def _judge(source: Source, block: Block, found: SampleReport) -> None:
             found.fields.setdefault(name, []).append(value)
         if reason is not None:
             found.bad.append((where, reason))
-
-
-def _take_image(payload: memoryview, found: SampleReport) -> str | None:
-    header = _screened(payload)
-    if isinstance(header, str):
-        return header
-    found.formats[header.format] += 1
-    found.turned += header.orientation != 1
-    found.sizes.append((header.width, header.height))
-    return None
 
 
 def _screened(payload: memoryview) -> Header | str:

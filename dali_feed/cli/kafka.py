@@ -117,12 +117,21 @@ def topic_report(facts: TopicFacts, warnings: list[str]) -> Report:
     """What a topic is, a line per partition, and what would hurt a run."""
     from dali_feed.cli.view import Report, plural, size_text, table
 
+    def setting(name: str) -> str:
+        size = facts.number(name)
+        return "not known" if size is None else f"{size_text(size)} ({size})"
+
+    records = "none"
+    if facts.offsets:
+        each_size = f", about {size_text(facts.size)} ({size_text(facts.record_bytes)} each)"
+        holes = f", about {100 * facts.absent:.1f} % of the offsets hold none" if facts.absent else ""
+        records = f"{facts.offsets:,} offset{plural(facts.offsets)}{each_size if facts.record_bytes else ''}{holes}"
     count, replicas = len(facts.partitions), min(len(each.replicas) for each in facts.partitions)
     brokers = f"{facts.brokers} broker{plural(facts.brokers)}"
     report = Report(f"kafka topic {facts.topic} at {facts.servers}", data=facts.to_json() | {"warnings": warnings})
     report.facts += [
         ("partitions", f"{count:,}, replication {replicas}, {brokers}"),
-        ("records", _records(facts)),
+        ("records", records),
         ("written", _written(facts)),
     ]
     if facts.unknown:
@@ -131,13 +140,12 @@ def topic_report(facts: TopicFacts, warnings: list[str]) -> Report:
         report.facts += [
             ("retention", _kept(facts)),
             ("compression", facts.settings.get("compression.type", "not known")),
-            ("largest record", _setting(facts, "max.message.bytes")),
-            ("segments", _setting(facts, "segment.bytes")),
+            ("largest record", setting("max.message.bytes")),
+            ("segments", setting("segment.bytes")),
             ("min in sync", facts.settings.get("min.insync.replicas", "not known")),
             ("clean-up", facts.settings.get("cleanup.policy", "not known")),
         ]
-    if facts.topic_id:
-        report.facts.append(("id", facts.topic_id))
+    report.facts += [("id", facts.topic_id)] if facts.topic_id else []
     each_bytes = (1 - facts.absent) * facts.record_bytes
     columns = {
         "partition": lambda each: f"{facts.topic}[{each.partition}]",
@@ -151,16 +159,6 @@ def topic_report(facts: TopicFacts, warnings: list[str]) -> Report:
     report.tables.append(table(facts.partitions, columns, left=["partition"]))
     report.warn(warnings)
     return report
-
-
-def _records(facts: TopicFacts) -> str:
-    from dali_feed.cli.view import plural, size_text
-
-    if not facts.offsets:
-        return "none"
-    size = f", about {size_text(facts.size)} ({size_text(facts.record_bytes)} each)" if facts.record_bytes else ""
-    holes = f", about {100 * facts.absent:.1f} % of the offsets hold none" if facts.absent else ""
-    return f"{facts.offsets:,} offset{plural(facts.offsets)}{size}{holes}"
 
 
 def _written(facts: TopicFacts) -> str:
@@ -188,13 +186,6 @@ def _kept(facts: TopicFacts) -> str:
     if room is not None and facts.span:
         text += f"; the oldest may be deleted {f'in {span_text(room)}' if room > 0 else 'now'}"
     return text
-
-
-def _setting(facts: TopicFacts, name: str) -> str:
-    from dali_feed.cli.view import size_text
-
-    size = facts.number(name)
-    return "not known" if size is None else f"{size_text(size)} ({size})"
 
 
 def lag(
@@ -321,24 +312,24 @@ def lag_report(facts: LagFacts, warnings: list[str]) -> Report:
     def count(number: int | None) -> str:
         return "" if number is None else f"{number:,}"
 
-    def span(seconds: float | None) -> str:
-        return "" if seconds is None else span_text(seconds)
+    def span(seconds: float | None, past: str = "0 s") -> str:
+        return "" if seconds is None else past if seconds <= 0 else span_text(seconds)
 
     def rate(rate: float | None) -> str:
         return "?" if rate is None else f"{rate:,.1f}" if rate < 100 else f"{rate:,.0f}"
 
-    def left(seconds: float | None) -> str:
-        return "now" if seconds is not None and seconds <= 0 else span(seconds)
-
     title = f"kafka topic {facts.topic} at {facts.servers}, {facts.stand.of}"
-    report = Report(title, [("reader", _reader_text(facts))], data=facts.to_json() | {"warnings": warnings})
+    reader = facts.stand.state or "only positions are known"
+    if facts.stand.ends is not None:
+        reader = "a loader's state; it reads up to where the topic ended when it began"
+    report = Report(title, [("reader", reader)], data=facts.to_json() | {"warnings": warnings})
     longest = "" if facts.longest is None else f", {span_text(facts.longest)}"
     lag = "not known" if facts.lag is None else f"{facts.lag:,} offset{plural(facts.lag)}{longest}"
     report.facts.append(("lag", lag))
     rated = any(each.written is not None for each in facts.partitions)
-    if facts.rate("read") is not None or facts.rate("written") is not None:
-        text = f"{rate(facts.rate('read'))} records/s read, {rate(facts.rate('written'))} written"
-        report.facts.append(("rates", text))
+    read, written = facts.rate("read"), facts.rate("written")
+    if read is not None or written is not None:
+        report.facts.append(("rates", f"{rate(read)} records/s read, {rate(written)} written"))
     keeps = "for ever" if facts.keeps is None else span_text(facts.keeps)
     report.facts.append(("retention", f"not known: {facts.unknown}" if facts.unknown else keeps))
     columns = {
@@ -349,7 +340,7 @@ def lag_report(facts: LagFacts, warnings: list[str]) -> Report:
         "lag": lambda each: count(each.lag),
         "behind": lambda each: span(facts.seconds(each)),
         "headroom": lambda each: count(each.headroom),
-        "may go in": lambda each: "" if facts.keeps is None else left(facts.left(each)),
+        "may go in": lambda each: "" if facts.keeps is None else span(facts.left(each), "now"),
         "read/s": lambda each: rate(each.read) if rated else "",
         "written/s": lambda each: rate(each.written) if rated else "",
     }
@@ -358,10 +349,3 @@ def lag_report(facts: LagFacts, warnings: list[str]) -> Report:
     report.tables.append(table(rows, columns, left=["partition"], most=64))
     report.warn(warnings)
     return report
-
-
-def _reader_text(facts: LagFacts) -> str:
-    stand = facts.stand
-    if stand.ends is not None:
-        return "a loader's state; it reads up to where the topic ended when it began"
-    return stand.state or "only positions are known"

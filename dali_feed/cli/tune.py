@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dali_feed.cli.options import Config, Timeout
+from dali_feed.cli.options import Config, Device, Sources, Timeout
 
 if TYPE_CHECKING:
     from dali_feed.options import Tuning
@@ -23,10 +24,7 @@ GAIN = 1.05  # what another setting must win over the usual one: less is noise
 
 
 def tune(  # noqa: PLR0913, PLR0917  an option each
-    source: Annotated[
-        list[str],
-        typer.Argument(help="Tar shards, an image folder, TFRecords, MDS, RecordIO, or kafka://host:port/topic."),
-    ],
+    source: Sources,
     transform: Annotated[
         str | None,
         typer.Option(
@@ -36,9 +34,7 @@ def tune(  # noqa: PLR0913, PLR0917  an option each
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 64,
-    device: Annotated[
-        str | None, typer.Option(help="cpu or cuda:N.", show_default="the CUDA device, or the CPU where there is none")
-    ] = None,
+    device: Device = None,
     seconds: Annotated[float, typer.Option(min=1, help="About how long it may take.")] = 60.0,
     cpus: Annotated[
         int | None,
@@ -70,7 +66,7 @@ def tune(  # noqa: PLR0913, PLR0917  an option each
     with _on(cpus), listening() as heard:
         try:
             for name, settings in _steps():
-                tries = {_line(each): each for each in (best, *(_changed(best, name, value) for value in settings))}
+                tries = {_line(each): each for each in (best, *(replace(best, **{name: value}) for value in settings))}
                 result = Race("tune", "samples")
                 chosen = [contestant(line, each) for line, each in tries.items()]
                 race(result, chosen, rounds=ROUNDS, seconds=min(TURN, seconds / 20), heard=heard, until=until)
@@ -97,13 +93,6 @@ def _steps() -> Iterator[tuple[str, list[Any]]]:
     yield "threads", sorted({max(1, cores // 2), max(1, cores - 1), cores + 1})
     yield "readers", [1, 4, 8]
     yield "prefetch", [1, 4]
-
-
-def _changed(tuning: Tuning, name: str, value: Any) -> Tuning:
-    from dataclasses import replace
-
-    changed: Tuning = replace(tuning, **{name: value})
-    return changed
 
 
 def _line(tuning: Tuning) -> str:

@@ -221,9 +221,9 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
         raise ConfigError(msg)
     change = None
     if resize is not None or quality is not None:
-        from dali_feed.packing.changes import Pictures
+        from dali_feed.packing.changes import Reencode
 
-        change = Pictures(resize, 90 if quality is None else quality)
+        change = Reencode(resize, 90 if quality is None else quality)
     kept = Path(f"{topic}.produce") if journal is None else journal
     form = _format(format, schema)
     producer = Producer(

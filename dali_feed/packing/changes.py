@@ -18,7 +18,7 @@ from dali_feed.errors import ConfigError, FormatError
 from dali_feed.packages import needed
 from dali_feed.packing.rows import IMAGES, ending_of
 
-__all__ = ["Decoded", "OnImages", "Pictures", "Tokenized"]
+__all__ = ["Decoded", "OnImages", "Reencode", "Tokenized"]
 
 
 File = tuple[str, bytes | memoryview]
@@ -107,7 +107,7 @@ def _is_image(suffix: str) -> bool:
 _LOSSY = ("JPEG", "WEBP")
 
 
-class Pictures:
+class Reencode:
     """A function of an encoded image that gives another, of the same kind. Threads share it.
 
     shorter  pixels of the shorter side; what is smaller already keeps its size. None: sizes stay

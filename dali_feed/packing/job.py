@@ -18,10 +18,10 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, StateError
 from dali_feed.external_sources import ArrowRows
-from dali_feed.packing.changes import Decoded, OnImages, Pictures, Tokenized
+from dali_feed.packing.changes import Decoded, OnImages, Reencode, Tokenized
 from dali_feed.packing.keys import by_place
 from dali_feed.packing.plan import Plan, blocks, borders_of, probed
-from dali_feed.packing.rows import Change, Contents, Sample, contents_of
+from dali_feed.packing.rows import Change, Sample, Samples, contents_of
 from dali_feed.packing.work import WorkFolder
 from dali_feed.records.present import Present
 from dali_feed.records.source import Snapshot
@@ -47,7 +47,7 @@ class Packed:
     options: Mapping[str, Any]
     present: Present | None = None
 
-    def contents(self) -> Contents:
+    def contents(self) -> Samples:
         """What becomes of the records. Raises ConfigError for options that cannot be."""
         source = as_source(self.source)
         found = _contents(source, **self.options)
@@ -75,7 +75,7 @@ def _contents(  # noqa: PLR0913  an option each
     tokens: Any = None,
     text: str = "txt",
     decoded: bool = False,
-) -> Contents:
+) -> Samples:
     """What becomes of the records of a source; see `pack`."""
     if map is not None and (resize is not None or quality is not None):
         msg = f"map: takes the place of resize and quality; found {map!r} and one of them; leave one out"
@@ -84,7 +84,7 @@ def _contents(  # noqa: PLR0913  an option each
     if map is not None:
         changes.append(OnImages(map))
     elif resize is not None or quality is not None:
-        changes.append(OnImages(Pictures(resize, quality or QUALITY)))
+        changes.append(OnImages(Reencode(resize, quality or QUALITY)))
     if decoded:
         changes.append(OnImages(Decoded()))
     if tokens is not None:
@@ -114,7 +114,7 @@ class PackJob:
         return {name: value for name, value in vars(self).items() if name != "contents"}
 
     @cached_property
-    def contents(self) -> Contents:
+    def contents(self) -> Samples:
         """What becomes of the records; of this process."""
         return replace(self.packed.contents(), fallback=self.fallback)
 
@@ -193,7 +193,7 @@ def _resumed(there: Mapping[str, Any], told: Mapping[str, Any], work: WorkFolder
     return plan, fallback
 
 
-def sample_bytes(contents: Contents, snapshot: Snapshot) -> tuple[float, str]:
+def sample_bytes(contents: Samples, snapshot: Snapshot) -> tuple[float, str]:
     """Bytes of a sample in a tar file, the mean of a few; and the suffix that most payloads would have.
 
     The mean size of the source's records is taken where none of the few can be written.

@@ -20,7 +20,7 @@ from dali_feed.external_sources import ArrowRows, FileList, ShardSet
 from dali_feed.packing.keys import Keys, keys_of
 from dali_feed.records.source import LABEL, Block, Members, Source, unpack_id
 
-__all__ = ["IMAGES", "Contents", "Sample", "as_file", "contents_of", "ending_of"]
+__all__ = ["IMAGES", "Sample", "Samples", "as_file", "contents_of", "ending_of"]
 
 
 # A member of a record as a file in a tar: its suffix, and its bytes.
@@ -129,7 +129,7 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class Contents:
+class Samples:
     """A source whose blocks are made into samples. Pure: threads may share it.
 
     source    gives the members that are wanted
@@ -239,7 +239,7 @@ class Contents:
         return os.path.splitext(self.paths[position])[1].lower().lstrip(".") or None  # noqa: PTH122
 
 
-def contents_of(source: Any, members: Mapping[str, str] | Sequence[str] | None, keys: str) -> Contents:
+def contents_of(source: Any, members: Mapping[str, str] | Sequence[str] | None, keys: str) -> Samples:
     """What becomes of a source's records.
 
     members  of the source, in order; or suffix -> member; None: all of them
@@ -253,12 +253,12 @@ def contents_of(source: Any, members: Mapping[str, str] | Sequence[str] | None, 
             msg = f"{source!r}: members= needs a source that can give members; found {', '.join(a.name for a in given)}"
             raise ConfigError(msg)
         asked = (_Asked(_PAYLOAD, None, main=True), *(_Asked(name) for name in source.fields))
-        return Contents(source, asked, made)
+        return Samples(source, asked, made)
     asked = given or _all(source)
     names = tuple(dict.fromkeys(each.name for each in asked))
     paths = source.paths if isinstance(source, FileList) else ()
     named = isinstance(members, Mapping)
-    return Contents(source.giving(None, names), asked, made, paths=paths, named=named)
+    return Samples(source.giving(None, names), asked, made, paths=paths, named=named)
 
 
 def _given(members: Mapping[str, str] | Sequence[str] | None) -> tuple[_Asked, ...]:

@@ -25,7 +25,7 @@ from dali_feed.external_sources import FileList
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.index import index_bytes, indexed
 from dali_feed.packing import pack
-from dali_feed.packing.changes import Pictures
+from dali_feed.packing.changes import Reencode
 from dali_feed.packing.rows import as_file
 from dali_feed.packing.sinks import (
     MdsColumns,
@@ -223,7 +223,7 @@ def test_a_path_in_no_encoding_is_a_bad_record(tmp_path: Path) -> None:
 
 def test_images_are_made_smaller() -> None:
     """The shorter side is as long as asked for, the kind and the orientation stay; what is small is not enlarged."""
-    made = Pictures(16, 90)
+    made = Reencode(16, 90)
     for kind in ("JPEG", "PNG", "WEBP"):
         out, exif = io.BytesIO(), Image.Exif()
         exif[0x0112] = 6
@@ -233,6 +233,6 @@ def test_images_are_made_smaller() -> None:
     out = io.BytesIO()
     Image.new("P", (10, 10)).save(out, "PNG")
     assert made(out.getvalue()) == out.getvalue()
-    with Image.open(io.BytesIO(Pictures(None, 5)(jpeg(3)))) as image, Image.open(io.BytesIO(jpeg(3))) as before:
+    with Image.open(io.BytesIO(Reencode(None, 5)(jpeg(3)))) as image, Image.open(io.BytesIO(jpeg(3))) as before:
         assert image.size == before.size
-    assert len(Pictures(None, 5)(jpeg(3))) < len(Pictures(None, 95)(jpeg(3)))
+    assert len(Reencode(None, 5)(jpeg(3))) < len(Reencode(None, 95)(jpeg(3)))
