@@ -40,7 +40,6 @@ __all__ = [
     "train",
 ]
 
-WIDTH = 160
 INTERRUPTED = 130  # exit code
 QUICK_IMAGES, QUICK_BATCH, QUICK_SECONDS, QUICK_ROUNDS = 256, 32, 0.3, 2
 QUICK_LIMIT = 40.0  # seconds after which no other turn begins: with the last one's end it is under a minute
@@ -239,27 +238,18 @@ def _check_out(out: Sequence[Path]) -> None:
 
 
 def _show(race: Race) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from dali_feed.bench.report import shown_columns, text_of
+    from dali_feed.cli.view import Report, show, table
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)  # nobody has to see all of a line at once
-    columns = shown_columns(race)
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    for name in columns:
-        table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=name in LEFT)
-    for row in race.rows:
-        chance = {name: " (may be chance)" if race.chance(row, name) else "" for name in columns}
-        table.add_row(*(Text(text_of(name, race.cell(row, name)) + chance[name]) for name in columns))
-    console.print(table if race.rows else "nothing was measured")
-    for who, reason in race.missing.items():
-        console.print(Text(f"{who}: NOT MEASURED: {reason}"), soft_wrap=True)
-    for sentence in race.findings:
-        console.print(Text(sentence), soft_wrap=True)
+    def column(name: str) -> Callable[[Any], str]:
+        return lambda row: text_of(name, race.cell(row, name)) + (" (may be chance)" if race.chance(row, name) else "")
+
+    columns = {name: column(name) for name in shown_columns(race)}
+    report = Report(tables=[table(race.rows, columns, left=LEFT, most=len(race.rows))] if race.rows else [])
+    report.notes += [] if race.rows else [("nothing was measured", "")]
+    report.notes += [(f"{who}: NOT MEASURED: {reason}", "") for who, reason in race.missing.items()]
+    report.notes += [(sentence, "") for sentence in race.findings]
+    show(report)
 
 
 @contextmanager
@@ -311,21 +301,21 @@ def listening() -> Iterator[Listener]:
 
 
 @contextmanager
-def _race(kind: str, module: Any, out: Sequence[Path] | None) -> Iterator[tuple[Race, Listener]]:
-    """A race to be run inside: what the figures say is added, shown and kept at the end, after Ctrl-C too."""
-    from dali_feed.bench.runner import Race
+def _race(kind: str, module: Any, options: SimpleNamespace, **more: Any) -> Iterator[tuple[Race, Any]]:
+    """A race, and what runs contestants in it; `more` is of each call.
 
-    race = Race(kind, module.UNIT, list(module.SHOWN))
-    with finish(race, out), listening() as heard:
+    What the figures say is added, shown and kept at the end, after Ctrl-C too.
+    """
+    from dali_feed.bench.runner import Race, race
+
+    result = Race(kind, module.UNIT, list(module.SHOWN))
+    with finish(result, options.out), listening() as heard:
         try:
-            yield race, heard
+            more |= {"rounds": options.rounds, "until": options.until, "heard": heard}
+            yield result, functools.partial(race, result, **more)
         finally:
             if hasattr(module, "findings"):
-                race.findings += module.findings(race)
-
-
-def _turns(options: SimpleNamespace, heard: Listener, **more: Any) -> dict[str, Any]:
-    return {"rounds": options.rounds, "until": options.until, "heard": heard, **more}
+                result.findings += module.findings(result)
 
 
 @_takes(*LOADING, "seconds", "crop", "peers", "beside", "broker", batch=256)
@@ -338,16 +328,16 @@ def loader(options: SimpleNamespace) -> None:
     """
     from dali_feed.bench import loading
     from dali_feed.bench.data import topic_at
-    from dali_feed.bench.runner import race
 
-    with _race("loader", loading, options.out) as (result, heard), _job(options) as made, ExitStack() as stack:
+    race = _race("loader", loading, options, seconds=options.seconds)
+    with race as (result, run), _job(options) as made, ExitStack() as stack:
         job, reads = made, ["tar", "folder"]
         if options.broker:
             topic = stack.enter_context(topic_at(options.broker, job.data.records(), timeout=options.timeout))
             job, reads = replace(job, data=replace(job.data, topic=topic)), [*reads, "kafka"]
         result.about |= _about(job, seconds=options.seconds, rounds=options.rounds)
         chosen = loading.contestants(job, reads=reads, peers=options.peers) + _beside(options, job)
-        race(result, _quick(options, chosen), **_turns(options, heard, seconds=options.seconds))
+        run(_quick(options, chosen))
 
 
 @_takes("target", *LOADING[1:], "seconds", "peers", "beside")
@@ -360,7 +350,6 @@ def kafka(options: SimpleNamespace) -> None:
     from dali_feed.bench import kafka as reads
     from dali_feed.bench.data import BenchJob
     from dali_feed.bench.ours import engine_of
-    from dali_feed.bench.runner import race
     from dali_feed.cli.targets import Access, sources
     from dali_feed.external_sources import KafkaTopic
     from dali_feed.loader.arguments import torch_device
@@ -370,7 +359,7 @@ def kafka(options: SimpleNamespace) -> None:
     access, device = Access.of(options.config, options.timeout), str(torch_device(options.device))
     config = access.config
     engine, threads = engine_of(options.engine, device), Tuning(threads=options.threads).cpu_threads
-    with _race("kafka", reads, options.out) as (result, heard), ExitStack() as stack:
+    with _race("kafka", reads, options, seconds=options.seconds) as (result, run), ExitStack() as stack:
         data, topic, own = _topic(options, stack)
         job = BenchJob(data, options.batch, device, threads, engine=engine)
 
@@ -386,7 +375,7 @@ def kafka(options: SimpleNamespace) -> None:
         broker = topic.servers if options.target else "librdkafka's mock, in this process"
         result.about |= _about(job, broker=broker, seconds=options.seconds, rounds=options.rounds)
         chosen = reads.contestants(job, alone, whole, secrets, peers=options.peers) + _beside(options, job)
-        race(result, _quick(options, chosen), **_turns(options, heard, seconds=options.seconds))
+        run(_quick(options, chosen))
 
 
 def _topic(options: SimpleNamespace, stack: ExitStack) -> tuple[Data, Topic, str | None]:
@@ -423,14 +412,13 @@ def decode(options: SimpleNamespace) -> None:
     --threads. Ctrl-C ends with a table of what was measured.
     """
     from dali_feed.bench import decoding
-    from dali_feed.bench.runner import race
 
-    with _race("decode", decoding, options.out) as (result, heard), _job(options) as job:
+    with _race("decode", decoding, options, seconds=options.seconds) as (result, run), _job(options) as job:
         result.about |= _about(job, seconds=options.seconds, rounds=options.rounds)
         for count in dict.fromkeys((1, job.threads)):
             case = f"{count} thread{'s' if count > 1 else ''}"
             chosen = decoding.contestants(job, count)
-            race(result, chosen, case=case, **_turns(options, heard, seconds=options.seconds))
+            run(chosen, case=case)
 
 
 @_takes(*LOADING, "seconds", "width", "peers", "beside", seconds=6.0)
@@ -441,15 +429,14 @@ def train(options: SimpleNamespace) -> None:
     batches again and again, so that the loop waits for nothing. Ctrl-C ends with a table of what was measured.
     """
     from dali_feed.bench import training
-    from dali_feed.bench.runner import race
 
     if options.quick:
         options.batch, options.width = min(options.batch, 16), min(options.width, 8)
-    with _race("train", training, options.out) as (result, heard), _job(options) as job:
+    with _race("train", training, options, seconds=options.seconds) as (result, run), _job(options) as job:
         result.about |= _about(job, seconds=options.seconds, rounds=options.rounds, width=options.width)
         network = functools.partial(training.small_resnet, options.width)
         chosen = training.contestants(job, network, others=_beside(options, job), peers=options.peers)
-        race(result, _quick(options, chosen), **_turns(options, heard, seconds=options.seconds))
+        run(_quick(options, chosen))
 
 
 @_takes(*LOADING, "peers")
@@ -462,11 +449,11 @@ def resume(options: SimpleNamespace) -> None:
     from dali_feed.bench import resuming
     from dali_feed.bench.runner import Race, race
 
-    with _race("resume", resuming, options.out) as (result, heard), _job(options) as job:
+    with _race("resume", resuming, options) as (result, run), _job(options) as job:
         result.about |= _about(job, rounds=options.rounds)
         chosen = resuming.contestants(job, peers=options.peers)
         race(Race("resume", "s"), chosen[:2], rounds=1)  # libraries are loaded and files come to be known
-        race(result, chosen, **_turns(options, heard))
+        run(chosen)
 
 
 @_takes("names", "batch", *MEASURED, "seconds", batch=256, seconds=0.01)
@@ -477,7 +464,7 @@ def kernels(options: SimpleNamespace) -> None:
     table of what was done.
     """
     from dali_feed.bench import kernels as gpu_kernels
-    from dali_feed.bench.runner import about_machine, race
+    from dali_feed.bench.runner import about_machine
     from dali_feed.errors import ConfigError
 
     if wrong := [name for name in options.names or () if name not in gpu_kernels.CASES]:
@@ -485,10 +472,10 @@ def kernels(options: SimpleNamespace) -> None:
         msg = f"bench kernels: must be some of {names}; found {', '.join(wrong)}; leave them out for all"
         raise ConfigError(msg)
     device = gpu_kernels.gpu()
-    with _race("kernels", gpu_kernels, options.out) as (result, heard):
+    with _race("kernels", gpu_kernels, options, seconds=options.seconds) as (result, run):
         result.about |= about_machine() | {"device": device, "batch": options.batch, "rounds": options.rounds}
         for case, chosen in gpu_kernels.contestants(options.names or list(gpu_kernels.CASES), options.batch):
-            race(result, chosen, case=case, **_turns(options, heard, seconds=options.seconds))
+            run(chosen, case=case)
     if result.missing:
         raise typer.Exit(1)
 
@@ -501,7 +488,7 @@ def storage(options: SimpleNamespace) -> None:
     measured.
     """
     from dali_feed.bench import storage as reads
-    from dali_feed.bench.runner import about_machine, race
+    from dali_feed.bench.runner import about_machine
     from dali_feed.cli.options import size_of
 
     blocks = reads.BLOCKS if options.block is None else (size_of(options.block),)
@@ -514,9 +501,9 @@ def storage(options: SimpleNamespace) -> None:
         most_bytes=size_of(options.size),
         seconds=options.seconds,
     )
-    with _race("storage", reads, options.out) as (result, heard):
+    with _race("storage", reads, options) as (result, run):
         result.about |= about_machine() | {"data": str(options.path), "rounds": options.rounds}
-        race(result, chosen, **_turns(options, heard))
+        run(chosen)
 
 
 def report(
