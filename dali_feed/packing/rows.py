@@ -150,7 +150,7 @@ class Samples:
     def told(self) -> dict[str, Any]:
         """All that decides what is written, as plain JSON."""
         members = [[each.name, each.suffix] for each in self.asked]
-        changes = [getattr(change, "told", getattr(change, "__qualname__", repr(change))) for change in self.changes]
+        changes = [getattr(change, "told", repr(change)) for change in self.changes]
         return {"members": members, "keys": self.keys.told, "changes": changes}
 
     def samples(self, block: Block, first: int) -> Iterator[Sample | str | None]:

@@ -102,7 +102,8 @@ def pack(  # noqa: PLR0913  an option each
         keys: "auto", "own" or "number": what samples are called, see `packing.keys.keys_of`.
         resize: make the shorter side of larger images so many pixels long.
         quality: 1..100, of JPEG and WebP that are encoded again; 90 with `resize`. None without it: no encoding.
-        map: a function of an encoded image that gives another. It runs before `decoded`, in place of `resize`.
+        map: a function of an encoded image that gives another. It runs before `decoded`, in place of `resize`. A run
+            goes on with the same code alone.
         tokens: a tokenizer's file: samples get `tokens.npy`, int64 (n,).
         text: suffix of the text that `tokens` is of.
         decoded: images as pixels, binary PPM.

@@ -148,6 +148,10 @@ def test_a_set_under_way_goes_on_with_its_own_source_and_options_alone(tmp_path:
         pack(source, tmp_path / "set", shard_bytes=6000)
     with pytest.raises(SourceChangedError, match="a set must be packed from one source"):
         pack(FileList(source.paths[:2]), tmp_path / "set", shard_bytes=5000)
+    pack(source, tmp_path / "map", map=lambda image: image + b"1")
+    assert pack(source, tmp_path / "map", map=lambda image: image + b"1").begun == 3
+    with pytest.raises(StateError, match="changes: "):
+        pack(source, tmp_path / "map", map=lambda image: image + b"2")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "other-000000.tar").write_bytes(b"somebody's")
     with pytest.raises(ConfigError, match="must not replace files that are there; found other-000000.tar"):
