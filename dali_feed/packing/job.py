@@ -98,7 +98,6 @@ class PackJob:
 
     fallback  suffix of payloads whose first bytes say nothing
     told      what decides the bytes, as plain JSON: kept in the manifest
-    finished  whether the set is there already
     """
 
     packed: Packed
@@ -108,7 +107,6 @@ class PackJob:
     work: WorkFolder
     layout: Layout | None
     told: Mapping[str, Any]
-    finished: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "contents"}
@@ -150,7 +148,7 @@ def job_of(
     told = json.loads(json.dumps(told))
     if there is not None:
         plan, fallback = _resumed(there, told, work)
-        return PackJob(packed, snapshot, plan, fallback, work, layout, there, finished=bool(known))
+        return _made(PackJob(packed, snapshot, plan, fallback, work, layout, there), contents)
     targets = () if layout is None else layout.targets
     for folder in (work.out, *(work.out / target for target in targets)):
         if some := sorted(path.name for path in folder.glob(f"{work.name}-*.tar*")):
@@ -161,7 +159,13 @@ def job_of(
     plan = Plan(work.name, borders_of(snapshot, mean, shard_bytes))
     told |= {"fallback": fallback} | plan.told()
     work.begin(told)
-    return PackJob(packed, snapshot, plan, fallback, work, layout, told)
+    return _made(PackJob(packed, snapshot, plan, fallback, work, layout, told), contents)
+
+
+def _made(job: PackJob, contents: Samples) -> PackJob:
+    """A job that need not make its contents again, in this process."""
+    vars(job)["contents"] = replace(contents, fallback=job.fallback)
+    return job
 
 
 def _resumed(there: Mapping[str, Any], told: Mapping[str, Any], work: WorkFolder) -> tuple[Plan, str]:

@@ -19,10 +19,11 @@ from dali_feed.errors import ConfigError, FormatError, SourceEmptyError
 from dali_feed.packing.job import Packed, sample_bytes
 from dali_feed.packing.plan import Plan, blocks, borders_of, extents_of, probed
 from dali_feed.packing.sinks import columns_of, encodings_of, example_bytes, index_json, shard_bytes, tfrecord_bytes
-from dali_feed.packing.work import folder_at
+from dali_feed.packing.work import folder_at, writing
 from dali_feed.records.source import unpack_id
 from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder
+from dali_feed.storage.striping import WHOLE, StripeWriter
 
 __all__ = ["SHARD_BYTES", "Conversion"]
 
@@ -136,10 +137,13 @@ class Conversion:
 
 @contextmanager
 def _synced(path: Path) -> Iterator[Callable[[bytes], int]]:
-    with path.open("xb") as file:
+    """What appends to a new file, which is on the disk in the end."""
+    file = StripeWriter(path.parent, WHOLE, 0, path.name)
+    try:
         yield file.write
-        file.flush()
-        os.fsync(file.fileno())
+        file.commit()
+    finally:
+        file.abort()
 
 
 @contextmanager
@@ -147,13 +151,12 @@ def _whole(out: Path) -> Iterator[Path]:
     """A folder to write into, which gets its name at the end, and is gone where there is none."""
     fresh = out.with_name(f".{out.name}.{uuid.uuid4().hex}.tmp")
     try:
-        fresh.mkdir(parents=True)
+        with writing(out):
+            fresh.mkdir(parents=True)
         yield fresh
-        sync_folder(fresh)
-        fresh.rename(out)
-        sync_folder(out.parent)
-    except OSError as error:
-        msg = f"{out}: must lie where it can be written; found: {error.strerror or error}; give another place"
-        raise ConfigError(msg) from error
+        with writing(out):
+            sync_folder(fresh)
+            fresh.rename(out)
+            sync_folder(out.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

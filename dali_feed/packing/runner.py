@@ -23,11 +23,10 @@ from dali_feed.records.source import unpack_id
 from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder, write_whole
 from dali_feed.storage.manifest import Manifest, Shard
-from dali_feed.storage.striping import Layout, StripePart, StripeWriter, check_parts, sweep
+from dali_feed.storage.striping import WHOLE, StripePart, StripeWriter, check_parts, sweep
 
 __all__ = ["Advance", "check_shard", "finish", "finished", "write_shard"]
 
-WHOLE = Layout((".",))  # of a set without targets: each shard is a file beside the manifest
 Advance = Callable[[int, int], None]  # records and bytes that have come since
 
 

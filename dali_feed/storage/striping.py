@@ -33,6 +33,7 @@ from dali_feed.storage.store import Stamp
 __all__ = [
     "BLOCK",
     "STRIPE_BYTES",
+    "WHOLE",
     "Layout",
     "StripePart",
     "StripeWriter",
@@ -123,6 +124,9 @@ class Layout:
             row, part = divmod(stripe, self.stripe_count)
             yield part, row * self.stripe_size + inside, length
             at += length
+
+
+WHOLE = Layout((".",))  # of a set without targets: each shard is a file beside the manifest
 
 
 class StripeWriter:
