@@ -108,6 +108,7 @@ class Training:
         ).to(self.loader.device)
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=3e-3)
         self.schedule = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, 1e-2, total_steps=job.epochs * self.steps)
+        self._saved: list[Any] = [self.network, self.optimizer, self.schedule]
 
     def __enter__(self) -> Self:
         return self
@@ -138,15 +139,14 @@ class Training:
         """A checkpoint: the network's, the optimizer's and the schedule's state, and the loader's, which is JSON."""
         import torch
 
-        torch.save([part.state_dict() for part in (self.network, self.optimizer, self.schedule)], folder / MODEL)
+        torch.save([part.state_dict() for part in self._saved], folder / MODEL)
         (folder / LOADER).write_text(json.dumps(self.loader.state_dict()))
 
     def load(self, folder: Path) -> None:
         """Go on from a checkpoint."""
         import torch
 
-        states = torch.load(folder / MODEL, weights_only=True)
-        for part, state in zip((self.network, self.optimizer, self.schedule), states, strict=True):
+        for part, state in zip(self._saved, torch.load(folder / MODEL, weights_only=True), strict=True):
             part.load_state_dict(state)
         self.loader.load_state_dict(json.loads((folder / LOADER).read_text()))
 

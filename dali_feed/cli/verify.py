@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -218,7 +218,9 @@ class _Judge:
             part.letters.append(with_original(letter, self._source))
 
 
-def _parts(source: Source, judge: _Judge, every: Iterator[Extents], *, decode: bool, readers: int) -> Iterator[Survey]:
+def _parts(
+    source: Source, judge: _Judge, every: Iterator[Extents], *, decode: bool, readers: int
+) -> Generator[Survey, None, None]:
     """A part for each, in order, at most two per thread at a time; raises what a thread raised.
 
     Threads read and judge. They are daemons: a read or a decoder that hangs does not keep the process.

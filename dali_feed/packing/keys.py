@@ -86,24 +86,17 @@ def _offset(partition: int, position: int, _: int) -> str:
 
 def _of_files(paths: Sequence[str]) -> list[str] | None:
     """Paths below the common folder, without their endings; None where two would be the same, or one is odd."""
-    skip = len(shared_folder(min(paths), max(paths)))
-    names = [_stem(path[skip:].lstrip(os.sep)) for path in paths]
-    odd = any(not name or name.endswith("/") or "\0" in name for name in names)
-    return None if odd or len(set(names)) < len(names) or not _is_text(names) else names
-
-
-def _stem(path: str) -> str:
-    folder, slash, name = path.rpartition("/")
-    stem = os.path.splitext(name)[0]  # noqa: PTH122  a string
-    return f"{folder}{slash}{stem.replace('.', '_')}"
-
-
-def _is_text(names: list[str]) -> bool:
+    skip, names = len(shared_folder(min(paths), max(paths))), list[str]()
+    for path in paths:
+        folder, slash, name = path[skip:].lstrip(os.sep).rpartition("/")
+        stem = os.path.splitext(name)[0].replace(".", "_")  # noqa: PTH122  a string
+        names.append(f"{folder}{slash}{stem}" if stem else "")
+    every = "".join(names)
     try:
-        "".join(names).encode()
+        every.encode()
     except UnicodeEncodeError:  # a name in another encoding than the file system's
-        return False
-    return True
+        return None
+    return names if all(names) and "\0" not in every and len(set(names)) == len(names) else None
 
 
 def _of_shards(source: ShardSet, kind: str) -> Keys:

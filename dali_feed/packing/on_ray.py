@@ -17,7 +17,8 @@ from typing import Any
 from dali_feed.errors import ConfigError, DaliFeedError, EngineError, SourceChangedError, SourceDeniedError
 from dali_feed.packages import needed
 from dali_feed.packing.job import Packed, PackJob
-from dali_feed.packing.runner import Advance, Receipt, finished, write_shard
+from dali_feed.packing.runner import Advance, finished, write_shard
+from dali_feed.packing.work import Receipt
 from dali_feed.storage.striping import check_targets
 
 __all__ = ["RayTasks", "check_ray"]

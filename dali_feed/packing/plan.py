@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,9 @@ def extents_of(snapshot: Snapshot, start: int, stop: int) -> Iterator[Extents]:
         start = end
 
 
-def blocks(source: Source, every: Iterable[Extents], stop: threading.Event | None = None) -> Iterator[Block]:
+def blocks(
+    source: Source, every: Iterable[Extents], stop: threading.Event | None = None
+) -> Generator[Block, None, None]:
     """A block for each, by a reader of its own; a block's memory is gone when the next one comes."""
     reader = source.reader(None, stop)
     try:

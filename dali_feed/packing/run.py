@@ -23,8 +23,8 @@ from dali_feed.packing.job import Packed, PackJob, job_of
 from dali_feed.packing.on_ray import RayTasks, check_ray
 from dali_feed.packing.others import SHARD_BYTES, Conversion
 from dali_feed.packing.plan import Plan
-from dali_feed.packing.runner import Advance, Receipt, check_shard, finish, finished, write_shard
-from dali_feed.packing.work import WorkFolder, place
+from dali_feed.packing.runner import Advance, check_shard, finish, finished, write_shard
+from dali_feed.packing.work import Receipt, WorkFolder, place
 from dali_feed.records.present import Present
 from dali_feed.records.tally import Tally
 from dali_feed.storage.manifest import load_manifest

@@ -82,7 +82,11 @@ def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, ke
             what = f"{name!r} gets none of {len(ids)}; give it a larger share"
             msg = f"split: each part must get at least one record; {what}"
             raise ConfigError(msg)
-        found[name] = Present.of_flags(snapshot.starts.tolist(), _flags(snapshot, partition[here], position[here]))
+        starts, lengths = snapshot.starts.tolist(), (snapshot.stops - snapshot.starts).tolist()
+        flags = [np.zeros(length, np.bool_) for length in lengths]
+        for p, start in enumerate(starts):
+            flags[p][position[here & (partition == p)] - start] = True
+        found[name] = Present.of_flags(starts, flags)
     return found
 
 
@@ -131,13 +135,6 @@ def _rest(parts: Mapping[str, float | int | None]) -> str | None:
 
 def _told(parts: Mapping[str, float | int | None]) -> str:
     return ", ".join(f"{name}={'rest' if size is None else size}" for name, size in parts.items())
-
-
-def _flags(snapshot: Any, partition: Int64s, position: Int64s) -> list[NDArray[np.bool_]]:
-    flags = [np.zeros(n, np.bool_) for n in (snapshot.stops - snapshot.starts).tolist()]
-    for p, start in enumerate(snapshot.starts.tolist()):
-        flags[p][position[partition == p] - start] = True
-    return flags
 
 
 # Several sets as one: their shards are copied as they are, under new names, and one manifest names them all.
