@@ -27,7 +27,7 @@ from dali_feed.records.present import Present
 from dali_feed.records.source import Snapshot
 from dali_feed.storage.striping import Layout
 
-__all__ = ["PackJob", "Packed", "as_source", "job_of", "sample_bytes"]
+__all__ = ["PackJob", "PackTask", "as_source", "job_of", "sample_bytes"]
 
 VERSION = 1
 QUALITY = 90
@@ -35,7 +35,7 @@ _BLOCK = 512
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackTask:
     """What is packed, and how.
 
     source   as the user has it
@@ -100,7 +100,7 @@ class PackJob:
     told      what decides the bytes, as plain JSON: kept in the manifest
     """
 
-    packed: Packed
+    packed: PackTask
     snapshot: Snapshot
     plan: Plan
     fallback: str
@@ -118,7 +118,7 @@ class PackJob:
 
 
 def job_of(
-    packed: Packed,
+    packed: PackTask,
     work: WorkFolder,
     shard_bytes: int,
     layout: Layout | None = None,

@@ -16,7 +16,7 @@ from typing import Any
 
 from dali_feed.errors import ConfigError, DaliFeedError, EngineError, SourceChangedError, SourceDeniedError
 from dali_feed.packages import needed
-from dali_feed.packing.job import Packed, PackJob
+from dali_feed.packing.job import PackJob, PackTask
 from dali_feed.packing.runner import Advance, finished, write_shard
 from dali_feed.packing.work import Receipt
 from dali_feed.storage.striping import check_targets
@@ -28,7 +28,7 @@ AHEAD = 2  # tasks for each CPU, so that none waits for the driver
 _JOBS: dict[str, PackJob] = {}  # of this process: the set that it writes shards of
 
 
-def check_ray(packed: Packed) -> None:
+def check_ray(packed: PackTask) -> None:
     """Raise MissingPackageError where there is no Ray, ConfigError for what no other process can be given."""
     with needed():
         import ray  # noqa: F401
@@ -41,7 +41,7 @@ def check_ray(packed: Packed) -> None:
 
 
 class RayTasks:
-    """Shards by tasks; see `run.Pool`.
+    """Shards by tasks; as `run.Threads` has it.
 
     Joins the cluster of this process or of RAY_ADDRESS, or starts one on this machine, which ends with it.
 
@@ -62,7 +62,7 @@ class RayTasks:
         self.at_once = most or max(1, AHEAD * int(ray.cluster_resources().get("CPU", 1)))
 
     def submit(self, k: int) -> Future[Any]:
-        """See `run.Pool`."""
+        """Have shard k written."""
         ref = self._task.remote(self._box, self._run, k)
         future: Future[Any] = ref.future()
         self._refs[future] = ref
@@ -98,7 +98,7 @@ class RayTasks:
         return found
 
     def close(self) -> None:
-        """See `run.Pool`."""
+        """End what is under way."""
         import ray
 
         for ref in self._refs.values():

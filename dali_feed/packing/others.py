@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dali_feed.errors import ConfigError, FormatError, SourceEmptyError
-from dali_feed.packing.job import Packed, sample_bytes
+from dali_feed.packing.job import PackTask, sample_bytes
 from dali_feed.packing.plan import Plan, blocks, borders_of, extents_of, probed
 from dali_feed.packing.sinks import columns_of, encodings_of, example_bytes, index_json, shard_bytes, tfrecord_bytes
 from dali_feed.packing.work import folder_at, writing
@@ -47,7 +47,7 @@ class Conversion:
     """
 
     def __init__(
-        self, packed: Packed, out: str | os.PathLike[str], to: str, size: int, advance: Callable[[int, int], None]
+        self, packed: PackTask, out: str | os.PathLike[str], to: str, size: int, advance: Callable[[int, int], None]
     ) -> None:
         self.out, self._to, self._size, self._advance = (
             folder_at(out, "a folder that is not there yet"),

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError, SourceNotFoundError
-from dali_feed.packing.job import Packed, PackJob, job_of
+from dali_feed.packing.job import PackJob, PackTask, job_of
 from dali_feed.packing.on_ray import RayTasks, check_ray
 from dali_feed.packing.others import SHARD_BYTES, Conversion
 from dali_feed.packing.plan import Plan
@@ -155,9 +155,9 @@ def pack_some(  # noqa: PLR0913  an option each
         if word not in words:
             msg = f"{name}: must be one of {', '.join(words)}; found {word!r}"
             raise ConfigError(msg)
-    packed, run = Packed(source, options, present), _Run(tell or (lambda _: None))
+    packed, run = PackTask(source, options, present), _Run(tell or (lambda _: None))
     if to != "tar":
-        return run.convert(Packed(source, {**options, "keys": "number"}), out, to, shard_bytes or SHARD_BYTES[to])
+        return run.convert(PackTask(source, {**options, "keys": "number"}), out, to, shard_bytes or SHARD_BYTES[to])
     work = WorkFolder(*place(out))
     if engine == "ray":
         check_ray(packed)
@@ -191,7 +191,7 @@ class _Run:
         self._begun = self._done = sum(count for count, receipt in counts if receipt is not None)
         left = iter([k for k, receipt in enumerate(receipts) if receipt is None])
         waiting: dict[Future[Any], int] = {}
-        pool: Pool = (RayTasks if engine == "ray" else Threads)(job, workers, self._advance)
+        pool = (RayTasks if engine == "ray" else Threads)(job, workers, self._advance)
         try:  # from here on: Ctrl-C while threads are begun must end those too
             while True:
                 while len(waiting) < pool.at_once and (k := next(left, None)) is not None:
@@ -207,7 +207,7 @@ class _Run:
         tally = finish(job, [receipt for receipt in receipts if receipt is not None])
         return self.end(job.work.manifest, job.plan, tally, self._begun)
 
-    def convert(self, packed: Packed, out: str | os.PathLike[str], to: str, size: int) -> PackedSet:
+    def convert(self, packed: PackTask, out: str | os.PathLike[str], to: str, size: int) -> PackedSet:
         """Write all of a folder of others."""
 
         def advance(records: int, written: int) -> None:
@@ -235,29 +235,11 @@ class _Run:
         return PackedSet(path, plan.records, self._done, self._begun, len(plan), self._written, Tally(), seconds)
 
 
-class Pool(Protocol):
-    """What writes shards, several at once.
-
-    at_once  how many
-    """
-
-    at_once: int
-
-    def submit(self, k: int) -> Future[Any]:
-        """Have shard k written."""
-        ...
-
-    def receipt(self, k: int, future: Future[Any]) -> Receipt:
-        """What became of it, once that is known; raises what went wrong."""
-        ...
-
-    def close(self) -> None:
-        """End what is under way."""
-        ...
-
-
 class Threads:
-    """Shards by threads of this process."""
+    """Shards by threads of this process; as `RayTasks` has it.
+
+    at_once  how many shards are written at a time
+    """
 
     def __init__(self, job: PackJob, workers: int | None, advance: Advance) -> None:
         self.at_once = workers or min(8, whole_cores())
@@ -265,14 +247,14 @@ class Threads:
         self._pool = ThreadPoolExecutor(self.at_once, "dali-feed-pack")
 
     def submit(self, k: int) -> Future[Receipt]:
-        """See `Pool`."""
+        """Have shard k written."""
         return self._pool.submit(write_shard, self._job, k, self._advance, self._stop)
 
     def receipt(self, _: int, future: Future[Receipt]) -> Receipt:
-        """See `Pool`."""
+        """What became of a shard, once that is known; raises what went wrong."""
         return future.result()
 
     def close(self) -> None:
-        """See `Pool`. Readers see the stop event."""
+        """End what is under way: readers see the stop event."""
         self._stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
