@@ -19,37 +19,6 @@ def pin(starts: list[int], ends: list[int], present: Present | None = None) -> d
     return told if present is None else told | {"present": packed(present, np.array(starts, np.int64))}
 
 
-class _Rows:
-    """A reader of a set of two shards, five samples and four: each payload says which it is."""
-
-    def read(self, extents: Extents) -> Any:
-        from dali_feed.records.slabs import SlabPool
-        from dali_feed.records.source import Block
-
-        ids = extents.ids()
-        views = [memoryview(b"%d" % sample) for sample in ids.tolist()]
-        return Block(ids, list(views), {"n": np.arange(len(ids)), "m": list(views)}, SlabPool().lease(), {0: "bad"})
-
-    def close(self) -> None:
-        """Nothing."""
-
-
-def test_offsets_that_are_not_in_a_set_are_absent() -> None:
-    """Rows are those of the offsets that were asked for, across shards; those without a sample have no payload."""
-    found = Replay.of(Replay.missing(pin([10, 0], [16, 6]), [[0, 12, 14], [1, 0, 1]]).told())
-    counts = np.array([5, 4])
-    reader: Any = found.reader(_Rows(), counts)
-    block = reader.read(Extents(np.array([0, 1]), np.array([11, 0]), np.array([15, 4])))
-    payloads = [None if view is None else bytes(view) for view in block.payloads]
-    second = 1 << 40
-    assert payloads == [b"1", None, None, b"2", None, b"4", b"%d" % second, b"%d" % (second + 1)]
-    assert (block.fields["n"].tolist(), block.faults) == ([0, 0, 0, 1, 0, 2, 3, 4], {0: "bad"})
-    assert block.fields["m"][1] is None
-    assert found.where(0, 14, ("a.tar", "b.tar"), counts) == "t[0]@14 (a.tar#2)"
-    assert found.where(1, 3, ("a.tar", "b.tar"), counts) == "t[1]@3 (b.tar#1)"
-    assert found.where(1, 0, ("a.tar", "b.tar"), counts) == "t[1]@0"
-
-
 def test_a_set_of_a_topic_with_known_holes_deals_the_same_records() -> None:
     """Where the topic's snapshot knew which offsets hold a record, so does the set's; other pins are refused."""
     present = Present.of(Extents(np.array([0, 1]), np.array([11, 2]), np.array([13, 6])), 2)

@@ -37,7 +37,6 @@ from dali_feed.packing.sinks import (
     tfrecord_bytes,
 )
 from dali_feed.packing.work import WorkFolder
-from dali_feed.testing.shards import write_shard
 
 INTS = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(width=32, allow_nan=False)
@@ -158,17 +157,6 @@ def test_a_member_of_8_gib_gets_its_size_from_a_pax_header() -> None:
     (info,) = (tarfile.TarInfo.frombuf(head[:512], "utf-8", "strict"),)
     assert info.type == tarfile.XHDTYPE
     assert head[512:].startswith(b"19 size=9663676416\n")
-
-
-def test_plain_samples_are_the_bytes_that_other_tools_write(tmp_path: Path) -> None:
-    """A sample with a short name gives the plain ustar bytes of `write_shard`."""
-    write_shard(tmp_path / "a.tar", [{"jpg": b"1" * 600, "cls": b"3"}, {"jpg": b"2"}])
-    parts: list[bytes] = []
-    tar = TarWriter(parts.append)
-    tar.add("00000000", [("jpg", b"1" * 600), ("cls", b"3")])
-    tar.add("00000001", [("jpg", b"2")])
-    tar.finish()
-    assert b"".join(parts) == (tmp_path / "a.tar").read_bytes()
 
 
 def test_an_index_file_is_whole_or_refused() -> None:

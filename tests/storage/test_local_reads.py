@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Sequence
@@ -76,22 +75,6 @@ def test_a_file_system_that_tells_of_no_cache_gives_its_bytes() -> None:
     assert [bytes(view) for view in views] == [whole[k : k + 9] for k in (0, 4, 8)]
     assert not file.at_once
     file.close()
-
-
-def test_a_read_that_comes_in_parts_goes_on_where_it_was(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the system may give it: what came is not read again."""
-    asked: list[int] = []
-    preadv = os.preadv
-
-    def reading(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:
-        if flags:
-            raise BlockingIOError(errno.EAGAIN, "the page cache has it not")
-        asked.append(at)
-        return preadv(fd, [views[-1][:700]] if len(views) == 1 else [views[0]], at)
-
-    monkeypatch.setattr(os, "preadv", reading)
-    assert filled(LOCAL, path, [5]) == ([DATA[5 : 5 + SIZE]], [SIZE])
-    assert asked == [5, 705, 1405]
 
 
 def test_a_file_that_was_closed_meanwhile_is_opened_again(tmp_path: Path) -> None:

@@ -52,20 +52,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-@given(st.integers(1, 5), st.data())
-def test_every_byte_has_one_place(targets: int, data: st.DataObject) -> None:
-    """For any layout and size the pieces of a shard fill its parts from end to end, each byte once."""
-    layout = Layout(tuple(map(str, range(targets))), data.draw(st.integers(1, targets)), BLOCK)
-    size = data.draw(st.integers(0, 12 * BLOCK))
-    parts = layout.parts(data.draw(st.integers(0, 9)), "a.tar", size)
-    ends = [0] * len(parts)
-    for part, at, held in layout.pieces(0, size):
-        assert at == ends[part]
-        ends[part] += held
-    assert ends == [part.size for part in parts]
-    assert len({part.target for part in parts}) == len(parts)
-
-
 @pytest.mark.parametrize(
     ("targets", "count", "stripe", "said"),
     [

@@ -90,6 +90,13 @@ def test_keys_are_offsets_and_all_that_a_record_has_is_kept(topic: KafkaTopic, t
 
 
 def test_a_set_of_a_topic_resumes_anywhere(topic: KafkaTopic, tmp_path: Path) -> None:
-    """The contract of sources holds, where a record could not be packed too."""
+    """The contract of sources holds, where a record could not be packed too: its offset is absent."""
     pack(topic.without_codec(), tmp_path / "set", shard_bytes=6000, resize=8)
-    assert_resumes_anywhere(opened(tmp_path / "set"), transform=CROP)
+    source = opened(tmp_path / "set")
+    reader = source.reader()
+    block = reader.read(Extents.one(1, 0, 10))
+    assert [k for k, payload in enumerate(block.payloads) if payload is None] == [2]
+    assert [n for k, n in enumerate(block.fields["label"].tolist()) if k != 2] == [1, 4, *range(10, 30, 3)]
+    block.lease.release()
+    reader.close()
+    assert_resumes_anywhere(source, transform=CROP)
