@@ -120,7 +120,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Wanted:
     """A member, and the suffix that it is to have; None: by what it is. `main`: it is the payload."""
 
     name: str
@@ -140,7 +140,7 @@ class Samples:
     """
 
     source: Source
-    asked: tuple[_Asked, ...]
+    wanted: tuple[_Wanted, ...]
     keys: Keys
     changes: tuple[Change, ...] = ()
     fallback: str = "bin"
@@ -149,7 +149,7 @@ class Samples:
 
     def told(self) -> dict[str, Any]:
         """All that decides what is written, as plain JSON."""
-        members = [[each.name, each.suffix] for each in self.asked]
+        members = [[each.name, each.suffix] for each in self.wanted]
         changes = [getattr(change, "told", repr(change)) for change in self.changes]
         return {"members": members, "keys": self.keys.told, "changes": changes}
 
@@ -162,7 +162,7 @@ class Samples:
 
     def kind_of(self, block: Block) -> str | None:
         """The suffix of the first payload of a block that says what it is."""
-        for each in self.asked:
+        for each in self.wanted:
             for value in block.fields.get(each.name, block.payloads) if each.main else ():
                 if isinstance(value, bytes | memoryview) and (ending := ending_of(value)) in IMAGES:
                     return ending
@@ -174,7 +174,7 @@ class Samples:
         image, label  what those are called, where the user has given no names
         """
 
-        def named(each: _Asked, member: str) -> str:
+        def named(each: _Wanted, member: str) -> str:
             if self.named and each.suffix is not None:
                 return each.suffix
             if each.main or member.lower() in IMAGES:
@@ -199,9 +199,9 @@ class Samples:
 
         return each_row(block, row)
 
-    def _members(self, block: Block, row: int, payload: memoryview) -> Iterator[tuple[_Asked, Any]]:
+    def _members(self, block: Block, row: int, payload: memoryview) -> Iterator[tuple[_Wanted, Any]]:
         """What a record has of the members that are wanted."""
-        for each in self.asked:
+        for each in self.wanted:
             value = block.fields[each.name][row] if each.name in block.fields else payload
             if value is not None:
                 yield each, value
@@ -247,43 +247,45 @@ def contents_of(source: Any, members: Mapping[str, str] | Sequence[str] | None, 
 
     Raises ConfigError for members that no record can have, and for a source that cannot give any.
     """
-    given, made = _given(members), keys_of(source, keys)
+    chosen, sample_keys = _chosen(members), keys_of(source, keys)
     if not isinstance(source, Members) or getattr(getattr(source, "_options", None), "codec", None) is not None:
-        if given:
-            msg = f"{source!r}: members= needs a source that can give members; found {', '.join(a.name for a in given)}"
+        if chosen:
+            msg = (
+                f"{source!r}: members= needs a source that can give members; found {', '.join(a.name for a in chosen)}"
+            )
             raise ConfigError(msg)
-        asked = (_Asked(_PAYLOAD, None, main=True), *(_Asked(name) for name in source.fields))
-        return Samples(source, asked, made)
-    asked = given or _all(source)
-    names = tuple(dict.fromkeys(each.name for each in asked))
+        wanted = (_Wanted(_PAYLOAD, None, main=True), *(_Wanted(name) for name in source.fields))
+        return Samples(source, wanted, sample_keys)
+    wanted = chosen or _all(source)
+    names = tuple(dict.fromkeys(each.name for each in wanted))
     paths = source.paths if isinstance(source, FileList) else ()
     named = isinstance(members, Mapping)
-    return Samples(source.giving(None, names), asked, made, paths=paths, named=named)
+    return Samples(source.giving(None, names), wanted, sample_keys, paths=paths, named=named)
 
 
-def _given(members: Mapping[str, str] | Sequence[str] | None) -> tuple[_Asked, ...]:
+def _chosen(members: Mapping[str, str] | Sequence[str] | None) -> tuple[_Wanted, ...]:
     if members is None:
         return ()
     if isinstance(members, str) or not members:
         msg = f"members: must be names of members, or a mapping of suffixes to them; found {members!r}"
         raise ConfigError(msg)
     if isinstance(members, Mapping):
-        return tuple(_Asked(name, suffix.strip(".")) for suffix, name in members.items())
-    return tuple(_Asked(name, None, main=name in ("bytes", "value", "image")) for name in members)
+        return tuple(_Wanted(name, suffix.strip(".")) for suffix, name in members.items())
+    return tuple(_Wanted(name, None, main=name in ("bytes", "value", "image")) for name in members)
 
 
-def _all(source: Any) -> tuple[_Asked, ...]:
+def _all(source: Any) -> tuple[_Wanted, ...]:
     """All members of a source. Of a topic its records' own and all headers, whichever a record has."""
     if isinstance(source, FileList):
-        return (_Asked("bytes", None, main=True), *(() if source.labels is None else (_Asked(LABEL),)))
+        return (_Wanted("bytes", None, main=True), *(() if source.labels is None else (_Wanted(LABEL),)))
     names = [member.name for member in source.members()]
     if isinstance(source, ShardSet):
-        return tuple(_Asked(name, name) for name in names)
+        return tuple(_Wanted(name, name) for name in names)
     if {"value", "timestamp"} <= set(names) and hasattr(source, "without_codec"):
-        return _Asked("value", None, main=True), _Asked("key"), _Asked("timestamp"), _Asked("headers.*")
+        return _Wanted("value", None, main=True), _Wanted("key"), _Wanted("timestamp"), _Wanted("headers.*")
     whole = [name for name in names if name.rpartition(".")[0] not in names]  # a struct's parts come with it
     image, texts = getattr(source, "_image", None), _texts(source)
-    return tuple(_Asked(name, texts.get(name) if name != image else None, main=name == image) for name in whole)
+    return tuple(_Wanted(name, texts.get(name) if name != image else None, main=name == image) for name in whole)
 
 
 def _texts(source: Any) -> dict[str, str]:

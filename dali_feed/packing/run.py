@@ -161,7 +161,7 @@ def pack_some(  # noqa: PLR0913  an option each
     work = WorkFolder(*place(out))
     if engine == "ray":
         check_ray(packed)
-    with work.held():
+    with work.alone():
         try:
             known = load_manifest(str(work.manifest))
         except SourceNotFoundError:

@@ -168,7 +168,7 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
     every = [(Path(home).parent, shard) for home, told in zip(homes, manifests, strict=True) for shard in told.shards]
     work = WorkFolder(folder, name)
     path = work.manifest
-    with work.held():
+    with work.alone():
         names = [name_of(work.name, k, len(every)) for k in range(len(every))]
         there = [name for name in (*names, path.name) if (work.out / name).exists()]
         if there and work.plan() is None:

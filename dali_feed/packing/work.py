@@ -47,26 +47,24 @@ def folder_at(out: str | os.PathLike[str], rule: str = "a folder") -> Path:
     Raises ConfigError where it has no name, which `os.path` takes for the current folder, and where a file or a folder
     that cannot be written stands in its way.
     """
-    given = os.fspath(out)
-    if not given.strip():
-        msg = f"out: must be {rule}; found {given!r}, which has no name; for the current folder give '.'"
+    text = os.fspath(out)
+    if not text.strip():
+        msg = f"out: must be {rule}; found {text!r}, which has no name; for the current folder give '.'"
         raise ConfigError(msg)
-    if "://" in given:
-        msg = (
-            f"out: must be {rule} of this machine; found {given!r}; write to a disk or a mount, and copy it from there"
-        )
+    if "://" in text:
+        msg = f"out: must be {rule} of this machine; found {text!r}; write to a disk or a mount, and copy it from there"
         raise ConfigError(msg)
-    path = Path(os.path.abspath(given))  # noqa: PTH100  links stay as they are
+    path = Path(os.path.abspath(text))  # noqa: PTH100  links stay as they are
     there = path.parent if path.suffix == ".dfset" else path
     while not os.path.lexists(there):
         there = there.parent
     if not there.is_dir():
         what = "a file" if there.exists() else "a broken link"
-        msg = f"out: must be {rule}; found {given!r}, where {there} is {what}; give another name, or move it away"
+        msg = f"out: must be {rule}; found {text!r}, where {there} is {what}; give another name, or move it away"
         raise ConfigError(msg)
     if not os.access(there, os.W_OK | os.X_OK):
         cure = f"{there} cannot be written; check its permissions and owner"
-        msg = f"out: must be {rule} that can be written; found {given!r}; {cure}"
+        msg = f"out: must be {rule} that can be written; found {text!r}; {cure}"
         raise ConfigError(msg)
     return path
 
@@ -122,14 +120,14 @@ class Receipt:
 
 
 class WorkFolder:
-    """The folder of a set that is under way: `out/.NAME.packing`. `held` around everything that writes there."""
+    """The folder of a set that is under way: `out/.NAME.packing`. `alone` around everything that writes there."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.out, self.name = folder, name
         self.path, self.manifest = folder / f".{name}.packing", folder / f"{name}{SUFFIX}"
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
         """Have it to ourselves; the lock goes with the process, however that ends. ConfigError where another has it."""
         with contextlib.ExitStack() as stack:
             try:

@@ -177,7 +177,7 @@ def test_one_process_packs_a_set(tmp_path: Path) -> None:
     source = shards(tmp_path, 2)
     (tmp_path / "out").mkdir()
     with (
-        WorkFolder(tmp_path / "out", "x").held(),
+        WorkFolder(tmp_path / "out", "x").alone(),
         pytest.raises(ConfigError, match="one process at a time may pack the set"),
     ):
         pack(source, tmp_path / "out" / "x.dfset")
@@ -189,7 +189,7 @@ def test_a_plan_that_is_damaged_is_named(borders: object, tmp_path: Path) -> Non
     source = shards(tmp_path, 4)
     (tmp_path / "new").mkdir()
     work = WorkFolder(tmp_path / "new", "x")
-    with work.held():
+    with work.alone():
         work.begin({"name": "x", "borders": borders, "fallback": "bin"})
     with pytest.raises(StateError, match="an unfinished set must have its plan"):
         pack(source, tmp_path / "new" / "x.dfset")
