@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import seed_within
-from dali_feed.draws.streams import STRANDS
+from dali_feed.draws import STRANDS, seed_within
 from dali_feed.errors import ConfigError
 from dali_feed.plan.order import EpochPlan, Order, WindowPlan
 from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_ids

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import permutation
-from dali_feed.draws.streams import EXTENT_ORDER, WINDOW_ORDER
+from dali_feed.draws import EXTENT_ORDER, WINDOW_ORDER, permutation
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.records.source import Extents, Snapshot, pack_ids, unpack_ids
 

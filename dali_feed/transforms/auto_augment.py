@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import uniforms
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
 from dali_feed.transforms.keys import Key, further
 from dali_feed.transforms.op import Arrays, BatchDraws, Effect, Ints, OnImage, inner_numbers

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP
 from dali_feed.transforms import follow
 from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.op import (

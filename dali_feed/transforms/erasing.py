@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import uniforms
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.filters import generator_of, normal, seeds_of
 from dali_feed.transforms.keys import Key, further

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP
 from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.op import Arrays, Graph, Ints, OnImage, Op, OpRun, SizedDraws, inner_numbers
 from dali_feed.transforms.settings import check_p, refuse

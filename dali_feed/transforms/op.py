@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import uniforms
-from dali_feed.draws.streams import DEEPEST, NEST_BITS, STREAMS_PER_OP, TOP_BITS
+from dali_feed.draws import DEEPEST, NEST_BITS, STREAMS_PER_OP, TOP_BITS, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.keys import WINDOW, Arrays, Key, further, numbered
 from dali_feed.transforms.settings import Drawn, DType, Fill, Interpolation, Layout

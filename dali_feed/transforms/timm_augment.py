@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import uniforms
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.transforms.auto_augment import mixture
 from dali_feed.transforms.colour import GAMMA_TRIES
 from dali_feed.transforms.keys import Key, further

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP
 from dali_feed.transforms import follow
 from dali_feed.transforms.crops import one_level
 from dali_feed.transforms.keys import numbered

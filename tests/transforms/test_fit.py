@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader
 from dali_feed.compiler.host import HostProgram, compile_host
 from dali_feed.compiler.program import unfit
-from dali_feed.draws.philox import uniforms
+from dali_feed.draws import uniforms
 from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError
 from dali_feed.options import BadRecords, Decode

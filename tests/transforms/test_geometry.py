@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from dali_feed.draws.philox import uniforms
+from dali_feed.draws import uniforms
 from dali_feed.transforms.op import TRIES, center_window, random_windows, resized
 
 EDGE = st.integers(1, 5000)

@@ -21,7 +21,7 @@ from dali_feed import DataLoader, Decode
 from dali_feed.compiler.dali import compile_dali
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import outline
-from dali_feed.draws.philox import uniforms
+from dali_feed.draws import uniforms
 from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource

@@ -12,7 +12,7 @@ from kit.properties import examples
 
 from dali_feed.compiler.dali import DaliProgram, compile_dali
 from dali_feed.compiler.program import DecodeStep, Finish, Parameters, Resample, Slice
-from dali_feed.draws.philox import uniforms
+from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import ColorJitter, Colour
 from dali_feed.transforms.convert import Normalize, ToFloat

@@ -21,7 +21,7 @@ from torchvision.transforms.v2 import _augment, functional
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import outline
-from dali_feed.draws.philox import uniforms
+from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
 from dali_feed.transforms.crops import CenterCrop, Flip

@@ -17,8 +17,7 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode
 from dali_feed.compiler.host import compile_host
-from dali_feed.draws.philox import uniforms
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.convert import Normalize, ToFloat
