@@ -108,7 +108,7 @@ class Normalize(Op):
     of_finish: ClassVar[bool] = True
     by_level: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def agree(self) -> None:
         if len(self.mean) not in (1, 3) or len(self.std) not in (1, 3):
             refuse("Normalize", "mean and std need one value per channel (3)", (self.mean, self.std))
         if not all(s > 0 for s in self.std):

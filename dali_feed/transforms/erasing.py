@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,12 @@ from dali_feed.transforms.op import (
     Window,
     inner_numbers,
 )
-from dali_feed.transforms.settings import Fill, Range, as_list, check_p, check_range, fail, refuse
+from dali_feed.transforms.settings import Fill, Range, Rule, as_list, one_of, probability, refuse, span, span_of
 
 __all__ = ["NoisyErasing", "RandomErasing", "colour_of", "erased", "tried"]
+
+
+_RULES: dict[str, Rule] = {"p": probability, "scale": span(0.0, 1.0), "ratio": span(1e-6, 1e6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +49,7 @@ class RandomErasing(Effect):
     streams: ClassVar[int] = 2  # whether to erase, and the first try; others are drawn only where needed
     normalized: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        check_p("RandomErasing", self.p)
-        check_range("RandomErasing", "scale", self.scale, 0.0, 1.0)
-        check_range("RandomErasing", "ratio", self.ratio, 1e-6, 1e6)
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        (s0, s1), (r0, r1) = transform.scale, transform.ratio
-        found = transform.value
-        values = tuple(map(float, found if isinstance(found, Sequence) else (found,)))
-        if len(values) not in (1, 3):
-            raise fail(transform, "value must be one number, or one for each of three channels", found)
-        value = values if len(values) == 3 else values[0]
-        return cls(float(transform.p), (float(s0), float(s1)), (float(r0), float(r1)), value)
+    rules: ClassVar[Mapping[str, Rule]] = _RULES
 
     def check(self, dtype: str) -> None:
         if dtype == "uint8" and not all(0 <= v < 256 for v in np.atleast_1d(self.value)):
@@ -171,22 +161,17 @@ class NoisyErasing(Effect):
     least: int = 1
     most: int = 1
 
+    called: ClassVar[str] = "RandomErasing"
     normalized: ClassVar[bool] = True
     inner_words: ClassVar[tuple[str, str]] = ("rectangles", "transforms that hold others")
 
-    def __post_init__(self) -> None:
-        check_p("RandomErasing", self.p)
-        check_range("RandomErasing", "scale", self.scale, 0.0, 1.0)
-        check_range("RandomErasing", "ratio", self.ratio, 1e-6, 1e6)
-        if self.fill not in ("zero", "colour", "pixel"):
-            refuse("RandomErasing", 'fill must be "zero", "colour" or "pixel"', self.fill)
+    rules: ClassVar[Mapping[str, Rule]] = _RULES | {
+        "fill": one_of("zero", "colour", "pixel", shown='"zero", "colour" or "pixel"')
+    }
+
+    def agree(self) -> None:
         if not 1 <= self.least <= self.most:
             refuse("RandomErasing", "needs at least one rectangle, and least <= most", (self.least, self.most))
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        (s0, s1), (r0, r1) = transform.scale, transform.ratio
-        return cls(float(transform.p), (float(s0), float(s1)), (float(r0), float(r1)), "pixel")
 
     def inner(self) -> int:
         return self.most
@@ -242,8 +227,10 @@ class NoisyErasing(Effect):
 
 def either(transform: Any) -> RandomErasing | NoisyErasing:
     """Torchvision's RandomErasing: v1 says "random", v2 None, where the value is drawn."""
-    random = transform.value is None or (isinstance(transform.value, str) and transform.value == "random")
-    return NoisyErasing.of(transform) if random else RandomErasing.of(transform)
+    t = transform
+    if t.value is None or (isinstance(t.value, str) and t.value == "random"):
+        return NoisyErasing(float(t.p), span_of(t, "scale"), span_of(t, "ratio"))
+    return RandomErasing.of(t)
 
 
 def either_of_timm(transform: Any) -> RandomErasing | NoisyErasing:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.transforms.keys import Key, further
 from dali_feed.transforms.op import Apply, Arrays, BatchDraws, Effect, InGraph, Ints, OnImage, Place
-from dali_feed.transforms.settings import Range, check_range, refuse
+from dali_feed.transforms.settings import Range, Rule, at_least_zero, refuse, span
 
 __all__ = ["GaussianBlur", "GaussianNoise", "generator_of", "normal", "seeds_of"]
 
 
 _SHARP = 0.01  # the sigma of a kernel whose neighbours weigh exp(-5000), which is 0
+
+
+def _odd(op: str, name: str, value: tuple[int, int]) -> None:
+    if len(value) != 2 or not all(isinstance(n, int) and n > 0 and n % 2 for n in value):
+        refuse(op, f"{name} must be two odd positive ints (width, height)", value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +31,8 @@ class GaussianBlur(Effect):
     kernel: tuple[int, int]
     sigma: Range = (0.1, 2.0)
 
-    def __post_init__(self) -> None:
-        if len(self.kernel) != 2 or not all(isinstance(n, int) and n > 0 and n % 2 for n in self.kernel):
-            refuse("GaussianBlur", "kernel_size must be two odd positive ints (width, height)", self.kernel)
-        check_range("GaussianBlur", "sigma", self.sigma, 1e-6, float("inf"))
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        width, height = map(int, transform.kernel_size)
-        low, high = transform.sigma
-        return cls((width, height), (float(low), float(high)))
+    rules: ClassVar[Mapping[str, Rule]] = {"kernel": _odd, "sigma": span(1e-6, float("inf"))}
+    theirs: ClassVar[Mapping[str, str]] = {"kernel": "kernel_size"}
 
     def unfit(self, h: Ints, w: Ints) -> list[tuple[int, str]]:
         """The border is mirrored without its edge, so half a kernel must fit into the image and leave a pixel."""
@@ -80,13 +78,7 @@ class GaussianNoise(Effect):
     sigma: float = 0.1
     clip: bool = True
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.sigma < float("inf"):
-            refuse("GaussianNoise", "sigma must be at least 0", self.sigma)
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        return cls(float(transform.mean), float(transform.sigma), bool(transform.clip))
+    rules: ClassVar[Mapping[str, Rule]] = {"sigma": at_least_zero}
 
     def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_seed": seeds_of(draws, first)}

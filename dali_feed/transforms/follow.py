@@ -12,7 +12,7 @@ from dali_feed.transforms.keys import Key
 from dali_feed.transforms.op import Arrays, OnImage
 from dali_feed.transforms.settings import Fill, PadMode
 
-__all__ = ["crop", "fill_behind", "flip", "margin", "scale"]
+__all__ = ["crop", "fill_behind", "margin", "scale"]
 
 
 def crop(key: Key, fill: float = 0.0) -> OnImage:
@@ -52,18 +52,6 @@ def margin(key: Key, fill: float, mode: PadMode) -> OnImage:
 
         edges = arrays[key][slot].tolist()
         return functional.pad(given, edges, fill=fill, padding_mode=mode) if any(edges) else given
-
-    return apply
-
-
-def flip(key: Key, axis: str) -> OnImage:
-    """Where row `key` says so."""
-
-    def apply(given: Any, arrays: Arrays, slot: int) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        turned = functional.horizontal_flip if axis == "x" else functional.vertical_flip
-        return turned(given) if arrays[key][slot] else given
 
     return apply
 

@@ -6,9 +6,9 @@ The law: importing a transform loads NumPy and nothing else. What runs on pixels
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dali_feed.draws import DEEPEST, NEST_BITS, STREAMS_PER_OP, TOP_BITS, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.keys import WINDOW, Arrays, Key, further, numbered
-from dali_feed.transforms.settings import Drawn, DType, Fill, Interpolation, Layout
+from dali_feed.transforms.settings import READ, DType, Fill, Interpolation, Layout, Rule
 
 __all__ = [
     "BLACK",
@@ -325,60 +325,10 @@ class Apply:
 InGraph = tuple[GraphStep, Callable[[OpRun], NDArray[Any]]]  # the step, and a function that fills its array
 
 
-class Graph(Protocol):
-    """A DALI graph as it grows, op by op; k is the number of its last step."""
-
-    k: int
-    place: Place  # number of the next op
-
-    def step(self, step: GraphStep, rows: Callable[[OpRun], NDArray[Any]]) -> None:
-        """Add a step of number k + 1, with the function that fills its array."""
-        ...
-
-    def resample(
-        self,
-        sizes: Callable[[OpRun, Ints, Ints], tuple[Ints, Ints]],
-        interpolation: Interpolation | Drawn,
-        *,
-        antialias: bool = True,
-        fixed: tuple[int, int] | None = None,
-        least: tuple[int, int] | None = None,
-        choose: Callable[[OpRun], Window] | None = None,
-        modes: Callable[[OpRun], NDArray[np.int32]] | None = None,
-    ) -> None:
-        """Resize the current image, or the part of it that `choose` gives, to `sizes` of its heights and widths.
-
-        fixed   the size of all these images; least: a size that none of them is below; where known
-        modes   where the interpolation is "random", its number in `batch_draws.DRAWN` for each sample
-        """
-        ...
-
-    def crop(
-        self,
-        size: tuple[int, int],
-        choose: Callable[[OpRun], Window],
-        *,
-        inside: bool,
-        fill: tuple[float, float, float] = BLACK,
-    ) -> None:
-        """Cut out the window of `size` that `choose` gives; `inside` says that it is never outside the image."""
-        ...
-
-    def cut(self, choose: Callable[[OpRun], Window], fill: tuple[float, float, float] = BLACK) -> None:
-        """Cut out the window that `choose` gives, of a size of its own for each image."""
-        ...
-
-    def covers(self, size: tuple[int, int]) -> bool:
-        """Whether every image is at least that large at this point."""
-        ...
-
-    def flip(self, axis: Literal["x", "y"], on: Callable[[OpRun], NDArray[np.bool_]]) -> None:
-        """Mirror the samples chosen by `on`."""
-        ...
-
-    def branch(self, on: Callable[[OpRun], NDArray[np.bool_]], ops: Sequence[tuple[int, Any]]) -> None:
-        """Add ops, each with its number, that apply only to the samples chosen by `on`."""
-        ...
+# A DALI graph as it grows, op by op: the one of `dali_feed.compiler.dali`, where its methods are said, stands above.
+# `place` is the next op's, `k` the number of the last step; an op adds a `step`, a `flip`, a `branch` of ops, a window
+# (`crop` of one size, `cut`) or a resize (`resample`), and asks what the images so far cover (`covers`).
+Graph = Any
 
 
 OnImage = Callable[[Any, Arrays, int], Any]  # an image (3, height, width) of torch, the batch's arrays, the slot
@@ -404,16 +354,31 @@ class Op:
     by_level: ClassVar[bool] = False  # whether a value becomes what itself and its channel alone say, in every image
     of_pil: ClassVar[bool] = False  # works on PIL images, so the host engine runs it unless the user chose an engine
     inner_words: ClassVar[tuple[str, str]] = ("transforms", "others of its kind")  # its parts, its nest, in messages
+    called: ClassVar[str] = ""  # by its users, where that is not the name of the class
+    rules: ClassVar[Mapping[str, Rule]] = {}  # of its fields
+    theirs: ClassVar[Mapping[str, str]] = {}  # what fields are called by torchvision, where they are called otherwise
+
+    def __post_init__(self) -> None:
+        for name, rule in self.rules.items():
+            rule(self.title, self.theirs.get(name, name), getattr(self, name))
+        self.agree()
+
+    def agree(self) -> None:
+        """Raise TransformError where fields that keep their rules do not go with each other."""
 
     @classmethod
-    def of(cls, transform: Any) -> Op:
+    def of(cls, transform: Any) -> Self:
         """From torchvision's transform of the same name. TransformError for a setting that cannot be kept."""
-        raise NotImplementedError
+        make: Callable[..., Self] = cls
+        known: list[Field[Any]] = fields(cls)  # type: ignore[arg-type]
+        return make(
+            **{each.name: READ[str(each.type)](transform, cls.theirs.get(each.name, each.name)) for each in known}
+        )
 
     @property
     def title(self) -> str:
         """What users call it."""
-        return type(self).__name__
+        return self.called or type(self).__name__
 
     # What is known before any sample is seen.
 
@@ -515,11 +480,8 @@ class Effect(Op):
     __slots__ = ()
     streams: ClassVar[int] = 1
     in_nest: ClassVar[bool] = True
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        """From torchvision's transform of the same name. TransformError for a setting that cannot be kept."""
-        raise NotImplementedError
+    array: ClassVar[str] = "effect"  # what its rows are called, before its number
+    moves: ClassVar[bool] = False  # whether it moves pixels, so that what follows an image moves by `follow`
 
     def on(self, draws: BatchDraws, first: int) -> NDArray[np.bool_]:
         """The samples that it is applied to; its random numbers begin at stream `first`."""
@@ -538,6 +500,10 @@ class Effect(Op):
         """One image (3, height, width) of the host engine, by torchvision's own function."""
         raise NotImplementedError
 
+    def follow(self, given: Any, row: Any) -> Any:
+        """One of torchvision's tv_tensors that follows the image, where it `moves`."""
+        raise NotImplementedError
+
     def on_image(self, key: Key) -> OnImage:
         """The step of the host engine, which finds its rows by `key`."""
 
@@ -552,14 +518,19 @@ class Effect(Op):
 
     def host_rows(self, run: SizedDraws, n: int) -> None:
         """By `rows` and `more`."""
-        key, first = effect_key(n), n * STREAMS_PER_OP
+        key, first = numbered(self.array, n), n * STREAMS_PER_OP
         run.arrays[key] = self.rows(run, first, run.h, run.w)
         run.arrays.update({further(key, name): rows for name, rows in self.more(run, first).items()})
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         """By `on_image`."""
         del window
-        return [self.on_image(effect_key(n))]
+        return [self.on_image(numbered(self.array, n))]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        """By `follow`."""
+        key = numbered(self.array, n)
+        return [lambda given, arrays, slot: self.follow(given, arrays[key][slot])] if self.moves else []
 
     def in_graph(self, graph: Graph, first: int) -> None:
         """By `graph`."""
@@ -579,7 +550,7 @@ def inner_numbers(op: Op, n: int, count: int) -> list[int]:
     if depth >= DEEPEST or count >= 1 << NEST_BITS:
         what, others = op.inner_words
         rule = f"must have fewer than {1 << NEST_BITS} {what} and lie in fewer than {DEEPEST} {others}"
-        msg = f"{type(op).__name__}: {rule}; found {op!r}"
+        msg = f"{op.title}: {rule}; found {op!r}"
         raise TransformError(msg)
     return [n + ((k + 1) << (TOP_BITS + NEST_BITS * depth)) for k in range(count)]
 
@@ -589,7 +560,7 @@ def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
     every = list(enumerate(ops))
     nest = next((op for _, op in every if op.has_parts), None)
     if nest is not None and len(every) > 1 << TOP_BITS:
-        msg = f"{type(nest).__name__}: must be in a list of at most {1 << TOP_BITS} transforms; found {len(every)}"
+        msg = f"{nest.title}: must be in a list of at most {1 << TOP_BITS} transforms; found {len(every)}"
         raise TransformError(msg)
     yield from _walk(every)
 

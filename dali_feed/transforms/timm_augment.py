@@ -15,35 +15,9 @@ from dali_feed.transforms.auto_augment import mixture
 from dali_feed.transforms.colour import GAMMA_TRIES
 from dali_feed.transforms.keys import Key, further
 from dali_feed.transforms.op import Arrays, BatchDraws, Effect, Ints, OnImage, inner_numbers
-from dali_feed.transforms.settings import check_p, check_uint8, refuse
+from dali_feed.transforms.settings import check_uint8, probability, refuse
 
 __all__ = ["LayerAugment", "MixAugment", "PolicyAugment", "TimmPart", "starts"]
-
-
-PARTS = frozenset(
-    (
-        *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "PosterizeIncreasing", "PosterizeOriginal"),
-        *(
-            "Solarize",
-            "SolarizeIncreasing",
-            "SolarizeAdd",
-            "Color",
-            "ColorIncreasing",
-            "Contrast",
-            "ContrastIncreasing",
-        ),
-        *("Brightness", "BrightnessIncreasing", "Sharpness", "SharpnessIncreasing", "ShearX", "ShearY"),
-        *(
-            "TranslateX",
-            "TranslateY",
-            "TranslateXRel",
-            "TranslateYRel",
-            "Desaturate",
-            "GaussianBlur",
-            "GaussianBlurRand",
-        ),
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +34,8 @@ class TimmPart:
     most: float = 10.0
 
     def __post_init__(self) -> None:
-        check_p(self.name, self.p)
-        if self.name not in PARTS:
+        probability(self.name, "p", self.p)
+        if self.name not in {*_SIGNED, *_PARTS, *_ENHANCED, *(f"{name}Increasing" for name in _ENHANCED), *_PLAIN}:
             refuse("AutoAugment", "must name operations of timm", self.name)
 
     @classmethod
@@ -110,6 +84,7 @@ def strength(name: str, strong: float, sign: float, more: float, look: PillowLoo
     return _PARTS[name](part) if name in _PARTS else 0.0
 
 
+_PLAIN = ("AutoContrast", "Equalize", "Invert", "GaussianBlurRand")
 _ENHANCED = ("Color", "Contrast", "Brightness", "Sharpness")
 _SIGNED: dict[str, Callable[[PillowLook], float]] = {  # at full strength
     "Rotate": lambda _: 30.0,
@@ -194,6 +169,7 @@ class Pillow(Effect):
     __slots__ = ()
     of_pil: ClassVar[bool] = True
     look: PillowLook
+    parts: tuple[TimmPart, ...]
 
     def follow_steps(self, n: int) -> list[OnImage]:
         self.no_follower()
@@ -201,14 +177,21 @@ class Pillow(Effect):
     @property
     def every(self) -> tuple[TimmPart, ...]:
         """All parts; a step names one by its place in this tuple."""
-        raise NotImplementedError
+        return self.parts
+
+    def hold(self, count: int, most: int) -> None:
+        """Raise TransformError where there are no parts, or more steps than `most`."""
+        if not self.every:
+            refuse(self.title, "needs at least one operation", self.every)
+        if not 0 <= count <= most:
+            refuse(self.title, f"takes 0 to {most} steps", count)
 
     def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
         """Each step's part, -1 for none, (chains, steps, n), and its uniforms (chains, steps, 8, n)."""
         raise NotImplementedError
 
     def check(self, dtype: str) -> None:
-        check_uint8(type(self).__name__, dtype)
+        check_uint8(self.title, dtype)
 
     def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Floats:
         """Per step the part (-1: none), strength, sign, filter, a uniform number: float64 (n, chains, steps, 5)."""
@@ -268,14 +251,6 @@ def starts(op: Effect, first: int, count: int) -> list[int]:
     return [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, count)]
 
 
-def check_parts(op: str, parts: tuple[TimmPart, ...], count: int, most: int) -> None:
-    """Check that there are parts, and that the number of steps is allowed."""
-    if not parts:
-        refuse(op, "needs at least one operation", parts)
-    if not 0 <= count <= most:
-        refuse(op, f"takes 0 to {most} steps", count)
-
-
 # PolicyAugment, timm's AutoAugment: one of some policies, each some operations of Pillow.
 
 
@@ -286,8 +261,10 @@ class PolicyAugment(Pillow):
     policies: tuple[tuple[TimmPart, ...], ...]
     look: PillowLook = PLAIN
 
-    def __post_init__(self) -> None:
-        check_parts("AutoAugment", self.every, max(map(len, self.policies), default=0), 8)
+    called: ClassVar[str] = "AutoAugment"
+
+    def agree(self) -> None:
+        self.hold(max(map(len, self.policies), default=0), 8)
 
     @classmethod
     def of(cls, transform: Any) -> Self:
@@ -322,11 +299,12 @@ class LayerAugment(Pillow):
     weights: tuple[float, ...] = ()
     look: PillowLook = PLAIN
 
+    called: ClassVar[str] = "RandAugment"
     streams: ClassVar[int] = 0  # each layer has streams of its own
     inner_words: ClassVar[tuple[str, str]] = ("layers", "transforms that hold others")
 
-    def __post_init__(self) -> None:
-        check_parts("RandAugment", self.parts, self.layers, min(32, len(self.parts)) if self.weights else 32)
+    def agree(self) -> None:
+        self.hold(self.layers, min(32, len(self.parts)) if self.weights else 32)
         if self.weights and len(self.weights) != len(self.parts):
             refuse("RandAugment", "needs one weight for each operation", self.weights)
         if self.weights and sum(weight > 0 for weight in self.weights) < self.layers:
@@ -337,10 +315,6 @@ class LayerAugment(Pillow):
         t = transform
         weights = () if t.choice_weights is None else tuple(map(float, t.choice_weights))
         return cls(tuple(map(TimmPart.of, t.ops)), int(t.num_layers), weights, PillowLook.of(t.ops))
-
-    @property
-    def every(self) -> tuple[TimmPart, ...]:
-        return self.parts
 
     def inner(self) -> int:
         return self.layers
@@ -354,9 +328,7 @@ class LayerAugment(Pillow):
         which = np.empty(drawn.shape[:2] + drawn.shape[3:], np.int64)
         for layer in range(self.layers):
             edges = np.cumsum(left, axis=1) / left.sum(axis=1, keepdims=True)
-            last = (
-                len(self.parts) - 1 - np.argmax(left[:, ::-1] > 0, axis=1)
-            )  # rounding may leave the last bound below 1
+            last = len(self.parts) - 1 - np.argmax(left[:, ::-1] > 0, axis=1)  # the last bound may be rounded down
             which[0, layer] = np.minimum((edges <= drawn[0, layer, 0][:, None]).sum(axis=1), last)
             left[np.arange(len(left)), which[0, layer]] = 0.0
         return which, drawn
@@ -382,10 +354,11 @@ class MixAugment(Pillow):
     blended: bool = False
     look: PillowLook = PLAIN
 
+    called: ClassVar[str] = "AugMix"
     streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
 
-    def __post_init__(self) -> None:
-        check_parts("AugMix", self.parts, max(self.depth, 0), _DEEPEST)
+    def agree(self) -> None:
+        self.hold(max(self.depth, 0), _DEEPEST)
         if not 1 <= self.width <= 32 or not self.alpha > 0:
             refuse("AugMix", "takes 1 to 32 chains and an alpha above 0", (self.width, self.alpha))
 
@@ -394,10 +367,6 @@ class MixAugment(Pillow):
         t = transform
         parts = tuple(map(TimmPart.of, t.ops))
         return cls(parts, float(t.alpha), int(t.width), int(t.depth), bool(t.blended), PillowLook.of(t.ops))
-
-    @property
-    def every(self) -> tuple[TimmPart, ...]:
-        return self.parts
 
     def inner(self) -> int:
         return self.width

@@ -1,21 +1,29 @@
-"""geometry: sizes and windows are torchvision's, held against its own code and its published rule."""
+"""What a sample draws, by torchvision's own rules: sizes, windows, rectangles, corners, weights of chains."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kit.properties import examples
 from numpy.typing import NDArray
+from torchvision import transforms as v1
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import _augment
 from torchvision.transforms.v2 import functional as F
 
 from dali_feed.draws import uniforms
-from dali_feed.transforms.op import TRIES, center_window, random_windows, resized
+from dali_feed.transforms.auto_augment import AugMix
+from dali_feed.transforms.erasing import RandomErasing, erased
+from dali_feed.transforms.op import TRIES, BatchDraws, center_window, random_windows, resized
+from dali_feed.transforms.warps import RandomPerspective, corners
 
 EDGE = st.integers(1, 5000)
 SIZES = st.tuples(EDGE, EDGE)
@@ -168,3 +176,112 @@ def _consumed(
         if fits:
             return [*out, y_u, x_u]
     return out
+
+
+# Rectangles to erase, and the corners of a perspective.
+
+
+class ScriptedRectangle:
+    """What `_augment` sees as torch: the real one, but numbers are `drawn`, a row of four for each try."""
+
+    def __init__(self, drawn: NDArray[np.float64]) -> None:
+        self._drawn, self._try, self._at = drawn, -1, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def _next(self) -> float:
+        self._at += 1
+        return float(self._drawn[self._try, self._at - 1])
+
+    def empty(self, _: int) -> Any:
+        """Only `uniform_` is asked of it: for the area, which begins a try, then for the ratio."""
+        if self._at != 1:
+            self._try, self._at = self._try + 1, 0
+        return SimpleNamespace(uniform_=lambda low, high: torch.tensor(between(low, high, self._next())))
+
+    def randint(self, low: int, high: int, size: tuple[int, ...]) -> Any:
+        """One int, for y and then for x."""
+        assert size == (1,)
+        return torch.tensor(int(between(low, high, self._next())))
+
+
+def between(low: Any, high: Any, u: float) -> Any:
+    """A number from its uniform, in double precision."""
+    return np.float64(float(low) + float(high - low) * u)
+
+
+@examples(times=4)
+@given(
+    st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    st.sampled_from([(0.02, 0.33), (0.3, 1.0), (0.9, 1.0), (0.0, 0.01)]),
+    st.sampled_from([(0.3, 3.3), (0.01, 100.0), (1.0, 1.0)]),
+    st.integers(0, 2**40),
+)
+def test_rectangles_are_drawn_as_torchvision_draws_them(
+    size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], sample: int
+) -> None:
+    """`make_params` of v2, given our uniforms, finds our rectangle on our try, or none where ten tries find none."""
+    op, ids, (h, w) = RandomErasing(1.0, scale, ratio), np.array([sample]), size
+    found = erased(op, BatchDraws(ids, 3, 4, [0, 1]), 0, np.array([h]), np.array([w]))
+    drawn = uniforms(3, 4, ids, range(1, 11)).reshape(10, 4).astype(np.float64)
+    transform = v2.RandomErasing(1.0, scale, ratio)
+    transform._log_ratio = torch.log(torch.tensor(ratio, dtype=torch.float64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_augment, "torch", ScriptedRectangle(drawn))
+        theirs = transform.make_params([torch.zeros((3, h, w))])
+    ours = tuple(int(edge[0]) for edge in found)
+    assert ours == (tuple(theirs[name] for name in "ijhw") if theirs["v"] is not None else (0, 0, 0, 0))
+
+
+@examples(times=2)
+@given(st.tuples(st.integers(1, 40), st.integers(1, 40)), st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.integers(0, 2**40))
+def test_corners_are_drawn_as_torchvision_draws_them(size: tuple[int, int], distortion: float, sample: int) -> None:
+    """`get_params` of v1, given our uniforms, has our corners; those for which torchvision fails are left alone."""
+    drawn = uniforms(3, 4, np.array([sample]), [0, 1, 2])
+    numbers, (h, w) = drawn[4:, 0].astype(np.float64).tolist(), size
+    (found,) = corners(RandomPerspective(distortion, 1.0), drawn, np.array([h]), np.array([w])).tolist()
+
+    def randint(low: int, high: int, size: tuple[int]) -> torch.Tensor:
+        assert size == (1,)
+        return torch.tensor([low + int((high - low) * numbers.pop(0))])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randint", randint)
+        start, end = v1.RandomPerspective.get_params(w, h, distortion)
+    try:
+        F.perspective(torch.zeros((3, h, w)), start, end)
+    except RuntimeError:
+        assert found == [-1] * 8
+    else:
+        assert found in ([edge for corner in end for edge in corner], [-1] * 8)
+        assert min(size) < 9 or found[0] >= 0 or distortion == 1
+
+
+# Weights of chains.
+
+
+COUNT = 20_000
+
+
+def near(found: Any, wanted: Any) -> None:
+    """Shares of twenty thousand samples: four standard deviations are 0.014 at most."""
+    np.testing.assert_allclose(found, wanted, atol=0.015)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("width", [1, 3])
+def test_weights_are_dirichlets(alpha: float, width: int) -> None:
+    """Beside torch's own: the image's share, the chains' shares of the rest, and their variances; they add up to 1."""
+    draws = BatchDraws(np.arange(COUNT), 0, 0, ())
+    found = AugMix(width=width, alpha=alpha).more(draws, 0)["_weights"].astype(np.float64)
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
+    assert (found >= 0).all()
+    torch.manual_seed(0)
+    image = torch._sample_dirichlet(torch.tensor([alpha] * 2).expand(COUNT, -1))
+    parts = torch._sample_dirichlet(torch.tensor([alpha] * width).expand(COUNT, -1)) * image[:, 1:]
+    theirs = torch.cat([image[:, :1], parts], dim=1).double().numpy()
+    near(found.mean(axis=0), theirs.mean(axis=0))
+    near(found.var(axis=0), theirs.var(axis=0))
+    for share in (0.1, 0.5, 0.9):
+        near((found < share).mean(axis=0), (theirs < share).mean(axis=0))

@@ -1,4 +1,4 @@
-"""timm's create_transform: its forms run on both engines; on the host engine they give timm's own pixels."""
+"""timm's create_transform: with our draws timm's own classes make the same sizes, windows, rectangles and pixels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.images import QUICK, labelled, pixels, png
+from kit.images import QUICK, pixels, png
 from kit.torchvision_way import ran
 from PIL import Image
 from timm.data import create_transform, random_erasing
@@ -15,17 +15,20 @@ from timm.data import transforms as timm_transforms
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader, Decode
-from dali_feed.compiler.host import compile_host
+from dali_feed import BadRecords, DataLoader, Decode
+from dali_feed.compiler.host import HostProgram, compile_host
+from dali_feed.compiler.program import unfit
 from dali_feed.draws import STREAMS_PER_OP, uniforms
+from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import CropOrPad, TrimBorder, placed
 from dali_feed.transforms.erasing import NoisyErasing, RandomErasing
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Recipe, inner_numbers
-from dali_feed.transforms.resize import RandomResizedCrop
+from dali_feed.transforms.resize import RandomResizedCrop, ResizeKeepRatio, kept_ratio
 
 EVAL: list[dict[str, Any]] = [
     {},
@@ -35,43 +38,12 @@ EVAL: list[dict[str, Any]] = [
     {"use_prefetcher": True},
     {"is_training": True, "no_aug": True},
 ]
-TRAINING: list[dict[str, Any]] = [
-    {},
-    {"interpolation": "bicubic"},
-    {"interpolation": "random"},
-    {"input_size": (24, 32)},
-    {"re_prob": 0.5},
-    {"re_prob": 0.5, "re_mode": "rand"},
-    {"re_prob": 0.5, "re_mode": "pixel", "re_count": 3},
-    {"color_jitter_prob": 0.8, "grayscale_prob": 0.2, "gaussian_blur_prob": 0.5, "vflip": 0.5},
-    {"use_prefetcher": True},
-    {"normalize": False},
-]
+SIZES = [(60, 47), (40, 81), (33, 32), (20, 20), (200, 30)]
 
 
 def made(**asked: Any) -> Any:
     """Timm's transform to 32 pixels, or as asked."""
     return create_transform(**({"input_size": 32} | asked))
-
-
-@pytest.mark.parametrize("engine", ["host", "dali"])
-@pytest.mark.parametrize("asked", [*EVAL, *({"is_training": True} | each for each in TRAINING)], ids=str)
-def test_each_form_is_native(engine: str, asked: dict[str, Any]) -> None:
-    """A batch of the size and dtype that timm gives, twice the same from the same seed."""
-    if engine == "dali" and asked.get("re_mode"):
-        pytest.skip("DALI has no random values for each pixel")
-    source = ScriptedSource(labelled(6), extent=3)
-    transform = made(**asked)
-    runs = []
-    for _ in range(2):
-        with DataLoader(
-            source, 6, transform=transform, device="cpu", decode=Decode(engine=engine), tuning=QUICK
-        ) as loader:
-            runs.append(next(iter(loader))[0])
-    assert tuple(runs[0].shape[2:]) == tuple(asked.get("input_size", (32, 32)))
-    whole = asked.get("use_prefetcher") or asked.get("normalize") is False
-    assert runs[0].dtype == (torch.uint8 if whole else torch.float32)
-    assert torch.equal(*runs)
 
 
 def floats(image: torch.Tensor, recipe: Recipe) -> Any:
@@ -129,7 +101,7 @@ def test_the_dali_engine_draws_the_same_interpolation() -> None:
     assert (drawn[0] - drawn[1]).abs().mean((1, 2, 3)).max() < 0.5
 
 
-class Replayed:
+class ReplayedErasing:
     """In the place of `random` in timm's erasing: numbers that a sample of ours drew, one rectangle after the other."""
 
     def __init__(self, first: Any, tries: Any) -> None:
@@ -172,7 +144,7 @@ def test_rectangles_are_timms(monkeypatch: pytest.MonkeyPatch) -> None:
         first = uniforms(0, 0, np.array([n]), [STREAMS_PER_OP]).reshape(4)
         starts = [number * STREAMS_PER_OP for number in inner_numbers(op, 1, 3)]
         tries = uniforms(0, 0, np.array([n]), [s + t for s in starts for t in range(10)]).reshape(3, 10, 4)
-        monkeypatch.setattr(random_erasing, "random", Replayed(first, tries))
+        monkeypatch.setattr(random_erasing, "random", ReplayedErasing(first, tries))
         whole = floats(torch.from_numpy(pixels(2, 30, 40)).permute(2, 0, 1), recipe)
         expected = theirs(whole.clone())
         assert torch.equal(ours, expected)
@@ -207,11 +179,138 @@ def test_const_erasing_is_the_finish_steps() -> None:
     assert op.ratio == pytest.approx((0.3, 1 / 0.3))
 
 
-def test_the_error_of_what_is_not_known_names_timm() -> None:
-    """By the name that people import it by."""
-    with pytest.raises(TransformError, match="^transform: timm.data.RandomPad is not supported"):
-        lower(timm_transforms.RandomPad((3, 3)))
-    with pytest.raises(
-        TransformError, match="interpolation must be BILINEAR, BICUBIC or NEAREST_EXACT; found 'lanczos'"
-    ):
-        lower(made(is_training=True, interpolation="lanczos"))
+# ResizeKeepRatio, CropOrPad and TrimBorder.
+
+
+class Replayed:
+    """In the place of `random` in timm's transforms: numbers that a sample of ours drew, in its order."""
+
+    def __init__(self, *drawn: float) -> None:
+        self.drawn = list(map(np.float64, drawn))
+
+    def random(self) -> float:
+        """Whether."""
+        return float(self.drawn.pop(0))
+
+    def uniform(self, low: float, high: float) -> float:
+        """How much."""
+        return float(low + (high - low) * self.drawn.pop(0))
+
+    def randint(self, low: int, high: int) -> int:
+        """Where."""
+        return low + int((high - low + 1) * self.drawn.pop(0))
+
+
+@pytest.mark.parametrize("longest", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("area", [False, True])
+def test_sizes_are_timms(longest: float, area: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With our draws, timm's own get_params gives the same heights and widths."""
+    theirs = timm_transforms.ResizeKeepRatio((30, 40), longest, "random", 0.5, (0.7, 1.3), area, 0.5, (0.8, 1.25))
+    (op,) = lower(theirs).ops
+    assert isinstance(op, ResizeKeepRatio)
+    assert op.interpolation == "random"
+    rng = np.random.default_rng(1)
+    for high, wide in SIZES:
+        drawn = rng.random((4, 50)).astype(np.float32)
+        ours = kept_ratio(op, np.full(50, high), np.full(50, wide), drawn)
+        image = Image.fromarray(pixels(0, high, wide))
+        for n in range(50):
+            scaled, squeezed = drawn[0, n] < 0.5, drawn[2, n] < 0.5
+            used = [drawn[0, n], *([drawn[1, n]] if scaled else []), drawn[2, n], *([drawn[3, n]] if squeezed else [])]
+            monkeypatch.setattr(timm_transforms, "random", Replayed(*used))
+            asked = (theirs.size, longest, 0.5, (0.7, 1.3), area, 0.5, (0.8, 1.25))
+            assert [int(ours[0][n]), int(ours[1][n])] == theirs.get_params(image, *asked)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+@pytest.mark.parametrize("anywhere", [False, True])
+def test_windows_are_timms(mode: str, anywhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With our draws, timm's own crop or padding gives the same pixels."""
+    kind = timm_transforms.RandomCropOrPad if anywhere else timm_transforms.CenterCropOrPad
+    theirs = kind((30, 26), fill=7, padding_mode=mode)
+    recipe = lower(theirs)
+    for size in [(40, 50), (24, 50), (41, 17), (21, 23)]:
+        for n, ours in enumerate(ran(recipe, [png(1, *size)] * 6, range(6))):
+            drawn = uniforms(0, 0, np.array([n]), [0])[:2, 0]
+            monkeypatch.setattr(timm_transforms, "random", Replayed(*drawn))
+            assert torch.equal(ours, theirs(torch.from_numpy(pixels(1, *size)).permute(2, 0, 1)))
+
+
+def test_windows_are_anywhere() -> None:
+    """From one end to the other, where an image is larger and where it is smaller."""
+    drawn = np.stack([np.linspace(0, 0.999, 40)] * 4).astype(np.float32)
+    for have, found in ((14, {0, 1, 2, 3, 4}), (7, {0, -1, -2, -3}), (10, {0})):
+        y, x, h, w = placed(CropOrPad((10, 10), anywhere=True), np.full(40, have), np.full(40, have), drawn)
+        assert set(y.tolist()) == set(x.tolist()) == found
+        assert set(h.tolist()) == set(w.tolist()) == {10}
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "border": {"crop_mode": "border"},
+    "rectangle": {"input_size": (24, 32)},
+    "trimmed": {"crop_border_pixels": 2},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_evaluation_of_timm(form: str) -> None:
+    """Within two levels of timm on PIL images, and the dali engine within its resize of the host engine."""
+    transform = create_transform(**({"input_size": 32} | FORMS[form]))
+    source = ScriptedSource([(png(n, *size), n) for n, size in enumerate(SIZES)])
+    found = {}
+    for engine in ("host", "dali"):
+        with DataLoader(
+            source, len(SIZES), transform=transform, device="cpu", decode=Decode(engine=engine), tuning=QUICK
+        ) as loader:
+            found[engine] = next(iter(loader))[0]
+    theirs = torch.stack([transform(Image.fromarray(pixels(n, *size))) for n, size in enumerate(SIZES)])
+    level = 1 / 255 / 0.22
+    assert (found["host"] - theirs).abs().max() <= 2 * level
+    assert (found["dali"] - found["host"]).abs().mean() <= 0.6 * level
+
+
+def test_a_keep_ratio_is_torchvisions_resize_to_its_size() -> None:
+    """To the bit on the host engine, and by the interpolation that was drawn."""
+    recipe = lower(timm_transforms.ResizeKeepRatio(30, 0.3, "random", 0.5, random_aspect_prob=0.5))
+    ids = list(range(12))
+    rows = (
+        compile_host(recipe).parameters(np.array([[60, 47]] * 12), np.array(ids), 0, 0).arrays[Key("scale0")].tolist()
+    )
+    assert {row[2] for row in rows} == {0, 1}
+    for n, ours in enumerate(ran(recipe, [png(2, 60, 47)] * 12, ids)):
+        mode = [v2.InterpolationMode.BILINEAR, v2.InterpolationMode.BICUBIC][rows[n][2]]
+        levels = torch.from_numpy(pixels(2, 60, 47)).permute(2, 0, 1)
+        assert torch.equal(ours, v2.functional.resize(levels, rows[n][:2], mode))
+
+
+def test_images_that_cannot_be_fitted_are_bad_records() -> None:
+    """Nothing left without its border, or more to mirror than there is: one slot, with the size in the reason."""
+    sizes = np.array([[20, 20], [4, 30], [9, 9], [0, 0]])
+    assert unfit(Recipe((TrimBorder(2),)), sizes) == {
+        1: "TrimBorder: nothing is left without 2 pixels at each edge; found 30x4"
+    }
+    reflect = Recipe((CropOrPad((20, 20), mode="reflect"),))
+    assert list(unfit(reflect, sizes)) == [1]
+    assert list(unfit(Recipe((CropOrPad((20, 20), anywhere=True, mode="symmetric"),)), sizes)) == [1, 2]
+    assert unfit(Recipe((ResizeKeepRatio((20, 20)), CropOrPad((20, 20), mode="reflect"))), sizes) == {}
+    source = ScriptedSource([(png(n, 4 if n == 3 else 20, 20), n) for n in range(6)])
+    bad = BadRecords(limit=2)
+    with DataLoader(
+        source, 6, transform=timm_transforms.TrimBorder(2), device="cpu", bad=bad, info=True, tuning=QUICK
+    ) as loader:
+        images, labels, info = next(iter(loader))
+    assert images.shape == (6, 3, 16, 16)
+    assert info.ok.tolist() == [True, True, True, False, True, True]
+    assert 3 not in labels.tolist()
+
+
+def test_on_a_gpu_the_host_engine_takes_what_dali_cannot() -> None:
+    """Where nobody chose an engine; one that was chosen says so."""
+    transform = create_transform(32, is_training=True, train_crop_mode="rkrc")
+    name, program = compiled(transform, Decode(), 0)
+    assert name == "host"
+    assert isinstance(program, HostProgram)
+    with pytest.raises(TransformError, match="the dali engine knows padding_mode"):
+        compiled(transform, Decode(engine="dali"), 0)
+    assert compiled(create_transform(32), Decode(), 0)[0] == "dali"
+    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), Decode(), 0)[0] == "host"
