@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
 from dali_feed.transforms.keys import Key, further
-from dali_feed.transforms.op import Arrays, BatchDraws, Effect, Ints, OnImage, inner_numbers
+from dali_feed.transforms.op import Arrays, Effect, Ints, OnImage, SizedDraws, inner_numbers
 from dali_feed.transforms.settings import (
     READ,
     Background,
@@ -218,7 +218,7 @@ class AutoAugment(Auto):
         policies = tuple((_part(*first), _part(*second)) for first, second in found)
         return cls(policies, READ["Turning"](transform, "interpolation"), READ["Background"](transform, "fill"))
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         """Both parts of the policy that each sample takes: (n, 1, 2, 3)."""
         drawn, signs = draws.draw(first), draws.draw(first + 1)
         names = _SPACE.names
@@ -262,7 +262,7 @@ class RandAugment(Auto):
     def drawn(self) -> range:
         return range(self.num_ops)
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         every = [self.chosen(draws.draw(first + k), self.magnitude) for k in range(self.num_ops)]
         steps = np.stack(every, axis=1) if every else np.empty((len(draws.ids), 0, 3), np.int64)
         return steps[:, None].astype(np.int32)
@@ -285,14 +285,14 @@ class TrivialAugmentWide(Auto):
     choices: ClassVar[Space] = _TRIVIAL_SPACE
     rules: ClassVar[Mapping[str, Rule]] = {"bins": whole(2)}
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         return self.chosen(draws.draw(first), None)[:, None, None].astype(np.int32)
 
 
 # AugMix's weights of the image and of each chain: Dirichlet's distribution, from the sample's random numbers alone.
 
 
-def mixture(op: Effect, width: int, alpha: float, run: BatchDraws, first: int) -> NDArray[np.float32]:
+def mixture(op: Effect, width: int, alpha: float, run: SizedDraws, first: int) -> NDArray[np.float32]:
     """Weights of the image and of each of `width` chains, from the op's random numbers: float32 (n, 1 + width)."""
     own = range(first, first + 2 * GAMMA_TRIES)
     inner = [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, width)]
@@ -355,7 +355,7 @@ class AugMix(Auto):
     def space(self) -> Space:
         return _WHOLE if self.all_ops else _PART
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         """Each chain's steps draw from its streams 8 on; the fourth number of stream 8 is how many steps there are."""
         numbers = inner_numbers(self, first // STREAMS_PER_OP, self.width)
         most = self.depth if self.depth > 0 else 3
@@ -370,7 +370,7 @@ class AugMix(Auto):
             chains.append(steps)
         return np.stack(chains, axis=1).astype(np.int32)
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
 
     def on_image(self, key: Key) -> OnImage:

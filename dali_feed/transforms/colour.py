@@ -25,7 +25,6 @@ from dali_feed.transforms.keys import Key, further, numbered
 from dali_feed.transforms.op import (
     Apply,
     Arrays,
-    BatchDraws,
     Effect,
     Given,
     Graph,
@@ -34,6 +33,7 @@ from dali_feed.transforms.op import (
     OnImage,
     OpRun,
     Place,
+    SizedDraws,
 )
 from dali_feed.transforms.settings import Range, Rule, fail, probability, refuse, span
 
@@ -205,16 +205,16 @@ class ColorJitter(Effect):
     def drawn(self) -> range:
         return range(2 if self.names else 0)
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Floats:
+    def rows(self, draws: SizedDraws, first: int) -> Floats:
         """Factors of the k adjustments that are set: float32 (n, k)."""
         ranges = [getattr(self, name) for name in self.names]
         if not ranges:
-            return np.empty((len(h), 0), np.float32)
+            return np.empty((len(draws.ids), 0), np.float32)
         factors = draws.draw(first)
         drawn = [(low + (high - low) * factors[k]).astype(np.float32) for k, (low, high) in enumerate(ranges)]
         return np.stack(drawn, axis=1)
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         """The order of these, int64 (n, k)."""
         count = len(self.names)
         return {"_order": np.argsort(draws.draw(first + 1)[:count], axis=0, kind="stable").T} if count else {}
@@ -243,7 +243,7 @@ class ColorJitter(Effect):
 
         def steps(run: OpRun) -> Floats:
             """The colour steps of every sample in its own order, float32 (n, steps, 14)."""
-            drawn, order = self.rows(run, first, run.h, run.w), self.more(run, first)["_order"]
+            drawn, order = self.rows(run, first), self.more(run, first)["_order"]
             every = np.stack([adjustment(name, drawn[:, k]) for k, name in enumerate(names)], axis=1)
             return only(run.on, np.take_along_axis(every, order[:, :, None], axis=1))
 
@@ -276,7 +276,7 @@ def permuted(image: Any, order: Any) -> Any:
 class RandomChannelPermutation(Effect):
     """The channels in a random order, each of the six equally often."""
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Ints:
+    def rows(self, draws: SizedDraws, first: int) -> Ints:
         return permutations(draws.draw(first)[0])
 
     def image(self, image: Any, row: Any) -> Any:
@@ -291,7 +291,7 @@ class RandomChannelPermutation(Effect):
             return fn.reshape(fn.coord_transform(image, M=matrix, dtype=types.UINT8), layout="HWC")
 
         def matrices(run: OpRun) -> NDArray[np.float32]:
-            orders = np.where(run.on[:, None], self.rows(run, first, run.h, run.w), np.arange(3))
+            orders = np.where(run.on[:, None], self.rows(run, first), np.arange(3))
             return np.eye(3, dtype=np.float32)[orders]
 
         return Apply(k, "channels", "FLOAT", 2, build), matrices
@@ -326,14 +326,14 @@ class RandomPhotometricDistort(Effect):
             if math.isinf(getattr(self, name)[1]):
                 refuse(self.title, f"{name} must be two finite numbers", getattr(self, name))
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.float32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.float32]:
         """The four factors, whether they come or not: (n, 4)."""
         drawn = draws.draw(first + 1).astype(np.float64)  # in double precision none is beyond its range
         ranges = [getattr(self, name) for name in _FACTORS]
         factors = [low + (high - low) * drawn[k] for k, (low, high) in enumerate(ranges)]
         return np.stack(factors, axis=1).astype(np.float32)
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         """Which factors come, (n, 5), -1 for none; and the order of the channels, (n, 3)."""
         which, (before, swaps, order, _) = draws.draw(first) < self.p, draws.draw(first + 2)
         comes = which[_TURNS]

@@ -87,15 +87,14 @@ def _beyond(image: Any, window: tuple[int, int, int, int], fill: Fill) -> Any:
     return out
 
 
-def margin(key: Key, fill: Fill, mode: PadMode) -> OnImage:
-    """Rows left, top, right, bottom (int32) of `key` put around the image."""
-    colour = as_list(fill)
+def margin(key: Key, fill: float | list[float], mode: PadMode, kind: str = "_image") -> OnImage:
+    """Rows left, top, right, bottom (int32) of `key` put around the image; `kind` "": around what follows it."""
 
-    def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+    def apply(given: Any, arrays: Arrays, slot: int) -> Any:
         from torchvision.transforms.v2 import functional
 
         edges = arrays[key][slot].tolist()
-        return functional.pad_image(image, edges, colour, mode) if any(edges) else image
+        return getattr(functional, f"pad{kind}")(given, edges, fill, mode) if any(edges) else given
 
     return apply
 
@@ -123,7 +122,7 @@ class Cropping(Op):
         return not self.pads
 
     def margins(self, h: Ints, w: Ints, window: Window) -> tuple[Ints, ...]:
-        """Pixels put left, above, right and below before the window is cut out, where `mode` makes them of the image."""
+        """Pixels put left, above, right and below before the window is cut out, where `mode` says of what."""
         y, x, height, width = window
         return tuple(np.maximum(edge, 0) for edge in (-x, -y, x + width - w, y + height - h))
 
@@ -152,12 +151,12 @@ class Cropping(Op):
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
         cut = [] if window else [crop(numbered("crop", n), self.fill)]
-        return cut if self.mode == "constant" else [margin(numbered("margin", n), self.fill, self.mode), *cut]
+        return cut if self.mode == "constant" else [margin(numbered("margin", n), as_list(self.fill), self.mode), *cut]
 
     def follow_steps(self, n: int) -> list[OnImage]:
         fill = follow.fill_behind(self.fill, self.masks)
         cut = follow.crop(numbered("crop", n), fill)
-        return [cut] if self.mode == "constant" else [follow.margin(numbered("margin", n), fill, self.mode), cut]
+        return [cut] if self.mode == "constant" else [margin(numbered("margin", n), fill, self.mode, ""), cut]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         if self.pads and self.mode != "constant":

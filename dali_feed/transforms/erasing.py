@@ -19,13 +19,13 @@ from dali_feed.transforms.op import (
     TRIES,
     Apply,
     Arrays,
-    BatchDraws,
     Effect,
     InGraph,
     Ints,
     OnImage,
     OpRun,
     Place,
+    SizedDraws,
     Window,
     inner_numbers,
 )
@@ -59,9 +59,9 @@ class RandomErasing(Effect):
     def erases(self) -> Fill | None:
         return self.value
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         """Rectangles y, x, height, width; empty where nothing is erased."""
-        return np.stack(erased(self, draws, first, h, w), axis=1).astype(np.int32)
+        return np.stack(erased(self, draws, first), axis=1).astype(np.int32)
 
     def image(self, image: Any, row: Any) -> Any:
         """In a copy, since others may use the image's memory."""
@@ -82,7 +82,7 @@ class RandomErasing(Effect):
             return fn.erase(image, anchor=rect[0:2], shape=rect[2:4], axis_names="HW", fill_value=fill)
 
         def rectangles(run: OpRun) -> NDArray[np.float32]:
-            y, x, h, w = erased(self, run, first, run.h, run.w)
+            y, x, h, w = erased(self, run, first)
             there = run.on & (h > 0) & (w > 0)
             rows = np.stack([*run.as_shown((y, x, h, w))], axis=1)
             return np.where(there[:, None], rows, 0).astype(np.float32)
@@ -124,13 +124,13 @@ def tried(
     return (th < h) & (tw < w), (y, x, th, tw)
 
 
-def erased(op: RandomErasing, run: BatchDraws, first: int, h: Ints, w: Ints) -> Window:
+def erased(op: RandomErasing, run: SizedDraws, first: int) -> Window:
     """Rectangles to erase; empty for samples that are left as they are, or where ten tries found no rectangle.
 
     Stream `first` says whether to erase, try t draws from stream first + 1 + t. Few rows need more than one try, so
     the nine others are drawn for those alone.
     """
-    on = run.draw(first)[0] < op.p
+    (h, w), on = (run.h, run.w), run.draw(first)[0] < op.p
     fits, window = tried(op.scale, op.ratio, h, w, run.draw(first + 1)[None])
     y, x, eh, ew = (np.where(on & fits[0], edge[0], 0) for edge in window)
     todo = np.flatnonzero(on & ~fits[0])
@@ -182,7 +182,7 @@ class NoisyErasing(Effect):
             msg = f"{rule}; found uint8. Put it after ToTensor or ToDtype"
             raise TransformError(msg)
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         """Rectangles y, x, height, width of each sample, int32 (n, most, 4); empty ones where there are fewer.
 
         Stream `first` says whether to erase, and how many; try t of a rectangle draws from the t-th of its own streams.
@@ -195,13 +195,13 @@ class NoisyErasing(Effect):
         drawn = uniforms(draws.seed, draws.epoch, draws.ids, streams).reshape(self.most, TRIES, 4, len(draws.ids))
         out = np.zeros((len(draws.ids), self.most, 4), np.int32)
         for k, each in enumerate(drawn):
-            fits, window = tried(self.scale, self.ratio, h, w, each, count)
+            fits, window = tried(self.scale, self.ratio, draws.h, draws.w, each, count)
             best, some = fits.argmax(axis=0)[None], fits.any(axis=0) & on & (k < count)
             for edge, later in enumerate(window):
                 out[:, k, edge] = np.where(some, np.take_along_axis(later, best, 0)[0], 0)
         return out
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_seed": seeds_of(draws, first)}
 
     def on_image(self, key: Key) -> OnImage:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.transforms.keys import Key, further
-from dali_feed.transforms.op import Apply, Arrays, BatchDraws, Effect, InGraph, Ints, OnImage, Place
+from dali_feed.transforms.op import Apply, Arrays, Effect, InGraph, Ints, OnImage, Place, SizedDraws
 from dali_feed.transforms.settings import Range, Rule, at_least_zero, refuse, span
 
 __all__ = ["GaussianBlur", "GaussianNoise", "generator_of", "normal", "seeds_of"]
@@ -41,7 +41,7 @@ class GaussianBlur(Effect):
         short = (w <= wide // 2) | (h <= high // 2)
         return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.float32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.float32]:
         """Standard deviations of the kernels, one for both axes."""
         low, high = self.sigma
         sigmas: NDArray[np.float32] = (low + (high - low) * draws.draw(first)[0]).astype(np.float32)
@@ -62,7 +62,7 @@ class GaussianBlur(Effect):
             return fn.gaussian_blur(image, sigma=sigma, window_size=self.kernel[::-1])
 
         step = Apply(k, "sigma", "FLOAT", 0, build)
-        return step, lambda run: np.where(run.on, self.rows(run, first, run.h, run.w), np.float32(_SHARP))
+        return step, lambda run: np.where(run.on, self.rows(run, first), np.float32(_SHARP))
 
 
 # GaussianNoise: a random number for every value; torchvision's arithmetic, on random numbers of the sample's own.
@@ -80,7 +80,7 @@ class GaussianNoise(Effect):
 
     rules: ClassVar[Mapping[str, Rule]] = {"sigma": at_least_zero}
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_seed": seeds_of(draws, first)}
 
     def on_image(self, key: Key) -> OnImage:
@@ -100,7 +100,7 @@ class GaussianNoise(Effect):
         return apply
 
 
-def seeds_of(draws: BatchDraws, first: int) -> NDArray[np.int64]:
+def seeds_of(draws: SizedDraws, first: int) -> NDArray[np.int64]:
     """The seed of each sample's noise, 48 bits: the last two numbers of the op's first stream."""
     high, low = (draws.draw(first)[2:].astype(np.float64) * 2**24).astype(np.int64)
     seeds: NDArray[np.int64] = high << 24 | low

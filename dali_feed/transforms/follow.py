@@ -10,9 +10,9 @@ from typing import Any
 
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.op import Arrays, OnImage
-from dali_feed.transforms.settings import Fill, PadMode
+from dali_feed.transforms.settings import Fill
 
-__all__ = ["crop", "fill_behind", "margin", "scale"]
+__all__ = ["crop", "fill_behind", "scale"]
 
 
 def crop(key: Key, fill: float = 0.0) -> OnImage:
@@ -40,18 +40,6 @@ def scale(key: Key) -> OnImage:
         from torchvision.transforms.v2 import functional
 
         return functional.resize(given, arrays[key][slot].tolist()[:2])
-
-    return apply
-
-
-def margin(key: Key, fill: float, mode: PadMode) -> OnImage:
-    """Rows left, top, right, bottom of `key` put around it."""
-
-    def apply(given: Any, arrays: Arrays, slot: int) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        edges = arrays[key][slot].tolist()
-        return functional.pad(given, edges, fill=fill, padding_mode=mode) if any(edges) else given
 
     return apply
 

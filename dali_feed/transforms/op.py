@@ -24,7 +24,6 @@ __all__ = [
     "INTERPOLATION",
     "Apply",
     "Arrays",
-    "BatchDraws",
     "Effect",
     "Given",
     "Graph",
@@ -149,48 +148,16 @@ def random_windows(
     return y, x, ch, cw
 
 
-# The random numbers of a batch's samples, for the compilers of a recipe: by stream, and as crop windows.
+# What is known about a batch while the parameters of a program are computed, op by op.
 
 
 DRAWN: tuple[Interpolation, ...] = ("bilinear", "bicubic")  # the interpolations that a random one is chosen from
 
 
-class BatchDraws:
-    """Random numbers of samples `ids` in `streams`, drawn at once; those that few samples need are drawn when used."""
+class SizedDraws:
+    """Random numbers of samples `ids`, the sizes of their images on the way through the ops, and the arrays so far.
 
-    def __init__(self, ids: Ints, seed: int, epoch: int, streams: Sequence[int]) -> None:
-        self.ids, self.seed, self.epoch = ids, seed, epoch
-        self._rows = {stream: 4 * n for n, stream in enumerate(streams)}
-        self._drawn = uniforms(seed, epoch, ids, streams)
-
-    def draw(self, stream: int) -> NDArray[np.float32]:
-        """A stream's four uniforms, float32 (4, n)."""
-        at = self._rows[stream]
-        return self._drawn[at : at + 4]
-
-    def interpolations(self, op: Any, first: int) -> tuple[Ints, ...]:
-        """Which of DRAWN each sample is resized by, where that is random: by the stream after those of ten tries."""
-        if op.interpolation != "random":
-            return ()
-        return ((self.draw(first + TRIES)[0].astype(np.float64) * len(DRAWN)).astype(np.int64),)
-
-    def windows(self, op: Any, first: int, h: Ints, w: Ints) -> Window:
-        """Crop windows in images of those sizes; try t draws from stream first + t."""
-
-        def draw(tries: range, rows: Ints) -> NDArray[np.float32]:
-            if tries == range(1):
-                return self.draw(first)[None]
-            streams = [first + t for t in tries]
-            return uniforms(self.seed, self.epoch, self.ids[rows], streams).reshape(len(tries), 4, len(rows))
-
-        return random_windows(h, w, op.scale, op.ratio, draw)
-
-
-# What is known about a batch while the parameters of a program are computed, op by op.
-
-
-class SizedDraws(BatchDraws):
-    """Random numbers, the sizes of the images on their way through the ops, and the arrays computed so far.
+    Those of `streams` are drawn at once; those that few samples need are drawn when used.
 
     windowed: the decoder decodes only the window that the first op cuts out.
     """
@@ -205,10 +172,34 @@ class SizedDraws(BatchDraws):
         *,
         windowed: bool = False,
     ) -> None:
-        super().__init__(ids, seed, epoch, streams)
+        self.ids, self.seed, self.epoch = ids, seed, epoch
+        self._rows = {stream: 4 * n for n, stream in enumerate(streams)}
+        self._drawn = uniforms(seed, epoch, ids, streams)
         self.h, self.w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
         self.arrays: dict[Key, NDArray[Any]] = {}
         self.windowed = windowed
+
+    def draw(self, stream: int) -> NDArray[np.float32]:
+        """A stream's four uniforms, float32 (4, n)."""
+        at = self._rows[stream]
+        return self._drawn[at : at + 4]
+
+    def interpolations(self, op: Any, first: int) -> tuple[Ints, ...]:
+        """Which of DRAWN each sample is resized by, where that is random: by the stream after those of ten tries."""
+        if op.interpolation != "random":
+            return ()
+        return ((self.draw(first + TRIES)[0].astype(np.float64) * len(DRAWN)).astype(np.int64),)
+
+    def windows(self, op: Any, first: int) -> Window:
+        """Crop windows; try t draws from stream first + t."""
+
+        def draw(tries: range, rows: Ints) -> NDArray[np.float32]:
+            if tries == range(1):
+                return self.draw(first)[None]
+            streams = [first + t for t in tries]
+            return uniforms(self.seed, self.epoch, self.ids[rows], streams).reshape(len(tries), 4, len(rows))
+
+        return random_windows(self.h, self.w, op.scale, op.ratio, draw)
 
     def crop_key(self, n: int) -> Key:
         """The name of the array of windows of op number n."""
@@ -483,16 +474,16 @@ class Effect(Op):
     array: ClassVar[str] = "effect"  # what its rows are called, before its number
     moves: ClassVar[bool] = False  # whether it moves pixels, so that what follows an image moves by `follow`
 
-    def on(self, draws: BatchDraws, first: int) -> NDArray[np.bool_]:
+    def on(self, draws: SizedDraws, first: int) -> NDArray[np.bool_]:
         """The samples that it is applied to; its random numbers begin at stream `first`."""
         p = getattr(self, "p", None)
         return np.ones(len(draws.ids), bool) if p is None else draws.draw(first)[0] < p
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[Any]:
-        """The parameters of `image`, a row per sample of the batch; h and w are the images' sizes at this point."""
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[Any]:
+        """The parameters of `image`, a row per sample of the batch; `draws` has the images' sizes at this point."""
         return self.on(draws, first)
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         """Further arrays, a row per sample, by what is added to the name of `rows`: "_weights", ..."""
         return {}
 
@@ -519,7 +510,7 @@ class Effect(Op):
     def host_rows(self, run: SizedDraws, n: int) -> None:
         """By `rows` and `more`."""
         key, first = numbered(self.array, n), n * STREAMS_PER_OP
-        run.arrays[key] = self.rows(run, first, run.h, run.w)
+        run.arrays[key] = self.rows(run, first)
         run.arrays.update({further(key, name): rows for name, rows in self.more(run, first).items()})
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:

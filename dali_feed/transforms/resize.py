@@ -226,7 +226,7 @@ class RandomResizedCrop(Resizing):
         return True
 
     def window(self, run: SizedDraws, first: int) -> Window:
-        return run.windows(self, first, run.h, run.w)
+        return run.windows(self, first)
 
     def sizes(self, run: SizedDraws, first: int, h: Ints, w: Ints) -> tuple[Ints, Ints]:
         return self.sizes_behind(h, w)

@@ -14,7 +14,7 @@ from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.transforms.auto_augment import mixture
 from dali_feed.transforms.colour import GAMMA_TRIES
 from dali_feed.transforms.keys import Key, further
-from dali_feed.transforms.op import Arrays, BatchDraws, Effect, Ints, OnImage, inner_numbers
+from dali_feed.transforms.op import Arrays, Effect, Ints, OnImage, SizedDraws, inner_numbers
 from dali_feed.transforms.settings import check_uint8, probability, refuse
 
 __all__ = ["LayerAugment", "MixAugment", "PolicyAugment", "TimmPart", "starts"]
@@ -186,14 +186,14 @@ class Pillow(Effect):
         if not 0 <= count <= most:
             refuse(self.title, f"takes 0 to {most} steps", count)
 
-    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
         """Each step's part, -1 for none, (chains, steps, n), and its uniforms (chains, steps, 8, n)."""
         raise NotImplementedError
 
     def check(self, dtype: str) -> None:
         check_uint8(self.title, dtype)
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Floats:
+    def rows(self, draws: SizedDraws, first: int) -> Floats:
         """Per step the part (-1: none), strength, sign, filter, a uniform number: float64 (n, chains, steps, 5)."""
         which, drawn = self.chosen(draws, first)
         p, magnitude, spread, most = (
@@ -239,7 +239,7 @@ def chained(image: Any, chain: list[list[float]], parts: tuple[TimmPart, ...], l
     return image
 
 
-def drawn_steps(run: BatchDraws, starts: list[int], steps: int) -> Floats:
+def drawn_steps(run: SizedDraws, starts: list[int], steps: int) -> Floats:
     """Eight uniforms of each step: (len(starts), steps, 8, n)."""
     streams = [start + _WORDS * step + k for start in starts for step in range(steps) for k in range(_WORDS)]
     flat = uniforms(run.seed, run.epoch, run.ids, streams).astype(np.float64)
@@ -278,7 +278,7 @@ class PolicyAugment(Pillow):
     def inner(self) -> int:
         return 1
 
-    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
         longest = max(map(len, self.policies))
         places, table = iter(range(len(self.every))), np.full((len(self.policies), longest), -1)
         for row, policy in zip(table, self.policies, strict=True):
@@ -319,7 +319,7 @@ class LayerAugment(Pillow):
     def inner(self) -> int:
         return self.layers
 
-    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
         own = starts(self, first, self.layers)
         drawn = np.moveaxis(drawn_steps(draws, own, 1), 1, 0)  # one chain of all layers
         if not self.weights:
@@ -371,7 +371,7 @@ class MixAugment(Pillow):
     def inner(self) -> int:
         return self.width
 
-    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
         most = self.depth if self.depth > 0 else 3
         drawn = drawn_steps(draws, [start + GAMMA_TRIES for start in starts(self, first, self.width)], most)
         which = (drawn[:, :, 0] * len(self.parts)).astype(np.int64)
@@ -380,7 +380,7 @@ class MixAugment(Pillow):
             which[np.arange(most)[None, :, None] >= count[:, None]] = -1
         return which, drawn
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
 
     def on_image(self, key: Key) -> OnImage:

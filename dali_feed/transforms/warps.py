@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dali_feed.transforms import follow
 from dali_feed.transforms.crops import one_level
-from dali_feed.transforms.op import INTERPOLATION, Apply, BatchDraws, Effect, InGraph, Ints, OpRun, Place
+from dali_feed.transforms.op import INTERPOLATION, Apply, Effect, InGraph, Ints, OpRun, Place, SizedDraws
 from dali_feed.transforms.settings import (
     READ,
     Fill,
@@ -106,9 +106,9 @@ class RandomAffine(Warp):
             masks_of(t, "fill"),
         )
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Doubles:
+    def rows(self, draws: SizedDraws, first: int) -> Doubles:
         """As `affine_draws`."""
-        return affine_draws(self, h, w, np.concatenate([draws.draw(first), draws.draw(first + 1)]))
+        return affine_draws(self, draws.h, draws.w, np.concatenate([draws.draw(first), draws.draw(first + 1)]))
 
     def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
         from torchvision.transforms.v2 import functional
@@ -129,7 +129,7 @@ class RandomAffine(Warp):
 
         def matrices(run: OpRun) -> NDArray[np.float32]:
             mirror = run.mirror["x"], run.mirror["y"]
-            found = source_matrices(self.rows(run, first, run.h, run.w), run.h, run.w, self.center, mirror)
+            found = source_matrices(self.rows(run, first), run.h, run.w, self.center, mirror)
             return np.where(run.on[:, None, None], found, np.eye(2, 3, dtype=np.float32))
 
         return Apply(k, "matrix", "FLOAT", 2, build), matrices
@@ -189,10 +189,10 @@ class RandomPerspective(Warp):
     rules: ClassVar[Mapping[str, Rule]] = {"distortion": probability, "p": probability}
     theirs: ClassVar[Mapping[str, str]] = {"distortion": "distortion_scale"}
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         """Corners: x and y, clockwise from the upper left; -1 leaves an image as it is."""
         drawn = np.concatenate([draws.draw(first + k) for k in range(self.streams)])
-        return corners(self, drawn, h, w).astype(np.int32)
+        return corners(self, drawn, draws.h, draws.w).astype(np.int32)
 
     def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
         """Move the corners of the image to their new places."""
@@ -245,7 +245,7 @@ class Rotation(Warp):
     array: ClassVar[str] = "angle"
     rules: ClassVar[Mapping[str, Rule]] = {"degrees": span(-math.inf, math.inf)}
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.float32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.float32]:
         """Angles, in degrees."""
         low, high = self.degrees
         angles: NDArray[np.float32] = (low + (high - low) * draws.draw(first)[0]).astype(np.float32)
@@ -267,7 +267,7 @@ class Rotation(Warp):
             return fn.rotate(image, angle=angle, interp_type=mode, keep_size=True, fill_value=fill)
 
         def angles(run: OpRun) -> NDArray[np.float32]:
-            angle = self.rows(run, first, run.h, run.w)
+            angle = self.rows(run, first)
             turned = np.where(run.mirror["x"] ^ run.mirror["y"], -angle, angle)
             return np.where(run.on, turned, 0).astype(np.float32)
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_feed.native import rows as native
-from dali_feed.records import Pieces
 from dali_feed.records import pieces as filling
-from dali_feed.records.pieces import Filling
+from dali_feed.records.pieces import Filling, Pieces
 from dali_feed.records.slabs import SlabPool
 
 MEMORIES = [memoryview(bytearray(range(k, k + 60))) for k in (0, 60, 120)]

@@ -22,7 +22,7 @@ from torchvision.transforms.v2 import functional as F
 from dali_feed.draws import uniforms
 from dali_feed.transforms.auto_augment import AugMix
 from dali_feed.transforms.erasing import RandomErasing, erased
-from dali_feed.transforms.op import TRIES, BatchDraws, center_window, random_windows, resized
+from dali_feed.transforms.op import TRIES, SizedDraws, center_window, random_windows, resized
 from dali_feed.transforms.warps import RandomPerspective, corners
 
 EDGE = st.integers(1, 5000)
@@ -223,7 +223,7 @@ def test_rectangles_are_drawn_as_torchvision_draws_them(
 ) -> None:
     """`make_params` of v2, given our uniforms, finds our rectangle on our try, or none where ten tries find none."""
     op, ids, (h, w) = RandomErasing(1.0, scale, ratio), np.array([sample]), size
-    found = erased(op, BatchDraws(ids, 3, 4, [0, 1]), 0, np.array([h]), np.array([w]))
+    found = erased(op, SizedDraws([0, 1], np.array([size]), ids, 3, 4), 0)
     drawn = uniforms(3, 4, ids, range(1, 11)).reshape(10, 4).astype(np.float64)
     transform = v2.RandomErasing(1.0, scale, ratio)
     transform._log_ratio = torch.log(torch.tensor(ratio, dtype=torch.float64))
@@ -273,7 +273,7 @@ def near(found: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("width", [1, 3])
 def test_weights_are_dirichlets(alpha: float, width: int) -> None:
     """Beside torch's own: the image's share, the chains' shares of the rest, and their variances; they add up to 1."""
-    draws = BatchDraws(np.arange(COUNT), 0, 0, ())
+    draws = SizedDraws((), np.ones((COUNT, 2)), np.arange(COUNT), 0, 0)
     found = AugMix(width=width, alpha=alpha).more(draws, 0)["_weights"].astype(np.float64)
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
     assert (found >= 0).all()
