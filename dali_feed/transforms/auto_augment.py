@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
-from dali_feed.transforms.keys import Key, further
-from dali_feed.transforms.op import Arrays, Effect, Ints, OnImage, SizedDraws, inner_numbers
+from dali_feed.transforms.op import Effect, Ints, OnImage, SizedDraws, inner_numbers
 from dali_feed.transforms.settings import (
     READ,
     Background,
@@ -106,13 +105,9 @@ class Auto(Effect):
         signed = np.isin(self.space.names, SIGNED)[which]
         return np.where(signed & (u < 0.5), -1, 1)
 
-    def on_image(self, key: Key) -> OnImage:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         """One chain of operations."""
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            return self.run(image, arrays[key][slot].tolist()[0])
-
-        return apply
+        return self.run(image, row.tolist()[0])
 
     def run(self, image: Any, chain: list[list[int]]) -> Any:
         """The operations of a chain, one after the other, by torchvision's own kernels."""
@@ -346,6 +341,7 @@ class AugMix(Auto):
         "depth": whole(None, _MOST_STEPS),
         "alpha": above_zero,
     }
+    extras: ClassVar[tuple[str, ...]] = ("_weights",)
     theirs: ClassVar[Mapping[str, str]] = {"width": "mixture_width", "depth": "chain_depth"}
 
     def inner(self) -> int:
@@ -373,18 +369,12 @@ class AugMix(Auto):
     def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
 
-    def on_image(self, key: Key) -> OnImage:
-        """Image and chains added up by the weights (float32) of row `key` + "_weights"."""
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """Image and chains added up by the weights (float32)."""
         import torch
 
-        names = further(key, "_weights")
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            batch = image[None]
-            weights = torch.from_numpy(arrays[names][slot]).to(image.device)
-            mixed = weights[:1].view(1, 1, 1, 1) * batch
-            for k, chain in enumerate(arrays[key][slot].tolist()):
-                mixed.add_(weights[1 + k].view(1, 1, 1, 1) * self.run(batch, chain))
-            return mixed[0].to(image.dtype)
-
-        return apply
+        batch, weights = image[None], torch.from_numpy(*more).to(image.device)
+        mixed = weights[:1].view(1, 1, 1, 1) * batch
+        for k, chain in enumerate(row.tolist()):
+            mixed.add_(weights[1 + k].view(1, 1, 1, 1) * self.run(batch, chain))
+        return mixed[0].to(image.dtype)

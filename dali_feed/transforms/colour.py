@@ -21,16 +21,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.keys import Key, further, numbered
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.op import (
     Apply,
-    Arrays,
     Effect,
     Given,
     Graph,
     InGraph,
     Ints,
-    OnImage,
     OpRun,
     Place,
     SizedDraws,
@@ -195,6 +193,7 @@ class ColorJitter(Effect):
     hue: Range | None = None
 
     array: ClassVar[str] = "jitter"
+    extras: ClassVar[tuple[str, ...]] = ("_order",)
     rules: ClassVar[Mapping[str, Rule]] = dict.fromkeys(_FACTORS[:3], span(0.0, math.inf)) | {"hue": span(-0.5, 0.5)}
 
     @property
@@ -217,24 +216,17 @@ class ColorJitter(Effect):
     def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         """The order of these, int64 (n, k)."""
         count = len(self.names)
-        return {"_order": np.argsort(draws.draw(first + 1)[:count], axis=0, kind="stable").T} if count else {}
+        uniform = draws.draw(first + 1)[:count] if count else np.empty((0, len(draws.ids)))
+        return {"_order": np.argsort(uniform, axis=0, kind="stable").T}
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        return [self.on_image(numbered(self.array, n))] if self.names else []
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """The adjustments in their order."""
+        from torchvision.transforms.v2 import functional
 
-    def on_image(self, key: Key) -> OnImage:
-        """The adjustments in the order of row `key` + "_order"."""
-        order, adjusts = further(key, "_order"), [f"adjust_{name}_image" for name in self.names]
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            from torchvision.transforms.v2 import functional
-
-            factors = arrays[key][slot].tolist()
-            for k in arrays[order][slot].tolist():
-                image = getattr(functional, adjusts[k])(image, factors[k])
-            return image
-
-        return apply
+        names, factors = self.names, row.tolist()
+        for k in more[0].tolist():
+            image = getattr(functional, f"adjust_{names[k]}_image")(image, factors[k])
+        return image
 
     def in_graph(self, graph: Graph, first: int) -> None:
         names = self.names
@@ -279,7 +271,7 @@ class RandomChannelPermutation(Effect):
     def rows(self, draws: SizedDraws, first: int) -> Ints:
         return permutations(draws.draw(first)[0])
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         return permuted(image, row)
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:
@@ -317,6 +309,7 @@ class RandomPhotometricDistort(Effect):
     hue: Range = (-0.05, 0.05)
     p: float = 0.5
 
+    extras: ClassVar[tuple[str, ...]] = ("_turns", "_channels")
     streams: ClassVar[int] = 3  # whether each factor comes, the factors, and what is of contrast and channels
 
     rules: ClassVar[Mapping[str, Rule]] = {**ColorJitter.rules, "p": probability}
@@ -344,19 +337,15 @@ class RandomPhotometricDistort(Effect):
             "_channels": np.where((swaps < self.p)[:, None], permutations(order), np.arange(3)),
         }
 
-    def on_image(self, key: Key) -> OnImage:
-        turns, channels = further(key, "_turns"), further(key, "_channels")
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """The factors that come, in their order, and then that of the channels."""
+        from torchvision.transforms.v2 import functional
 
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            from torchvision.transforms.v2 import functional
-
-            factors = arrays[key][slot].tolist()
-            for k in arrays[turns][slot].tolist():
-                if k >= 0:
-                    image = getattr(functional, f"adjust_{_FACTORS[k]}_image")(image, factors[k])
-            return permuted(image, arrays[channels][slot])
-
-        return apply
+        (turns, channels), factors = more, row.tolist()
+        for k in turns.tolist():
+            if k >= 0:
+                image = getattr(functional, f"adjust_{_FACTORS[k]}_image")(image, factors[k])
+        return permuted(image, channels)
 
 
 # Grayscale and RandomGrayscale.
@@ -367,7 +356,7 @@ class Gray(Effect):
 
     __slots__ = ()
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
         return functional.rgb_to_grayscale_image(image, getattr(self, "channels", 3)) if row else image

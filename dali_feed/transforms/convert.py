@@ -179,7 +179,7 @@ class Own(Effect):
             msg = f"transform: {name_of(self.function)} {rule}"
             raise TransformError(msg)
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         """What the function makes of the image. Raises TransformError where it fails, or changes mode or size."""
         from torchvision.transforms.v2 import functional
 

@@ -232,7 +232,7 @@ class CenterCrop(Cropping):
         return self.size
 
     def inside(self, graph: Graph) -> bool:
-        return graph.covers(self.size)
+        return bool(graph.covers(self.size))
 
     def window(self, run: SizedDraws, first: int) -> Window:
         return center_window(run.h, run.w, self.size)
@@ -371,7 +371,7 @@ class Flip(Effect):
     def title(self) -> str:
         return "RandomHorizontalFlip" if self.axis == "x" else "RandomVerticalFlip"
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         return image.flip(-1 if self.axis == "x" else -2) if row else image
 
     def follow(self, given: Any, row: Any) -> Any:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.filters import generator_of, normal, seeds_of
-from dali_feed.transforms.keys import Key, further
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.op import (
     TRIES,
     Apply,
@@ -22,7 +22,6 @@ from dali_feed.transforms.op import (
     Effect,
     InGraph,
     Ints,
-    OnImage,
     OpRun,
     Place,
     SizedDraws,
@@ -63,7 +62,7 @@ class RandomErasing(Effect):
         """Rectangles y, x, height, width; empty where nothing is erased."""
         return np.stack(erased(self, draws, first), axis=1).astype(np.int32)
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         """In a copy, since others may use the image's memory."""
         from torchvision.transforms.v2 import functional
 
@@ -162,6 +161,7 @@ class NoisyErasing(Effect):
     most: int = 1
 
     called: ClassVar[str] = "RandomErasing"
+    extras: ClassVar[tuple[str, ...]] = ("_seed",)
     normalized: ClassVar[bool] = True
     inner_words: ClassVar[tuple[str, str]] = ("rectangles", "transforms that hold others")
 
@@ -204,22 +204,16 @@ class NoisyErasing(Effect):
     def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_seed": seeds_of(draws, first)}
 
-    def on_image(self, key: Key) -> OnImage:
-        """Fill the rectangles of row `key`, by a generator whose seed is row `key` + "_seed" (int64)."""
-        seeds = further(key, "_seed")
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            rectangles = [row for row in arrays[key][slot].tolist() if row[2] and row[3]]
-            return self._erased(image, rectangles, generator_of(arrays[seeds][slot])) if rectangles else image
-
-        return apply
-
-    def _erased(self, image: Any, rectangles: list[list[int]], generator: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """Fill the rectangles of the row, by a generator whose seed (int64) is the only one of `more`."""
         import torch
 
-        image, channels = image.clone(), image.shape[0]
+        rectangles = [each for each in row.tolist() if each[2] and each[3]]
+        if not rectangles:
+            return image
+        generator, image = generator_of(*more), image.clone()
         for y, x, height, width in rectangles:
-            shape = (channels, height, width) if self.fill == "pixel" else (channels, 1, 1)
+            shape = (len(image), height, width) if self.fill == "pixel" else (len(image), 1, 1)
             value = torch.zeros(shape) if self.fill == "zero" else normal(shape, generator, image)
             image[:, y : y + height, x : x + width] = value.to(image)
         return image

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.keys import Key, further
-from dali_feed.transforms.op import Apply, Arrays, Effect, InGraph, Ints, OnImage, Place, SizedDraws
+from dali_feed.transforms.op import Apply, Effect, InGraph, Ints, Place, SizedDraws
 from dali_feed.transforms.settings import Range, Rule, at_least_zero, refuse, span
 
 __all__ = ["GaussianBlur", "GaussianNoise", "generator_of", "normal", "seeds_of"]
@@ -47,7 +46,7 @@ class GaussianBlur(Effect):
         sigmas: NDArray[np.float32] = (low + (high - low) * draws.draw(first)[0]).astype(np.float32)
         return sigmas
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
         sigma = row.item()
@@ -78,26 +77,23 @@ class GaussianNoise(Effect):
     sigma: float = 0.1
     clip: bool = True
 
+    extras: ClassVar[tuple[str, ...]] = ("_seed",)
     rules: ClassVar[Mapping[str, Rule]] = {"sigma": at_least_zero}
 
     def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_seed": seeds_of(draws, first)}
 
-    def on_image(self, key: Key) -> OnImage:
-        """Add noise of a generator whose seed is row `key` + "_seed" (int64)."""
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """Add noise of a generator whose seed (int64) is the only one of `more`."""
         import torch
 
-        seeds, mean, sigma, clip = further(key, "_seed"), self.mean, self.sigma, self.clip
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            drawn = normal(tuple(image.shape), generator_of(arrays[seeds][slot]), image)
-            if image.is_floating_point():
-                out = image + (mean + drawn.to(image.dtype) * sigma)
-                return out.clamp(0, 1) if clip else out
-            out = image + (mean * 255 + drawn * (sigma * 255)).to(torch.int16)  # whole levels, as torchvision adds them
-            return (out.clamp(0, 255) if clip else out).to(torch.uint8)
-
-        return apply
+        drawn = normal(tuple(image.shape), generator_of(*more), image)
+        if image.is_floating_point():
+            out = image + (self.mean + drawn.to(image.dtype) * self.sigma)
+            return out.clamp(0, 1) if self.clip else out
+        levels = (self.mean * 255 + drawn * (self.sigma * 255)).to(torch.int16)  # whole ones, as torchvision adds them
+        out = image + levels
+        return (out.clamp(0, 255) if self.clip else out).to(torch.uint8)
 
 
 def seeds_of(draws: SizedDraws, first: int) -> NDArray[np.int64]:

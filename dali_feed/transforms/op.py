@@ -361,7 +361,7 @@ class Op:
     def of(cls, transform: Any) -> Self:
         """From torchvision's transform of the same name. TransformError for a setting that cannot be kept."""
         make: Callable[..., Self] = cls
-        known: list[Field[Any]] = fields(cls)  # type: ignore[arg-type]
+        known: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type]
         return make(
             **{each.name: READ[str(each.type)](transform, cls.theirs.get(each.name, each.name)) for each in known}
         )
@@ -472,6 +472,7 @@ class Effect(Op):
     streams: ClassVar[int] = 1
     in_nest: ClassVar[bool] = True
     array: ClassVar[str] = "effect"  # what its rows are called, before its number
+    extras: ClassVar[tuple[str, ...]] = ()  # the names of `more`, in the order in which `image` takes them
     moves: ClassVar[bool] = False  # whether it moves pixels, so that what follows an image moves by `follow`
 
     def on(self, draws: SizedDraws, first: int) -> NDArray[np.bool_]:
@@ -487,21 +488,13 @@ class Effect(Op):
         """Further arrays, a row per sample, by what is added to the name of `rows`: "_weights", ..."""
         return {}
 
-    def image(self, image: Any, row: Any) -> Any:
-        """One image (3, height, width) of the host engine, by torchvision's own function."""
+    def image(self, image: Any, row: Any, more: Sequence[Any]) -> Any:
+        """One image (3, height, width) of the host engine, by torchvision's own function; its rows of `extras`."""
         raise NotImplementedError
 
     def follow(self, given: Any, row: Any) -> Any:
         """One of torchvision's tv_tensors that follows the image, where it `moves`."""
         raise NotImplementedError
-
-    def on_image(self, key: Key) -> OnImage:
-        """The step of the host engine, which finds its rows by `key`."""
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            return self.image(image, arrays[key][slot])
-
-        return apply
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:
         """The step number k of a DALI graph that does the same. TransformError where DALI has no operator."""
@@ -514,9 +507,15 @@ class Effect(Op):
         run.arrays.update({further(key, name): rows for name, rows in self.more(run, first).items()})
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        """By `on_image`."""
+        """By `image`."""
         del window
-        return [self.on_image(numbered(self.array, n))]
+        key = numbered(self.array, n)
+        keys = [further(key, name) for name in self.extras]
+
+        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+            return self.image(image, arrays[key][slot], [arrays[each][slot] for each in keys])
+
+        return [apply]
 
     def follow_steps(self, n: int) -> list[OnImage]:
         """By `follow`."""

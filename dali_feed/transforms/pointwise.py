@@ -32,7 +32,7 @@ class Pointwise(Effect):
     function: ClassVar[str]  # of torchvision's
     setting: ClassVar[str] = ""  # the field that it takes beside the image
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
         settings = (getattr(self, self.setting),) if self.setting else ()

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.transforms.auto_augment import mixture
 from dali_feed.transforms.colour import GAMMA_TRIES
-from dali_feed.transforms.keys import Key, further
-from dali_feed.transforms.op import Arrays, Effect, Ints, OnImage, SizedDraws, inner_numbers
+from dali_feed.transforms.op import Effect, Ints, OnImage, SizedDraws, inner_numbers
 from dali_feed.transforms.settings import check_uint8, probability, refuse
 
 __all__ = ["LayerAugment", "MixAugment", "PolicyAugment", "TimmPart", "starts"]
@@ -213,20 +212,15 @@ class Pillow(Effect):
         )
         return np.moveaxis(steps, 2, 0)  # chains, steps, n -> n first
 
-    def on_image(self, key: Key) -> OnImage:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         """One chain of operations."""
         from torchvision.transforms.v2 import functional
 
-        parts, look = self.every, self.look
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            chain = arrays[key][slot].tolist()[0]
-            if not any(which >= 0 for which, *_ in chain):
-                return image
-            made = chained(functional.to_pil_image(image.contiguous()), chain, parts, look)
-            return functional.pil_to_tensor(made).to(image.device)
-
-        return apply
+        chain = row.tolist()[0]
+        if not any(which >= 0 for which, *_ in chain):
+            return image
+        made = chained(functional.to_pil_image(image.contiguous()), chain, self.every, self.look)
+        return functional.pil_to_tensor(made).to(image.device)
 
 
 def chained(image: Any, chain: list[list[float]], parts: tuple[TimmPart, ...], look: PillowLook) -> Any:
@@ -355,6 +349,7 @@ class MixAugment(Pillow):
     look: PillowLook = PLAIN
 
     called: ClassVar[str] = "AugMix"
+    extras: ClassVar[tuple[str, ...]] = ("_weights",)
     streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
 
     def agree(self) -> None:
@@ -383,22 +378,17 @@ class MixAugment(Pillow):
     def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
 
-    def on_image(self, key: Key) -> OnImage:
-        """Image and chains mixed by the weights (float32) of row `key` + "_weights"."""
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """Image and chains mixed by the weights (float32)."""
         from torchvision.transforms.v2 import functional
 
-        parts, look, names = self.parts, self.look, further(key, "_weights")
+        plain = functional.to_pil_image(image.contiguous())
+        chains = [chained(plain, chain, self.parts, self.look) for chain in row.tolist()]
+        share, *weights = more[0].tolist()
+        amount = 1.0 - share
+        shares = [weight / amount if amount else 0.0 for weight in weights]
         mix = _blended if self.blended else _mixed
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            given = functional.to_pil_image(image.contiguous())
-            made = [chained(given, chain, parts, look) for chain in arrays[key][slot].tolist()]
-            share, *weights = arrays[names][slot].tolist()
-            amount = 1.0 - share
-            shares = [weight / amount if amount else 0.0 for weight in weights]
-            return functional.pil_to_tensor(mix(given, made, shares, amount)).to(image.device)
-
-        return apply
+        return functional.pil_to_tensor(mix(plain, chains, shares, amount)).to(image.device)
 
 
 def _mixed(image: Any, made: list[Any], shares: list[float], amount: float) -> Any:

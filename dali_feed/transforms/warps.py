@@ -54,7 +54,7 @@ class Warp(Effect):
         """Call torchvision's function: `kind` is "_image" of an image, and "" of what follows one."""
         raise NotImplementedError
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         from torchvision.transforms.v2 import InterpolationMode
 
         mode = InterpolationMode(self.interpolation)
