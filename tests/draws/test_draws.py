@@ -173,7 +173,7 @@ DRAWING = ("uniforms", "philox4x32", "permutation", "_words")
 HANDED_OVER = ("first", "starts", "stream", "streams")  # numbers that a caller took from the map
 
 PART = TimmPart("Rotate", 1.0, 5.0, 0.5, 9.0)
-IDS = np.array([3, 1 << 40, 77])
+SAMPLES = np.array([3, 1 << 40, 77])
 
 
 class _Drawn(list[int]):
@@ -267,7 +267,7 @@ def test_an_op_keeps_to_its_streams(kind: str, drawn: _Drawn) -> None:
         (Grayscale(), op, op, RandomApply((op,))) if isinstance(op, Nest) or kind in TIMMS else (Grayscale(), op, op)
     )
     program = compile_host(Recipe(ops))
-    program.parameters(np.full((3, 2), 40, np.int32), IDS, 5, 0)
+    program.parameters(np.full((3, 2), 40, np.int32), SAMPLES, 5, 0)
     assert drawn.owners() == {"PROGRAM"}
     assert not [stream for stream, times in Counter(drawn).items() if times > 1]
 
@@ -282,7 +282,7 @@ def test_an_order_of_more_than_its_streams_can_say_is_refused() -> None:
 
 def _views() -> Any:
     program = compile_host(lower(v2.Compose([v2.RandomResizedCrop(8), v2.ToDtype(torch.float32, scale=True)])))
-    return ViewsProgram((program, program)).parameters(np.full((3, 2), 40), IDS, 5, 0)
+    return ViewsProgram((program, program)).parameters(np.full((3, 2), 40), SAMPLES, 5, 0)
 
 
 def _order() -> Any:
@@ -295,17 +295,17 @@ def _graph() -> Any:
     step = program.steps[-1]
     assert isinstance(step, UserGraph)
     step.columns += [("uniform", 0.0, 1.0)] * 9
-    return program.parameters(np.full((3, 2), 40), IDS, 5, 0)
+    return program.parameters(np.full((3, 2), 40), SAMPLES, 5, 0)
 
 
 @pytest.mark.parametrize(
     ("draw", "owners"),
     [
-        (lambda: mixed(Mixing(0.4, 1.0), IDS, 5, 0, (8, 8)), {"MIXING"}),
+        (lambda: mixed(Mixing(0.4, 1.0), SAMPLES, 5, 0, (8, 8)), {"MIXING"}),
         (_views, {"VIEWS", "PROGRAM"}),
         (_order, {"ORDER"}),
         (_graph, {"PROGRAM"}),
-        (lambda: random_states(5, 0, IDS, 6), {"PROGRAM"}),
+        (lambda: random_states(5, 0, SAMPLES, 6), {"PROGRAM"}),
     ],
     ids=["MixUp and CutMix", "views", "order", "a user's graph", "a user's pipeline"],
 )

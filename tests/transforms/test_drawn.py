@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +15,14 @@ from kit.properties import examples
 from numpy.typing import NDArray
 from torchvision import transforms as v1
 from torchvision.transforms import v2
-from torchvision.transforms.v2 import _augment
+from torchvision.transforms.v2 import _augment, _geometry
 from torchvision.transforms.v2 import functional as F
 
 from dali_feed.draws import uniforms
 from dali_feed.transforms.auto_augment import AugMix
 from dali_feed.transforms.erasing import RandomErasing, erased
-from dali_feed.transforms.op import TRIES, SizedDraws, center_window, random_windows, resized
+from dali_feed.transforms.op import TRIES, SizedDraws, center_window, resized
+from dali_feed.transforms.resize import RandomResizedCrop
 from dali_feed.transforms.warps import RandomPerspective, corners
 
 EDGE = st.integers(1, 5000)
@@ -85,99 +85,6 @@ def test_center_window(height: int, width: int, ch: int, cw: int) -> None:
     assert torch.equal(ours, F.center_crop(numbered, [ch, cw])[0])
 
 
-def one_window(
-    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], tries: NDArray[np.float32]
-) -> Window:
-    """The rule as torchvision gives it, for one image, on Python's numbers, fed with four uniforms per try."""
-    area = height * width
-    for area_u, ratio_u, y_u, x_u in tries.tolist():
-        target = area * (scale[0] + (scale[1] - scale[0]) * area_u)
-        log_low, log_high = math.log(ratio[0]), math.log(ratio[1])
-        aspect = math.exp(log_low + (log_high - log_low) * ratio_u)
-        w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
-        if 0 < w <= width and 0 < h <= height:
-            return int(y_u * (height - h + 1)), int(x_u * (width - w + 1)), h, w
-    w, h = width, height
-    if width / height < ratio[0]:
-        h = max(round(width / ratio[0]), 1)
-    elif width / height > ratio[1]:
-        w = max(round(height * ratio[1]), 1)
-    return (height - h) // 2, (width - w) // 2, h, w
-
-
-def _draws(seed: int, ids: NDArray[np.int64]) -> Draw:
-    return lambda tries, rows: uniforms(seed, 0, ids[rows], tries).reshape(len(tries), 4, len(rows))
-
-
-@settings(deadline=None)
-@given(st.lists(SIZES, min_size=1, max_size=30), RANGES, RANGES, st.integers(0, 2**64 - 1))
-@example([(1, 5000), (5000, 1), (1, 1)], (0.08, 1.0), (3 / 4, 4 / 3), 0)
-@example([(1, 5000), (5000, 1)], (0.5, 0.5), (0.01, 0.011), 0)
-@example([(1, 5000), (5000, 1)], (0.5, 0.5), (90.0, 91.0), 0)
-@example([(100, 100)] * 3, (0.0, 0.0), (1.0, 1.0), 0)
-def test_random_windows(
-    sizes: list[tuple[int, int]], scale: tuple[float, float], ratio: tuple[float, float], seed: int
-) -> None:
-    """Each row's window is that of the scalar rule, lies inside its image, and is not empty."""
-    h, w = np.array(sizes, np.int64).T
-    ids = np.arange(len(sizes), dtype=np.int64)
-    windows = np.stack(random_windows(h, w, scale, ratio, _draws(seed, ids)), axis=1)
-    y, x, ch, cw = windows.T
-    assert ((y >= 0) & (x >= 0) & (ch >= 1) & (cw >= 1) & (y + ch <= h) & (x + cw <= w)).all()
-    tries = uniforms(seed, 0, ids, range(TRIES)).reshape(TRIES, 4, len(ids))
-    for n, (height, width) in enumerate(sizes):
-        expected = one_window(height, width, scale, ratio, tries[:, :, n])
-        assert tuple(windows[n]) == expected, (sizes[n], scale, ratio)
-
-
-def test_the_rule_is_torchvisions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fed with the same random numbers, torchvision's own RandomResizedCrop chooses the same windows."""
-    numbers: list[float] = []
-
-    class Empty:
-        def uniform_(self, low: float, high: float) -> torch.Tensor:
-            return torch.tensor(float(low) + (float(high) - float(low)) * numbers.pop(0), dtype=torch.float64)
-
-    def randint(low: int, high: int, size: tuple[int, ...]) -> torch.Tensor:
-        return torch.tensor([int(low + (high - low) * numbers.pop(0))])
-
-    shapes = [(375, 500), (500, 333), (60, 900), (900, 60), (1, 300), (17, 17), (5, 4)] * 20
-    h, w = np.array(shapes, np.int64).T
-    ids = np.arange(len(shapes), dtype=np.int64)
-    scale, ratio = (0.08, 1.0), (3 / 4, 4 / 3)
-    windows = np.stack(random_windows(h, w, scale, ratio, _draws(9, ids)), axis=1)
-    tries = uniforms(9, 0, ids, range(TRIES)).reshape(TRIES, 4, len(ids))
-    rule = v2.RandomResizedCrop(8, scale, ratio)
-    for n, (height, width) in enumerate(shapes):
-        numbers[:] = _consumed(height, width, scale, ratio, tries[:, :, n])
-        image = torch.empty(3, height, width)
-        with monkeypatch.context() as patch:
-            patch.setattr(torch, "empty", lambda *_: Empty())
-            patch.setattr(torch, "randint", randint)
-            found = rule.make_params([image])
-        assert (found["top"], found["left"], found["height"], found["width"]) == tuple(windows[n])
-        assert not numbers
-
-
-def _consumed(
-    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], tries: NDArray[np.float32]
-) -> list[float]:
-    """The numbers in the order in which torchvision asks: a place is drawn only for the try that fits."""
-    out: list[float] = []
-    for k, (area_u, ratio_u, y_u, x_u) in enumerate(tries.tolist()):
-        out += [area_u, ratio_u]
-        nothing = np.array([[0.0, 0.0, 0.0, 0.0]], np.float32)
-        one = one_window(height, width, scale, ratio, tries[k : k + 1])
-        middle = one_window(height, width, (0.0, 0.0), ratio, nothing)  # what is chosen when no try fits
-        target = height * width * (scale[0] + (scale[1] - scale[0]) * area_u)
-        aspect = math.exp(math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * ratio_u)
-        fits = 0 < round(math.sqrt(target * aspect)) <= width and 0 < round(math.sqrt(target / aspect)) <= height
-        assert fits or one == middle
-        if fits:
-            return [*out, y_u, x_u]
-    return out
-
-
 # Rectangles to erase, and the corners of a perspective.
 
 
@@ -209,6 +116,33 @@ class ScriptedRectangle:
 def between(low: Any, high: Any, u: float) -> Any:
     """A number from its uniform, in double precision."""
     return np.float64(float(low) + float(high - low) * u)
+
+
+@examples(times=4)
+@given(st.lists(SIZES, min_size=1, max_size=30), RANGES, RANGES, st.integers(0, 2**40))
+@example([(1, 5000), (5000, 1), (1, 1)], (0.08, 1.0), (3 / 4, 4 / 3), 0)
+@example([(1, 5000), (5000, 1)], (0.5, 0.5), (0.01, 0.011), 0)
+@example([(1, 5000), (5000, 1)], (0.5, 0.5), (90.0, 91.0), 0)
+@example([(100, 100)] * 3, (0.0, 0.0), (1.0, 1.0), 0)
+def test_windows_are_drawn_as_torchvision_draws_them(
+    sizes: list[tuple[int, int]], scale: tuple[float, float], ratio: tuple[float, float], first: int
+) -> None:
+    """`make_params` of v2, given our uniforms, finds our window on our try; a line of pixels gives one at least."""
+    ids = np.arange(first, first + len(sizes))
+    draws = SizedDraws([0], np.array(sizes), ids, 3, 4)
+    windows = np.stack(draws.windows(RandomResizedCrop((8, 8), scale, ratio), 0), axis=1)
+    tries = uniforms(3, 4, ids, range(TRIES)).reshape(TRIES, 4, len(ids)).astype(np.float64)
+    rule = v2.RandomResizedCrop(8, scale, ratio)
+    rule._log_ratio = torch.log(torch.tensor(ratio, dtype=torch.float64))
+    for n, (height, width) in enumerate(sizes):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_geometry, "torch", ScriptedRectangle(tries[:, :, n]))
+            theirs = rule.make_params([torch.empty(0, height, width)])
+        y, x, h, w = windows[n].tolist()
+        assert (h, w) == (max(theirs["height"], 1), max(theirs["width"], 1)), (sizes[n], scale, ratio)
+        assert (y, x) == (theirs["top"], theirs["left"]) or 0 in (theirs["height"], theirs["width"])
+        assert 0 <= y <= y + h <= height
+        assert 0 <= x <= x + w <= width
 
 
 @examples(times=4)

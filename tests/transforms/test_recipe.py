@@ -14,7 +14,7 @@ from dali_feed.compiler.dali import DaliProgram, compile_dali
 from dali_feed.compiler.program import DecodeStep, Finish, Parameters, Resample, Slice
 from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
-from dali_feed.transforms.colour import ColorJitter, Colour
+from dali_feed.transforms.colour import ColorJitter
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, one_level
 from dali_feed.transforms.keys import Key
@@ -37,17 +37,6 @@ def parameters(*ops: Op, region_decode: bool = False, sizes: Any = SIZES, seed: 
     """What a batch takes into them."""
     sizes = np.asarray(sizes)
     return program(*ops, region_decode=region_decode).parameters(sizes, IDS[: len(sizes)], seed, epoch)
-
-
-@REGION
-def test_empty_recipe(region_decode: bool) -> None:
-    """No transform: pixels as decoded, uint8, of each image's own size."""
-    made = program(region_decode=region_decode)
-    assert made.steps == [DecodeStep(window=False), Finish("uint8", (1, 1, 1), (0, 0, 0), False, False)]
-    assert (made.size, made.fixed, made.streams) == (None, True, [])
-    found = parameters(region_decode=region_decode)
-    assert not found.arrays
-    np.testing.assert_array_equal(found.sizes, SIZES)
 
 
 @REGION
@@ -75,18 +64,6 @@ def test_training_recipe(region_decode: bool) -> None:
     assert roi.dtype == np.float32
 
 
-@REGION
-def test_validation_recipe(region_decode: bool) -> None:
-    """Resize and CenterCrop are one resampling of the middle."""
-    made = program(Resize(256), CenterCrop((224, 224)), region_decode=region_decode)
-    assert made.steps[1] == Resample(1, (224, 224), True, "bilinear", True)
-    assert (made.size, len(made.steps)) == ((224, 224), 3)
-    found = parameters(Resize(256), CenterCrop((224, 224)), sizes=[[480, 640]])
-    # 256x341; the middle 224x224 begins at row 16, column round(58.5) = 58
-    y, x, h, w = 16 * 480 / 256, 58 * 640 / 341, 224 * 480 / 256, 224 * 640 / 341
-    np.testing.assert_allclose(found.arrays[Key("roi1")], [[y, x, y + h, x + w]], rtol=1e-6)
-
-
 def test_crop_that_may_be_larger_than_the_image() -> None:
     """A CenterCrop that cannot be folded, as it may pad or no resize stands before it, cuts a slice of its own."""
     assert [type(s) for s in program(CenterCrop((9, 9))).steps] == [DecodeStep, Slice, Finish]
@@ -105,14 +82,6 @@ def test_crop_that_may_be_larger_than_the_image() -> None:
     found = parameters(CenterCrop((9, 9)), sizes=[[7, 5], [9, 9], [20, 12]])
     assert found.arrays[Key("anchor1")].tolist() == [[-1, -2], [0, 0], [6, 2]]
     assert (found.sizes == 9).all()
-
-
-def test_resize_alone_follows_the_image() -> None:
-    """With an int size every image has its own output size, which is known beforehand."""
-    found = parameters(Resize(256), sizes=[[480, 640], [300, 200]])
-    assert found.arrays[Key("size1")].tolist() == [[256, 341], [384, 256]]
-    assert found.sizes.tolist() == [[256, 341], [384, 256]]
-    assert program(Resize(256)).size is None
 
 
 def test_two_resizes() -> None:
@@ -176,35 +145,6 @@ def test_a_fill_is_in_the_units_of_its_place() -> None:
     assert [one_level(turn, turn.fill, place) for place in places] == [0.5, 127.5, 0.5]
     with pytest.raises(TransformError, match="takes one fill for all channels"):
         program(Rotation((0.0, 1.0), fill=(1.0, 2.0, 3.0)))
-
-
-def test_colour_steps() -> None:
-    """ColorJitter has one affine step per factor that is given, in an order of each sample's own; none given, none."""
-    assert [type(s) for s in program(ColorJitter()).steps] == [DecodeStep, Finish]
-    ops = ColorJitter((0.5, 1.5), None, (0.5, 1.5), (-0.1, 0.1))
-    assert program(ops).steps[1] == Colour(1, 3, contrast=False, hue=True)
-    assert program(ColorJitter(contrast=(1.0, 2.0))).steps[1] == Colour(1, 1, contrast=True, hue=False)
-    found = program(ops).parameters(np.full((600, 2), 8), np.arange(600), 0, 0).arrays[Key("colour1")]
-    assert found.shape == (600, 3, 14)
-    assert found.dtype == np.float32
-    is_brightness = (found[:, :, 1] == 0) & (found[:, :, 11] == 0)
-    assert (is_brightness.sum(axis=1) == 1).all()
-    assert (abs(is_brightness.mean(axis=0) - 1 / 3) < 0.07).all()
-
-
-def test_normalize_in_the_units_of_its_place() -> None:
-    """Normalize sees 0..1 behind a scaled conversion and 0..255 behind an unscaled one; two of them compose."""
-    (scaled, plain, twice) = (
-        program(*ops).finish
-        for ops in (
-            (ToFloat(), Normalize((0.5,), (0.25,))),
-            (ToFloat(scale=False), Normalize((0.5,), (0.25,))),
-            (ToFloat("float16"), Normalize((0.5,), (0.25,)), Normalize((1.0,), (2.0,)), ToFloat("float32")),
-        )
-    )
-    assert scaled == Finish("float32", (4 / 255,) * 3, (-2.0,) * 3, False, False)
-    assert plain == Finish("float32", (4.0,) * 3, (-2.0,) * 3, False, False)
-    assert twice == Finish("float32", (2 / 255,) * 3, (-1.5,) * 3, False, False)
 
 
 @REGION

@@ -23,7 +23,7 @@ from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.convert import Normalize, ToFloat
-from dali_feed.transforms.crops import CropOrPad, TrimBorder, placed
+from dali_feed.transforms.crops import CropOrPad, TrimBorder
 from dali_feed.transforms.erasing import NoisyErasing, RandomErasing
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
@@ -152,25 +152,6 @@ def test_rectangles_are_timms(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 20 < changed < 36
 
 
-@pytest.mark.parametrize("mode", ["rand", "pixel"])
-def test_what_is_drawn_into_rectangles(mode: str) -> None:
-    """Normal numbers: one for each channel, or one for each value; another image has others, a second run the same."""
-    (op,) = lower(random_erasing.RandomErasing(1.0, min_area=0.3, mode=mode, device="cpu")).ops
-    recipe = Recipe((ToFloat(), op))
-    sizes, ids = np.array([[60, 60]] * 20), np.arange(20)
-    rows = compile_host(recipe).parameters(sizes, ids, 0, 0).arrays[Key("effect1")]
-    every = []
-    for n, ours in enumerate(ran(recipe, [png(3, 60, 60)] * 20, ids.tolist())):
-        ((y, x, h, w),) = rows[n].tolist()
-        inside = ours[:, y : y + h, x : x + w]
-        assert (len(set(inside.flatten().tolist())) <= 3) == (mode == "rand")
-        every.append(inside.flatten(1)[:, :1] if mode == "rand" else inside.flatten(1))
-    values = torch.cat(every, dim=1)
-    assert values.mean().abs() < 0.4
-    assert 0.6 < values.std() < 1.4
-    assert torch.equal(*(ran(recipe, [png(3, 60, 60)], [4])[0] for _ in range(2)))
-
-
 def test_const_erasing_is_the_finish_steps() -> None:
     """One rectangle of zeros is torchvision's, with timm's bounds, so the GPU's finish kernel does it."""
     (op,) = lower(random_erasing.RandomErasing(0.25, device="cpu")).ops
@@ -234,15 +215,6 @@ def test_windows_are_timms(mode: str, anywhere: bool, monkeypatch: pytest.Monkey
             drawn = uniforms(0, 0, np.array([n]), [0])[:2, 0]
             monkeypatch.setattr(timm_transforms, "random", Replayed(*drawn))
             assert torch.equal(ours, theirs(torch.from_numpy(pixels(1, *size)).permute(2, 0, 1)))
-
-
-def test_windows_are_anywhere() -> None:
-    """From one end to the other, where an image is larger and where it is smaller."""
-    drawn = np.stack([np.linspace(0, 0.999, 40)] * 4).astype(np.float32)
-    for have, found in ((14, {0, 1, 2, 3, 4}), (7, {0, -1, -2, -3}), (10, {0})):
-        y, x, h, w = placed(CropOrPad((10, 10), anywhere=True), np.full(40, have), np.full(40, have), drawn)
-        assert set(y.tolist()) == set(x.tolist()) == found
-        assert set(h.tolist()) == set(w.tolist()) == {10}
 
 
 FORMS: dict[str, dict[str, Any]] = {
