@@ -184,14 +184,21 @@ def span_of(t: Any, name: str) -> Range:
     return low, high
 
 
-def _interpolation(t: Any, name: str) -> Interpolation:
-    mode = str(getattr(getattr(t, name), "value", getattr(t, name)))
-    if mode not in ("bilinear", "bicubic", "nearest-exact"):
-        raise fail(t, f"{name} must be BILINEAR, BICUBIC or NEAREST_EXACT", mode)
-    return mode  # type: ignore[return-value]
+def _mode(*modes: str, shown: str) -> Callable[[Any, str], str]:
+    def read(t: Any, name: str) -> str:
+        mode = str(getattr(getattr(t, name), "value", getattr(t, name)))
+        if mode not in modes:
+            raise fail(t, f"{name} must be {shown}", mode)
+        return mode
+
+    return read
 
 
-def _maybe_drawn(t: Any, name: str) -> Interpolation | Drawn:
+_turning = _mode("nearest", "bilinear", shown="NEAREST or BILINEAR")
+_interpolation = _mode("bilinear", "bicubic", "nearest-exact", shown="BILINEAR, BICUBIC or NEAREST_EXACT")
+
+
+def _maybe_drawn(t: Any, name: str) -> str:
     """The interpolation of a resize of timm's may be a random one of two."""
     found = getattr(t, name)
     if not isinstance(found, tuple | list):
@@ -199,13 +206,6 @@ def _maybe_drawn(t: Any, name: str) -> Interpolation | Drawn:
     if sorted(str(getattr(mode, "value", mode)) for mode in found) != ["bicubic", "bilinear"]:
         raise fail(t, f"{name} must be one mode, or random", found)
     return "random"
-
-
-def _turning(t: Any, name: str) -> Turning:
-    mode = str(getattr(getattr(t, name), "value", getattr(t, name)))
-    if mode not in ("nearest", "bilinear"):
-        raise fail(t, f"{name} must be NEAREST or BILINEAR", mode)
-    return mode  # type: ignore[return-value]
 
 
 def _background(t: Any, name: str, *types: str) -> Background:

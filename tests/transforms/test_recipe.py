@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kit.properties import examples
 
 from dali_feed.compiler.dali import DaliProgram, compile_dali
-from dali_feed.compiler.program import DecodeStep, Finish, Parameters, Resample, Slice
+from dali_feed.compiler.program import DecodeStep, Finish, Parameters, Resample
 from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import ColorJitter
@@ -19,7 +19,7 @@ from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, one_level
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.op import Op, Place, Recipe
-from dali_feed.transforms.resize import RandomResizedCrop, Resize
+from dali_feed.transforms.resize import RandomResizedCrop
 from dali_feed.transforms.warps import Rotation
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -62,37 +62,6 @@ def test_training_recipe(region_decode: bool) -> None:
     np.testing.assert_array_equal(roi, np.concatenate([window[:, :2], window[:, :2] + window[:, 2:]], axis=1))
     assert window.dtype == np.int32
     assert roi.dtype == np.float32
-
-
-def test_crop_that_may_be_larger_than_the_image() -> None:
-    """A CenterCrop that cannot be folded, as it may pad or no resize stands before it, cuts a slice of its own."""
-    assert [type(s) for s in program(CenterCrop((9, 9))).steps] == [DecodeStep, Slice, Finish]
-    assert [type(s) for s in program(Resize(200), CenterCrop((224, 100))).steps] == [
-        DecodeStep,
-        Resample,
-        Slice,
-        Finish,
-    ]
-    assert [type(s) for s in program(Resize(256, 300), CenterCrop((9, 9))).steps] == [
-        DecodeStep,
-        Resample,
-        Slice,
-        Finish,
-    ]
-    found = parameters(CenterCrop((9, 9)), sizes=[[7, 5], [9, 9], [20, 12]])
-    assert found.arrays[Key("anchor1")].tolist() == [[-1, -2], [0, 0], [6, 2]]
-    assert (found.sizes == 9).all()
-
-
-def test_two_resizes() -> None:
-    """Only the first window goes to the decoder; the second narrows what its own resize samples."""
-    ops = (RandomResizedCrop((64, 64)), RandomResizedCrop((32, 48)))
-    made = program(*ops, region_decode=True)
-    assert [getattr(step, "roi", None) for step in made.steps] == [None, False, True, None]
-    found = parameters(*ops, region_decode=True)
-    assert set(found.arrays) == {"window", "roi2"}
-    assert found.arrays[Key("roi2")].min() >= 0
-    assert found.arrays[Key("roi2")].max() <= 64
 
 
 @given(
