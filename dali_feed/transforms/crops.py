@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.draws import STREAMS_PER_OP
-from dali_feed.transforms import follow
 from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.op import (
     Arrays,
@@ -33,6 +32,7 @@ from dali_feed.transforms.settings import (
     PadMode,
     Rule,
     as_list,
+    fill_behind,
     fill_of,
     four_edges,
     height_width,
@@ -43,7 +43,19 @@ from dali_feed.transforms.settings import (
     whole,
 )
 
-__all__ = ["CenterCrop", "CropOrPad", "Flip", "Pad", "RandomCrop", "TrimBorder", "crop", "one_level", "placed", "rows"]
+__all__ = [
+    "CenterCrop",
+    "CropOrPad",
+    "Flip",
+    "Pad",
+    "RandomCrop",
+    "TrimBorder",
+    "crop",
+    "crop_follower",
+    "one_level",
+    "placed",
+    "rows",
+]
 
 
 # Crops of images and pixels put around them: their rows, and their steps on one image.
@@ -70,6 +82,24 @@ def crop(key: Key, fill: Fill = 0.0) -> OnImage:
         if y >= 0 and x >= 0 and y + height <= h and x + width <= w:
             return image[:, y : y + height, x : x + width]
         return _beyond(image, (y, x, height, width), fill)
+
+    return apply
+
+
+def crop_follower(key: Key, fill: float = 0.0) -> OnImage:
+    """The same of what follows an image, by torchvision's own function for it; `fill` outside of a mask."""
+
+    def apply(given: Any, arrays: Arrays, slot: int) -> Any:
+        from torchvision.transforms.v2 import functional
+        from torchvision.tv_tensors import Mask
+
+        y, x, height, width = arrays[key][slot].tolist()
+        if fill and isinstance(given, Mask):  # torchvision's crop knows no fill: its transforms pad before it
+            high, wide = functional.get_size(given)
+            edges = [max(0, edge) for edge in (-x, -y, x + width - wide, y + height - high)]
+            given = functional.pad(given, edges, fill=fill)
+            y, x = y + edges[1], x + edges[0]
+        return functional.crop(given, y, x, height, width)
 
     return apply
 
@@ -154,8 +184,8 @@ class Cropping(Op):
         return cut if self.mode == "constant" else [margin(numbered("margin", n), as_list(self.fill), self.mode), *cut]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        fill = follow.fill_behind(self.fill, self.masks)
-        cut = follow.crop(numbered("crop", n), fill)
+        fill = fill_behind(self.fill, self.masks)
+        cut = crop_follower(numbered("crop", n), fill)
         return [cut] if self.mode == "constant" else [margin(numbered("margin", n), fill, self.mode, ""), cut]
 
     def in_graph(self, graph: Graph, first: int) -> None:

@@ -493,7 +493,7 @@ class Effect(Op):
         raise NotImplementedError
 
     def follow(self, given: Any, row: Any) -> Any:
-        """One of torchvision's tv_tensors that follows the image, where it `moves`."""
+        """One of torchvision's tv_tensors that follows the image, where it `moves`, with the same row."""
         raise NotImplementedError
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.draws import STREAMS_PER_OP
-from dali_feed.transforms import follow
-from dali_feed.transforms.crops import crop, rows
+from dali_feed.transforms.crops import crop, crop_follower, rows
 from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.op import (
     DRAWN,
@@ -82,8 +81,14 @@ class Resizing(Op):
         return [crop(numbered("crop", n)), scale] if self.begins_with_window() and not window else [scale]
 
     def follow_steps(self, n: int) -> list[OnImage]:
-        scale = follow.scale(numbered("scale", n))
-        return [follow.crop(numbered("crop", n)), scale] if self.begins_with_window() else [scale]
+        key = numbered("scale", n)
+
+        def scale(given: Any, arrays: Arrays, slot: int) -> Any:
+            from torchvision.transforms.v2 import functional
+
+            return functional.resize(given, arrays[key][slot].tolist()[:2])
+
+        return [crop_follower(numbered("crop", n)), scale] if self.begins_with_window() else [scale]
 
     def in_graph(self, graph: Graph, first: int) -> None:
         def modes(run: OpRun) -> NDArray[np.int32]:

@@ -31,6 +31,7 @@ __all__ = [
     "at_least_zero",
     "check_uint8",
     "fail",
+    "fill_behind",
     "fill_of",
     "four_edges",
     "height_width",
@@ -83,6 +84,15 @@ def check_uint8(op: str, dtype: str) -> None:
         cure = "Put it before ToTensor or ToDtype"
         msg = f"{op}: must have uint8 pixels, as the original does; found {dtype}. {cure}"
         raise TransformError(msg)
+
+
+def fill_behind(fill: Fill, masks: Masks) -> float:
+    """What a mask is filled with: `masks`, or where that is None as the image is.
+
+    0 in place of three numbers, which no mask can be filled with: boxes and points do not look at it.
+    """
+    found = fill if masks is None else masks
+    return found if isinstance(found, int | float) else 0.0
 
 
 # Rules: what a setting must keep, by the op's name, the setting's and its value. They raise TransformError.

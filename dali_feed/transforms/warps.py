@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms import follow
 from dali_feed.transforms.crops import one_level
 from dali_feed.transforms.op import INTERPOLATION, Apply, Effect, InGraph, Ints, OpRun, Place, SizedDraws
 from dali_feed.transforms.settings import (
@@ -28,6 +27,7 @@ from dali_feed.transforms.settings import (
     Turning,
     as_list,
     fail,
+    fill_behind,
     fill_of,
     masks_of,
     probability,
@@ -61,7 +61,7 @@ class Warp(Effect):
         return self.warped("_image", image, row, interpolation=mode, fill=as_list(self.fill))
 
     def follow(self, given: Any, row: Any) -> Any:
-        return self.warped("", given, row, fill=follow.fill_behind(self.fill, self.masks))
+        return self.warped("", given, row, fill=fill_behind(self.fill, self.masks))
 
 
 @dataclass(frozen=True, slots=True)
