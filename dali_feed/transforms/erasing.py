@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.filters import generator_of, normal, seeds_of
-from dali_feed.transforms.keys import Key
 from dali_feed.transforms.op import (
     TRIES,
     Apply,
-    Arrays,
     Effect,
     InGraph,
     Ints,

@@ -13,8 +13,8 @@ import torch
 from kit.dali_way import both, distance
 from kit.images import png
 from kit.photographs import decoded
-from kit.torchvision_way import ran
 from kit.recipes import SMALL
+from kit.torchvision_way import ran
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import _color
 
