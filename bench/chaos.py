@@ -237,7 +237,7 @@ def follow(servers: str, topic: str, folder: str, until: str = "-1") -> None:
     """Worker: a line per batch, [partition, offset, digest] of each record; ends behind record `until`, -1: never."""
     from dali_feed import DataLoader
     from dali_feed.columns import Bytes
-    from dali_feed.records import unpack_id
+    from dali_feed.records.extents import unpack_id
 
     stream = KafkaStream(topic, servers, start="earliest", batch_timeout=0.02, idle_timeout=0.1, label=None)
     kept, state = saved(Path(folder))

@@ -13,7 +13,7 @@ from dali_feed.packages import lazily
 if TYPE_CHECKING:
     from dali_feed.loader import DataLoader, Info
     from dali_feed.options import BadRecords, Cache, Decode, Tuning
-    from dali_feed.plan import Shuffle
+    from dali_feed.plan.order import Shuffle
     from dali_feed.transforms.mixing import Mixing
 
 __all__ = ["BadRecords", "Cache", "DataLoader", "Decode", "Info", "Mixing", "Shuffle", "Tuning", "__version__"]
@@ -27,7 +27,7 @@ _get = lazily(
         "Decode": "options",
         "Info": "loader",
         "Mixing": "transforms.mixing",
-        "Shuffle": "plan",
+        "Shuffle": "plan.order",
         "Tuning": "options",
     },
 )

@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dali_feed.bad_records import BadRecords
 from dali_feed.checks import bytes_of, flag, whole
 from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
-from dali_feed.quarantine.policy import BadRecords
 from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK
 
 __all__ = ["BadRecords", "Cache", "Decode", "Tuning", "check_groups", "local_processes", "whole"]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from dali_feed.checks import whole
+from dali_feed.dead_letters import HasOriginals, Original
 from dali_feed.errors import ClosedError, ConfigError, StateError
-from dali_feed.quarantine.letters import HasOriginals, Original
 from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
 from dali_feed.records.metrics import merged

@@ -40,7 +40,7 @@ from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.feed.stats import verdict
 from dali_feed.loader import DataLoader
 from dali_feed.options import BadRecords, Decode, Tuning
-from dali_feed.plan import Shuffle
+from dali_feed.plan.order import Shuffle
 from dali_feed.records.metrics import since
 from dali_feed.records.source import Source
 from dali_feed.screen.screen import screen

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dali_feed.dead_letters import DeadLetters
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources import (
     MDS,
@@ -29,7 +30,6 @@ from dali_feed.external_sources import (
 from dali_feed.external_sources.files import IMG_EXTENSIONS
 from dali_feed.external_sources.kafka.connection import addresses
 from dali_feed.external_sources.mds import is_mds
-from dali_feed.quarantine.letters import DeadLetters
 from dali_feed.records.source import Source
 from dali_feed.secrets import is_secret
 

@@ -21,8 +21,8 @@ from dali_feed.cli.inspect import label_fault, look, no_labels
 from dali_feed.cli.members import size_of
 from dali_feed.cli.targets import HEADERS, Access, dead_letters_at, imageless, sources
 from dali_feed.cli.view import Report, plural, show, size_text, steps
+from dali_feed.dead_letters import DeadLetters, Letter, Stage, with_original
 from dali_feed.errors import ConfigError
-from dali_feed.quarantine.letters import DeadLetters, Letter, Stage, with_original
 from dali_feed.records.source import LABEL, Block, Extents, Reader, Snapshot, Source, unpack_id
 from dali_feed.records.tally import Tally
 from dali_feed.screen.screen import MAX_PIXELS, screen

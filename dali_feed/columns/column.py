@@ -45,8 +45,8 @@ class Kind:
         """What is kept of a read's values until they stand in a batch, row for row: an array, a list, or `Pieces`.
 
         Called by the threads that read. `values` is a sequence: a value is a view of bytes, or what the source has;
-        None means that there is none. Where it is a `dali_feed.records.Pieces`, all views can be asked about at once,
-        and it can be kept as it is. Rows with a fault, now or before, may be given any value.
+        None means that there is none. Where it is a `dali_feed.records.pieces.Pieces`, all views can be asked about at
+        once, and it can be kept as it is. Rows with a fault, now or before, may be given any value.
         """
         raise NotImplementedError
 

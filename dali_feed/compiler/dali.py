@@ -30,7 +30,7 @@ from dali_feed.compiler.program import (
     stored,
     turns,
 )
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP
 from dali_feed.transforms.colour import KIND, MAX_STEPS, Colour
 from dali_feed.transforms.crops import rows
 from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, TURN, WINDOW, Key, numbered

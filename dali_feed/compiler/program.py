@@ -10,8 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import seed_within
-from dali_feed.draws.streams import COLUMNS, STREAMS_PER_OP, VIEWS
+from dali_feed.draws import COLUMNS, STREAMS_PER_OP, VIEWS, seed_within
 from dali_feed.errors import TransformError
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
 from dali_feed.transforms.keys import CANVAS, Key, as_column, as_followed, viewed

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.program import DecodeStep
-from dali_feed.draws.philox import philox4x32, uniforms
-from dali_feed.draws.streams import PROGRAM
+from dali_feed.draws import PROGRAM, philox4x32, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.op import Given, Recipe

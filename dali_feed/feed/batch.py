@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.bad_records import Fault
 from dali_feed.columns.array import Room
 from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.errors import ConfigError
 from dali_feed.feed.lane import Draw, Piece, Prepare
 from dali_feed.feed.window import WindowRecords
-from dali_feed.quarantine.budget import Fault
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import Reused
 

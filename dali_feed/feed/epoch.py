@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dali_feed.bad_records import Quarantine
 from dali_feed.errors import ClosedError
 from dali_feed.feed.lane import Lane, MixedLane, Piece
 from dali_feed.feed.run import EpochSetting, FeedRun, reads
-from dali_feed.quarantine.budget import Quarantine
 
 __all__ = ["EpochRun", "Stretch"]
 

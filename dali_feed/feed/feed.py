@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from dali_feed.columns.column import Kind
 from dali_feed.columns.columns import with_columns
+from dali_feed.dead_letters import Outbox
 from dali_feed.engines.choose import compile_pictures
 from dali_feed.feed.batch import Companions, none
 from dali_feed.feed.commit import Placing, commit, progress
@@ -24,7 +25,6 @@ from dali_feed.plan import state as states
 from dali_feed.plan.batching import MAX_EPOCH, Dealt, Shares, check_epoch
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle
-from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.source import Snapshot, Source, unpack_id
 
 __all__ = ["Feed"]

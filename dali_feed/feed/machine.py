@@ -8,7 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dali_feed.columns.columns import Columnar
-from dali_feed.draws.philox import seed_of_turn
+from dali_feed.dead_letters import Outbox
+from dali_feed.draws import seed_of_turn
 from dali_feed.engines.choose import Compiled, make_ready
 from dali_feed.engines.engine import Engine, EngineWork, work_of
 from dali_feed.engines.late import LateEngine
@@ -28,7 +29,6 @@ from dali_feed.options import Decode, Tuning
 from dali_feed.plan.batching import Shares
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
-from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.gauges import CacheStats
 from dali_feed.records.slabs import SLAB_BYTES, SlabPool
 from dali_feed.records.source import Snapshot, Source

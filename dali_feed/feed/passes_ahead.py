@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import check_seed
+from dali_feed.bad_records import Quarantine
+from dali_feed.draws import check_seed
 from dali_feed.errors import ConfigError
 from dali_feed.feed.batch import Companions
 from dali_feed.feed.describe import warn_of_holes
@@ -29,7 +30,6 @@ from dali_feed.plan import state as states
 from dali_feed.plan.batching import MAX_EPOCH, Shares, check_shuffle, digest_of, indices_of
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
-from dali_feed.quarantine.budget import Quarantine
 from dali_feed.records.source import Snapshot, Source, lacking, unpack_id
 
 __all__ = ["Begins", "Planning", "check_order"]

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from dali_feed.bad_records import Fault, Quarantine
+from dali_feed.dead_letters import Letter, Outbox
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.ranges import NEXT
 from dali_feed.engines.workers import linger
@@ -28,9 +30,6 @@ from dali_feed.feed.lane import Draw, Piece
 from dali_feed.feed.meter import Meter, PassMeter
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.window import MeanSize
-from dali_feed.quarantine.budget import Fault, Quarantine
-from dali_feed.quarantine.letters import Letter
-from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.source import unpack_id
 
 __all__ = ["EpochSetting", "FeedRun", "Setting", "reads"]

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.bad_records import Fault
+from dali_feed.dead_letters import Stage
 from dali_feed.errors import BadRecordLimitError, ConfigError, SourceError
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.feed.usable import Look
 from dali_feed.plan.order import WindowPlan
-from dali_feed.quarantine.budget import Fault
-from dali_feed.quarantine.letters import Stage
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import slabs_for
 from dali_feed.records.source import Block, Lease

@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol, Self, cast
 
+from dali_feed.bad_records import Quarantine
 from dali_feed.columns.column import Kind
 from dali_feed.columns.columns import LiveColumnar, with_columns
-from dali_feed.draws.philox import check_seed
+from dali_feed.dead_letters import Outbox
+from dali_feed.draws import check_seed
 from dali_feed.engines.choose import compile_pictures
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch, Companions, none
@@ -27,8 +29,6 @@ from dali_feed.live.gather import Gatherer, Progress, Shared
 from dali_feed.live.run import EmptyBatches, LiveRun
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.batching import Dealt, Shares
-from dali_feed.quarantine.budget import Quarantine
-from dali_feed.quarantine.outbox import Outbox
 from dali_feed.records.gauges import summed
 from dali_feed.records.live import Drain, LiveReader, LiveSource
 from dali_feed.records.source import Slabs, unpack_id

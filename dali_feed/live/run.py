@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.bad_records import Quarantine
 from dali_feed.columns.columns import Columnar
 from dali_feed.compiler.program import Program
 from dali_feed.errors import DaliFeedError
@@ -24,7 +25,6 @@ from dali_feed.feed.run import FeedRun, Setting
 from dali_feed.feed.usable import Look
 from dali_feed.feed.window import Rows, WindowRecords
 from dali_feed.live.gather import Gathered, Gatherer, Progress
-from dali_feed.quarantine.budget import Quarantine
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import LABEL, Block
 

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
-from dali_feed.draws.philox import check_seed
+from dali_feed.draws import check_seed
 from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.feed.machine import loop_stages
 from dali_feed.feed.meter import Meter

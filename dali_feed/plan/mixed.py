@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import seed_within
-from dali_feed.draws.streams import STRANDS
+from dali_feed.draws import STRANDS, seed_within
 from dali_feed.errors import ConfigError
 from dali_feed.plan.order import EpochPlan, Order, WindowPlan
 from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_ids
@@ -311,10 +310,10 @@ class MixedPlan:
     def reads(self, lanes: Iterable[int], consumed: int = 0) -> Extents:
         """As `EpochPlan.reads`, strand after strand: the order is that of each source, not of one against another."""
         taken = {lane: self._dealt.taken(lane, consumed).tolist() for lane in lanes}
-        parts = [Extents(*(np.empty(0, np.int64) for _ in range(3)))]
+        parts: list[Extents] = []
         for k, strand in enumerate(self._parts):
             parts += strand.reads({lane: its[k] for lane, its in taken.items()})
-        return Extents(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("partition", "start", "stop")))
+        return Extents.joined(parts)
 
     def ids(self, lane: int, first: int, stop: int) -> Int64s:
         """Sample ids that the plan has in slots first..stop-1 of a lane, before any replacement."""

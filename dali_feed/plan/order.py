@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import permutation
-from dali_feed.draws.streams import EXTENT_ORDER, WINDOW_ORDER
+from dali_feed.draws import EXTENT_ORDER, WINDOW_ORDER, permutation
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.records.source import Extents, Snapshot, pack_ids, unpack_ids
 
@@ -32,7 +31,6 @@ Int64s = NDArray[np.int64]
 
 WINDOW_RECORDS = 1024
 WINDOW_BYTES = 256_000_000
-_COLUMNS = ("partition", "start", "stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,7 @@ def canonical(snapshot: Snapshot, extent: int | tuple[int, ...]) -> Extents:
         line = _cut_up(first[a:b], last[a:b], its, interleaved=part.interleaved)
         lines.append(Extents(line.partition + a, line.start, line.stop))
         a = b
-    return _end_to_end(lines)
+    return Extents.joined(lines)
 
 
 def _cut_up(first: Int64s, last: Int64s, extent: int, *, interleaved: bool) -> Extents:
@@ -157,10 +155,6 @@ def _cut_up(first: Int64s, last: Int64s, extent: int, *, interleaved: bool) -> E
     stop = np.minimum(start + extent, last[partition])
     extents = Extents(partition, start, stop)
     return extents[np.lexsort((partition, nth))] if interleaved else extents
-
-
-def _end_to_end(lines: list[Extents]) -> Extents:
-    return Extents(*(np.concatenate([getattr(line, name) for line in lines]) for name in _COLUMNS))
 
 
 def _chosen(snapshot: Snapshot, indices: Int64s) -> Extents:
@@ -263,9 +257,7 @@ class EpochPlan:
             pairs = itertools.pairwise((at + edges[first:]).tolist())
             spans += [(first + k, lane, a, b) for k, (a, b) in enumerate(pairs)]
         parts = [self._located(self._cut(a, b)) for _, _, a, b in sorted(spans) if a < b]
-        if not parts:
-            return Extents(*(np.empty(0, np.int64) for _ in range(3)))
-        return Extents(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("partition", "start", "stop")))
+        return Extents.joined(parts)
 
     def ids(self, lane: int, first: int, stop: int) -> Int64s:
         """Sample ids that the plan has at lane positions first..stop-1, before any replacement."""
@@ -328,4 +320,4 @@ def _of_length(line: Extents, total: int, wanted: int) -> Extents:
         return line if wanted == total else _head(line, wanted)
     rounds, rest = divmod(wanted, total)
     parts = [line] * rounds + ([_head(line, rest)] if rest else [])
-    return _end_to_end(parts)
+    return Extents.joined(parts)

@@ -6,6 +6,7 @@ identity is the same in every run. Everything random about a sample is keyed by 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +63,12 @@ class Extents:
     def one(cls, partition: int, start: int, stop: int) -> Extents:
         """A single run."""
         return cls(*(np.array([v], np.int64) for v in (partition, start, stop)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Extents]) -> Extents:
+        """Those of the parts, one after the other."""
+        names, none = ("partition", "start", "stop"), [np.empty(0, np.int64)]
+        return cls(*(np.concatenate(none + [getattr(part, name) for part in parts]) for name in names))
 
     def __len__(self) -> int:
         return len(self.partition)

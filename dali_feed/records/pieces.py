@@ -1,7 +1,8 @@
 """Pieces: the bytes of many rows, as arrays that say where each lies; a view is made when it is asked for.
 
 The law: to its readers it is a sequence of views, None where a row has none. What is asked of all rows at once (which
-are missing, whether they have one size, their bytes side by side) costs a few calls of NumPy, and no Python per row.
+are missing, whether they have one size, their bytes side by side) costs a few calls, and no Python per row where the
+library in C is there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ __all__ = ["MOST_DIGITS", "Arrays", "Filling", "Pieces"]
 MOST_DIGITS = 18  # of a number that int64 holds, whichever they are
 
 _FEW = 8  # rows of one memory, on average, from which it is worth a call of NumPy's
-_LARGE = 2048  # bytes of a row, of which a second copy costs more than a call
 
 
 class Pieces(Sequence[memoryview | None]):
@@ -137,37 +137,10 @@ class Pieces(Sequence[memoryview | None]):
         out = (np.empty(rows * size, np.uint8) if out is None else out).reshape(rows, size)
         if native.together(self._looked_up.of(self.memories), self.of, self.at, out):
             return out
-        begins = self._evenly() if size else []
-        if len(begins) * _FEW > rows:
-            self._gathered(out)
-            return out
-        for a, b in zip(begins, [*begins[1:], rows], strict=False):  # of no rows there is no run
-            at, step = int(self.at[a]), int(self.at[a + 1] - self.at[a]) if b - a > 1 else 0
-            out[a:b] = np.ndarray((b - a, size), np.uint8, self.memories[int(self.of[a])], at, (step, 1))
+        raw, memories = out.reshape(-1).data, self.memories
+        for row, (of, at) in enumerate(zip(self.of.tolist(), self.at.tolist(), strict=True)):
+            raw[row * size : (row + 1) * size] = memories[of][at : at + size]
         return out
-
-    def _evenly(self) -> list[int]:
-        """Where runs of rows begin that lie in one memory at one distance from each other; each row is in one."""
-        here, step = np.diff(self.of) == 0, np.diff(self.at)
-        begins = np.ones(len(self), bool)
-        begins[1:] = ~here
-        begins[2:] |= here[:-1] & (step[1:] != step[:-1])  # behind a leap within a memory a row stands alone
-        found: list[int] = np.flatnonzero(begins).tolist()
-        return found
-
-    def _gathered(self, out: NDArray[np.uint8]) -> None:
-        """The bytes of rows that lie anywhere, into `out`, uint8 (n, size)."""
-        size = out.shape[1]
-        held = np.flatnonzero(np.bincount(self.of)).tolist()
-        if size >= _LARGE or len(held) * _FEW > len(self):
-            raw, memories = out.reshape(-1).data, self.memories
-            for row, (of, at) in enumerate(zip(self.of.tolist(), self.at.tolist(), strict=True)):
-                raw[row * size : (row + 1) * size] = memories[of][at : at + size]
-            return
-        items = out.view(np.dtype((np.void, size))).reshape(-1)
-        for of in held:
-            here = self.of == of
-            items[here] = _every(self.memories[of], size)[self.at[here]]
 
     def padded(self, width: int) -> NDArray[np.uint8]:
         """The bytes of rows of at most `width` bytes, filled with 0: uint8 (n, width). ValueError as in `together`."""
@@ -175,13 +148,10 @@ class Pieces(Sequence[memoryview | None]):
         if native.padded(self._looked_up.of(self.memories), self.of, self.at, self.size, out):
             return out
         out[:] = 0
-        columns = np.arange(width)
-        for of in np.unique(self.of[self.of >= 0]).tolist():
-            here = np.flatnonzero(self.of == of)
-            memory = np.frombuffer(self.memories[of], np.uint8)
-            where = self.at[here, None] + columns
-            inside = columns < self.size[here, None]
-            out[here] = np.where(inside, memory[np.where(inside, where, 0)] if len(memory) else 0, 0)
+        for row, view in enumerate(self):
+            if view is not None:
+                its = np.frombuffer(view, np.uint8)[:width]
+                out[row, : len(its)] = its
         return out
 
     def decimals(self) -> Int64s | None:
@@ -192,13 +162,11 @@ class Pieces(Sequence[memoryview | None]):
         found = np.zeros(len(self), np.int64)
         if (done := native.decimals(self._looked_up.of(self.memories), self.of, self.at, size, found)) is not None:
             return found if done else None
-        width = int(size.max(initial=0))
-        digits = self.padded(width) - np.uint8(ord("0"))  # what is below 0 is above 9
-        inside = np.arange(width) < size[:, None]
-        if (digits[inside] > 9).any():
-            return None
-        for column in range(width):
-            found = np.where(inside[:, column], found * 10 + digits[:, column], found)
+        for row, view in enumerate(self):
+            digits = bytes(view or b"")
+            if not digits.isdigit():
+                return None
+            found[row] = int(digits)
         return found
 
 
@@ -223,11 +191,6 @@ class _LookedUp:
                 parts = [native.Memories.of(memories)]
             self._found = found = memories, native.Memories.joined(parts)
         return found[1]
-
-
-def _every(memory: memoryview, size: int) -> NDArray[np.void]:
-    """An item of `size` bytes for every byte of a memory that one can begin at."""
-    return np.ndarray((len(memory) - size + 1,), np.dtype((np.void, size)), memory, 0, (1,))
 
 
 # Arrays: rows of numbers of one dtype that lie in memory that they share; an array is made when it is asked for.

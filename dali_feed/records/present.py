@@ -51,8 +51,7 @@ class Present:
         for p, (at, there) in enumerate(zip(first, flags, strict=True)):
             edges = np.flatnonzero(np.diff(there, prepend=False, append=False)).astype(np.int64) + at
             parts.append(Extents(np.full(len(edges) // 2, p, np.int64), edges[::2], edges[1::2]))
-        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in ("partition", "start", "stop"))
-        return cls.of(Extents(*columns), len(flags))
+        return cls.of(Extents.joined(parts), len(flags))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Present) and self.digest() == other.digest()

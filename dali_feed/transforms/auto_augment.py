@@ -11,19 +11,27 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import uniforms
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
-from dali_feed.transforms.keys import Key, further
-from dali_feed.transforms.op import Arrays, BatchDraws, Effect, Ints, OnImage, inner_numbers
-from dali_feed.transforms.settings import Fill, background, check_p, check_uint8, refuse, turning
+from dali_feed.transforms.op import Effect, Ints, OnImage, SizedDraws, inner_numbers
+from dali_feed.transforms.settings import (
+    READ,
+    Background,
+    Rule,
+    Turning,
+    above_zero,
+    check_uint8,
+    probability,
+    refuse,
+    whole,
+)
 
 __all__ = ["OPERATIONS", "AugMix", "Auto", "AutoAugment", "Policy", "RandAugment", "TrivialAugmentWide", "mixture"]
 
@@ -35,7 +43,7 @@ PLAIN = ("AutoContrast", "Equalize", "Invert", "Identity")  # all parts have one
 OPERATIONS = (*SIGNED, "Posterize", "Solarize", *PLAIN)
 _ADJUSTED = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast", "Sharpness": "sharpness"}
 
-Turning = Literal["nearest", "bilinear"]
+_BINS = 10  # how many strengths there are, unless a transform says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +72,10 @@ class Auto(Effect):
     """
 
     __slots__ = ()
+    choices: ClassVar[Space]  # the operations that it chooses from
+    theirs: ClassVar[Mapping[str, str]] = {"bins": "num_magnitude_bins"}
     interpolation: Turning
-    fill: Fill | None
+    fill: Background
 
     def follow_steps(self, n: int) -> list[OnImage]:
         self.no_follower()
@@ -73,15 +83,15 @@ class Auto(Effect):
     @property
     def space(self) -> Space:
         """The operations that it chooses from."""
-        raise NotImplementedError
+        return self.choices
 
     @property
     def grades(self) -> int:
         """How many strengths there are."""
-        raise NotImplementedError
+        return int(getattr(self, "bins", _BINS))
 
     def check(self, dtype: str) -> None:
-        check_uint8(type(self).__name__, dtype)
+        check_uint8(self.title, dtype)
 
     def chosen(self, drawn: NDArray[np.float32], strength: int | None, bins: int = 0) -> Ints:
         """An operation, one of `bins` strengths or the given one, and a sign, of uniforms (4, n): (n, 3)."""
@@ -95,13 +105,9 @@ class Auto(Effect):
         signed = np.isin(self.space.names, SIGNED)[which]
         return np.where(signed & (u < 0.5), -1, 1)
 
-    def on_image(self, key: Key) -> OnImage:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         """One chain of operations."""
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            return self.run(image, arrays[key][slot].tolist()[0])
-
-        return apply
+        return self.run(image, row.tolist()[0])
 
     def run(self, image: Any, chain: list[list[int]]) -> Any:
         """The operations of a chain, one after the other, by torchvision's own kernels."""
@@ -172,19 +178,12 @@ def strengths(name: str, space: Space, bins: int, edge: int) -> tuple[float, ...
     return tuple(torch.linspace(0.0, most, bins).tolist())
 
 
-def check_bins(op: str, bins: int) -> None:
-    """Check that the number of strengths is allowed."""
-    if not isinstance(bins, int) or bins < 2:
-        refuse(op, "num_magnitude_bins must be an int of at least 2", bins)
-
-
 # AutoAugment: one of some policies, each of them two operations.
 
 
 Part = tuple[str, float, int | None]  # operation, how likely it is, strength 0..9 where it has one
 Policy = tuple[Part, Part]
 
-_BINS = 10  # how many strengths the numbers in a policy count
 _SPACE = Space((*SIGNED, *LEVELS, "Invert"), lambda edge: 150.0 / 331.0 * edge)
 
 
@@ -194,16 +193,17 @@ class AutoAugment(Auto):
 
     policies: tuple[Policy, ...]
     interpolation: Turning = "nearest"
-    fill: Fill | None = None
+    fill: Background = None
 
     streams: ClassVar[int] = 2
+    choices: ClassVar[Space] = _SPACE
 
-    def __post_init__(self) -> None:
+    def agree(self) -> None:
         if not self.policies:
             refuse("AutoAugment", "needs at least one policy", self.policies)
         for part in (part for policy in self.policies for part in policy):
             name, p, strength = part
-            check_p("AutoAugment", p)
+            probability("AutoAugment", "p", p)
             if name not in OPERATIONS or (name in PLAIN) != (strength is None) or not 0 <= (strength or 0) < _BINS:
                 refuse("AutoAugment", f"a policy must name operations and strengths in 0..{_BINS - 1}", part)
 
@@ -211,17 +211,9 @@ class AutoAugment(Auto):
     def of(cls, transform: Any) -> Self:
         found = transform.policies if hasattr(transform, "policies") else transform._policies  # name in v1, in v2
         policies = tuple((_part(*first), _part(*second)) for first, second in found)
-        return cls(policies, turning(transform), background(transform))
+        return cls(policies, READ["Turning"](transform, "interpolation"), READ["Background"](transform, "fill"))
 
-    @property
-    def space(self) -> Space:
-        return _SPACE
-
-    @property
-    def grades(self) -> int:
-        return _BINS
-
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         """Both parts of the policy that each sample takes: (n, 1, 2, 3)."""
         drawn, signs = draws.draw(first), draws.draw(first + 1)
         names = _SPACE.names
@@ -254,32 +246,18 @@ class RandAugment(Auto):
     magnitude: int = 9
     bins: int = 31
     interpolation: Turning = "nearest"
-    fill: Fill | None = None
+    fill: Background = None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.num_ops, int) or not 0 <= self.num_ops <= 16:
-            refuse("RandAugment", "num_ops must be an int in 0..16", self.num_ops)
-        check_bins("RandAugment", self.bins)
-        if not isinstance(self.magnitude, int) or not 0 <= self.magnitude < self.bins:
-            refuse("RandAugment", f"magnitude must be an int in 0..{self.bins - 1}", self.magnitude)
+    choices: ClassVar[Space] = _RAND_SPACE
+    rules: ClassVar[Mapping[str, Rule]] = {"num_ops": whole(0, 16), "bins": whole(2)}
 
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        t = transform
-        return cls(t.num_ops, t.magnitude, t.num_magnitude_bins, turning(t), background(t))
+    def agree(self) -> None:
+        whole(0, self.bins - 1)("RandAugment", "magnitude", self.magnitude)
 
     def drawn(self) -> range:
         return range(self.num_ops)
 
-    @property
-    def space(self) -> Space:
-        return _RAND_SPACE
-
-    @property
-    def grades(self) -> int:
-        return self.bins
-
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         every = [self.chosen(draws.draw(first + k), self.magnitude) for k in range(self.num_ops)]
         steps = np.stack(every, axis=1) if every else np.empty((len(draws.ids), 0, 3), np.int64)
         return steps[:, None].astype(np.int32)
@@ -297,31 +275,19 @@ class TrivialAugmentWide(Auto):
 
     bins: int = 31
     interpolation: Turning = "nearest"
-    fill: Fill | None = None
+    fill: Background = None
 
-    def __post_init__(self) -> None:
-        check_bins("TrivialAugmentWide", self.bins)
+    choices: ClassVar[Space] = _TRIVIAL_SPACE
+    rules: ClassVar[Mapping[str, Rule]] = {"bins": whole(2)}
 
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        return cls(transform.num_magnitude_bins, turning(transform), background(transform))
-
-    @property
-    def space(self) -> Space:
-        return _TRIVIAL_SPACE
-
-    @property
-    def grades(self) -> int:
-        return self.bins
-
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         return self.chosen(draws.draw(first), None)[:, None, None].astype(np.int32)
 
 
 # AugMix's weights of the image and of each chain: Dirichlet's distribution, from the sample's random numbers alone.
 
 
-def mixture(op: Effect, width: int, alpha: float, run: BatchDraws, first: int) -> NDArray[np.float32]:
+def mixture(op: Effect, width: int, alpha: float, run: SizedDraws, first: int) -> NDArray[np.float32]:
     """Weights of the image and of each of `width` chains, from the op's random numbers: float32 (n, 1 + width)."""
     own = range(first, first + 2 * GAMMA_TRIES)
     inner = [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, width)]
@@ -345,7 +311,6 @@ def _dirichlet(logs: list[NDArray[np.float64]]) -> list[NDArray[np.float32]]:
 # AugMix: an image mixed with versions of itself that went through chains of operations.
 
 
-_GRADES = 10  # how many strengths there are; the `severity` weakest are used
 _MOST_STEPS = 8  # of a chain
 _COLOURS = SIGNED[len(MOVES) :]
 _PART = Space((*MOVES, *LEVELS), lambda edge: edge / 3.0, bits=(4, 4))
@@ -365,26 +330,19 @@ class AugMix(Auto):
     alpha: float = 1.0
     all_ops: bool = True
     interpolation: Turning = "bilinear"
-    fill: Fill | None = None
+    fill: Background = None
 
     streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
     inner_words: ClassVar[tuple[str, str]] = ("chains", "transforms that hold others")
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.severity, int) or not 1 <= self.severity <= _GRADES:
-            refuse("AugMix", f"severity must be an int in 1..{_GRADES}", self.severity)
-        if not isinstance(self.width, int) or self.width < 1:
-            refuse("AugMix", "mixture_width must be an int of at least 1", self.width)
-        if not isinstance(self.depth, int) or self.depth > _MOST_STEPS:
-            refuse("AugMix", f"chain_depth must be an int of at most {_MOST_STEPS}", self.depth)
-        if not 0 < self.alpha < float("inf"):
-            refuse("AugMix", "alpha must be a number above 0", self.alpha)
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        t = transform
-        width, depth, alpha = t.mixture_width, t.chain_depth, float(t.alpha)
-        return cls(t.severity, width, depth, alpha, bool(t.all_ops), turning(t), background(t))
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "severity": whole(1, _BINS),  # so many of the weakest strengths are used
+        "width": whole(1),
+        "depth": whole(None, _MOST_STEPS),
+        "alpha": above_zero,
+    }
+    extras: ClassVar[tuple[str, ...]] = ("_weights",)
+    theirs: ClassVar[Mapping[str, str]] = {"width": "mixture_width", "depth": "chain_depth"}
 
     def inner(self) -> int:
         return self.width
@@ -393,11 +351,7 @@ class AugMix(Auto):
     def space(self) -> Space:
         return _WHOLE if self.all_ops else _PART
 
-    @property
-    def grades(self) -> int:
-        return _GRADES
-
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         """Each chain's steps draw from its streams 8 on; the fourth number of stream 8 is how many steps there are."""
         numbers = inner_numbers(self, first // STREAMS_PER_OP, self.width)
         most = self.depth if self.depth > 0 else 3
@@ -412,21 +366,15 @@ class AugMix(Auto):
             chains.append(steps)
         return np.stack(chains, axis=1).astype(np.int32)
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
 
-    def on_image(self, key: Key) -> OnImage:
-        """Image and chains added up by the weights (float32) of row `key` + "_weights"."""
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """Image and chains added up by the weights (float32)."""
         import torch
 
-        names = further(key, "_weights")
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            batch = image[None]
-            weights = torch.from_numpy(arrays[names][slot]).to(image.device)
-            mixed = weights[:1].view(1, 1, 1, 1) * batch
-            for k, chain in enumerate(arrays[key][slot].tolist()):
-                mixed.add_(weights[1 + k].view(1, 1, 1, 1) * self.run(batch, chain))
-            return mixed[0].to(image.dtype)
-
-        return apply
+        batch, weights = image[None], torch.from_numpy(*more).to(image.device)
+        mixed = weights[:1].view(1, 1, 1, 1) * batch
+        for k, chain in enumerate(row.tolist()):
+            mixed.add_(weights[1 + k].view(1, 1, 1, 1) * self.run(batch, chain))
+        return mixed[0].to(image.dtype)

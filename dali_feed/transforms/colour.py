@@ -14,30 +14,26 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.streams import STREAMS_PER_OP
-from dali_feed.transforms.keys import Key, further, numbered
+from dali_feed.transforms.keys import numbered
 from dali_feed.transforms.op import (
     Apply,
-    Arrays,
-    BatchDraws,
     Effect,
     Given,
     Graph,
     InGraph,
     Ints,
-    OnImage,
-    Op,
     OpRun,
     Place,
     SizedDraws,
 )
-from dali_feed.transforms.settings import Range, check_p, check_range, fail, refuse
+from dali_feed.transforms.settings import Range, Rule, fail, probability, refuse, span
 
 __all__ = [
     "GAMMA_TRIES",
@@ -184,11 +180,11 @@ def _turn_hue(image: Any, sixths: Any, *, device: str = "cpu") -> Any:
 # ColorJitter: brightness, contrast, saturation and hue by random factors, in random order.
 
 
-_JITTER_FACTORS = ("brightness", "contrast", "saturation", "hue")
+_FACTORS = ("brightness", "contrast", "saturation", "hue")  # in the order in which torchvision draws them
 
 
 @dataclass(frozen=True, slots=True)
-class ColorJitter(Op):
+class ColorJitter(Effect):
     """Brightness, contrast, saturation and hue by random factors, in random order; None leaves one out."""
 
     brightness: Range | None = None
@@ -196,58 +192,41 @@ class ColorJitter(Op):
     saturation: Range | None = None
     hue: Range | None = None
 
-    in_nest: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        for name in ("brightness", "contrast", "saturation"):
-            pair = getattr(self, name)
-            if pair is not None:
-                check_range("ColorJitter", name, pair, 0.0, float("inf"))
-        if self.hue is not None:
-            check_range("ColorJitter", "hue", self.hue, -0.5, 0.5)
-
-    @classmethod
-    def of(cls, transform: Any) -> ColorJitter:
-        pairs = {name: getattr(transform, name) for name in _JITTER_FACTORS}
-        return cls(**{name: None if v is None else (float(v[0]), float(v[1])) for name, v in pairs.items()})
+    array: ClassVar[str] = "jitter"
+    extras: ClassVar[tuple[str, ...]] = ("_order",)
+    rules: ClassVar[Mapping[str, Rule]] = dict.fromkeys(_FACTORS[:3], span(0.0, math.inf)) | {"hue": span(-0.5, 0.5)}
 
     @property
     def names(self) -> tuple[str, ...]:
         """The factors that are set, in torchvision's numbering."""
-        return tuple(name for name in _JITTER_FACTORS if getattr(self, name) is not None)
+        return tuple(name for name in _FACTORS if getattr(self, name) is not None)
 
     def drawn(self) -> range:
         return range(2 if self.names else 0)
 
-    def draws(self, factors: Floats, order: Floats) -> tuple[Floats, NDArray[np.int64]]:
-        """Factors float32 (n, k) of the k adjustments that are set, and their order int64 (n, k).
-
-        `factors` and `order` are uniforms, float32 (4, n) each; row k belongs to the k-th factor that is set.
-        """
+    def rows(self, draws: SizedDraws, first: int) -> Floats:
+        """Factors of the k adjustments that are set: float32 (n, k)."""
         ranges = [getattr(self, name) for name in self.names]
+        if not ranges:
+            return np.empty((len(draws.ids), 0), np.float32)
+        factors = draws.draw(first)
         drawn = [(low + (high - low) * factors[k]).astype(np.float32) for k, (low, high) in enumerate(ranges)]
-        return np.stack(drawn, axis=1), np.argsort(order[: len(ranges)], axis=0, kind="stable").T
+        return np.stack(drawn, axis=1)
 
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        if self.names:
-            first = n * STREAMS_PER_OP
-            key = numbered("jitter", n)
-            run.arrays[key], run.arrays[further(key, "_order")] = self.draws(run.draw(first), run.draw(first + 1))
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
+        """The order of these, int64 (n, k)."""
+        count = len(self.names)
+        uniform = draws.draw(first + 1)[:count] if count else np.empty((0, len(draws.ids)))
+        return {"_order": np.argsort(uniform, axis=0, kind="stable").T}
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key = numbered("jitter", n)
-        turn = further(key, "_order")
-        adjusts = [f"adjust_{name}_image" for name in self.names]
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """The adjustments in their order."""
+        from torchvision.transforms.v2 import functional
 
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            from torchvision.transforms.v2 import functional
-
-            factors = arrays[key][slot].tolist()
-            for k in arrays[turn][slot].tolist():
-                image = getattr(functional, adjusts[k])(image, factors[k])
-            return image
-
-        return [apply] if adjusts else []
+        names, factors = self.names, row.tolist()
+        for k in more[0].tolist():
+            image = getattr(functional, f"adjust_{names[k]}_image")(image, factors[k])
+        return image
 
     def in_graph(self, graph: Graph, first: int) -> None:
         names = self.names
@@ -256,9 +235,9 @@ class ColorJitter(Op):
 
         def steps(run: OpRun) -> Floats:
             """The colour steps of every sample in its own order, float32 (n, steps, 14)."""
-            drawn, turn = self.draws(run.draw(first), run.draw(first + 1))
+            drawn, order = self.rows(run, first), self.more(run, first)["_order"]
             every = np.stack([adjustment(name, drawn[:, k]) for k, name in enumerate(names)], axis=1)
-            return only(run.on, np.take_along_axis(every, turn[:, :, None], axis=1))
+            return only(run.on, np.take_along_axis(every, order[:, :, None], axis=1))
 
         graph.step(Colour(graph.k + 1, len(names), "contrast" in names, "hue" in names), steps)
 
@@ -289,15 +268,10 @@ def permuted(image: Any, order: Any) -> Any:
 class RandomChannelPermutation(Effect):
     """The channels in a random order, each of the six equally often."""
 
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        del transform  # it has no settings
-        return cls()
-
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Ints:
+    def rows(self, draws: SizedDraws, first: int) -> Ints:
         return permutations(draws.draw(first)[0])
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         return permuted(image, row)
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:
@@ -309,7 +283,7 @@ class RandomChannelPermutation(Effect):
             return fn.reshape(fn.coord_transform(image, M=matrix, dtype=types.UINT8), layout="HWC")
 
         def matrices(run: OpRun) -> NDArray[np.float32]:
-            orders = np.where(run.on[:, None], self.rows(run, first, run.h, run.w), np.arange(3))
+            orders = np.where(run.on[:, None], self.rows(run, first), np.arange(3))
             return np.eye(3, dtype=np.float32)[orders]
 
         return Apply(k, "channels", "FLOAT", 2, build), matrices
@@ -321,7 +295,6 @@ class RandomChannelPermutation(Effect):
 # behind brightness or behind hue.
 
 
-_FACTORS = ("brightness", "contrast", "saturation", "hue")  # in the order in which torchvision draws them
 _TURNS = np.array([0, 1, 2, 3, 1])  # and in which they come, as numbers of these; contrast has two places
 _FIRST, _LAST = 1, 4  # where those are
 
@@ -336,30 +309,24 @@ class RandomPhotometricDistort(Effect):
     hue: Range = (-0.05, 0.05)
     p: float = 0.5
 
+    extras: ClassVar[tuple[str, ...]] = ("_turns", "_channels")
     streams: ClassVar[int] = 3  # whether each factor comes, the factors, and what is of contrast and channels
 
-    def __post_init__(self) -> None:
+    rules: ClassVar[Mapping[str, Rule]] = {**ColorJitter.rules, "p": probability}
+
+    def agree(self) -> None:
         for name in _FACTORS:
-            pair = getattr(self, name)
-            low, high = (-0.5, 0.5) if name == "hue" else (0.0, math.inf)
-            check_range("RandomPhotometricDistort", name, pair, low, high)
-            if math.isinf(pair[1]):
-                refuse("RandomPhotometricDistort", f"{name} must be two finite numbers", pair)
-        check_p("RandomPhotometricDistort", self.p)
+            if math.isinf(getattr(self, name)[1]):
+                refuse(self.title, f"{name} must be two finite numbers", getattr(self, name))
 
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        brightness, contrast, saturation, hue = (_pair(name, getattr(transform, name)) for name in _FACTORS)
-        return cls(brightness, contrast, saturation, hue, float(transform.p))
-
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.float32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.float32]:
         """The four factors, whether they come or not: (n, 4)."""
         drawn = draws.draw(first + 1).astype(np.float64)  # in double precision none is beyond its range
         ranges = [getattr(self, name) for name in _FACTORS]
         factors = [low + (high - low) * drawn[k] for k, (low, high) in enumerate(ranges)]
         return np.stack(factors, axis=1).astype(np.float32)
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         """Which factors come, (n, 5), -1 for none; and the order of the channels, (n, 3)."""
         which, (before, swaps, order, _) = draws.draw(first) < self.p, draws.draw(first + 2)
         comes = which[_TURNS]
@@ -370,42 +337,39 @@ class RandomPhotometricDistort(Effect):
             "_channels": np.where((swaps < self.p)[:, None], permutations(order), np.arange(3)),
         }
 
-    def on_image(self, key: Key) -> OnImage:
-        turns, channels = further(key, "_turns"), further(key, "_channels")
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """The factors that come, in their order, and then that of the channels."""
+        from torchvision.transforms.v2 import functional
 
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            from torchvision.transforms.v2 import functional
-
-            factors = arrays[key][slot].tolist()
-            for k in arrays[turns][slot].tolist():
-                if k >= 0:
-                    image = getattr(functional, f"adjust_{_FACTORS[k]}_image")(image, factors[k])
-            return permuted(image, arrays[channels][slot])
-
-        return apply
-
-
-def _pair(name: str, found: Any) -> Range:
-    """A range as torchvision keeps it, which is whatever it was given."""
-    try:
-        low, high = map(float, found)
-    except (TypeError, ValueError):
-        refuse("RandomPhotometricDistort", f"{name} must be (low, high)", found)
-    return low, high
+        (turns, channels), factors = more, row.tolist()
+        for k in turns.tolist():
+            if k >= 0:
+                image = getattr(functional, f"adjust_{_FACTORS[k]}_image")(image, factors[k])
+        return permuted(image, channels)
 
 
 # Grayscale and RandomGrayscale.
 
 
-def _in_graph(op: Effect, place: Place, k: int, first: int) -> InGraph:
-    def steps(run: OpRun) -> NDArray[np.float32]:
-        return only(run.on & op.on(run, first), gray_steps(len(run.ids), cut=place.dtype == "uint8"))
+class Gray(Effect):
+    """To gray, the images that it is applied to."""
 
-    return Colour(k, 1, contrast=False, hue=False), steps
+    __slots__ = ()
+
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        from torchvision.transforms.v2 import functional
+
+        return functional.rgb_to_grayscale_image(image, getattr(self, "channels", 3)) if row else image
+
+    def graph(self, place: Place, k: int, first: int) -> InGraph:
+        def steps(run: OpRun) -> NDArray[np.float32]:
+            return only(run.on & self.on(run, first), gray_steps(len(run.ids), cut=place.dtype == "uint8"))
+
+        return Colour(k, 1, contrast=False, hue=False), steps
 
 
 @dataclass(frozen=True, slots=True)
-class Grayscale(Effect):
+class Grayscale(Gray):
     """Gray, in three channels of the same or in one."""
 
     channels: Literal[1, 3] = 3
@@ -424,35 +388,14 @@ class Grayscale(Effect):
     def channels_behind(self) -> int | None:
         return self.channels
 
-    def image(self, image: Any, row: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.rgb_to_grayscale_image(image, self.channels) if row else image
-
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
-        return _in_graph(self, place, k, first)
-
 
 @dataclass(frozen=True, slots=True)
-class RandomGrayscale(Effect):
+class RandomGrayscale(Gray):
     """Gray, as Grayscale."""
 
     p: float = 0.1
 
-    def __post_init__(self) -> None:
-        check_p("RandomGrayscale", self.p)
-
-    @classmethod
-    def of(cls, transform: Any) -> RandomGrayscale:
-        return cls(float(transform.p))
-
-    def image(self, image: Any, row: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.rgb_to_grayscale_image(image, 3) if row else image
-
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
-        return _in_graph(self, place, k, first)
+    rules: ClassVar[Mapping[str, Rule]] = {"p": probability}
 
 
 # Gamma variates from uniform numbers; the weights of mixed samples and of AugMix's chains are made of them.

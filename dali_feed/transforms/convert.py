@@ -108,7 +108,7 @@ class Normalize(Op):
     of_finish: ClassVar[bool] = True
     by_level: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def agree(self) -> None:
         if len(self.mean) not in (1, 3) or len(self.std) not in (1, 3):
             refuse("Normalize", "mean and std need one value per channel (3)", (self.mean, self.std))
         if not all(s > 0 for s in self.std):
@@ -179,7 +179,7 @@ class Own(Effect):
             msg = f"transform: {name_of(self.function)} {rule}"
             raise TransformError(msg)
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         """What the function makes of the image. Raises TransformError where it fails, or changes mode or size."""
         from torchvision.transforms.v2 import functional
 

@@ -1,23 +1,23 @@
-"""RandomCrop: a window of one size anywhere in the image, which is padded before."""
+"""Crops, padding and flips: a window of the image, which may reach outside of it, and the image mirrored."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.streams import STREAMS_PER_OP
-from dali_feed.transforms import follow
+from dali_feed.draws import STREAMS_PER_OP
 from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.op import (
     Arrays,
+    Effect,
     Graph,
     Ints,
     OnImage,
     Op,
-    OpRun,
     Place,
     SizedDraws,
     Window,
@@ -28,22 +28,37 @@ from dali_feed.transforms.op import (
 from dali_feed.transforms.settings import (
     Edges,
     Fill,
+    Masks,
     PadMode,
+    Rule,
     as_list,
-    check_p,
-    check_padding,
-    check_size,
-    edges_of,
+    fill_behind,
     fill_of,
-    mask_fill_of,
+    four_edges,
+    height_width,
+    masks_of,
+    pad_mode,
     pair,
-    refuse,
+    probability,
+    whole,
 )
 
-__all__ = ["CenterCrop", "CropOrPad", "Flip", "Pad", "RandomCrop", "TrimBorder", "crop", "one_level", "placed", "rows"]
+__all__ = [
+    "CenterCrop",
+    "CropOrPad",
+    "Flip",
+    "Pad",
+    "RandomCrop",
+    "TrimBorder",
+    "crop",
+    "crop_follower",
+    "one_level",
+    "placed",
+    "rows",
+]
 
 
-# Crops of images and pixels put around them: their rows, their steps on one image, and images too small to pad.
+# Crops of images and pixels put around them: their rows, and their steps on one image.
 
 
 def rows(*columns: Ints) -> NDArray[np.int32]:
@@ -71,6 +86,24 @@ def crop(key: Key, fill: Fill = 0.0) -> OnImage:
     return apply
 
 
+def crop_follower(key: Key, fill: float = 0.0) -> OnImage:
+    """The same of what follows an image, by torchvision's own function for it; `fill` outside of a mask."""
+
+    def apply(given: Any, arrays: Arrays, slot: int) -> Any:
+        from torchvision.transforms.v2 import functional
+        from torchvision.tv_tensors import Mask
+
+        y, x, height, width = arrays[key][slot].tolist()
+        if fill and isinstance(given, Mask):  # torchvision's crop knows no fill: its transforms pad before it
+            high, wide = functional.get_size(given)
+            edges = [max(0, edge) for edge in (-x, -y, x + width - wide, y + height - high)]
+            given = functional.pad(given, edges, fill=fill)
+            y, x = y + edges[1], x + edges[0]
+        return functional.crop(given, y, x, height, width)
+
+    return apply
+
+
 def _beyond(image: Any, window: tuple[int, int, int, int], fill: Fill) -> Any:
     """A crop that is partly outside the image."""
     import torch
@@ -84,32 +117,89 @@ def _beyond(image: Any, window: tuple[int, int, int, int], fill: Fill) -> Any:
     return out
 
 
-def margin(key: Key, fill: Fill, mode: PadMode) -> OnImage:
-    """Rows left, top, right, bottom (int32) of `key` put around the image."""
-    colour = as_list(fill)
+def margin(key: Key, fill: float | list[float], mode: PadMode, kind: str = "_image") -> OnImage:
+    """Rows left, top, right, bottom (int32) of `key` put around the image; `kind` "": around what follows it."""
 
-    def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+    def apply(given: Any, arrays: Arrays, slot: int) -> Any:
         from torchvision.transforms.v2 import functional
 
         edges = arrays[key][slot].tolist()
-        return functional.pad_image(image, edges, colour, mode) if any(edges) else image
+        return getattr(functional, f"pad{kind}")(given, edges, fill, mode) if any(edges) else given
 
     return apply
 
 
-def too_narrow(title: str, mode: PadMode, image: tuple[Ints, Ints], widest: tuple[Ints, Ints]) -> list[tuple[int, str]]:
-    """Images (heights, widths) that have too few pixels to mirror into edges up to `widest` (high, wide)."""
-    spare = {"reflect": 1, "symmetric": 0}.get(mode)  # "reflect" does not repeat the edge itself, "symmetric" does
-    if spare is None:
-        return []
-    (h, w), (high, wide) = image, widest
-    short = (high > h - spare) | (wide > w - spare)
-    told = f'{title}: padding_mode="{mode}" needs an image that is larger than the padding'
-    return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
+class Cropping(Op):
+    """A window of the image. It may reach outside, where `fill` is, or what `mode` makes of the image's edges."""
+
+    __slots__ = ()
+    fill: Fill = 0.0
+    mode: PadMode = "constant"
+    masks: Masks = None
+
+    def window(self, run: SizedDraws, first: int) -> Window:
+        """Of each image, in its own coordinates; random numbers begin at stream `first`."""
+        raise NotImplementedError
+
+    @property
+    def pads(self) -> bool:
+        """Whether a window may reach outside the image."""
+        return True
+
+    def inside(self, graph: Graph) -> bool:
+        """Whether no window does, at this point of a graph."""
+        del graph
+        return not self.pads
+
+    def margins(self, h: Ints, w: Ints, window: Window) -> tuple[Ints, ...]:
+        """Pixels put left, above, right and below before the window is cut out, where `mode` says of what."""
+        y, x, height, width = window
+        return tuple(np.maximum(edge, 0) for edge in (-x, -y, x + width - w, y + height - h))
+
+    def widest(self, h: Ints, w: Ints) -> tuple[Ints, Ints]:
+        """How far above or below, and left or right of an image, a window may reach at most."""
+        return np.zeros_like(h), np.zeros_like(w)
+
+    def unfit(self, h: Ints, w: Ints) -> list[tuple[int, str]]:
+        """Images that have too few pixels to mirror into edges."""
+        spare = {"reflect": 1, "symmetric": 0}.get(self.mode)  # "reflect" does not repeat the edge, "symmetric" does
+        if spare is None:
+            return []
+        high, wide = self.widest(h, w)
+        short = (high > h - spare) | (wide > w - spare)
+        need = f'{self.title}: padding_mode="{self.mode}" needs an image that is larger than the padding'
+        return [(k, f"{need}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
+
+    def host_rows(self, run: SizedDraws, n: int) -> None:
+        h, w = run.h, run.w
+        y, x, run.h, run.w = self.window(run, n * STREAMS_PER_OP)
+        if self.mode != "constant":
+            left, top, right, bottom = self.margins(h, w, (y, x, run.h, run.w))
+            run.arrays[numbered("margin", n)] = rows(left, top, right, bottom)
+            y, x = y + top, x + left
+        run.arrays[run.crop_key(n)] = rows(y, x, run.h, run.w)
+
+    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
+        cut = [] if window else [crop(numbered("crop", n), self.fill)]
+        return cut if self.mode == "constant" else [margin(numbered("margin", n), as_list(self.fill), self.mode), *cut]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        fill = fill_behind(self.fill, self.masks)
+        cut = crop_follower(numbered("crop", n), fill)
+        return [cut] if self.mode == "constant" else [margin(numbered("margin", n), fill, self.mode, ""), cut]
+
+    def in_graph(self, graph: Graph, first: int) -> None:
+        if self.pads and self.mode != "constant":
+            self.refuse('knows padding_mode="constant"', f'"{self.mode}"')
+        size, fill = self.size_behind(None), graph.place.levels(self.fill)
+        if size is None:
+            graph.cut(lambda run: self.window(run, first), fill)
+        else:
+            graph.crop(size, lambda run: self.window(run, first), inside=self.inside(graph), fill=fill)
 
 
 @dataclass(frozen=True, slots=True)
-class RandomCrop(Op):
+class RandomCrop(Cropping):
     """A window of `size` (height, width) anywhere in the image, padded before as `Pad` does.
 
     With `pad_if_needed` an edge that is still too short gets what it lacks on both sides.
@@ -120,82 +210,48 @@ class RandomCrop(Op):
     pad_if_needed: bool = False
     fill: Fill = 0.0
     mode: PadMode = "constant"
-    masks: Fill | None = None  # what fills those that follow; None: as the image
+    masks: Masks = None
 
     streams: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        check_size("RandomCrop", self.size)
-        check_padding("RandomCrop", self.padding, self.mode)
-
-    @classmethod
-    def of(cls, transform: Any) -> RandomCrop:
-        t = transform
-        edges = edges_of(t, swapped=type(t).__module__.startswith("torchvision.transforms.v2"))
-        needed = bool(t.pad_if_needed)
-        return cls(pair(t, t.size), edges, needed, fill_of(t), t.padding_mode, mask_fill_of(t))
+    rules: ClassVar[Mapping[str, Rule]] = {"size": height_width, "padding": four_edges, "mode": pad_mode}
+    theirs: ClassVar[Mapping[str, str]] = {"mode": "padding_mode"}
 
     @property
     def pads(self) -> bool:
-        """Whether a window may reach outside the image."""
         return self.pad_if_needed or any(self.padding)
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
 
+    def margins(self, h: Ints, w: Ints, window: Window) -> tuple[Ints, ...]:
+        return padded(h, w, self)
+
+    def widest(self, h: Ints, w: Ints) -> tuple[Ints, Ints]:
+        left, top, right, bottom = padded(h, w, self)
+        return np.maximum(top, bottom), np.maximum(left, right)
+
     def unfit(self, h: Ints, w: Ints) -> list[tuple[int, str]]:
         left, top, right, bottom = padded(h, w, self)
-        widest = np.maximum(top, bottom), np.maximum(left, right)
         small = (h + top + bottom < self.size[0]) | (w + left + right < self.size[1])
-        told = f"RandomCrop: {self.size[1]}x{self.size[0]} must fit into the image; found"
+        need = f"RandomCrop: {self.size[1]}x{self.size[0]} must fit into the image; found"
         cure = "give pad_if_needed=True"
-        found = [(k, f"{told} {w[k]}x{h[k]}; {cure}") for k in np.flatnonzero(small).tolist()]
-        return too_narrow("RandomCrop", self.mode, (h, w), widest) + found
+        found = [(k, f"{need} {w[k]}x{h[k]}; {cure}") for k in np.flatnonzero(small).tolist()]
+        return Cropping.unfit(self, h, w) + found
 
     def begins_with_window(self) -> bool:
         return not self.pads
 
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        left, top, right, bottom = padded(run.h, run.w, self)
-        y, x, run.h, run.w = crop_windows(run.h, run.w, self, run.draw(n * STREAMS_PER_OP))
-        if self.mode != "constant":
-            run.arrays[numbered("margin", n)] = rows(left, top, right, bottom)
-            y, x = y + top, x + left
-        run.arrays[run.crop_key(n)] = rows(y, x, run.h, run.w)
-
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        cut = [] if window else [crop(numbered("crop", n), self.fill)]
-        return cut if self.mode == "constant" else [margin(numbered("margin", n), self.fill, self.mode), *cut]
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        fill = follow.fill_behind(self.fill, self.masks)
-        cut = follow.crop(numbered("crop", n), fill)
-        return [cut] if self.mode == "constant" else [follow.margin(numbered("margin", n), fill, self.mode), cut]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        if self.pads and self.mode != "constant":
-            self.refuse('knows padding_mode="constant"', f'"{self.mode}"')
-        fill = graph.place.levels(self.fill)
-        graph.crop(
-            self.size, lambda run: crop_windows(run.h, run.w, self, run.draw(first)), inside=not self.pads, fill=fill
-        )
-
-
-# CenterCrop: the middle of an image.
+    def window(self, run: SizedDraws, first: int) -> Window:
+        return crop_windows(run.h, run.w, self, run.draw(first))
 
 
 @dataclass(frozen=True, slots=True)
-class CenterCrop(Op):
+class CenterCrop(Cropping):
     """The middle `size` (height, width) of an image; a smaller one is padded with black."""
 
     size: tuple[int, int]
 
-    def __post_init__(self) -> None:
-        check_size("CenterCrop", self.size)
-
-    @classmethod
-    def of(cls, transform: Any) -> CenterCrop:
-        return cls(pair(transform, transform.size))
+    rules: ClassVar[Mapping[str, Rule]] = {"size": height_width}
 
     @classmethod
     def of_preset(cls, transform: Any) -> CenterCrop:
@@ -205,82 +261,49 @@ class CenterCrop(Op):
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
 
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        y, x, run.h, run.w = center_window(run.h, run.w, self.size)
-        run.arrays[run.crop_key(n)] = rows(y, x, run.h, run.w)
+    def inside(self, graph: Graph) -> bool:
+        return bool(graph.covers(self.size))
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        return [crop(numbered("crop", n))]
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.crop(numbered("crop", n))]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        graph.crop(self.size, lambda run: center_window(run.h, run.w, self.size), inside=graph.covers(self.size))
+    def window(self, run: SizedDraws, first: int) -> Window:
+        return center_window(run.h, run.w, self.size)
 
 
 # timm's CenterCropOrPad and RandomCropOrPad: cut an image where it is larger than a size, pad it where smaller.
 
 
 @dataclass(frozen=True, slots=True)
-class CropOrPad(Op):
+class CropOrPad(Cropping):
     """To `size` (height, width): the middle, or a random place; a smaller image is padded in the same way."""
 
     size: tuple[int, int]
     anywhere: bool = False
     fill: Fill = 0.0
-    mode: Literal["constant", "edge", "reflect", "symmetric"] = "constant"
-    masks: Fill | None = None  # what fills those that follow; None: as the image
+    mode: PadMode = "constant"
+    masks: Masks = None
 
     streams: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        check_size("CropOrPad", self.size)
-        if self.mode not in ("constant", "edge", "reflect", "symmetric"):
-            refuse("CropOrPad", "padding_mode must be constant, edge, reflect or symmetric", self.mode)
+    rules: ClassVar[Mapping[str, Rule]] = {"size": height_width, "mode": pad_mode}
+    theirs: ClassVar[Mapping[str, str]] = {"mode": "padding_mode"}
 
     @classmethod
     def of(cls, transform: Any) -> CropOrPad:
-        t = transform
-        return cls(pair(t, t.size), type(t).__name__ == "RandomCropOrPad", fill_of(t), t.padding_mode, mask_fill_of(t))
+        t, anywhere = transform, type(transform).__name__ == "RandomCropOrPad"
+        return cls(pair(t, t.size), anywhere, fill_of(t, "fill"), t.padding_mode, masks_of(t, "fill"))
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
 
-    def unfit(self, h: Ints, w: Ints) -> list[tuple[int, str]]:
+    def widest(self, h: Ints, w: Ints) -> tuple[Ints, Ints]:
         high, wide = np.maximum(self.size[0] - h, 0), np.maximum(self.size[1] - w, 0)
-        if not self.anywhere:  # half of it at each edge
-            high, wide = (high + 1) // 2, (wide + 1) // 2
-        return too_narrow("CropOrPad", self.mode, (h, w), (high, wide))
+        return (high, wide) if self.anywhere else ((high + 1) // 2, (wide + 1) // 2)  # half of it at each edge
 
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        y, x, h, w = placed(self, run.h, run.w, run.draw(n * STREAMS_PER_OP))
-        if self.mode != "constant":
-            left, top, right, bottom = (np.maximum(edge, 0) for edge in (-x, -y, x + w - run.w, y + h - run.h))
-            run.arrays[numbered("margin", n)] = rows(left, top, right, bottom)
-            y, x = y + top, x + left
-        run.arrays[numbered("crop", n)] = rows(y, x, h, w)
-        run.h, run.w = h, w
-
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        cut = crop(numbered("crop", n), self.fill)
-        return [cut] if self.mode == "constant" else [margin(numbered("margin", n), self.fill, self.mode), cut]
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        fill = follow.fill_behind(self.fill, self.masks)
-        cut = follow.crop(numbered("crop", n), fill)
-        return [cut] if self.mode == "constant" else [follow.margin(numbered("margin", n), fill, self.mode), cut]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        if self.mode != "constant":
-            self.refuse('knows padding_mode="constant"', f'"{self.mode}"')
-        fill = graph.place.levels(self.fill)
-        graph.crop(self.size, lambda run: placed(self, run.h, run.w, run.draw(first)), inside=False, fill=fill)
+    def window(self, run: SizedDraws, first: int) -> Window:
+        return placed(self, run.h, run.w, run.draw(first))
 
 
-def placed(op: CropOrPad, h: Ints, w: Ints, drawn: NDArray[np.float32] | None) -> Window:
+def placed(op: CropOrPad, h: Ints, w: Ints, drawn: NDArray[np.float32]) -> Window:
     """Windows, which leave the image where it is smaller; `drawn` (4, n): rows 0 and 1 are y and x."""
-    if not op.anywhere or drawn is None:
+    if not op.anywhere:
         return center_window(h, w, op.size)
 
     def first(have: Ints, want: int, u: NDArray[np.float32]) -> Ints:
@@ -291,77 +314,46 @@ def placed(op: CropOrPad, h: Ints, w: Ints, drawn: NDArray[np.float32] | None) -
     return y, x, np.full_like(h, op.size[0]), np.full_like(w, op.size[1])
 
 
-# Pad: pixels around the image.
-
-
 @dataclass(frozen=True, slots=True)
-class Pad(Op):
+class Pad(Cropping):
     """Pixels around the image: `padding` is left, top, right, bottom. `fill` is for mode "constant"."""
 
     padding: Edges
     fill: Fill = 0.0
     mode: PadMode = "constant"
-    masks: Fill | None = None  # what fills those that follow; None: as the image
+    masks: Masks = None
 
-    def __post_init__(self) -> None:
-        check_padding("Pad", self.padding, self.mode)
-
-    @classmethod
-    def of(cls, transform: Any) -> Pad:
-        return cls(
-            edges_of(transform, swapped=False), fill_of(transform), transform.padding_mode, mask_fill_of(transform)
-        )
+    rules: ClassVar[Mapping[str, Rule]] = {"padding": four_edges, "mode": pad_mode}
+    theirs: ClassVar[Mapping[str, str]] = {"mode": "padding_mode"}
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         left, top, right, bottom = self.padding
         return size and (size[0] + top + bottom, size[1] + left + right)
 
     def sizes_behind(self, h: Ints, w: Ints) -> tuple[Ints, Ints]:
-        left, top, right, bottom = padded(h, w, self)
+        left, top, right, bottom = self.padding
         return h + top + bottom, w + left + right
 
-    def unfit(self, h: Ints, w: Ints) -> list[tuple[int, str]]:
-        left, top, right, bottom = padded(h, w, self)
-        return too_narrow("Pad", self.mode, (h, w), (np.maximum(top, bottom), np.maximum(left, right)))
+    def widest(self, h: Ints, w: Ints) -> tuple[Ints, Ints]:
+        left, top, right, bottom = self.padding
+        return np.full_like(h, max(top, bottom)), np.full_like(w, max(left, right))
 
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        run.arrays[numbered("margin", n)] = rows(*padded(run.h, run.w, self))
-        run.h, run.w = self.sizes_behind(run.h, run.w)
-
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        return [margin(numbered("margin", n), self.fill, self.mode)]
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        fill = follow.fill_behind(self.fill, self.masks)
-        return [follow.margin(numbered("margin", n), fill, self.mode)]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        if self.mode != "constant":
-            self.refuse('knows padding_mode="constant"', f'"{self.mode}"')
-
-        def choose(run: OpRun) -> Window:
-            left, top, _, _ = padded(run.h, run.w, self)
-            return -top, -left, *self.sizes_behind(run.h, run.w)
-
-        graph.cut(choose, graph.place.levels(self.fill))
+    def window(self, run: SizedDraws, first: int) -> Window:
+        left, top, _, _ = self.padding
+        return np.full_like(run.h, -top), np.full_like(run.w, -left), *self.sizes_behind(run.h, run.w)
 
 
 # timm's TrimBorder: an image without pixels at each edge.
 
 
 @dataclass(frozen=True, slots=True)
-class TrimBorder(Op):
+class TrimBorder(Cropping):
     """Without `border` pixels at each edge."""
 
     border: int
 
-    def __post_init__(self) -> None:
-        if self.border < 0:
-            refuse("TrimBorder", "border_size must be at least 0", self.border)
-
-    @classmethod
-    def of(cls, transform: Any) -> TrimBorder:
-        return cls(int(transform.border_size))
+    rules: ClassVar[Mapping[str, Rule]] = {"border": whole(0)}
+    theirs: ClassVar[Mapping[str, str]] = {"border": "border_size"}
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None
@@ -371,45 +363,29 @@ class TrimBorder(Op):
 
     def unfit(self, h: Ints, w: Ints) -> list[tuple[int, str]]:
         gone = np.minimum(h, w) <= 2 * self.border
-        told = f"TrimBorder: nothing is left without {self.border} pixels at each edge"
-        return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(gone).tolist()]
+        need = f"TrimBorder: nothing is left without {self.border} pixels at each edge"
+        return [(k, f"{need}; found {w[k]}x{h[k]}") for k in np.flatnonzero(gone).tolist()]
 
-    def window(self, h: Ints, w: Ints) -> Window:
-        """All but the border."""
-        edge = np.full_like(h, self.border)
-        return edge, edge, h - 2 * self.border, w - 2 * self.border
-
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        y, x, run.h, run.w = self.window(run.h, run.w)
-        run.arrays[numbered("crop", n)] = rows(y, x, run.h, run.w)
-
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        return [crop(numbered("crop", n))]
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.crop(numbered("crop", n))]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        graph.cut(lambda run: self.window(run.h, run.w))
+    def window(self, run: SizedDraws, first: int) -> Window:
+        edge = np.full_like(run.h, self.border)
+        return edge, edge, run.h - 2 * self.border, run.w - 2 * self.border
 
 
 # RandomHorizontalFlip and RandomVerticalFlip.
 
 
 @dataclass(frozen=True, slots=True)
-class Flip(Op):
+class Flip(Effect):
     """Mirror left-right (`axis` "x") or upside down ("y") with probability `p`."""
 
     axis: Literal["x", "y"]
     p: float = 0.5
 
-    streams: ClassVar[int] = 1
     normalized: ClassVar[bool] = True
-    in_nest: ClassVar[bool] = True
     of_finish: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_p("RandomHorizontalFlip" if self.axis == "x" else "RandomVerticalFlip", self.p)
+    array: ClassVar[str] = "flip"
+    moves: ClassVar[bool] = True
+    rules: ClassVar[Mapping[str, Rule]] = {"p": probability}
 
     @classmethod
     def horizontal(cls, transform: Any) -> Flip:
@@ -421,19 +397,18 @@ class Flip(Op):
         """From torchvision's RandomVerticalFlip."""
         return cls("y", float(transform.p))
 
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        run.arrays[numbered("flip", n)] = run.draw(n * STREAMS_PER_OP)[0] < self.p
+    @property
+    def title(self) -> str:
+        return "RandomHorizontalFlip" if self.axis == "x" else "RandomVerticalFlip"
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key, axis = numbered("flip", n), -1 if self.axis == "x" else -2
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        return image.flip(-1 if self.axis == "x" else -2) if row else image
 
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            return image.flip(axis) if arrays[key][slot] else image
+    def follow(self, given: Any, row: Any) -> Any:
+        from torchvision.transforms.v2 import functional
 
-        return [apply]
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.flip(numbered("flip", n), self.axis)]
+        turned = functional.horizontal_flip if self.axis == "x" else functional.vertical_flip
+        return turned(given) if row else given
 
     def in_graph(self, graph: Graph, first: int) -> None:
-        graph.flip(self.axis, lambda run: run.draw(first)[0] < self.p)
+        graph.flip(self.axis, lambda run: self.on(run, first))

@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import uniforms
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.filters import generator_of, normal, seeds_of
-from dali_feed.transforms.keys import Key, further
 from dali_feed.transforms.op import (
     TRIES,
     Apply,
-    Arrays,
-    BatchDraws,
     Effect,
     InGraph,
     Ints,
-    OnImage,
     OpRun,
     Place,
+    SizedDraws,
     Window,
     inner_numbers,
 )
-from dali_feed.transforms.settings import Fill, Range, as_list, check_p, check_range, fail, refuse
+from dali_feed.transforms.settings import Fill, Range, Rule, as_list, one_of, probability, refuse, span, span_of
 
 __all__ = ["NoisyErasing", "RandomErasing", "colour_of", "erased", "tried"]
+
+
+_RULES: dict[str, Rule] = {"p": probability, "scale": span(0.0, 1.0), "ratio": span(1e-6, 1e6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +46,7 @@ class RandomErasing(Effect):
     streams: ClassVar[int] = 2  # whether to erase, and the first try; others are drawn only where needed
     normalized: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        check_p("RandomErasing", self.p)
-        check_range("RandomErasing", "scale", self.scale, 0.0, 1.0)
-        check_range("RandomErasing", "ratio", self.ratio, 1e-6, 1e6)
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        (s0, s1), (r0, r1) = transform.scale, transform.ratio
-        found = transform.value
-        values = tuple(map(float, found if isinstance(found, Sequence) else (found,)))
-        if len(values) not in (1, 3):
-            raise fail(transform, "value must be one number, or one for each of three channels", found)
-        value = values if len(values) == 3 else values[0]
-        return cls(float(transform.p), (float(s0), float(s1)), (float(r0), float(r1)), value)
+    rules: ClassVar[Mapping[str, Rule]] = _RULES
 
     def check(self, dtype: str) -> None:
         if dtype == "uint8" and not all(0 <= v < 256 for v in np.atleast_1d(self.value)):
@@ -70,11 +56,11 @@ class RandomErasing(Effect):
     def erases(self) -> Fill | None:
         return self.value
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         """Rectangles y, x, height, width; empty where nothing is erased."""
-        return np.stack(erased(self, draws, first, h, w), axis=1).astype(np.int32)
+        return np.stack(erased(self, draws, first), axis=1).astype(np.int32)
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         """In a copy, since others may use the image's memory."""
         from torchvision.transforms.v2 import functional
 
@@ -93,7 +79,7 @@ class RandomErasing(Effect):
             return fn.erase(image, anchor=rect[0:2], shape=rect[2:4], axis_names="HW", fill_value=fill)
 
         def rectangles(run: OpRun) -> NDArray[np.float32]:
-            y, x, h, w = erased(self, run, first, run.h, run.w)
+            y, x, h, w = erased(self, run, first)
             there = run.on & (h > 0) & (w > 0)
             rows = np.stack([*run.as_shown((y, x, h, w))], axis=1)
             return np.where(there[:, None], rows, 0).astype(np.float32)
@@ -135,13 +121,13 @@ def tried(
     return (th < h) & (tw < w), (y, x, th, tw)
 
 
-def erased(op: RandomErasing, run: BatchDraws, first: int, h: Ints, w: Ints) -> Window:
+def erased(op: RandomErasing, run: SizedDraws, first: int) -> Window:
     """Rectangles to erase; empty for samples that are left as they are, or where ten tries found no rectangle.
 
     Stream `first` says whether to erase, try t draws from stream first + 1 + t. Few rows need more than one try, so
     the nine others are drawn for those alone.
     """
-    on = run.draw(first)[0] < op.p
+    (h, w), on = (run.h, run.w), run.draw(first)[0] < op.p
     fits, window = tried(op.scale, op.ratio, h, w, run.draw(first + 1)[None])
     y, x, eh, ew = (np.where(on & fits[0], edge[0], 0) for edge in window)
     todo = np.flatnonzero(on & ~fits[0])
@@ -172,22 +158,18 @@ class NoisyErasing(Effect):
     least: int = 1
     most: int = 1
 
+    called: ClassVar[str] = "RandomErasing"
+    extras: ClassVar[tuple[str, ...]] = ("_seed",)
     normalized: ClassVar[bool] = True
     inner_words: ClassVar[tuple[str, str]] = ("rectangles", "transforms that hold others")
 
-    def __post_init__(self) -> None:
-        check_p("RandomErasing", self.p)
-        check_range("RandomErasing", "scale", self.scale, 0.0, 1.0)
-        check_range("RandomErasing", "ratio", self.ratio, 1e-6, 1e6)
-        if self.fill not in ("zero", "colour", "pixel"):
-            refuse("RandomErasing", 'fill must be "zero", "colour" or "pixel"', self.fill)
+    rules: ClassVar[Mapping[str, Rule]] = _RULES | {
+        "fill": one_of("zero", "colour", "pixel", shown='"zero", "colour" or "pixel"')
+    }
+
+    def agree(self) -> None:
         if not 1 <= self.least <= self.most:
             refuse("RandomErasing", "needs at least one rectangle, and least <= most", (self.least, self.most))
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        (s0, s1), (r0, r1) = transform.scale, transform.ratio
-        return cls(float(transform.p), (float(s0), float(s1)), (float(r0), float(r1)), "pixel")
 
     def inner(self) -> int:
         return self.most
@@ -198,7 +180,7 @@ class NoisyErasing(Effect):
             msg = f"{rule}; found uint8. Put it after ToTensor or ToDtype"
             raise TransformError(msg)
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         """Rectangles y, x, height, width of each sample, int32 (n, most, 4); empty ones where there are fewer.
 
         Stream `first` says whether to erase, and how many; try t of a rectangle draws from the t-th of its own streams.
@@ -211,31 +193,25 @@ class NoisyErasing(Effect):
         drawn = uniforms(draws.seed, draws.epoch, draws.ids, streams).reshape(self.most, TRIES, 4, len(draws.ids))
         out = np.zeros((len(draws.ids), self.most, 4), np.int32)
         for k, each in enumerate(drawn):
-            fits, window = tried(self.scale, self.ratio, h, w, each, count)
+            fits, window = tried(self.scale, self.ratio, draws.h, draws.w, each, count)
             best, some = fits.argmax(axis=0)[None], fits.any(axis=0) & on & (k < count)
             for edge, later in enumerate(window):
                 out[:, k, edge] = np.where(some, np.take_along_axis(later, best, 0)[0], 0)
         return out
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_seed": seeds_of(draws, first)}
 
-    def on_image(self, key: Key) -> OnImage:
-        """Fill the rectangles of row `key`, by a generator whose seed is row `key` + "_seed" (int64)."""
-        seeds = further(key, "_seed")
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            rectangles = [row for row in arrays[key][slot].tolist() if row[2] and row[3]]
-            return self._erased(image, rectangles, generator_of(arrays[seeds][slot])) if rectangles else image
-
-        return apply
-
-    def _erased(self, image: Any, rectangles: list[list[int]], generator: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """Fill the rectangles of the row, by a generator whose seed (int64) is the only one of `more`."""
         import torch
 
-        image, channels = image.clone(), image.shape[0]
+        rectangles = [each for each in row.tolist() if each[2] and each[3]]
+        if not rectangles:
+            return image
+        generator, image = generator_of(*more), image.clone()
         for y, x, height, width in rectangles:
-            shape = (channels, height, width) if self.fill == "pixel" else (channels, 1, 1)
+            shape = (len(image), height, width) if self.fill == "pixel" else (len(image), 1, 1)
             value = torch.zeros(shape) if self.fill == "zero" else normal(shape, generator, image)
             image[:, y : y + height, x : x + width] = value.to(image)
         return image
@@ -243,8 +219,10 @@ class NoisyErasing(Effect):
 
 def either(transform: Any) -> RandomErasing | NoisyErasing:
     """Torchvision's RandomErasing: v1 says "random", v2 None, where the value is drawn."""
-    random = transform.value is None or (isinstance(transform.value, str) and transform.value == "random")
-    return NoisyErasing.of(transform) if random else RandomErasing.of(transform)
+    t = transform
+    if t.value is None or (isinstance(t.value, str) and t.value == "random"):
+        return NoisyErasing(float(t.p), span_of(t, "scale"), span_of(t, "ratio"))
+    return RandomErasing.of(t)
 
 
 def either_of_timm(transform: Any) -> RandomErasing | NoisyErasing:

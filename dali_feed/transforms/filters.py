@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.keys import Key, further
-from dali_feed.transforms.op import Apply, Arrays, BatchDraws, Effect, InGraph, Ints, OnImage, Place
-from dali_feed.transforms.settings import Range, check_range, refuse
+from dali_feed.transforms.op import Apply, Effect, InGraph, Ints, Place, SizedDraws
+from dali_feed.transforms.settings import Range, Rule, at_least_zero, refuse, span
 
 __all__ = ["GaussianBlur", "GaussianNoise", "generator_of", "normal", "seeds_of"]
 
 
 _SHARP = 0.01  # the sigma of a kernel whose neighbours weigh exp(-5000), which is 0
+
+
+def _odd(op: str, name: str, value: tuple[int, int]) -> None:
+    if len(value) != 2 or not all(isinstance(n, int) and n > 0 and n % 2 for n in value):
+        refuse(op, f"{name} must be two odd positive ints (width, height)", value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +30,8 @@ class GaussianBlur(Effect):
     kernel: tuple[int, int]
     sigma: Range = (0.1, 2.0)
 
-    def __post_init__(self) -> None:
-        if len(self.kernel) != 2 or not all(isinstance(n, int) and n > 0 and n % 2 for n in self.kernel):
-            refuse("GaussianBlur", "kernel_size must be two odd positive ints (width, height)", self.kernel)
-        check_range("GaussianBlur", "sigma", self.sigma, 1e-6, float("inf"))
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        width, height = map(int, transform.kernel_size)
-        low, high = transform.sigma
-        return cls((width, height), (float(low), float(high)))
+    rules: ClassVar[Mapping[str, Rule]] = {"kernel": _odd, "sigma": span(1e-6, float("inf"))}
+    theirs: ClassVar[Mapping[str, str]] = {"kernel": "kernel_size"}
 
     def unfit(self, h: Ints, w: Ints) -> list[tuple[int, str]]:
         """The border is mirrored without its edge, so half a kernel must fit into the image and leave a pixel."""
@@ -43,13 +40,13 @@ class GaussianBlur(Effect):
         short = (w <= wide // 2) | (h <= high // 2)
         return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.float32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.float32]:
         """Standard deviations of the kernels, one for both axes."""
         low, high = self.sigma
         sigmas: NDArray[np.float32] = (low + (high - low) * draws.draw(first)[0]).astype(np.float32)
         return sigmas
 
-    def image(self, image: Any, row: Any) -> Any:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
         sigma = row.item()
@@ -64,7 +61,7 @@ class GaussianBlur(Effect):
             return fn.gaussian_blur(image, sigma=sigma, window_size=self.kernel[::-1])
 
         step = Apply(k, "sigma", "FLOAT", 0, build)
-        return step, lambda run: np.where(run.on, self.rows(run, first, run.h, run.w), np.float32(_SHARP))
+        return step, lambda run: np.where(run.on, self.rows(run, first), np.float32(_SHARP))
 
 
 # GaussianNoise: a random number for every value; torchvision's arithmetic, on random numbers of the sample's own.
@@ -80,35 +77,26 @@ class GaussianNoise(Effect):
     sigma: float = 0.1
     clip: bool = True
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.sigma < float("inf"):
-            refuse("GaussianNoise", "sigma must be at least 0", self.sigma)
+    extras: ClassVar[tuple[str, ...]] = ("_seed",)
+    rules: ClassVar[Mapping[str, Rule]] = {"sigma": at_least_zero}
 
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        return cls(float(transform.mean), float(transform.sigma), bool(transform.clip))
-
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_seed": seeds_of(draws, first)}
 
-    def on_image(self, key: Key) -> OnImage:
-        """Add noise of a generator whose seed is row `key` + "_seed" (int64)."""
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """Add noise of a generator whose seed (int64) is the only one of `more`."""
         import torch
 
-        seeds, mean, sigma, clip = further(key, "_seed"), self.mean, self.sigma, self.clip
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            drawn = normal(tuple(image.shape), generator_of(arrays[seeds][slot]), image)
-            if image.is_floating_point():
-                out = image + (mean + drawn.to(image.dtype) * sigma)
-                return out.clamp(0, 1) if clip else out
-            out = image + (mean * 255 + drawn * (sigma * 255)).to(torch.int16)  # whole levels, as torchvision adds them
-            return (out.clamp(0, 255) if clip else out).to(torch.uint8)
-
-        return apply
+        drawn = normal(tuple(image.shape), generator_of(*more), image)
+        if image.is_floating_point():
+            out = image + (self.mean + drawn.to(image.dtype) * self.sigma)
+            return out.clamp(0, 1) if self.clip else out
+        levels = (self.mean * 255 + drawn * (self.sigma * 255)).to(torch.int16)  # whole ones, as torchvision adds them
+        out = image + levels
+        return (out.clamp(0, 255) if self.clip else out).to(torch.uint8)
 
 
-def seeds_of(draws: BatchDraws, first: int) -> NDArray[np.int64]:
+def seeds_of(draws: SizedDraws, first: int) -> NDArray[np.int64]:
     """The seed of each sample's noise, 48 bits: the last two numbers of the op's first stream."""
     high, low = (draws.draw(first)[2:].astype(np.float64) * 2**24).astype(np.int64)
     seeds: NDArray[np.int64] = high << 24 | low

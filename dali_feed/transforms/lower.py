@@ -6,7 +6,6 @@ has imported it. A transform that cannot be lowered is an error that names it; n
 
 from __future__ import annotations
 
-import copy
 import difflib
 import dis
 import functools
@@ -79,7 +78,7 @@ TORCHVISION = {  # v1 and v2
     "RandomPhotometricDistort": "colour:RandomPhotometricDistort.of",
     "RandomPosterize": "pointwise:RandomPosterize.of",
     "RandomResizedCrop": "resize:RandomResizedCrop.of",
-    "RandomRotation": "warps:Rotation.of",
+    "RandomRotation": "warps:rotation",
     "RandomSolarize": "pointwise:RandomSolarize.of",
     "RandomVerticalFlip": "crops:Flip.vertical",
     "Resize": "resize:Resize.of",
@@ -106,7 +105,7 @@ TIMM = {
     "RandAugment": "timm_augment:LayerAugment.of",
     "RandomCropOrPad": "crops:CropOrPad.of",
     "RandomErasing": "erasing:either_of_timm",
-    "RandomResizedCropAndInterpolation": "resize:RandomResizedCrop.of_timm",
+    "RandomResizedCropAndInterpolation": "resize:RandomResizedCrop.of",
     "ResizeKeepRatio": "resize:ResizeKeepRatio.of",
     "ToTensor": "convert:ToFloat.whole_levels",
     "TrimBorder": "crops:TrimBorder.of",
@@ -187,25 +186,18 @@ def _floats(transform: Any) -> tuple[Op, ...]:
 
 # Objects that only hold transforms and pass an image through them: torchvision's reference presets, view makers.
 #
-# The law: one is taken apart only where its code cannot do anything else. It is read first (no branches, no names but a
-# few of Python's own, no stores), and then run once on a stand-in for an image without methods or attributes, with
-# stand-ins for the transforms it holds, in a copy that holds nothing else but plain data. The result is the path that
-# every image takes. An object that does not pass stays what it is.
+# The law: one is taken apart only where its code cannot do anything else. Its `__call__` or `forward` is read first (no
+# branches, no methods of its own, no names but a few of Python's, no stores), and then run once on a stand-in for an
+# image without methods or attributes, with stand-ins for the transforms it holds, in an object that holds nothing else
+# but plain data. The result is the path that every image takes. An object that does not pass stays what it is.
 
 
 _NAMES = {"range", "list", "tuple", "enumerate", "zip", "len"}
-_DEPTH = 8  # how deep methods may call one another
 _INNER = {"<listcomp>", "<genexpr>"}
 _DATA = (bool, int, float, str, type(None))
 _FOR_LOOPS = {"FOR_ITER", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD"}
 _STORES = {
-    "IMPORT_NAME",
-    "STORE_ATTR",
-    "STORE_GLOBAL",
-    "STORE_NAME",
-    "DELETE_ATTR",
-    "PUSH_EXC_INFO",
-    "LOAD_BUILD_CLASS",
+    *("IMPORT_NAME", "STORE_ATTR", "STORE_GLOBAL", "STORE_NAME", "DELETE_ATTR", "PUSH_EXC_INFO", "LOAD_BUILD_CLASS")
 }
 
 
@@ -262,10 +254,7 @@ def taken_apart(one: Any) -> Chain | list[Chain] | None:
     if not isinstance(call, types.FunctionType) or not _hands_on(call, kind) or _has_hooks(one):
         return None
     try:
-        stand_in = _stand_in(one, module=module)
-        if stand_in is None:
-            return None
-        made = call(stand_in, _Image())
+        made = call(_stand_in(one, module=module), _Image())
         if type(made) is _Image:
             return Chain(made._chain)
         if isinstance(made, list | tuple) and made and all(type(each) is _Image for each in made):
@@ -280,53 +269,34 @@ def _has_hooks(one: Any) -> bool:
 
 
 def _stand_in(one: Any, *, module: bool) -> Any:
-    """A copy with stand-ins for transforms, and nothing else but plain data; None where there are no transforms."""
-    found = {**vars(one), **(vars(one)["_modules"] if module else {})}
+    """An object with stand-ins for its transforms, and nothing else but plain data. Raises where it has none."""
     kept: dict[str, Any] = {}
     transforms = 0
-    for name, value in found.items():
-        if isinstance(value, _DATA):
-            kept[name] = value
-        elif type(value).__name__ == "ModuleList" or (isinstance(value, list | tuple) and _all(callable, value)):
-            kept[name] = [_Stand(each) for each in value]
-            transforms += len(kept[name])
-        elif isinstance(value, dict) and value and _all(callable, value.values()):
-            kept[name] = {key: _Stand(each) for key, each in value.items()}
-            transforms += len(value)
-        elif callable(value) and not isinstance(value, type):
-            kept[name] = _Stand(value)
-            transforms += 1
-        elif isinstance(value, list | tuple) and _all(lambda each: isinstance(each, _DATA), value):
-            kept[name] = copy.copy(value)
+    for name, value in {**vars(one), **(vars(one)["_modules"] if module else {})}.items():
+        several = isinstance(value, list | tuple) or type(value).__name__ == "ModuleList"
+        items = list(value.values()) if isinstance(value, dict) else list(value) if several else [value]
+        if isinstance(value, _DATA) or (several and all(isinstance(each, _DATA) for each in items)):
+            kept[name] = items if isinstance(value, list) else value
+        elif items and all(callable(each) and not isinstance(each, type) for each in items):
+            stands = list(map(_Stand, items))
+            kept[name] = stands if several else stands[0]
+            if isinstance(value, dict):
+                kept[name] = dict(zip(value, stands, strict=True))
+            transforms += len(stands)
     if not transforms:
-        return None
-    names = {name: getattr(type(one), name) for name in _methods(type(one))}
-    return type("_Copy", (), names)() if not kept else _filled(type("_Copy", (), names)(), kept)
-
-
-def _filled(stand_in: Any, kept: dict[str, Any]) -> Any:
-    vars(stand_in).update(kept)
-    return stand_in
-
-
-def _methods(kind: type) -> Iterable[str]:
-    return [
-        name for name in dir(kind) if isinstance(getattr(kind, name, None), types.FunctionType) and name[:2] != "__"
-    ]
-
-
-def _all(rule: Callable[[Any], bool], values: Iterable[Any]) -> bool:
-    return all(map(rule, values))
+        raise _NotTakenError
+    return types.SimpleNamespace(**kept)
 
 
 def _hands_on(function: types.FunctionType, kind: type) -> bool:
     """Whether its code can do no more than call what its object holds, in loops over it."""
-    return function.__code__.co_argcount == 2 and _is_plain_method(function, kind, _DEPTH + 1)
+    own = function.__closure__ or function.__defaults__ or function.__kwdefaults__
+    more = function.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    renamed = _NAMES.intersection(function.__globals__)
+    return function.__code__.co_argcount == 2 and not (own or more or renamed) and _is_plain(function.__code__, kind)
 
 
-def _is_plain(code: types.CodeType, kind: type, depth: int) -> bool:
-    if not depth:
-        return False
+def _is_plain(code: types.CodeType, kind: type) -> bool:
     for each in dis.get_instructions(code):
         name = each.opname
         if ("JUMP" in name and name not in _FOR_LOOPS) or name in _STORES or "YIELD_FROM" in name or "AWAIT" in name:
@@ -334,19 +304,11 @@ def _is_plain(code: types.CodeType, kind: type, depth: int) -> bool:
         if name in {"LOAD_GLOBAL", "LOAD_NAME"} and each.argval not in _NAMES:
             return False
         if name in {"LOAD_METHOD", "LOAD_ATTR"}:
-            method = getattr(kind, str(each.argval), None)
-            if isinstance(method, property) or not _is_plain_method(method, kind, depth):
+            own = getattr(kind, str(each.argval), None)
+            if isinstance(own, property | types.FunctionType):
                 return False
     inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    return all(each.co_name in _INNER and _is_plain(each, kind, depth - 1) for each in inner)
-
-
-def _is_plain_method(method: Any, kind: type, depth: int) -> bool:
-    if not isinstance(method, types.FunctionType):
-        return True  # an attribute of the object itself, or an item of a list
-    own = method.__closure__ or method.__defaults__ or method.__kwdefaults__ or _NAMES.intersection(method.__globals__)
-    more = method.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    return not own and not more and _is_plain(method.__code__, kind, depth - 1)
+    return all(each.co_name in _INNER and _is_plain(each, kind) for each in inner)
 
 
 SUPPORTED = ("Compose", "Identity", *sorted([*TORCHVISION, *NESTS]))

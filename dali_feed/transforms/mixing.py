@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import uniforms
-from dali_feed.draws.streams import MIXING
+from dali_feed.draws import MIXING, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
 from dali_feed.transforms.lower import is_torchvision

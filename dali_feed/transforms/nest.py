@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP
 from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.op import Arrays, Graph, Ints, OnImage, Op, OpRun, SizedDraws, inner_numbers
-from dali_feed.transforms.settings import check_p, refuse
+from dali_feed.transforms.settings import Rule, probability, refuse
 
 __all__ = ["Branches", "Nest", "RandomApply", "RandomChoice", "RandomOrder"]
 
@@ -36,6 +37,18 @@ class Nest(Op):
 
         From uniforms (4 * m, n), m the streams that it draws from.
         """
+
+    def agree(self) -> None:
+        self.hold()
+
+    def hold(self) -> None:
+        """Raise TransformError where it holds nothing, or what may not be skipped for some images of a batch."""
+        if not self.runs():
+            refuse(self.title, "needs at least one transform", self.runs())
+        for inner in (inner for branch in self.runs() for inner in branch):
+            if not inner.in_nest:
+                rule = "must not hold a transform that changes the size, dtype or units of an image"
+                refuse(self.title, rule, inner)
 
     def drawn(self) -> range:
         return range(1)
@@ -88,15 +101,6 @@ def _picked(key: Key, branches: list[list[OnImage]]) -> OnImage:
     return apply
 
 
-def _check(op: str, branches: Branches) -> None:
-    """Ops in a nest may be skipped for some images of a batch, whose sizes and dtype must be equal all the same."""
-    if not branches:
-        refuse(op, "needs at least one transform", branches)
-    for inner in (inner for branch in branches for inner in branch):
-        if not inner.in_nest:
-            refuse(op, "must not hold a transform that changes the size, dtype or units of an image", inner)
-
-
 @dataclass(frozen=True, slots=True)
 class RandomApply(Nest):
     """All of `ops` with probability `p`, or none."""
@@ -104,9 +108,7 @@ class RandomApply(Nest):
     ops: tuple[Op, ...]
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        check_p("RandomApply", self.p)
-        _check("RandomApply", (self.ops,))
+    rules: ClassVar[Mapping[str, Rule]] = {"p": probability}
 
     @classmethod
     def around(cls, transform: Any, branches: Branches) -> RandomApply:
@@ -127,8 +129,8 @@ class RandomChoice(Nest):
     branches: Branches
     weights: tuple[float, ...] = ()
 
-    def __post_init__(self) -> None:
-        _check("RandomChoice", self.branches)
+    def agree(self) -> None:
+        self.hold()
         if self.weights and len(self.weights) != len(self.branches):
             refuse("RandomChoice", "p needs one number for each transform", self.weights)
         if self.weights and not (all(0 <= x < float("inf") for x in self.weights) and sum(self.weights) > 0):
@@ -155,9 +157,6 @@ class RandomOrder(Nest):
     """All of `branches`, each a run of ops, in random order."""
 
     branches: Branches
-
-    def __post_init__(self) -> None:
-        _check("RandomOrder", self.branches)
 
     @classmethod
     def around(cls, transform: Any, branches: Branches) -> RandomOrder:

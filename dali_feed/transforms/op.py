@@ -6,18 +6,17 @@ The law: importing a transform loads NumPy and nothing else. What runs on pixels
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import uniforms
-from dali_feed.draws.streams import DEEPEST, NEST_BITS, STREAMS_PER_OP, TOP_BITS
+from dali_feed.draws import DEEPEST, NEST_BITS, STREAMS_PER_OP, TOP_BITS, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.keys import WINDOW, Arrays, Key, further, numbered
-from dali_feed.transforms.settings import Drawn, DType, Fill, Interpolation, Layout
+from dali_feed.transforms.settings import READ, DType, Fill, Interpolation, Layout, Rule
 
 __all__ = [
     "BLACK",
@@ -25,7 +24,6 @@ __all__ = [
     "INTERPOLATION",
     "Apply",
     "Arrays",
-    "BatchDraws",
     "Effect",
     "Given",
     "Graph",
@@ -150,48 +148,16 @@ def random_windows(
     return y, x, ch, cw
 
 
-# The random numbers of a batch's samples, for the compilers of a recipe: by stream, and as crop windows.
+# What is known about a batch while the parameters of a program are computed, op by op.
 
 
 DRAWN: tuple[Interpolation, ...] = ("bilinear", "bicubic")  # the interpolations that a random one is chosen from
 
 
-class BatchDraws:
-    """Random numbers of samples `ids` in `streams`, drawn at once; those that few samples need are drawn when used."""
+class SizedDraws:
+    """Random numbers of samples `ids`, the sizes of their images on the way through the ops, and the arrays so far.
 
-    def __init__(self, ids: Ints, seed: int, epoch: int, streams: Sequence[int]) -> None:
-        self.ids, self.seed, self.epoch = ids, seed, epoch
-        self._rows = {stream: 4 * n for n, stream in enumerate(streams)}
-        self._drawn = uniforms(seed, epoch, ids, streams)
-
-    def draw(self, stream: int) -> NDArray[np.float32]:
-        """A stream's four uniforms, float32 (4, n)."""
-        at = self._rows[stream]
-        return self._drawn[at : at + 4]
-
-    def interpolations(self, op: Any, first: int) -> tuple[Ints, ...]:
-        """Which of DRAWN each sample is resized by, where that is random: by the stream after those of ten tries."""
-        if op.interpolation != "random":
-            return ()
-        return ((self.draw(first + TRIES)[0].astype(np.float64) * len(DRAWN)).astype(np.int64),)
-
-    def windows(self, op: Any, first: int, h: Ints, w: Ints) -> Window:
-        """Crop windows in images of those sizes; try t draws from stream first + t."""
-
-        def draw(tries: range, rows: Ints) -> NDArray[np.float32]:
-            if tries == range(1):
-                return self.draw(first)[None]
-            streams = [first + t for t in tries]
-            return uniforms(self.seed, self.epoch, self.ids[rows], streams).reshape(len(tries), 4, len(rows))
-
-        return random_windows(h, w, op.scale, op.ratio, draw)
-
-
-# What is known about a batch while the parameters of a program are computed, op by op.
-
-
-class SizedDraws(BatchDraws):
-    """Random numbers, the sizes of the images on their way through the ops, and the arrays computed so far.
+    Those of `streams` are drawn at once; those that few samples need are drawn when used.
 
     windowed: the decoder decodes only the window that the first op cuts out.
     """
@@ -206,10 +172,34 @@ class SizedDraws(BatchDraws):
         *,
         windowed: bool = False,
     ) -> None:
-        super().__init__(ids, seed, epoch, streams)
+        self.ids, self.seed, self.epoch = ids, seed, epoch
+        self._rows = {stream: 4 * n for n, stream in enumerate(streams)}
+        self._drawn = uniforms(seed, epoch, ids, streams)
         self.h, self.w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
         self.arrays: dict[Key, NDArray[Any]] = {}
         self.windowed = windowed
+
+    def draw(self, stream: int) -> NDArray[np.float32]:
+        """A stream's four uniforms, float32 (4, n)."""
+        at = self._rows[stream]
+        return self._drawn[at : at + 4]
+
+    def interpolations(self, op: Any, first: int) -> tuple[Ints, ...]:
+        """Which of DRAWN each sample is resized by, where that is random: by the stream after those of ten tries."""
+        if op.interpolation != "random":
+            return ()
+        return ((self.draw(first + TRIES)[0].astype(np.float64) * len(DRAWN)).astype(np.int64),)
+
+    def windows(self, op: Any, first: int) -> Window:
+        """Crop windows; try t draws from stream first + t."""
+
+        def draw(tries: range, rows: Ints) -> NDArray[np.float32]:
+            if tries == range(1):
+                return self.draw(first)[None]
+            streams = [first + t for t in tries]
+            return uniforms(self.seed, self.epoch, self.ids[rows], streams).reshape(len(tries), 4, len(rows))
+
+        return random_windows(self.h, self.w, op.scale, op.ratio, draw)
 
     def crop_key(self, n: int) -> Key:
         """The name of the array of windows of op number n."""
@@ -326,60 +316,10 @@ class Apply:
 InGraph = tuple[GraphStep, Callable[[OpRun], NDArray[Any]]]  # the step, and a function that fills its array
 
 
-class Graph(Protocol):
-    """A DALI graph as it grows, op by op; k is the number of its last step."""
-
-    k: int
-    place: Place  # number of the next op
-
-    def step(self, step: GraphStep, rows: Callable[[OpRun], NDArray[Any]]) -> None:
-        """Add a step of number k + 1, with the function that fills its array."""
-        ...
-
-    def resample(
-        self,
-        sizes: Callable[[OpRun, Ints, Ints], tuple[Ints, Ints]],
-        interpolation: Interpolation | Drawn,
-        *,
-        antialias: bool = True,
-        fixed: tuple[int, int] | None = None,
-        least: tuple[int, int] | None = None,
-        choose: Callable[[OpRun], Window] | None = None,
-        modes: Callable[[OpRun], NDArray[np.int32]] | None = None,
-    ) -> None:
-        """Resize the current image, or the part of it that `choose` gives, to `sizes` of its heights and widths.
-
-        fixed   the size of all these images; least: a size that none of them is below; where known
-        modes   where the interpolation is "random", its number in `batch_draws.DRAWN` for each sample
-        """
-        ...
-
-    def crop(
-        self,
-        size: tuple[int, int],
-        choose: Callable[[OpRun], Window],
-        *,
-        inside: bool,
-        fill: tuple[float, float, float] = BLACK,
-    ) -> None:
-        """Cut out the window of `size` that `choose` gives; `inside` says that it is never outside the image."""
-        ...
-
-    def cut(self, choose: Callable[[OpRun], Window], fill: tuple[float, float, float] = BLACK) -> None:
-        """Cut out the window that `choose` gives, of a size of its own for each image."""
-        ...
-
-    def covers(self, size: tuple[int, int]) -> bool:
-        """Whether every image is at least that large at this point."""
-        ...
-
-    def flip(self, axis: Literal["x", "y"], on: Callable[[OpRun], NDArray[np.bool_]]) -> None:
-        """Mirror the samples chosen by `on`."""
-        ...
-
-    def branch(self, on: Callable[[OpRun], NDArray[np.bool_]], ops: Sequence[tuple[int, Any]]) -> None:
-        """Add ops, each with its number, that apply only to the samples chosen by `on`."""
-        ...
+# A DALI graph as it grows, op by op: the one of `dali_feed.compiler.dali`, where its methods are said, stands above.
+# `place` is the next op's, `k` the number of the last step; an op adds a `step`, a `flip`, a `branch` of ops, a window
+# (`crop` of one size, `cut`) or a resize (`resample`), and asks what the images so far cover (`covers`).
+Graph = Any
 
 
 OnImage = Callable[[Any, Arrays, int], Any]  # an image (3, height, width) of torch, the batch's arrays, the slot
@@ -405,16 +345,31 @@ class Op:
     by_level: ClassVar[bool] = False  # whether a value becomes what itself and its channel alone say, in every image
     of_pil: ClassVar[bool] = False  # works on PIL images, so the host engine runs it unless the user chose an engine
     inner_words: ClassVar[tuple[str, str]] = ("transforms", "others of its kind")  # its parts, its nest, in messages
+    called: ClassVar[str] = ""  # by its users, where that is not the name of the class
+    rules: ClassVar[Mapping[str, Rule]] = {}  # of its fields
+    theirs: ClassVar[Mapping[str, str]] = {}  # what fields are called by torchvision, where they are called otherwise
+
+    def __post_init__(self) -> None:
+        for name, rule in self.rules.items():
+            rule(self.title, self.theirs.get(name, name), getattr(self, name))
+        self.agree()
+
+    def agree(self) -> None:
+        """Raise TransformError where fields that keep their rules do not go with each other."""
 
     @classmethod
-    def of(cls, transform: Any) -> Op:
+    def of(cls, transform: Any) -> Self:
         """From torchvision's transform of the same name. TransformError for a setting that cannot be kept."""
-        raise NotImplementedError
+        make: Callable[..., Self] = cls
+        known: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type]
+        return make(
+            **{each.name: READ[str(each.type)](transform, cls.theirs.get(each.name, each.name)) for each in known}
+        )
 
     @property
     def title(self) -> str:
         """What users call it."""
-        return type(self).__name__
+        return self.called or type(self).__name__
 
     # What is known before any sample is seen.
 
@@ -516,36 +471,30 @@ class Effect(Op):
     __slots__ = ()
     streams: ClassVar[int] = 1
     in_nest: ClassVar[bool] = True
+    array: ClassVar[str] = "effect"  # what its rows are called, before its number
+    extras: ClassVar[tuple[str, ...]] = ()  # the names of `more`, in the order in which `image` takes them
+    moves: ClassVar[bool] = False  # whether it moves pixels, so that what follows an image moves by `follow`
 
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        """From torchvision's transform of the same name. TransformError for a setting that cannot be kept."""
-        raise NotImplementedError
-
-    def on(self, draws: BatchDraws, first: int) -> NDArray[np.bool_]:
+    def on(self, draws: SizedDraws, first: int) -> NDArray[np.bool_]:
         """The samples that it is applied to; its random numbers begin at stream `first`."""
         p = getattr(self, "p", None)
         return np.ones(len(draws.ids), bool) if p is None else draws.draw(first)[0] < p
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[Any]:
-        """The parameters of `image`, a row per sample of the batch; h and w are the images' sizes at this point."""
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[Any]:
+        """The parameters of `image`, a row per sample of the batch; `draws` has the images' sizes at this point."""
         return self.on(draws, first)
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         """Further arrays, a row per sample, by what is added to the name of `rows`: "_weights", ..."""
         return {}
 
-    def image(self, image: Any, row: Any) -> Any:
-        """One image (3, height, width) of the host engine, by torchvision's own function."""
+    def image(self, image: Any, row: Any, more: Sequence[Any]) -> Any:
+        """One image (3, height, width) of the host engine, by torchvision's own function; its rows of `extras`."""
         raise NotImplementedError
 
-    def on_image(self, key: Key) -> OnImage:
-        """The step of the host engine, which finds its rows by `key`."""
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            return self.image(image, arrays[key][slot])
-
-        return apply
+    def follow(self, given: Any, row: Any) -> Any:
+        """One of torchvision's tv_tensors that follows the image, where it `moves`, with the same row."""
+        raise NotImplementedError
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:
         """The step number k of a DALI graph that does the same. TransformError where DALI has no operator."""
@@ -553,14 +502,25 @@ class Effect(Op):
 
     def host_rows(self, run: SizedDraws, n: int) -> None:
         """By `rows` and `more`."""
-        key, first = effect_key(n), n * STREAMS_PER_OP
-        run.arrays[key] = self.rows(run, first, run.h, run.w)
+        key, first = numbered(self.array, n), n * STREAMS_PER_OP
+        run.arrays[key] = self.rows(run, first)
         run.arrays.update({further(key, name): rows for name, rows in self.more(run, first).items()})
 
     def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        """By `on_image`."""
+        """By `image`."""
         del window
-        return [self.on_image(effect_key(n))]
+        key = numbered(self.array, n)
+        keys = [further(key, name) for name in self.extras]
+
+        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+            return self.image(image, arrays[key][slot], [arrays[each][slot] for each in keys])
+
+        return [apply]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        """By `follow`."""
+        key = numbered(self.array, n)
+        return [lambda given, arrays, slot: self.follow(given, arrays[key][slot])] if self.moves else []
 
     def in_graph(self, graph: Graph, first: int) -> None:
         """By `graph`."""
@@ -580,7 +540,7 @@ def inner_numbers(op: Op, n: int, count: int) -> list[int]:
     if depth >= DEEPEST or count >= 1 << NEST_BITS:
         what, others = op.inner_words
         rule = f"must have fewer than {1 << NEST_BITS} {what} and lie in fewer than {DEEPEST} {others}"
-        msg = f"{type(op).__name__}: {rule}; found {op!r}"
+        msg = f"{op.title}: {rule}; found {op!r}"
         raise TransformError(msg)
     return [n + ((k + 1) << (TOP_BITS + NEST_BITS * depth)) for k in range(count)]
 
@@ -590,7 +550,7 @@ def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
     every = list(enumerate(ops))
     nest = next((op for _, op in every if op.has_parts), None)
     if nest is not None and len(every) > 1 << TOP_BITS:
-        msg = f"{type(nest).__name__}: must be in a list of at most {1 << TOP_BITS} transforms; found {len(every)}"
+        msg = f"{nest.title}: must be in a list of at most {1 << TOP_BITS} transforms; found {len(every)}"
         raise TransformError(msg)
     yield from _walk(every)
 

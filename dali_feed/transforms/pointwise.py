@@ -1,17 +1,18 @@
-"""RandomInvert: each value taken from the largest."""
+"""Levels inverted, posterized, solarized, equalized or sharpened, by one function of torchvision's each."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
 from dali_feed.transforms.op import Apply, Effect, InGraph, OpRun, Place
-from dali_feed.transforms.settings import check_p, refuse
+from dali_feed.transforms.settings import Rule, at_least_zero, probability, refuse, whole
 
 __all__ = [
     "RandomAdjustSharpness",
@@ -23,73 +24,62 @@ __all__ = [
 ]
 
 
-# RandomAutocontrast: each channel stretched from the darkest to the lightest value.
+class Pointwise(Effect):
+    """One function of torchvision's, applied with probability `p`."""
+
+    __slots__ = ()
+    rules: ClassVar[Mapping[str, Rule]] = {"p": probability}
+    function: ClassVar[str]  # of torchvision's
+    setting: ClassVar[str] = ""  # the field that it takes beside the image
+
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        from torchvision.transforms.v2 import functional
+
+        settings = (getattr(self, self.setting),) if self.setting else ()
+        return getattr(functional, self.function)(image, *settings) if row else image
 
 
 @dataclass(frozen=True, slots=True)
-class RandomAutocontrast(Effect):
+class RandomAutocontrast(Pointwise):
     """Each channel stretched from the darkest to the lightest value."""
 
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        check_p("RandomAutocontrast", self.p)
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        return cls(float(transform.p))
-
-    def image(self, image: Any, row: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.autocontrast_image(image) if row else image
-
-
-# RandomEqualize: each channel's histogram made flat.
+    function: ClassVar[str] = "autocontrast_image"
 
 
 @dataclass(frozen=True, slots=True)
-class RandomEqualize(Effect):
+class RandomEqualize(Pointwise):
     """Each channel's histogram made flat."""
 
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        check_p("RandomEqualize", self.p)
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        return cls(float(transform.p))
-
-    def image(self, image: Any, row: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.equalize_image(image) if row else image
-
-
-# RandomPosterize: the `bits` highest bits of each value.
+    function: ClassVar[str] = "equalize_image"
 
 
 @dataclass(frozen=True, slots=True)
-class RandomPosterize(Effect):
+class RandomAdjustSharpness(Pointwise):
+    """Sharper by `factor`: 0 blurs, 1 leaves an image as it is."""
+
+    factor: float
+    p: float = 0.5
+
+    function: ClassVar[str] = "adjust_sharpness_image"
+    setting: ClassVar[str] = "factor"
+    rules: ClassVar[Mapping[str, Rule]] = {"factor": at_least_zero, "p": probability}
+    theirs: ClassVar[Mapping[str, str]] = {"factor": "sharpness_factor"}
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPosterize(Pointwise):
     """The `bits` highest bits of each value."""
 
     bits: int
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.bits, int) or not 0 <= self.bits <= 8:
-            refuse("RandomPosterize", "bits must be an int in 0..8", self.bits)
-        check_p("RandomPosterize", self.p)
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        return cls(transform.bits, float(transform.p))
-
-    def image(self, image: Any, row: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.posterize_image(image, self.bits) if row else image
+    function: ClassVar[str] = "posterize_image"
+    setting: ClassVar[str] = "bits"
+    rules: ClassVar[Mapping[str, Rule]] = {"bits": whole(0, 8), "p": probability}
 
     def graph(self, place: Place, k: int, first: int) -> InGraph:
         """All bits stay for an image that is left as it is."""
@@ -100,49 +90,19 @@ class RandomPosterize(Effect):
         return step, lambda run: np.where(run.on & self.on(run, first), mask, 255).astype(np.uint8)
 
 
-# RandomAdjustSharpness: sharper, or blurred, by a factor.
-
-
 @dataclass(frozen=True, slots=True)
-class RandomAdjustSharpness(Effect):
-    """Sharper by `factor`: 0 blurs, 1 leaves an image as it is."""
-
-    factor: float
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.factor < float("inf"):
-            refuse("RandomAdjustSharpness", "sharpness_factor must be at least 0", self.factor)
-        check_p("RandomAdjustSharpness", self.p)
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        return cls(float(transform.sharpness_factor), float(transform.p))
-
-    def image(self, image: Any, row: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.adjust_sharpness_image(image, self.factor) if row else image
-
-
-# RandomSolarize: values from `threshold` on inverted; and the inversion itself, as DALI computes it.
-
-
-@dataclass(frozen=True, slots=True)
-class RandomSolarize(Effect):
+class RandomSolarize(Pointwise):
     """Values from `threshold` on inverted; `threshold` is in the units that pixels have at this point."""
 
     threshold: float
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        if math.isnan(self.threshold):
-            refuse("RandomSolarize", "threshold must be a number", self.threshold)
-        check_p("RandomSolarize", self.p)
+    function: ClassVar[str] = "solarize_image"
+    setting: ClassVar[str] = "threshold"
 
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        return cls(float(transform.threshold), float(transform.p))
+    def agree(self) -> None:
+        if math.isnan(self.threshold):
+            refuse(self.title, "threshold must be a number", self.threshold)
 
     def check(self, dtype: str) -> None:
         most = 255 if dtype == "uint8" else 1
@@ -151,15 +111,22 @@ class RandomSolarize(Effect):
             msg = f"{rule}; found {self.threshold}"
             raise TransformError(msg)
 
-    def image(self, image: Any, row: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.solarize_image(image, self.threshold) if row else image
-
     def graph(self, place: Place, k: int, first: int) -> InGraph:
         values = np.arange(256, dtype=np.float32)
         values = values if place.dtype == "uint8" else values * np.float32(1 / 255)
         return inverted_from(self, int(np.count_nonzero(values < self.threshold)), place, k, first)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomInvert(Pointwise):
+    """Each value taken from the largest."""
+
+    p: float = 0.5
+
+    function: ClassVar[str] = "invert_image"
+
+    def graph(self, place: Place, k: int, first: int) -> InGraph:
+        return inverted_from(self, 0, place, k, first)
 
 
 def inverted_from(op: Effect, level: int, place: Place, k: int, first: int) -> InGraph:
@@ -177,25 +144,3 @@ def inverted_from(op: Effect, level: int, place: Place, k: int, first: int) -> I
         return np.where(run.on & op.on(run, first), level, 256).astype(np.int32)
 
     return Apply(k, "level", "INT32", 0, build), levels
-
-
-@dataclass(frozen=True, slots=True)
-class RandomInvert(Effect):
-    """Each value taken from the largest."""
-
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_p("RandomInvert", self.p)
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        return cls(float(transform.p))
-
-    def image(self, image: Any, row: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.invert_image(image) if row else image
-
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
-        return inverted_from(self, 0, place, k, first)

@@ -4,70 +4,139 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.streams import STREAMS_PER_OP
-from dali_feed.transforms import follow
-from dali_feed.transforms.crops import crop, rows
+from dali_feed.draws import STREAMS_PER_OP
+from dali_feed.transforms.crops import crop, crop_follower, rows
 from dali_feed.transforms.keys import Key, numbered
-from dali_feed.transforms.op import DRAWN, TRIES, Arrays, Graph, Ints, OnImage, Op, SizedDraws, resized
+from dali_feed.transforms.op import (
+    DRAWN,
+    TRIES,
+    Arrays,
+    Graph,
+    Ints,
+    OnImage,
+    Op,
+    OpRun,
+    SizedDraws,
+    Window,
+    resized,
+)
 from dali_feed.transforms.settings import (
+    READ,
+    Antialias,
     Drawn,
     Interpolation,
     Range,
-    antialias_of,
-    check_p,
-    check_range,
-    check_size,
+    Rule,
     fail,
-    interpolation_of,
-    maybe_drawn,
+    height_width,
     pair,
+    probability,
     refuse,
+    span,
 )
 
 __all__ = ["RandomResizedCrop", "Resize", "ResizeKeepRatio", "kept_ratio"]
 
 
+class Resizing(Op):
+    """Resizes the image, or a window of it, to a size."""
+
+    __slots__ = ()
+    interpolation: Interpolation | Drawn
+    antialias: Antialias
+
+    def sizes(self, run: SizedDraws, first: int, h: Ints, w: Ints) -> tuple[Ints, Ints]:
+        """Heights and widths of what comes out, of images of h x w; random numbers begin at stream `first`."""
+        raise NotImplementedError
+
+    def window(self, run: SizedDraws, first: int) -> Window:
+        """The part of each image that is resized, of an op that begins with a window."""
+        raise NotImplementedError
+
+    def least(self) -> tuple[int, int] | None:
+        """A size that no image behind it is below, where that is known."""
+        return self.size_behind(None)
+
+    def drawn(self) -> Iterable[int]:
+        first = range(self.streams)  # further tries of a window: where needed
+        return (*first, TRIES) if self.interpolation == "random" else first
+
+    def host_rows(self, run: SizedDraws, n: int) -> None:
+        first = n * STREAMS_PER_OP
+        if self.begins_with_window():
+            y, x, run.h, run.w = self.window(run, first)
+            run.arrays[run.crop_key(n)] = rows(y, x, run.h, run.w)
+        run.h, run.w = self.sizes(run, first, run.h, run.w)
+        run.arrays[numbered("scale", n)] = rows(run.h, run.w, *run.interpolations(self, first))
+
+    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
+        scale = Scale(numbered("scale", n), self.interpolation, self.antialias)
+        return [crop(numbered("crop", n)), scale] if self.begins_with_window() and not window else [scale]
+
+    def follow_steps(self, n: int) -> list[OnImage]:
+        key = numbered("scale", n)
+
+        def scale(given: Any, arrays: Arrays, slot: int) -> Any:
+            from torchvision.transforms.v2 import functional
+
+            return functional.resize(given, arrays[key][slot].tolist()[:2])
+
+        return [crop_follower(numbered("crop", n)), scale] if self.begins_with_window() else [scale]
+
+    def in_graph(self, graph: Graph, first: int) -> None:
+        def modes(run: OpRun) -> NDArray[np.int32]:
+            return run.interpolations(self, first)[0].astype(np.int32)
+
+        graph.resample(
+            lambda run, h, w: self.sizes(run, first, h, w),
+            self.interpolation,
+            antialias=self.antialias,
+            fixed=self.size_behind(None),
+            least=self.least(),
+            choose=(lambda run: self.window(run, first)) if self.begins_with_window() else None,
+            modes=modes if self.interpolation == "random" else None,
+        )
+
+
 @dataclass(frozen=True, slots=True)
-class Resize(Op):
+class Resize(Resizing):
     """To `size` (height, width), or, where it is an int, the shorter edge to it; the longer at most `max_size`."""
 
     size: int | tuple[int, int]
     max_size: int | None = None
     interpolation: Interpolation = "bilinear"
-    antialias: bool = True
+    antialias: Antialias = True
 
-    def __post_init__(self) -> None:
-        if isinstance(self.size, int):
-            check_size("Resize", (self.size, self.size))
-            if self.max_size is not None and self.max_size <= self.size:
-                refuse("Resize", "max_size must be larger than size, the shorter edge", self.max_size)
-        else:
-            check_size("Resize", self.size)
-            if self.max_size is not None:
-                refuse("Resize", "max_size needs an int size", self.max_size)
+    def agree(self) -> None:
+        height_width("Resize", "size", (self.size, self.size) if isinstance(self.size, int) else self.size)
+        if self.max_size is not None and not isinstance(self.size, int):
+            refuse("Resize", "max_size needs an int size", self.max_size)
+        if self.max_size is not None and isinstance(self.size, int) and self.max_size <= self.size:
+            refuse("Resize", "max_size must be larger than size, the shorter edge", self.max_size)
 
     @classmethod
     def of(cls, transform: Any) -> Resize:
-        t, size = transform, transform.size
-        if size is None:
-            raise fail(t, "size must be given; max_size alone is not supported", size)
-        if not isinstance(size, int):
-            size = int(size[0]) if len(size) == 1 else pair(t, size)
-        return cls(size, t.max_size, interpolation_of(t), antialias_of(t))
+        if transform.size is None:
+            raise fail(transform, "size must be given; max_size alone is not supported", None)
+        return cls._to(transform, transform.size, transform.max_size)
 
     @classmethod
     def of_preset(cls, transform: Any) -> Resize:
         """From the preset that `weights.transforms()` gives."""
-        t = transform
-        size = int(t.resize_size[0]) if len(t.resize_size) == 1 else pair(t, t.resize_size)
-        return cls(size, None, interpolation_of(t), antialias_of(t))
+        return cls._to(transform, transform.resize_size, None)
+
+    @classmethod
+    def _to(cls, t: Any, size: Any, max_size: int | None) -> Resize:
+        if not isinstance(size, int):
+            size = int(size[0]) if len(size) == 1 else pair(t, size)
+        return cls(size, max_size, READ["Interpolation"](t, "interpolation"), READ["Antialias"](t, "antialias"))
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None if isinstance(self.size, int) else self.size
@@ -75,27 +144,11 @@ class Resize(Op):
     def sizes_behind(self, h: Ints, w: Ints) -> tuple[Ints, Ints]:
         return resized(h, w, self.size, self.max_size)
 
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        run.h, run.w = resized(run.h, run.w, self.size, self.max_size)
-        run.arrays[numbered("scale", n)] = rows(run.h, run.w)
+    def sizes(self, run: SizedDraws, first: int, h: Ints, w: Ints) -> tuple[Ints, Ints]:
+        return self.sizes_behind(h, w)
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        return [Scale(numbered("scale", n), self.interpolation, self.antialias)]
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.scale(numbered("scale", n))]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        size = self.size
-        fixed = None if isinstance(size, int) else size
-        least = fixed or (None if self.max_size or not isinstance(size, int) else (size, size))
-        graph.resample(
-            lambda _, h, w: resized(h, w, size, self.max_size),
-            self.interpolation,
-            antialias=self.antialias,
-            fixed=fixed,
-            least=least,
-        )
+    def least(self) -> tuple[int, int] | None:
+        return (self.size, self.size) if isinstance(self.size, int) and not self.max_size else self.size_behind(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +183,7 @@ class Scale:
             mode = InterpolationMode(name)
             return functional.resize_image(image, [height, width], interpolation=mode, antialias=self.antialias)
         across, down, right = image.stride()
-        if (across, right) == (
-            1,
-            channels,
-        ):  # as decoded, or a window of it: say so, or torch copies the output
+        if (across, right) == (1, channels):  # as decoded, or a window of it: say so, or torch copies the output
             batch = image.as_strided((1, channels, h, w), (h * down, 1, down, channels))
         else:
             batch = image[None]
@@ -154,40 +204,25 @@ def _native_uint8(interpolation: str) -> bool:
     return bool(_geometry._do_native_uint8_resize_on_cpu(_geometry.InterpolationMode(interpolation)))
 
 
-# RandomResizedCrop: a window of random area and aspect ratio, resized.
+# RandomResizedCrop, timm's too: a window of random area and aspect ratio, resized.
 
 
 @dataclass(frozen=True, slots=True)
-class RandomResizedCrop(Op):
+class RandomResizedCrop(Resizing):
     """A window of random area and aspect ratio, resized to `size` (height, width)."""
 
     size: tuple[int, int]
     scale: Range = (0.08, 1.0)
     ratio: Range = (3 / 4, 4 / 3)
     interpolation: Interpolation | Drawn = "bilinear"
-    antialias: bool = True
+    antialias: Antialias = True
 
-    def __post_init__(self) -> None:
-        check_size("RandomResizedCrop", self.size)
-        check_range("RandomResizedCrop", "scale", self.scale, 0.0, float("inf"))
-        check_range("RandomResizedCrop", "ratio", self.ratio, 1e-6, 1e6)
-
-    @classmethod
-    def of(cls, transform: Any) -> RandomResizedCrop:
-        t = transform
-        (s0, s1), (r0, r1) = t.scale, t.ratio
-        scale, ratio = (float(s0), float(s1)), (float(r0), float(r1))
-        return cls(pair(t, t.size), scale, ratio, interpolation_of(t), antialias_of(t))
-
-    @classmethod
-    def of_timm(cls, transform: Any) -> RandomResizedCrop:
-        """From timm's RandomResizedCropAndInterpolation."""
-        t = transform
-        (s0, s1), (r0, r1) = t.scale, t.ratio
-        return cls(pair(t, t.size), (float(s0), float(s1)), (float(r0), float(r1)), maybe_drawn(t))
-
-    def drawn(self) -> Iterable[int]:
-        return (0, TRIES) if self.interpolation == "random" else range(1)  # further tries: where needed
+    streams: ClassVar[int] = 1
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "size": height_width,
+        "scale": span(0.0, float("inf")),
+        "ratio": span(1e-6, 1e6),
+    }
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
@@ -195,37 +230,18 @@ class RandomResizedCrop(Op):
     def begins_with_window(self) -> bool:
         return True
 
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        first = n * STREAMS_PER_OP
-        run.arrays[run.crop_key(n)] = rows(*run.windows(self, first, run.h, run.w))
-        run.h, run.w = self.sizes_behind(run.h, run.w)
-        run.arrays[numbered("scale", n)] = rows(run.h, run.w, *run.interpolations(self, first))
+    def window(self, run: SizedDraws, first: int) -> Window:
+        return run.windows(self, first)
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        scale = Scale(numbered("scale", n), self.interpolation, self.antialias)
-        return [scale] if window else [crop(numbered("crop", n)), scale]
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.crop(numbered("crop", n)), follow.scale(numbered("scale", n))]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        drawn = self.interpolation == "random"
-        graph.resample(
-            lambda _, h, w: resized(h, w, self.size, None),
-            self.interpolation,
-            antialias=self.antialias,
-            fixed=self.size,
-            least=self.size,
-            choose=lambda run: run.windows(self, first, run.h, run.w),
-            modes=(lambda run: run.interpolations(self, first)[0].astype(np.int32)) if drawn else None,
-        )
+    def sizes(self, run: SizedDraws, first: int, h: Ints, w: Ints) -> tuple[Ints, Ints]:
+        return self.sizes_behind(h, w)
 
 
 # timm's ResizeKeepRatio: resize the whole image to about a size, and keep its aspect ratio.
 
 
 @dataclass(frozen=True, slots=True)
-class ResizeKeepRatio(Op):
+class ResizeKeepRatio(Resizing):
     """The shorter edge to that of `size` (height, width), or, by `longest` 1, the longer one; else between them.
 
     With probability `scale_p` larger or smaller by a factor in `scale` (with `area` a factor of the area that is kept,
@@ -234,38 +250,27 @@ class ResizeKeepRatio(Op):
 
     size: tuple[int, int]
     longest: float = 0.0
-    interpolation: Literal["nearest-exact", "bilinear", "bicubic", "random"] = "bilinear"
+    interpolation: Interpolation | Drawn = "bilinear"
     scale_p: float = 0.0
     scale: Range = (0.85, 1.05)
     area: bool = False
     aspect_p: float = 0.0
     aspect: Range = (0.9, 1.11)
+    antialias: Antialias = True
 
-    def __post_init__(self) -> None:
-        check_size("ResizeKeepRatio", self.size)
-        check_p("ResizeKeepRatio", self.longest)
-        check_p("ResizeKeepRatio", self.scale_p)
-        check_p("ResizeKeepRatio", self.aspect_p)
-        check_range("ResizeKeepRatio", "random_scale_range", self.scale, 1e-3, 1e3)
-        check_range("ResizeKeepRatio", "random_aspect_range", self.aspect, 1e-3, 1e3)
-
-    @classmethod
-    def of(cls, transform: Any) -> ResizeKeepRatio:
-        t = transform
-        (s0, s1), (a0, a1) = t.random_scale_range, t.random_aspect_range
-        return cls(
-            pair(t, t.size),
-            float(t.longest),
-            maybe_drawn(t),
-            float(t.random_scale_prob),
-            (float(s0), float(s1)),
-            bool(t.random_scale_area),
-            float(t.random_aspect_prob),
-            (float(a0), float(a1)),
-        )
-
-    def drawn(self) -> Iterable[int]:
-        return (0, TRIES) if self.interpolation == "random" else range(1)
+    streams: ClassVar[int] = 1
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "size": height_width,
+        **dict.fromkeys(("longest", "scale_p", "aspect_p"), probability),
+        **dict.fromkeys(("scale", "aspect"), span(1e-3, 1e3)),
+    }
+    theirs: ClassVar[Mapping[str, str]] = {
+        "scale_p": "random_scale_prob",
+        "scale": "random_scale_range",
+        "area": "random_scale_area",
+        "aspect_p": "random_aspect_prob",
+        "aspect": "random_aspect_range",
+    }
 
     def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None
@@ -273,24 +278,8 @@ class ResizeKeepRatio(Op):
     def sizes_behind(self, h: Ints, w: Ints) -> tuple[Ints, Ints]:
         return kept_ratio(self, h, w, None)
 
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        first = n * STREAMS_PER_OP
-        run.h, run.w = kept_ratio(self, run.h, run.w, run.draw(first))
-        run.arrays[numbered("scale", n)] = rows(run.h, run.w, *run.interpolations(self, first))
-
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        return [Scale(numbered("scale", n), self.interpolation, antialias=True)]
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        return [follow.scale(numbered("scale", n))]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        drawn = self.interpolation == "random"
-        graph.resample(
-            lambda run, h, w: kept_ratio(self, h, w, run.draw(first)),
-            self.interpolation,
-            modes=(lambda run: run.interpolations(self, first)[0].astype(np.int32)) if drawn else None,
-        )
+    def sizes(self, run: SizedDraws, first: int, h: Ints, w: Ints) -> tuple[Ints, Ints]:
+        return kept_ratio(self, h, w, run.draw(first))
 
 
 def kept_ratio(op: ResizeKeepRatio, h: Ints, w: Ints, drawn: NDArray[np.float32] | None) -> tuple[Ints, Ints]:

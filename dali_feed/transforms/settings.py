@@ -1,50 +1,65 @@
-"""The checks of an op's settings: each error names the op, the rule and what was found."""
+"""The settings of an op: rules that they must keep, and how they are read from torchvision's transforms and timm's.
+
+Each error names the op, the rule and what was found. A field is read from the attribute of its name by `READ`, which
+goes by the type that it is declared with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from dali_feed.errors import TransformError
 
 __all__ = [
+    "READ",
+    "Antialias",
+    "Background",
     "DType",
     "Drawn",
     "Edges",
     "Fill",
     "Interpolation",
     "Layout",
+    "Masks",
     "PadMode",
     "Range",
-    "antialias_of",
+    "Rule",
+    "Turning",
+    "above_zero",
     "as_list",
-    "background",
-    "check_p",
-    "check_padding",
-    "check_range",
-    "check_size",
+    "at_least_zero",
     "check_uint8",
-    "edges_of",
     "fail",
+    "fill_behind",
     "fill_of",
-    "interpolation_of",
-    "mask_fill_of",
-    "maybe_drawn",
+    "four_edges",
+    "height_width",
+    "masks_of",
     "numbers",
+    "one_of",
+    "pad_mode",
     "pair",
+    "probability",
     "refuse",
-    "turning",
+    "span",
+    "span_of",
+    "whole",
 ]
 
 
 Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
 Drawn = Literal["random"]  # bilinear or bicubic, at random for each sample
+Turning = Literal["nearest", "bilinear"]  # the interpolations of a transform that can turn an image
 DType = Literal["uint8", "float32", "float16", "bfloat16"]
 Layout = Literal["NCHW", "NHWC"]
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 Edges = tuple[int, int, int, int]  # left, top, right, bottom
 Range = tuple[float, float]
 Fill = float | tuple[float, float, float]  # one for all channels, or one each for red, green, blue
+Background = Fill | None  # the colour of pixels from outside the image; None is torchvision's own default
+Masks = Fill | None  # what fills those that follow; None: as the image
+Antialias = bool  # v1 always antialiases where it does not have this argument yet
 
 
 def refuse(op: str, rule: str, found: object) -> NoReturn:
@@ -53,27 +68,14 @@ def refuse(op: str, rule: str, found: object) -> NoReturn:
     raise TransformError(msg)
 
 
+def fail(transform: object, rule: str, found: object) -> TransformError:
+    """The error of a setting that no engine can do."""
+    return TransformError(f"{type(transform).__name__}: {rule}; found {found!r}")
+
+
 def as_list(fill: Fill) -> list[float]:
     """A fill as torchvision's functions take it: one value for all channels, or one for each."""
     return [fill] if isinstance(fill, int | float) else list(fill)
-
-
-def check_range(op: str, name: str, pair: Range, low: float, high: float) -> None:
-    """Both ends of `pair` in order, within low..high."""
-    if len(pair) != 2 or not low <= pair[0] <= pair[1] <= high:
-        refuse(op, f"{name} must be (low, high) with {low} <= low <= high <= {high}", pair)
-
-
-def check_p(op: str, p: float) -> None:
-    """A probability."""
-    if not 0.0 <= p <= 1.0:
-        refuse(op, "p must lie in 0..1", p)
-
-
-def check_size(op: str, size: tuple[int, int]) -> None:
-    """(height, width)."""
-    if len(size) != 2 or not all(isinstance(n, int) and n > 0 for n in size):
-        refuse(op, "size must be two positive ints (height, width)", size)
 
 
 def check_uint8(op: str, dtype: str) -> None:
@@ -84,105 +86,190 @@ def check_uint8(op: str, dtype: str) -> None:
         raise TransformError(msg)
 
 
-def check_padding(op: str, padding: Edges, mode: PadMode) -> None:
-    """Widths of the four edges, and what they are filled with."""
-    if len(padding) != 4 or not all(isinstance(n, int) and n >= 0 for n in padding):
-        refuse(op, "padding must be four ints of at least 0 (left, top, right, bottom)", padding)
-    if mode not in ("constant", "edge", "reflect", "symmetric"):
-        refuse(op, "padding_mode must be constant, edge, reflect or symmetric", mode)
+def fill_behind(fill: Fill, masks: Masks) -> float:
+    """What a mask is filled with: `masks`, or where that is None as the image is.
+
+    0 in place of three numbers, which no mask can be filled with: boxes and points do not look at it.
+    """
+    found = fill if masks is None else masks
+    return found if isinstance(found, int | float) else 0.0
 
 
-# The fields of torchvision's transforms, and of those made like them: errors have name, rule and value.
+# Rules: what a setting must keep, by the op's name, the setting's and its value. They raise TransformError.
 
 
-def fail(transform: object, rule: str, found: object) -> TransformError:
-    """The error of a setting that no engine can do."""
-    return TransformError(f"{type(transform).__name__}: {rule}; found {found!r}")
+Rule = Callable[[str, str, Any], None]
 
 
-def pair(t: Any, size: Any) -> tuple[int, int]:
+def probability(op: str, name: str, value: float) -> None:
+    """A number in 0..1."""
+    if not 0.0 <= value <= 1.0:
+        refuse(op, f"{name} must lie in 0..1", value)
+
+
+def at_least_zero(op: str, name: str, value: float) -> None:
+    """A finite number that is not negative."""
+    if not 0.0 <= value < float("inf"):
+        refuse(op, f"{name} must be at least 0", value)
+
+
+def above_zero(op: str, name: str, value: float) -> None:
+    """A finite number above 0."""
+    if not 0.0 < value < float("inf"):
+        refuse(op, f"{name} must be a number above 0", value)
+
+
+def height_width(op: str, name: str, value: tuple[int, int]) -> None:
+    """(height, width)."""
+    if len(value) != 2 or not all(isinstance(n, int) and n > 0 for n in value):
+        refuse(op, f"{name} must be two positive ints (height, width)", value)
+
+
+def four_edges(op: str, name: str, value: Edges) -> None:
+    """Widths of the four edges."""
+    if len(value) != 4 or not all(isinstance(n, int) and n >= 0 for n in value):
+        refuse(op, f"{name} must be four ints of at least 0 (left, top, right, bottom)", value)
+
+
+def span(low: float, high: float) -> Rule:
+    """Two numbers in order, within low..high; None is left to the op."""
+
+    def rule(op: str, name: str, value: Range | None) -> None:
+        if value is not None and (len(value) != 2 or not low <= value[0] <= value[1] <= high):
+            refuse(op, f"{name} must be (low, high) with {low} <= low <= high <= {high}", value)
+
+    return rule
+
+
+def whole(low: int | None = None, high: int | None = None) -> Rule:
+    """An int within low..high, either of which may be left open."""
+    within = f"of at least {low}" if high is None else f"of at most {high}" if low is None else f"in {low}..{high}"
+
+    def rule(op: str, name: str, value: int) -> None:
+        inside = isinstance(value, int) and (low is None or low <= value) and (high is None or value <= high)
+        if not inside:
+            refuse(op, f"{name} must be an int {within}", value)
+
+    return rule
+
+
+def one_of(*names: str, shown: str) -> Rule:
+    """One of these; `shown` is how a message says them."""
+
+    def rule(op: str, name: str, value: str) -> None:
+        if value not in names:
+            refuse(op, f"{name} must be {shown}", value)
+
+    return rule
+
+
+pad_mode = one_of("constant", "edge", "reflect", "symmetric", shown="constant, edge, reflect or symmetric")
+
+
+# The fields of torchvision's transforms, and of those made like them: from a transform and an attribute's name.
+
+
+def pair(t: Any, found: Any) -> tuple[int, int]:
     """A size as (height, width)."""
-    found = [size, size] if isinstance(size, int) else list(size)
-    if len(found) == 1:
-        found *= 2
-    if len(found) != 2:
-        raise fail(t, "size must be an int or (height, width)", size)
-    return int(found[0]), int(found[1])
-
-
-def interpolation_of(t: Any) -> Interpolation:
-    """The interpolation of a resize."""
-    mode = str(getattr(t.interpolation, "value", t.interpolation))
-    if mode not in ("bilinear", "bicubic", "nearest-exact"):
-        raise fail(t, "interpolation must be BILINEAR, BICUBIC or NEAREST_EXACT", mode)
-    return mode  # type: ignore[return-value]
-
-
-def maybe_drawn(t: Any) -> Interpolation | Drawn:
-    """The interpolation of a resize of timm's: one, or a random one of two."""
-    if not isinstance(t.interpolation, tuple | list):
-        return interpolation_of(t)
-    names = sorted(str(getattr(mode, "value", mode)) for mode in t.interpolation)
-    if names != ["bicubic", "bilinear"]:
-        raise fail(t, "interpolation must be one mode, or random", t.interpolation)
-    return "random"
-
-
-def antialias_of(t: Any) -> bool:
-    """Whether a resize is antialiased; v1 always is where it does not have this argument yet."""
-    return bool(getattr(t, "antialias", True))
-
-
-def turning(t: Any) -> Literal["nearest", "bilinear"]:
-    """The interpolation of a transform that can turn an image."""
-    mode = str(getattr(t.interpolation, "value", t.interpolation))
-    if mode not in ("nearest", "bilinear"):
-        raise fail(t, "interpolation must be NEAREST or BILINEAR", mode)
-    return mode  # type: ignore[return-value]
-
-
-def fill_of(t: Any) -> Fill:
-    """The fill; black where none is given."""
-    return background(t) or 0.0
-
-
-def background(t: Any) -> Fill | None:
-    """The colour of pixels from outside the image; None is torchvision's own default."""
-    return _filled(t, "Image", "Tensor")
-
-
-def mask_fill_of(t: Any) -> Fill | None:
-    """What masks are filled with, where that is told for each type of tv_tensors; None: what images are."""
-    return (_filled(t, "Mask") or 0.0) if isinstance(t.fill, dict) else None
-
-
-def _filled(t: Any, *types: str) -> Fill | None:
-    fill = t.fill
-    if isinstance(fill, dict):
-        known = {getattr(k, "__name__", str(k)): v for k, v in fill.items()}
-        fill = next((known[name] for name in (*types, "others") if name in known), 0)
-    found = tuple(map(float, fill)) if isinstance(fill, Sequence) and not isinstance(fill, str) else (fill,)
-    if len(found) not in (1, 3) or not all(n is None or isinstance(n, int | float) for n in found):
-        raise fail(t, "fill must be one number, or one for each of three channels", fill)
-    if len(found) == 3:
-        return found
-    return None if found[0] is None else float(found[0])
-
-
-def edges_of(t: Any, *, swapped: bool) -> Edges:
-    """The padding as left, top, right, bottom. v2.RandomCrop keeps it as left, right, top, bottom."""
-    found = t.padding or 0
-    edges = [found] if isinstance(found, int) else [int(edge) for edge in found]
-    if len(edges) not in (1, 2, 4):
-        raise fail(t, "padding must be an int, or 1, 2 or 4 of them", found)
-    if len(edges) == 4:
-        a, b, c, d = edges
-        return (a, c, b, d) if swapped else (a, b, c, d)
-    across, down = edges[0], edges[-1]
-    return across, down, across, down
+    both = [found, found] if isinstance(found, int) else list(found)
+    if len(both) == 1:
+        both *= 2
+    if len(both) != 2:
+        raise fail(t, "size must be an int or (height, width)", found)
+    return int(both[0]), int(both[1])
 
 
 def numbers(values: Any) -> tuple[float, ...]:
     """The numbers in a list, a tensor, an array or a single number."""
     flat = values.tolist() if hasattr(values, "tolist") else values  # tensors, arrays and single numbers too
     return tuple(float(x) for x in flat) if isinstance(flat, Sequence) else (float(flat),)
+
+
+def span_of(t: Any, name: str) -> Range:
+    """A range as torchvision keeps it, which may be whatever it was given."""
+    try:
+        low, high = map(float, getattr(t, name))
+    except (TypeError, ValueError):
+        raise fail(t, f"{name} must be (low, high)", getattr(t, name)) from None
+    return low, high
+
+
+def _mode(*modes: str, shown: str) -> Callable[[Any, str], str]:
+    def read(t: Any, name: str) -> str:
+        mode = str(getattr(getattr(t, name), "value", getattr(t, name)))
+        if mode not in modes:
+            raise fail(t, f"{name} must be {shown}", mode)
+        return mode
+
+    return read
+
+
+_turning = _mode("nearest", "bilinear", shown="NEAREST or BILINEAR")
+_interpolation = _mode("bilinear", "bicubic", "nearest-exact", shown="BILINEAR, BICUBIC or NEAREST_EXACT")
+
+
+def _maybe_drawn(t: Any, name: str) -> str:
+    """The interpolation of a resize of timm's may be a random one of two."""
+    found = getattr(t, name)
+    if not isinstance(found, tuple | list):
+        return _interpolation(t, name)
+    if sorted(str(getattr(mode, "value", mode)) for mode in found) != ["bicubic", "bilinear"]:
+        raise fail(t, f"{name} must be one mode, or random", found)
+    return "random"
+
+
+def _background(t: Any, name: str, *types: str) -> Background:
+    """A fill; where it is given for each type of tv_tensors, that of `types`, of images unless they are said."""
+    fill = getattr(t, name)
+    if isinstance(fill, dict):
+        known = {getattr(k, "__name__", str(k)): v for k, v in fill.items()}
+        fill = next((known[kind] for kind in (*(types or ("Image", "Tensor")), "others") if kind in known), 0)
+    found = tuple(map(float, fill)) if isinstance(fill, Sequence) and not isinstance(fill, str) else (fill,)
+    if len(found) not in (1, 3) or not all(n is None or isinstance(n, int | float) for n in found):
+        raise fail(t, f"{name} must be one number, or one for each of three channels", fill)
+    if len(found) == 3:
+        return found
+    return None if found[0] is None else float(found[0])
+
+
+def masks_of(t: Any, name: str) -> Masks:
+    """What masks are filled with, where that is said for each type of tv_tensors; None: what images are."""
+    return (_background(t, name, "Mask") or 0.0) if isinstance(getattr(t, name), dict) else None
+
+
+def fill_of(t: Any, name: str) -> Fill:
+    """The fill; black where none is given."""
+    return _background(t, name) or 0.0
+
+
+def _edges(t: Any, name: str) -> Edges:
+    """Left, top, right, bottom. v2.RandomCrop keeps them as left, right, top, bottom."""
+    found = getattr(t, name) or 0
+    given = [found] if isinstance(found, int) else [int(edge) for edge in found]
+    if len(given) not in (1, 2, 4):
+        raise fail(t, f"{name} must be an int, or 1, 2 or 4 of them", found)
+    if len(given) == 4:
+        a, b, c, d = given
+        swapped = type(t).__name__ == "RandomCrop" and type(t).__module__.startswith("torchvision.transforms.v2")
+        return (a, c, b, d) if swapped else (a, b, c, d)
+    across, down = given[0], given[-1]
+    return across, down, across, down
+
+
+READ: Mapping[str, Callable[[Any, str], Any]] = {  # by the type that a field is declared with
+    "Antialias": lambda t, name: bool(getattr(t, name, True)),
+    "Background": _background,
+    "Edges": _edges,
+    "Fill": fill_of,
+    "Interpolation": _interpolation,
+    "Interpolation | Drawn": _maybe_drawn,
+    "Masks": lambda t, _: masks_of(t, "fill"),
+    "PadMode": getattr,
+    "Range": span_of,
+    "Range | None": lambda t, name: None if getattr(t, name) is None else span_of(t, name),
+    "Turning": _turning,
+    "bool": lambda t, name: bool(getattr(t, name)),
+    "float": lambda t, name: float(getattr(t, name)),
+    "int": getattr,
+    "tuple[int, int]": lambda t, name: pair(t, getattr(t, name)),
+}

@@ -10,41 +10,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import uniforms
-from dali_feed.draws.streams import STREAMS_PER_OP
+from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.transforms.auto_augment import mixture
 from dali_feed.transforms.colour import GAMMA_TRIES
-from dali_feed.transforms.keys import Key, further
-from dali_feed.transforms.op import Arrays, BatchDraws, Effect, Ints, OnImage, inner_numbers
-from dali_feed.transforms.settings import check_p, check_uint8, refuse
+from dali_feed.transforms.op import Effect, Ints, OnImage, SizedDraws, inner_numbers
+from dali_feed.transforms.settings import check_uint8, probability, refuse
 
 __all__ = ["LayerAugment", "MixAugment", "PolicyAugment", "TimmPart", "starts"]
-
-
-PARTS = frozenset(
-    (
-        *("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "PosterizeIncreasing", "PosterizeOriginal"),
-        *(
-            "Solarize",
-            "SolarizeIncreasing",
-            "SolarizeAdd",
-            "Color",
-            "ColorIncreasing",
-            "Contrast",
-            "ContrastIncreasing",
-        ),
-        *("Brightness", "BrightnessIncreasing", "Sharpness", "SharpnessIncreasing", "ShearX", "ShearY"),
-        *(
-            "TranslateX",
-            "TranslateY",
-            "TranslateXRel",
-            "TranslateYRel",
-            "Desaturate",
-            "GaussianBlur",
-            "GaussianBlurRand",
-        ),
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +33,8 @@ class TimmPart:
     most: float = 10.0
 
     def __post_init__(self) -> None:
-        check_p(self.name, self.p)
-        if self.name not in PARTS:
+        probability(self.name, "p", self.p)
+        if self.name not in {*_SIGNED, *_PARTS, *_ENHANCED, *(f"{name}Increasing" for name in _ENHANCED), *_PLAIN}:
             refuse("AutoAugment", "must name operations of timm", self.name)
 
     @classmethod
@@ -111,6 +83,7 @@ def strength(name: str, strong: float, sign: float, more: float, look: PillowLoo
     return _PARTS[name](part) if name in _PARTS else 0.0
 
 
+_PLAIN = ("AutoContrast", "Equalize", "Invert", "GaussianBlurRand")
 _ENHANCED = ("Color", "Contrast", "Brightness", "Sharpness")
 _SIGNED: dict[str, Callable[[PillowLook], float]] = {  # at full strength
     "Rotate": lambda _: 30.0,
@@ -195,6 +168,7 @@ class Pillow(Effect):
     __slots__ = ()
     of_pil: ClassVar[bool] = True
     look: PillowLook
+    parts: tuple[TimmPart, ...]
 
     def follow_steps(self, n: int) -> list[OnImage]:
         self.no_follower()
@@ -202,16 +176,23 @@ class Pillow(Effect):
     @property
     def every(self) -> tuple[TimmPart, ...]:
         """All parts; a step names one by its place in this tuple."""
-        raise NotImplementedError
+        return self.parts
 
-    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+    def hold(self, count: int, most: int) -> None:
+        """Raise TransformError where there are no parts, or more steps than `most`."""
+        if not self.every:
+            refuse(self.title, "needs at least one operation", self.every)
+        if not 0 <= count <= most:
+            refuse(self.title, f"takes 0 to {most} steps", count)
+
+    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
         """Each step's part, -1 for none, (chains, steps, n), and its uniforms (chains, steps, 8, n)."""
         raise NotImplementedError
 
     def check(self, dtype: str) -> None:
-        check_uint8(type(self).__name__, dtype)
+        check_uint8(self.title, dtype)
 
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Floats:
+    def rows(self, draws: SizedDraws, first: int) -> Floats:
         """Per step the part (-1: none), strength, sign, filter, a uniform number: float64 (n, chains, steps, 5)."""
         which, drawn = self.chosen(draws, first)
         p, magnitude, spread, most = (
@@ -231,20 +212,15 @@ class Pillow(Effect):
         )
         return np.moveaxis(steps, 2, 0)  # chains, steps, n -> n first
 
-    def on_image(self, key: Key) -> OnImage:
+    def image(self, image: Any, row: Any, more: Any) -> Any:
         """One chain of operations."""
         from torchvision.transforms.v2 import functional
 
-        parts, look = self.every, self.look
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            chain = arrays[key][slot].tolist()[0]
-            if not any(which >= 0 for which, *_ in chain):
-                return image
-            made = chained(functional.to_pil_image(image.contiguous()), chain, parts, look)
-            return functional.pil_to_tensor(made).to(image.device)
-
-        return apply
+        chain = row.tolist()[0]
+        if not any(which >= 0 for which, *_ in chain):
+            return image
+        made = chained(functional.to_pil_image(image.contiguous()), chain, self.every, self.look)
+        return functional.pil_to_tensor(made).to(image.device)
 
 
 def chained(image: Any, chain: list[list[float]], parts: tuple[TimmPart, ...], look: PillowLook) -> Any:
@@ -257,7 +233,7 @@ def chained(image: Any, chain: list[list[float]], parts: tuple[TimmPart, ...], l
     return image
 
 
-def drawn_steps(run: BatchDraws, starts: list[int], steps: int) -> Floats:
+def drawn_steps(run: SizedDraws, starts: list[int], steps: int) -> Floats:
     """Eight uniforms of each step: (len(starts), steps, 8, n)."""
     streams = [start + _WORDS * step + k for start in starts for step in range(steps) for k in range(_WORDS)]
     flat = uniforms(run.seed, run.epoch, run.ids, streams).astype(np.float64)
@@ -267,14 +243,6 @@ def drawn_steps(run: BatchDraws, starts: list[int], steps: int) -> Floats:
 def starts(op: Effect, first: int, count: int) -> list[int]:
     """The first stream of each of `count` parts."""
     return [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, count)]
-
-
-def check_parts(op: str, parts: tuple[TimmPart, ...], count: int, most: int) -> None:
-    """Check that there are parts, and that the number of steps is allowed."""
-    if not parts:
-        refuse(op, "needs at least one operation", parts)
-    if not 0 <= count <= most:
-        refuse(op, f"takes 0 to {most} steps", count)
 
 
 # PolicyAugment, timm's AutoAugment: one of some policies, each some operations of Pillow.
@@ -287,8 +255,10 @@ class PolicyAugment(Pillow):
     policies: tuple[tuple[TimmPart, ...], ...]
     look: PillowLook = PLAIN
 
-    def __post_init__(self) -> None:
-        check_parts("AutoAugment", self.every, max(map(len, self.policies), default=0), 8)
+    called: ClassVar[str] = "AutoAugment"
+
+    def agree(self) -> None:
+        self.hold(max(map(len, self.policies), default=0), 8)
 
     @classmethod
     def of(cls, transform: Any) -> Self:
@@ -302,7 +272,7 @@ class PolicyAugment(Pillow):
     def inner(self) -> int:
         return 1
 
-    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
         longest = max(map(len, self.policies))
         places, table = iter(range(len(self.every))), np.full((len(self.policies), longest), -1)
         for row, policy in zip(table, self.policies, strict=True):
@@ -323,11 +293,12 @@ class LayerAugment(Pillow):
     weights: tuple[float, ...] = ()
     look: PillowLook = PLAIN
 
+    called: ClassVar[str] = "RandAugment"
     streams: ClassVar[int] = 0  # each layer has streams of its own
     inner_words: ClassVar[tuple[str, str]] = ("layers", "transforms that hold others")
 
-    def __post_init__(self) -> None:
-        check_parts("RandAugment", self.parts, self.layers, min(32, len(self.parts)) if self.weights else 32)
+    def agree(self) -> None:
+        self.hold(self.layers, min(32, len(self.parts)) if self.weights else 32)
         if self.weights and len(self.weights) != len(self.parts):
             refuse("RandAugment", "needs one weight for each operation", self.weights)
         if self.weights and sum(weight > 0 for weight in self.weights) < self.layers:
@@ -339,14 +310,10 @@ class LayerAugment(Pillow):
         weights = () if t.choice_weights is None else tuple(map(float, t.choice_weights))
         return cls(tuple(map(TimmPart.of, t.ops)), int(t.num_layers), weights, PillowLook.of(t.ops))
 
-    @property
-    def every(self) -> tuple[TimmPart, ...]:
-        return self.parts
-
     def inner(self) -> int:
         return self.layers
 
-    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
         own = starts(self, first, self.layers)
         drawn = np.moveaxis(drawn_steps(draws, own, 1), 1, 0)  # one chain of all layers
         if not self.weights:
@@ -355,9 +322,7 @@ class LayerAugment(Pillow):
         which = np.empty(drawn.shape[:2] + drawn.shape[3:], np.int64)
         for layer in range(self.layers):
             edges = np.cumsum(left, axis=1) / left.sum(axis=1, keepdims=True)
-            last = (
-                len(self.parts) - 1 - np.argmax(left[:, ::-1] > 0, axis=1)
-            )  # rounding may leave the last bound below 1
+            last = len(self.parts) - 1 - np.argmax(left[:, ::-1] > 0, axis=1)  # the last bound may be rounded down
             which[0, layer] = np.minimum((edges <= drawn[0, layer, 0][:, None]).sum(axis=1), last)
             left[np.arange(len(left)), which[0, layer]] = 0.0
         return which, drawn
@@ -383,10 +348,12 @@ class MixAugment(Pillow):
     blended: bool = False
     look: PillowLook = PLAIN
 
+    called: ClassVar[str] = "AugMix"
+    extras: ClassVar[tuple[str, ...]] = ("_weights",)
     streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
 
-    def __post_init__(self) -> None:
-        check_parts("AugMix", self.parts, max(self.depth, 0), _DEEPEST)
+    def agree(self) -> None:
+        self.hold(max(self.depth, 0), _DEEPEST)
         if not 1 <= self.width <= 32 or not self.alpha > 0:
             refuse("AugMix", "takes 1 to 32 chains and an alpha above 0", (self.width, self.alpha))
 
@@ -396,14 +363,10 @@ class MixAugment(Pillow):
         parts = tuple(map(TimmPart.of, t.ops))
         return cls(parts, float(t.alpha), int(t.width), int(t.depth), bool(t.blended), PillowLook.of(t.ops))
 
-    @property
-    def every(self) -> tuple[TimmPart, ...]:
-        return self.parts
-
     def inner(self) -> int:
         return self.width
 
-    def chosen(self, draws: BatchDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
         most = self.depth if self.depth > 0 else 3
         drawn = drawn_steps(draws, [start + GAMMA_TRIES for start in starts(self, first, self.width)], most)
         which = (drawn[:, :, 0] * len(self.parts)).astype(np.int64)
@@ -412,25 +375,20 @@ class MixAugment(Pillow):
             which[np.arange(most)[None, :, None] >= count[:, None]] = -1
         return which, drawn
 
-    def more(self, draws: BatchDraws, first: int) -> dict[str, NDArray[Any]]:
+    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
         return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
 
-    def on_image(self, key: Key) -> OnImage:
-        """Image and chains mixed by the weights (float32) of row `key` + "_weights"."""
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        """Image and chains mixed by the weights (float32)."""
         from torchvision.transforms.v2 import functional
 
-        parts, look, names = self.parts, self.look, further(key, "_weights")
+        plain = functional.to_pil_image(image.contiguous())
+        chains = [chained(plain, chain, self.parts, self.look) for chain in row.tolist()]
+        share, *weights = more[0].tolist()
+        amount = 1.0 - share
+        shares = [weight / amount if amount else 0.0 for weight in weights]
         mix = _blended if self.blended else _mixed
-
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            given = functional.to_pil_image(image.contiguous())
-            made = [chained(given, chain, parts, look) for chain in arrays[key][slot].tolist()]
-            share, *weights = arrays[names][slot].tolist()
-            amount = 1.0 - share
-            shares = [weight / amount if amount else 0.0 for weight in weights]
-            return functional.pil_to_tensor(mix(given, made, shares, amount)).to(image.device)
-
-        return apply
+        return functional.pil_to_tensor(mix(plain, chains, shares, amount)).to(image.device)
 
 
 def _mixed(image: Any, made: list[Any], shares: list[float], amount: float) -> Any:

@@ -1,83 +1,94 @@
-"""RandomAffine: an image turned, moved, scaled and sheared; and the matrix that says where each pixel comes from.
+"""Images turned, moved, sheared, seen from another place; and the matrix that says where each pixel comes from.
 
-Turn, scale and shears follow torchvision: output = T C R(angle) S(scale) SHy(y) SHx(x) C^-1 input, with
+RandomAffine's turn, scale and shears follow torchvision: output = T C R(angle) S(scale) SHy(y) SHx(x) C^-1 input, with
 T the translation, C the centre, angles clockwise as they are seen, SHx(s) = [1, -tan s; 0, 1] and
 SHy(s) = [1, 0; -tan s, 1].
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.streams import STREAMS_PER_OP
-from dali_feed.transforms import follow
 from dali_feed.transforms.crops import one_level
-from dali_feed.transforms.keys import numbered
-from dali_feed.transforms.op import (
-    INTERPOLATION,
-    Arrays,
-    BatchDraws,
-    Effect,
-    Given,
-    Graph,
-    Ints,
-    OnImage,
-    Op,
-    OpRun,
-    SizedDraws,
-    effect_key,
-)
+from dali_feed.transforms.op import INTERPOLATION, Apply, Effect, InGraph, Ints, OpRun, Place, SizedDraws
 from dali_feed.transforms.settings import (
+    READ,
     Fill,
+    Masks,
     Range,
+    Rule,
+    Turning,
     as_list,
-    check_p,
-    check_range,
     fail,
+    fill_behind,
     fill_of,
-    mask_fill_of,
+    masks_of,
+    probability,
     refuse,
-    turning,
+    span,
 )
 
-__all__ = ["RandomAffine", "RandomPerspective", "Rotate", "Rotation", "corners"]
+__all__ = ["RandomAffine", "RandomPerspective", "Rotation", "corners", "rotation"]
 
 
 Doubles = NDArray[np.float64]
 
 
+class Warp(Effect):
+    """Moves pixels, and what follows an image, by one function of torchvision's; the canvas keeps its size."""
+
+    __slots__ = ()
+    moves: ClassVar[bool] = True
+    interpolation: Turning
+    fill: Fill
+    masks: Masks
+
+    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
+        """Call torchvision's function: `kind` is "_image" of an image, and "" of what follows one."""
+        raise NotImplementedError
+
+    def image(self, image: Any, row: Any, more: Any) -> Any:
+        from torchvision.transforms.v2 import InterpolationMode
+
+        mode = InterpolationMode(self.interpolation)
+        return self.warped("_image", image, row, interpolation=mode, fill=as_list(self.fill))
+
+    def follow(self, given: Any, row: Any) -> Any:
+        return self.warped("", given, row, fill=fill_behind(self.fill, self.masks))
+
+
 @dataclass(frozen=True, slots=True)
-class RandomAffine(Op):
+class RandomAffine(Warp):
     """Turned by `degrees`, moved by up to `translate` (fractions of width and height), scaled, sheared.
 
-    `shear` is (x low, x high, y low, y high) in degrees. All about `center` (x, y in pixels), or the
-    middle. The canvas keeps its size.
+    `shear` is (x low, x high, y low, y high) in degrees. All about `center` (x, y in pixels), or the middle.
     """
 
     degrees: Range
     translate: tuple[float, float] = (0.0, 0.0)
     scale: Range = (1.0, 1.0)
     shear: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
-    interpolation: Literal["nearest", "bilinear"] = "nearest"
+    interpolation: Turning = "nearest"
     fill: Fill = 0.0
     center: tuple[float, float] | None = None
-    masks: Fill | None = None  # what fills those that follow; None: as the image
+    masks: Masks = None
 
     streams: ClassVar[int] = 2
-    in_nest: ClassVar[bool] = True
+    array: ClassVar[str] = "move"
+    rules: ClassVar[Mapping[str, Rule]] = {"degrees": span(-math.inf, math.inf), "scale": span(1e-6, math.inf)}
 
-    def __post_init__(self) -> None:
-        check_range("RandomAffine", "degrees", self.degrees, -float("inf"), float("inf"))
+    def agree(self) -> None:
         if len(self.translate) != 2 or not all(0 <= part <= 1 for part in self.translate):
             refuse("RandomAffine", "translate must be two fractions in 0..1 (of width, of height)", self.translate)
-        check_range("RandomAffine", "scale", self.scale, 1e-6, float("inf"))
         for pair in (self.shear[:2], self.shear[2:]):
-            check_range("RandomAffine", "shear", pair, -90.0, 90.0)
+            span(-90.0, 90.0)("RandomAffine", "shear", pair)
 
     @classmethod
     def of(cls, transform: Any) -> RandomAffine:
@@ -89,77 +100,39 @@ class RandomAffine(Op):
             pairs["translate"] or (0.0, 0.0),  # type: ignore[arg-type]
             pairs["scale"] or (1.0, 1.0),  # type: ignore[arg-type]
             shear,  # type: ignore[arg-type]
-            turning(t),
-            fill_of(t),
+            READ["Turning"](t, "interpolation"),
+            fill_of(t, "fill"),
             None if t.center is None else (float(t.center[0]), float(t.center[1])),
-            mask_fill_of(t),
+            masks_of(t, "fill"),
         )
 
-    def draws(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> Doubles:
+    def rows(self, draws: SizedDraws, first: int) -> Doubles:
         """As `affine_draws`."""
-        return affine_draws(self, h, w, np.concatenate([draws.draw(first), draws.draw(first + 1)]))
+        return affine_draws(self, draws.h, draws.w, np.concatenate([draws.draw(first), draws.draw(first + 1)]))
 
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        run.arrays[numbered("move", n)] = self.draws(run, n * STREAMS_PER_OP, run.h, run.w)
+    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
+        from torchvision.transforms.v2 import functional
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key, fill = numbered("move", n), as_list(self.fill)
+        angle, *moved, scale, x, y = row.tolist()
         center = None if self.center is None else list(self.center)
+        return getattr(functional, f"affine{kind}")(given, angle, moved, scale, [x, y], center=center, **settings)
 
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            from torchvision.transforms.v2 import InterpolationMode, functional
+    def graph(self, place: Place, k: int, first: int) -> InGraph:
+        """Pixel (x, y) is taken from matrix{k} (float32: 2, 3) @ (x, y, 1); halves are pixel centres."""
+        fill = one_level(self, self.fill, place)
 
-            angle, *moved, scale, x, y = arrays[key][slot].tolist()
-            mode = InterpolationMode(self.interpolation)
-            return functional.affine_image(
-                image, angle, moved, scale, [x, y], interpolation=mode, fill=fill, center=center
-            )
+        def build(image: Any, matrix: Any) -> Any:
+            from nvidia.dali import fn, types
 
-        return [apply]
+            mode = getattr(types, INTERPOLATION[self.interpolation])
+            return fn.warp_affine(image, matrix=matrix, interp_type=mode, inverse_map=True, fill_value=fill)
 
-    def follow_steps(self, n: int) -> list[OnImage]:
-        key, fill = numbered("move", n), follow.fill_behind(self.fill, self.masks)
-        center = None if self.center is None else list(self.center)
-
-        def apply(given: Any, arrays: Arrays, slot: int) -> Any:
-            from torchvision.transforms.v2 import functional
-
-            angle, *moved, scale, x, y = arrays[key][slot].tolist()
-            return functional.affine(given, angle, moved, scale, [x, y], fill=fill, center=center)
-
-        return [apply]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
         def matrices(run: OpRun) -> NDArray[np.float32]:
             mirror = run.mirror["x"], run.mirror["y"]
-            found = source_matrices(self.draws(run, first, run.h, run.w), run.h, run.w, self.center, mirror)
+            found = source_matrices(self.rows(run, first), run.h, run.w, self.center, mirror)
             return np.where(run.on[:, None, None], found, np.eye(2, 3, dtype=np.float32))
 
-        graph.step(Warp(graph.k + 1, self.interpolation, one_level(self, self.fill, graph.place)), matrices)
-
-
-@dataclass(frozen=True, slots=True)
-class Warp:
-    """Pixel (x, y) is taken from matrix{k} (float32: 2, 3) @ (x, y, 1); halves are pixel centres."""
-
-    k: int
-    interpolation: Literal["nearest", "bilinear"]
-    fill: float
-
-    name: ClassVar[str] = "matrix"
-
-    def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
-        """Move the pixels; the canvas keeps its size."""
-        del gpu
-        from nvidia.dali import fn, types
-
-        return fn.warp_affine(
-            image,
-            matrix=given(numbered("matrix", self.k), "FLOAT", 2),
-            interp_type=getattr(types, INTERPOLATION[self.interpolation]),
-            inverse_map=True,
-            fill_value=self.fill,
-        )
+        return Apply(k, "matrix", "FLOAT", 2, build), matrices
 
 
 def affine_draws(op: RandomAffine, h: Ints, w: Ints, drawn: NDArray[np.float32]) -> Doubles:
@@ -203,59 +176,35 @@ def source_matrices(
 
 
 @dataclass(frozen=True, slots=True)
-class RandomPerspective(Effect):
+class RandomPerspective(Warp):
     """The image as seen from another place: each corner moves inwards, by up to `distortion` of half the edge."""
 
     distortion: float = 0.5
     p: float = 0.5
-    interpolation: Literal["nearest", "bilinear"] = "bilinear"
+    interpolation: Turning = "bilinear"
     fill: Fill = 0.0
-    masks: Fill | None = None  # what fills those that follow; None: as the image
+    masks: Masks = None
 
     streams: ClassVar[int] = 3  # one for whether to do it, two for eight coordinates
+    rules: ClassVar[Mapping[str, Rule]] = {"distortion": probability, "p": probability}
+    theirs: ClassVar[Mapping[str, str]] = {"distortion": "distortion_scale"}
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.distortion <= 1.0:
-            refuse("RandomPerspective", "distortion_scale must lie in 0..1", self.distortion)
-        check_p("RandomPerspective", self.p)
-
-    @classmethod
-    def of(cls, transform: Any) -> Self:
-        t = transform
-        return cls(float(t.distortion_scale), float(t.p), turning(t), fill_of(t), mask_fill_of(t))
-
-    def rows(self, draws: BatchDraws, first: int, h: Ints, w: Ints) -> NDArray[np.int32]:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
         """Corners: x and y, clockwise from the upper left; -1 leaves an image as it is."""
         drawn = np.concatenate([draws.draw(first + k) for k in range(self.streams)])
-        return corners(self, drawn, h, w).astype(np.int32)
+        return corners(self, drawn, draws.h, draws.w).astype(np.int32)
 
-    def image(self, image: Any, row: Any) -> Any:
+    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
         """Move the corners of the image to their new places."""
-        from torchvision.transforms.v2 import InterpolationMode, functional
+        from torchvision.transforms.v2 import functional
 
-        start, end = _ends(row, image.shape[-2:])
-        if not end:
-            return image
-        mode, fill = InterpolationMode(self.interpolation), as_list(self.fill)
-        return functional.perspective_image(image, start, end, interpolation=mode, fill=fill)
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        key, fill = effect_key(n), follow.fill_behind(self.fill, self.masks)
-
-        def apply(given: Any, arrays: Arrays, slot: int) -> Any:
-            from torchvision.transforms.v2 import functional
-
-            start, end = _ends(arrays[key][slot], functional.get_size(given))
-            return functional.perspective(given, start, end, fill=fill) if end else given
-
-        return [apply]
-
-
-def _ends(row: Any, size: tuple[int, int]) -> tuple[list[list[int]], list[list[int]]]:
-    """The corners of an image of that size, and where they go; nowhere where it is left as it is."""
-    ends, (height, width) = row.tolist(), size
-    start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
-    return start, [] if ends[0] < 0 else [ends[k : k + 2] for k in range(0, 8, 2)]
+        ends = row.tolist()
+        if ends[0] < 0:
+            return given
+        height, width = given.shape[-2:] if kind else functional.get_size(given)
+        start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
+        end = [ends[k : k + 2] for k in range(0, 8, 2)]
+        return getattr(functional, f"perspective{kind}")(given, start, end, **settings)
 
 
 def corners(op: RandomPerspective, drawn: NDArray[np.float32], h: Ints, w: Ints) -> Ints:
@@ -284,89 +233,51 @@ def corners(op: RandomPerspective, drawn: NDArray[np.float32], h: Ints, w: Ints)
 
 
 @dataclass(frozen=True, slots=True)
-class Rotation(Op):
-    """Counter-clockwise about the centre by a random angle in degrees; the canvas keeps its size."""
+class Rotation(Warp):
+    """Counter-clockwise about the centre by a random angle in degrees."""
 
     degrees: Range
-    interpolation: Literal["nearest", "bilinear"] = "nearest"
+    interpolation: Turning = "nearest"
     fill: Fill = 0.0
-    masks: Fill | None = None  # what fills those that follow; None: as the image
+    masks: Masks = None
 
-    streams: ClassVar[int] = 1
-    in_nest: ClassVar[bool] = True
+    called: ClassVar[str] = "RandomRotation"
+    array: ClassVar[str] = "angle"
+    rules: ClassVar[Mapping[str, Rule]] = {"degrees": span(-math.inf, math.inf)}
 
-    def __post_init__(self) -> None:
-        check_range("RandomRotation", "degrees", self.degrees, -float("inf"), float("inf"))
-
-    @classmethod
-    def of(cls, transform: Any) -> Rotation:
-        t = transform
-        if t.expand:
-            raise fail(t, "expand must be False: all images of a batch have one size", t.expand)
-        if t.center is not None:
-            raise fail(t, "center must be None, the middle of the image", t.center)
-        low, high = t.degrees
-        return cls((float(low), float(high)), turning(t), fill_of(t), mask_fill_of(t))
-
-    @property
-    def title(self) -> str:
-        return "RandomRotation"
-
-    def host_rows(self, run: SizedDraws, n: int) -> None:
+    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.float32]:
+        """Angles, in degrees."""
         low, high = self.degrees
-        run.arrays[numbered("angle", n)] = (low + (high - low) * run.draw(n * STREAMS_PER_OP)[0]).astype(np.float32)
+        angles: NDArray[np.float32] = (low + (high - low) * draws.draw(first)[0]).astype(np.float32)
+        return angles
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        key, fill = numbered("angle", n), as_list(self.fill)
+    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
+        from torchvision.transforms.v2 import functional
 
-        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-            from torchvision.transforms.v2 import InterpolationMode, functional
+        return getattr(functional, f"rotate{kind}")(given, float(row), **settings)
 
-            angle, mode = float(arrays[key][slot]), InterpolationMode(self.interpolation)
-            return functional.rotate_image(image, angle, interpolation=mode, fill=fill)
+    def graph(self, place: Place, k: int, first: int) -> InGraph:
+        """By angle{k} (float32, degrees, counter-clockwise) about the centre."""
+        fill = one_level(self, self.fill, place)
 
-        return [apply]
+        def build(image: Any, angle: Any) -> Any:
+            from nvidia.dali import fn, types
 
-    def follow_steps(self, n: int) -> list[OnImage]:
-        key, fill = numbered("angle", n), follow.fill_behind(self.fill, self.masks)
-
-        def apply(given: Any, arrays: Arrays, slot: int) -> Any:
-            from torchvision.transforms.v2 import functional
-
-            return functional.rotate(given, float(arrays[key][slot]), fill=fill)
-
-        return [apply]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        low, high = self.degrees
+            mode = getattr(types, INTERPOLATION[self.interpolation])
+            return fn.rotate(image, angle=angle, interp_type=mode, keep_size=True, fill_value=fill)
 
         def angles(run: OpRun) -> NDArray[np.float32]:
-            angle = low + (high - low) * run.draw(first)[0]
+            angle = self.rows(run, first)
             turned = np.where(run.mirror["x"] ^ run.mirror["y"], -angle, angle)
             return np.where(run.on, turned, 0).astype(np.float32)
 
-        graph.step(Rotate(graph.k + 1, self.interpolation, one_level(self, self.fill, graph.place)), angles)
+        return Apply(k, "angle", "FLOAT", 0, build), angles
 
 
-@dataclass(frozen=True, slots=True)
-class Rotate:
-    """By angle{k} (float32, degrees, counter-clockwise) about the centre."""
-
-    k: int
-    interpolation: Literal["nearest", "bilinear"]
-    fill: float
-
-    name: ClassVar[str] = "angle"
-
-    def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
-        """Turn it; the canvas keeps its size."""
-        del gpu
-        from nvidia.dali import fn, types
-
-        return fn.rotate(
-            image,
-            angle=given(numbered("angle", self.k), "FLOAT", 0),
-            interp_type=getattr(types, INTERPOLATION[self.interpolation]),
-            keep_size=True,
-            fill_value=self.fill,
-        )
+def rotation(transform: Any) -> Rotation:
+    """From torchvision's RandomRotation, about the middle, whose canvas keeps its size."""
+    if transform.expand:
+        raise fail(transform, "expand must be False: all images of a batch have one size", transform.expand)
+    if transform.center is not None:
+        raise fail(transform, "center must be None, the middle of the image", transform.center)
+    return Rotation.of(transform)

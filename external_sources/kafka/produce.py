@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from dali_feed.bad_records import place_of
 from dali_feed.errors import (
     ConfigError,
     DaliFeedError,
@@ -32,7 +33,6 @@ from dali_feed.errors import (
 from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.writes import TOMBSTONE, WHERE, Writes, Written
 from dali_feed.locks import locked
-from dali_feed.quarantine.reasons import place_of
 from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.source import Block, Reader, Snapshot, Source, unpack_id
 from dali_feed.records.tally import Tally

@@ -27,10 +27,10 @@ import numpy as np
 from confluent_kafka import KafkaError, Message
 from numpy.typing import NDArray
 
+from dali_feed.bad_records import place_of
 from dali_feed.external_sources.kafka.claims import Claims, value_of, weight_of
 from dali_feed.formats.format import Format
 from dali_feed.native.kafka import MOST_HEADERS, NO_HEADER, MemoryInC, RowsInC, address
-from dali_feed.quarantine.reasons import place_of
 from dali_feed.records.extents import pack_ids
 from dali_feed.records.pieces import Filling, Pieces
 from dali_feed.records.source import LABEL, Block, Lease, Member, Slabs, alternatives

@@ -18,6 +18,7 @@ import numpy as np
 from confluent_kafka import KafkaException, Message, TopicPartition
 
 from dali_feed.checks import path_of
+from dali_feed.dead_letters import Original
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.kafka.claims import Claims, RemoteClaims
 from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer, most_times
@@ -29,7 +30,6 @@ from dali_feed.external_sources.kafka.rows import LABEL, Codec, Decoding, KafkaP
 from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned
 from dali_feed.external_sources.request import VALUE, Formatted, forms_of, with_formats
 from dali_feed.formats.format import Format
-from dali_feed.quarantine.letters import Original
 from dali_feed.records.present import Present
 from dali_feed.records.source import MANY_ABSENT, Extents, Int64s, Member, Slabs, Snapshot, Source
 

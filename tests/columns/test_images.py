@@ -22,7 +22,7 @@ from dali_feed.errors import ConfigError, TransformError
 from dali_feed.external_sources import ShardSet
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
-from dali_feed.plan import Shuffle
+from dali_feed.plan.order import Shuffle
 from dali_feed.testing import assert_resumes_anywhere
 from dali_feed.transforms.lower import lower
 

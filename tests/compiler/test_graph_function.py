@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.user_graph import GraphDraws, compile_function, is_graph_function
-from dali_feed.draws.philox import uniforms
+from dali_feed.draws import uniforms
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Work
 from dali_feed.errors import EngineError, TransformError

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from dali_feed import Shuffle, Tuning
 from dali_feed.external_sources import KafkaStream, KafkaTopic, Produced, Producer
 from dali_feed.feed import Feed
-from dali_feed.records import unpack_id
+from dali_feed.records.extents import unpack_id
 from dali_feed.testing import publish
 
 pytestmark = pytest.mark.slow

@@ -111,9 +111,9 @@ def test_what_is_missing_is_seen(tmp_path: Path) -> None:
         "bench/gone.py",
         "tests/*/gone_*.py",
     ]
-    assert missing_names("`dali_feed.DataLoader` dali_feed.gone\nfrom dali_feed.plan import Shuffle, Gone\n") == [
+    assert missing_names("`dali_feed.DataLoader` dali_feed.gone\nfrom dali_feed.plan.order import Shuffle, Gone\n") == [
         "dali_feed.gone",
-        "dali_feed.plan.Gone",
+        "dali_feed.plan.order.Gone",
     ]
 
 

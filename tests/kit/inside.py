@@ -10,6 +10,9 @@ from dali_feed.cli.app import app, main
 # A column of a user's own is made by this class.
 from dali_feed.columns.column import Kind
 
+# What a place for dead letters is handed.
+from dali_feed.dead_letters import DeadLetters, Letter
+
 # The engine of loaders on a CPU that choose none: all of a file's laws are run on both.
 from dali_feed.engines import choose
 
@@ -25,9 +28,6 @@ from dali_feed.loader.torch_run import TorchFeed
 
 # Whether the loops in C are there; None without a compiler.
 from dali_feed.native.library import library
-
-# What a place for dead letters is handed.
-from dali_feed.quarantine.letters import DeadLetters, Letter
 
 # The contract of a source: what its authors implement, and how a test reads one record by hand.
 from dali_feed.records.extents import Extents, pack_ids, unpack_ids

@@ -14,10 +14,10 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from dali_feed.dead_letters import Letter
 from dali_feed.errors import DeadLetterError
 from dali_feed.external_sources import DeadLetterTopic
 from dali_feed.external_sources.kafka import dead_letters
-from dali_feed.quarantine.letters import Letter
 
 TOPIC = "dead"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dali_feed.dead_letters import Letter
 from dali_feed.errors import DeadLetterError
-from dali_feed.quarantine.letters import Letter
 
 __all__ = ["Held", "letter", "opened"]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import _auto_augment
 
-from dali_feed.draws.philox import uniforms
+from dali_feed.draws import uniforms
 from dali_feed.transforms.auto_augment import AugMix
 
 

@@ -1,7 +1,8 @@
-"""Pieces: a sequence of views that is arrays; whatever is done with it, it is as the list of those views."""
+"""Pieces, a sequence of views that is arrays: whatever is done with it, it is as the list of those views; Filling."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_feed.native import rows as native
-from dali_feed.records import Pieces
+from dali_feed.records import pieces as filling
+from dali_feed.records.pieces import Filling, Pieces
+from dali_feed.records.slabs import SlabPool
 
 MEMORIES = [memoryview(bytearray(range(k, k + 60))) for k in (0, 60, 120)]
 ROW = st.tuples(st.integers(-1, 2), st.integers(0, 40), st.integers(0, 20))
@@ -77,16 +80,6 @@ def test_views_are_of_the_memory_itself() -> None:
     view = made([(1, 5, 4)])[np.array([0, 0])][1]
     assert view is not None
     assert np.shares_memory(np.frombuffer(view, np.uint8), np.frombuffer(MEMORIES[1], np.uint8))
-
-
-@pytest.mark.parametrize("memories", [(0,), (0, 2), (0, 1, 2)])
-@pytest.mark.parametrize("count", [0, 3, 40])
-def test_bytes_of_one_size_come_together(memories: tuple[int, ...], count: int) -> None:
-    """One array of all rows, up to the last byte of their memories, however many memories there are."""
-    rows = [(memories[k % len(memories)], 52 - k % 53, 8) for k in range(count)]
-    found = made(rows).together(8)
-    assert found.shape == (count, 8)
-    assert [row.tobytes() for row in found] == listed(rows)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 56)), max_size=40), st.integers(0, 4), st.booleans())
@@ -161,3 +154,42 @@ def test_decimal_digits_are_numbers(texts: list[bytes | None]) -> None:
     found = pieces.decimals()
     good = all(text is not None and text.isdigit() and len(text) <= 18 for text in texts)
     assert (None if found is None else found.tolist()) == ([int(text or b"") for text in texts] if good else None)
+
+
+COPIED = st.one_of(st.none(), st.binary(max_size=300), st.binary(max_size=20).map(bytearray))
+
+
+@given(st.permutations(range(12)), st.lists(COPIED, min_size=12, max_size=12), st.integers(1, 400))
+def test_rows_are_what_was_copied_in_whatever_order(
+    order: list[int], rows: list[bytes | bytearray | None], at_once: int
+) -> None:
+    """Copied (bytes here), kept where they lie in the lease (bytearrays) or absent, in memories of any size."""
+    lease = SlabPool(256).lease()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(filling, "AT_ONCE", at_once)
+        made = Filling(len(rows), lease)
+        for row in order:
+            data = rows[row]
+            if isinstance(data, bytes):
+                made.copy(row, data)
+            else:
+                view = None
+                if data is not None:
+                    view = lease.room(len(data))
+                    view[:] = data
+                made.keep(row, view)
+        found = made.pieces()
+    assert [None if view is None else bytes(view) for view in found] == [r if r is None else bytes(r) for r in rows]
+
+
+def test_no_row_is_looked_at_by_the_collector() -> None:
+    """A thousand rows leave it a few objects more."""
+    lease = SlabPool(1 << 20).lease()
+    gc.collect()
+    before = len(gc.get_objects())
+    made = Filling(1000, lease)
+    for row in range(1000):
+        made.copy(row, b"%04d" % row)
+    found = made.pieces()
+    assert len(gc.get_objects()) - before < 50
+    assert bytes(found[999] or b"") == b"0999"

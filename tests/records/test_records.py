@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from dali_feed.errors import ConfigError
 from dali_feed.records.extents import MAX_PARTITION, MAX_POSITION, Extents, pack_ids, unpack_ids
-from dali_feed.records.source import Snapshot
 
 pairs = st.lists(st.tuples(st.integers(0, MAX_PARTITION), st.integers(0, MAX_POSITION)), min_size=1, max_size=50)
 runs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1000), st.integers(0, 30)), max_size=20)
@@ -74,16 +73,3 @@ def test_rows_of_extents_are_taken_by_slice_mask_and_index(
         some = extents[rows]
         for column, name in zip(columns, ("partition", "start", "stop"), strict=True):
             assert (getattr(some, name) == column[rows]).all()
-
-
-def test_one_run() -> None:
-    """`Extents.one` is a run of its own; its ids are its positions."""
-    one = Extents.one(2, 5, 8)
-    assert (len(one), one.lengths.tolist()) == (1, [3])
-    assert one.ids().tolist() == pack_ids(2, np.arange(5, 8)).tolist()
-
-
-def test_a_snapshot_is_as_long_as_its_partitions() -> None:
-    """Positions from start to stop of each, whatever the starts."""
-    snapshot = Snapshot("s", ("a", "b"), np.array([5, 0]), np.array([9, 2]), 1, 1, True, False, "f")
-    assert len(snapshot) == 6

@@ -1,19 +1,22 @@
-"""Slabs: memory leased from a pool and given back whole."""
+"""Memory: slabs leased from a pool and given back whole; what is used again, never while anybody looks at it."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_feed.errors import ConfigError
-from dali_feed.records.slabs import SlabPool
+from dali_feed.records.slabs import ALIGNED, Reused, SlabPool
 
 SLAB = 4096
 
@@ -177,3 +180,46 @@ def test_slabs_are_private_memory_of_huge_pages() -> None:
     assert flags["here"].startswith("rw-p")
     assert "hg" in flags["VmFlags:"].split()
     lease.release()
+
+
+def address(memory: Any) -> int:
+    """Where it begins."""
+    return int(memory.__array_interface__["data"][0])
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda _: None,
+        lambda memory: memory[8:16].view(np.float32).reshape(1, 2),
+        lambda memory: np.asarray(np.asarray(memory)[3:][1:]),
+        lambda memory: torch.from_numpy(memory)[5:].numpy()[1:],
+        lambda memory: memoryview(memory)[2:3],
+        lambda memory: np.frombuffer(memory, np.uint8)[7:],
+    ],
+)
+def test_memory_that_is_looked_at_is_not_given_again(look: Callable[[Any], Any]) -> None:
+    """However a view was made and cut, it keeps the bytes until it is deleted itself; then they come again."""
+    reused = Reused()
+    memory = reused(SLAB)
+    where, kept = address(memory), look(memory)
+    del memory
+    if kept is not None:
+        assert address(reused(SLAB)) != where
+    del kept
+    assert address(reused(SLAB)) == where
+
+
+def test_memory_is_as_large_as_asked_for() -> None:
+    """A larger piece serves a smaller batch; a too small one, or one twice as large, is let go."""
+    reused = Reused()
+    for size in (10, 8, 1000, 3, 0):
+        assert reused(size).shape == (size,)
+
+
+@pytest.mark.parametrize("size", [1, 100, SLAB, 5 << 20])
+def test_memory_begins_with_a_line(size: int) -> None:
+    """Whatever its size, so that vectors and lines of a cache lie in it as they lie in memory."""
+    reused = Reused()
+    held = [reused(size) for _ in range(3)]
+    assert [address(memory) % ALIGNED for memory in held] == [0, 0, 0]

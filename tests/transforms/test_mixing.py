@@ -54,8 +54,7 @@ def test_a_box_is_torchvisions_for_its_place_and_share() -> None:
     """Fed the same centre and the same Beta, v2.CutMix cuts the same box and gives the label the same weight."""
     n = 200
     drawn = mixed(Mixing(cutmix=1.0), np.arange(n), 3, 0, SIZE)
-    from dali_feed.draws.philox import uniforms
-    from dali_feed.draws.streams import MIXING
+    from dali_feed.draws import MIXING, uniforms
     from dali_feed.transforms import mixing as subject
 
     place = uniforms(3, 0, np.arange(n), [MIXING[1]])

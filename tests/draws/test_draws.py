@@ -1,8 +1,9 @@
-"""streams: every number of a draw has one owner, and whoever draws takes its numbers from the map."""
+"""Draws are Philox's own, pure in their arguments and the same in every release; each stream has one owner."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,15 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchvision.transforms import v2
 
+from dali_feed import draws
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import ViewsProgram
 from dali_feed.compiler.user_graph import UserGraph, compile_function, random_states
-from dali_feed.draws import philox, streams
-from dali_feed.errors import TransformError
+from dali_feed.draws import EXTENT_ORDER, ORDER, WINDOW_ORDER, check_seed, permutation, philox4x32, uniforms
+from dali_feed.errors import ConfigError, TransformError
 from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import Grayscale
@@ -30,13 +32,148 @@ from dali_feed.transforms.nest import Nest, RandomApply, RandomChoice, RandomOrd
 from dali_feed.transforms.op import Op, Recipe, walk
 from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, PolicyAugment, TimmPart
 
+SEEDS = st.integers(0, 2**64 - 1)
+EPOCHS = st.integers(0, 2**32 - 1)
+IDS = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=20)
+
+# Known answers published with Random123, philox4x32 with 10 rounds: counter, key, result.
+KNOWN = (
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+)
+
+
+def _scalar_philox(counter: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, ...]:
+    """The generator as its paper gives it, on Python's ints."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [p1 >> 32 ^ c[1] ^ k[0], p1 & 0xFFFFFFFF, p0 >> 32 ^ c[3] ^ k[1], p0 & 0xFFFFFFFF]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return tuple(c)
+
+
+@pytest.mark.parametrize(("counter", "key", "answer"), KNOWN)
+def test_known_answers(counter: tuple[int, ...], key: tuple[int, int], answer: tuple[int, ...]) -> None:
+    """The published vectors come out."""
+    assert tuple(int(word) for word in philox4x32(counter, key)) == answer
+    assert _scalar_philox(counter, key) == answer
+
+
+@settings(deadline=None)
+@given(seed=SEEDS, epoch=EPOCHS, sample=st.integers(0, 2**63 - 1), stream=st.integers(0, 2**32 - 1))
+def test_counter_and_key_layout(seed: int, epoch: int, sample: int, stream: int) -> None:
+    """A uniform is the top 24 bits of the word at counter (stream, epoch, id low, id high) under the seed."""
+    counter = (stream, epoch, sample & 0xFFFFFFFF, sample >> 32)
+    words = _scalar_philox(counter, (seed & 0xFFFFFFFF, seed >> 32))
+    drawn = uniforms(seed, epoch, np.array([sample]), [stream])
+    assert [float(u) * 2**24 for u in drawn[:, 0]] == [word >> 8 for word in words]
+
+
+@settings(deadline=None)
+@given(seed=SEEDS, epoch=EPOCHS, ids=IDS, streams=st.lists(st.integers(0, 1000), min_size=1, max_size=4), cut=st.data())
+def test_independent_of_the_batch(
+    seed: int, epoch: int, ids: list[int], streams: list[int], cut: st.DataObject
+) -> None:
+    """A sample's uniforms lie in [0, 1) and do not depend on which samples or streams are drawn with it."""
+    batch = np.array(ids, np.int64)
+    whole = uniforms(seed, epoch, batch, streams)
+    assert whole.shape == (4 * len(streams), len(ids))
+    assert whole.dtype == np.float32
+    assert whole.min() >= 0
+    assert whole.max() < 1
+    k = cut.draw(st.integers(0, len(ids)))
+    parts = [uniforms(seed, epoch, part, streams) for part in (batch[:k], batch[k:])]
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
+    for n, stream in enumerate(streams):
+        np.testing.assert_array_equal(uniforms(seed, epoch, batch, [stream]), whole[4 * n : 4 * n + 4])
+
+
+def test_seeds_epochs_samples_and_streams_differ() -> None:
+    """Changing any one argument, in its low or its high bits, gives other numbers."""
+    cases = [(0, 0, 0, 0), (1, 0, 0, 0), (1 << 32, 0, 0, 0), (0, 1, 0, 0)]
+    cases += [(0, 0, 1, 0), (0, 0, 1 << 40, 0), (0, 0, 0, 1)]
+    drawn = [tuple(uniforms(seed, epoch, np.array([i]), [stream])[:, 0]) for seed, epoch, i, stream in cases]
+    assert len(set(drawn)) == len(cases)
+
+
+def test_uniforms_are_uniform() -> None:
+    """Over 40,000 samples, sixteen equal bins fill equally (chi-square below its 1e-6 quantile), in every row."""
+    drawn = uniforms(7, 3, np.arange(40_000), [0, 5])
+    for row in drawn:
+        counts = np.bincount((row * 16).astype(int), minlength=16)
+        assert ((counts - 2500) ** 2 / 2500).sum() < 56.5
+
+
+def test_golden_uniforms() -> None:
+    """No release may change augmentation: these are pinned."""
+    drawn = uniforms(2**63 + 5, 3, np.array([0, (7 << 40) | 123456789]), [0, 17])
+    assert (drawn * 2**24).astype(int).T.tolist() == [
+        [8331405, 486911, 11677161, 7573762, 13388451, 10157192, 9467846, 3294093],
+        [545771, 13996271, 15135955, 11550389, 7693298, 9866481, 2660784, 1488635],
+    ]
+
+
+@given(seed=SEEDS, epoch=EPOCHS, size=st.integers(0, 300), first=st.integers(0, 2**40))
+def test_permutation_is_one(seed: int, epoch: int, size: int, first: int) -> None:
+    """Every rank stands in a permutation once, and it comes out the same each time."""
+    once = permutation(seed, epoch, size, EXTENT_ORDER, first)
+    np.testing.assert_array_equal(np.sort(once), np.arange(size))
+    np.testing.assert_array_equal(permutation(seed, epoch, size, EXTENT_ORDER, first), once)
+
+
+def test_permutations_differ() -> None:
+    """Another seed, epoch, stream or range gives another order, and few items stay where they are."""
+    cases = [(0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 500)]
+    orders = [permutation(s, e, 500, ORDER[stream], first) for s, e, stream, first in cases]
+    for n, one in enumerate(orders):
+        assert sum(one == np.arange(500)) < 10
+        for other in orders[:n]:
+            assert sum(one == other) < 10
+
+
+def test_permutations_are_uniform() -> None:
+    """All 24 orders of four items come up equally often over 24,000 epochs (chi-square below its 1e-6 quantile)."""
+    counts: dict[bytes, int] = {}
+    for epoch in range(24_000):
+        key = permutation(1, epoch, 4, EXTENT_ORDER).tobytes()
+        counts[key] = counts.get(key, 0) + 1
+    assert len(counts) == 24
+    assert sum((n - 1000) ** 2 / 1000 for n in counts.values()) < 73.0
+
+
+def test_golden_permutations() -> None:
+    """No release may change order: these are pinned."""
+    assert permutation(0, 0, 12, EXTENT_ORDER).tolist() == [11, 3, 5, 9, 7, 2, 1, 4, 10, 6, 8, 0]
+    assert permutation(2**63 + 5, 3, 12, WINDOW_ORDER, 1_000_000).tolist() == [9, 0, 3, 6, 2, 5, 4, 10, 1, 7, 8, 11]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**64 - 1, np.int64(5), np.uint64(2**63), -1, 2**64, True, 1.0, "1", None])
+def test_a_seed_is_an_int_of_64_bits(seed: Any) -> None:
+    """NumPy's too, and comes back as a Python int; anything else is a ConfigError with the range and what was found."""
+    if not isinstance(seed, bool | float | str | None) and 0 <= seed < 2**64:
+        assert type(check_seed(seed)) is int
+        assert check_seed(seed) == seed
+        return
+    with pytest.raises(ConfigError, match=rf"^seed: must be an int in 0\.\.2\*\*64-1; found {re.escape(repr(seed))}"):
+        check_seed(seed)
+
+
+# Who draws from which stream.
+
+
 ROOT = Path(__file__).resolve().parents[2]
-MAP = {name: getattr(streams, name) for name in ("PROGRAM", "MIXING", "VIEWS", "COLUMNS", "ORDER")}
+MAP = {name: getattr(draws, name) for name in ("PROGRAM", "MIXING", "VIEWS", "COLUMNS", "ORDER")}
 DRAWING = ("uniforms", "philox4x32", "permutation", "_words")
 HANDED_OVER = ("first", "starts", "stream", "streams")  # numbers that a caller took from the map
 
 PART = TimmPart("Rotate", 1.0, 5.0, 0.5, 9.0)
-IDS = np.array([3, 1 << 40, 77])
+SAMPLES = np.array([3, 1 << 40, 77])
 
 
 class _Drawn(list[int]):
@@ -50,7 +187,7 @@ class _Drawn(list[int]):
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> _Drawn:
     """Everything drawn from now on, wherever: the generator itself writes its first counter word down."""
-    real, seen = philox.philox4x32, _Drawn()
+    real, seen = draws.philox4x32, _Drawn()
 
     def written_down(counter: Sequence[Any], key: tuple[int, int]) -> Any:
         seen.extend(np.ravel(counter[0]).astype(np.int64).tolist())
@@ -66,9 +203,9 @@ def test_every_number_has_one_owner() -> None:
     """The ranges lie end to end over all that a counter word can say, where runs of old have them."""
     assert [owned.start for owned in MAP.values()] == [0, 1 << 30, 3 << 29, 7 << 28, 1 << 31]
     assert [owned.stop for owned in MAP.values()] == [1 << 30, 3 << 29, 7 << 28, 1 << 31, 1 << 32]
-    assert (streams.EXTENT_ORDER, streams.WINDOW_ORDER) == (1 << 31, (1 << 31) + 1)
-    numbers = 1 << (streams.TOP_BITS + streams.NEST_BITS * streams.DEEPEST)
-    assert numbers * streams.STREAMS_PER_OP == len(streams.PROGRAM)
+    assert (draws.EXTENT_ORDER, draws.WINDOW_ORDER) == (1 << 31, (1 << 31) + 1)
+    numbers = 1 << (draws.TOP_BITS + draws.NEST_BITS * draws.DEEPEST)
+    assert numbers * draws.STREAMS_PER_OP == len(draws.PROGRAM)
 
 
 def _nests(inner: st.SearchStrategy[Op]) -> st.SearchStrategy[Op]:
@@ -88,12 +225,12 @@ def _depth(op: Op) -> int:
     return isinstance(op, Nest) + max(map(_depth, inner), default=0)
 
 
-@given(ops=st.lists(OPS.filter(lambda op: _depth(op) <= streams.DEEPEST), max_size=8))
+@given(ops=st.lists(OPS.filter(lambda op: _depth(op) <= draws.DEEPEST), max_size=8))
 def test_ops_have_numbers_of_their_own(ops: list[Op]) -> None:
     """However ops stand in nests: no two have one number, and the streams of all are a program's."""
     numbers = [n for n, _ in walk(ops)]
     assert len(numbers) == len(set(numbers))
-    assert not numbers or (max(numbers) + 1) * streams.STREAMS_PER_OP <= len(streams.PROGRAM)
+    assert not numbers or (max(numbers) + 1) * draws.STREAMS_PER_OP <= len(draws.PROGRAM)
 
 
 # Each kind that draws, with as many draws as it can be asked for.
@@ -130,7 +267,7 @@ def test_an_op_keeps_to_its_streams(kind: str, drawn: _Drawn) -> None:
         (Grayscale(), op, op, RandomApply((op,))) if isinstance(op, Nest) or kind in TIMMS else (Grayscale(), op, op)
     )
     program = compile_host(Recipe(ops))
-    program.parameters(np.full((3, 2), 40, np.int32), IDS, 5, 0)
+    program.parameters(np.full((3, 2), 40, np.int32), SAMPLES, 5, 0)
     assert drawn.owners() == {"PROGRAM"}
     assert not [stream for stream, times in Counter(drawn).items() if times > 1]
 
@@ -145,7 +282,7 @@ def test_an_order_of_more_than_its_streams_can_say_is_refused() -> None:
 
 def _views() -> Any:
     program = compile_host(lower(v2.Compose([v2.RandomResizedCrop(8), v2.ToDtype(torch.float32, scale=True)])))
-    return ViewsProgram((program, program)).parameters(np.full((3, 2), 40), IDS, 5, 0)
+    return ViewsProgram((program, program)).parameters(np.full((3, 2), 40), SAMPLES, 5, 0)
 
 
 def _order() -> Any:
@@ -158,17 +295,17 @@ def _graph() -> Any:
     step = program.steps[-1]
     assert isinstance(step, UserGraph)
     step.columns += [("uniform", 0.0, 1.0)] * 9
-    return program.parameters(np.full((3, 2), 40), IDS, 5, 0)
+    return program.parameters(np.full((3, 2), 40), SAMPLES, 5, 0)
 
 
 @pytest.mark.parametrize(
     ("draw", "owners"),
     [
-        (lambda: mixed(Mixing(0.4, 1.0), IDS, 5, 0, (8, 8)), {"MIXING"}),
+        (lambda: mixed(Mixing(0.4, 1.0), SAMPLES, 5, 0, (8, 8)), {"MIXING"}),
         (_views, {"VIEWS", "PROGRAM"}),
         (_order, {"ORDER"}),
         (_graph, {"PROGRAM"}),
-        (lambda: random_states(5, 0, IDS, 6), {"PROGRAM"}),
+        (lambda: random_states(5, 0, SAMPLES, 6), {"PROGRAM"}),
     ],
     ids=["MixUp and CutMix", "views", "order", "a user's graph", "a user's pipeline"],
 )
@@ -201,7 +338,7 @@ def unmapped(text: str) -> list[int]:
     tree = ast.parse(text)
     good = set(HANDED_OVER)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "dali_feed.draws.streams":
+        if isinstance(node, ast.ImportFrom) and node.module == "dali_feed.draws":
             good |= {name.name for name in node.names}
     bound = list(_bound(tree))
     for _ in bound:
@@ -225,7 +362,7 @@ def test_a_number_of_its_own_is_seen(call: str) -> None:
     """The check itself sees who writes a stream's number down, and takes one from the map."""
     mine = f"MINE = 5\n{call}\nuniforms(seed, 0, ids, [MINE + k for k in range(3)])\n"
     assert unmapped(mine) == [2, 3]
-    assert not unmapped("from dali_feed.draws.streams import VIEWS\nmine = VIEWS[3]\nphilox4x32((mine, 0, 0, 0), key)")
+    assert not unmapped("from dali_feed.draws import VIEWS\nmine = VIEWS[3]\nphilox4x32((mine, 0, 0, 0), key)")
 
 
 def test_whoever_draws_takes_its_numbers_from_the_map() -> None:

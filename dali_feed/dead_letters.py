@@ -1,24 +1,111 @@
-"""Dead letters on their way from the feed thread to where they are kept.
+"""Dead letters: what is kept of a record that cannot be used, and the contract of where it is kept.
 
-The law: a letter that was posted is written, or an error says so. A thread of its own writes, so
-the feed thread waits for no disk and no broker; `drain` is what a state waits for. A failure stays until it is
-tried again, and no letter behind it is written before it. Waits end: after PATIENCE seconds without a letter
-written they are an error, whatever the folder or topic does.
+A dead letter is identified by its `source` and its `where`. Writing it again replaces it, so that a run which was
+killed may write again what it had written; none is ever lost.
+
+On their way from the feed thread to there (`Outbox`) the law is: a letter that was posted is written, or an error says
+so. A thread of its own writes, so the feed thread waits for no disk and no broker; `drain` is what a state waits for. A
+failure stays until it is tried again, and no letter behind it is written before it. Waits end: after PATIENCE seconds
+without a letter written they are an error, whatever the folder or topic does.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
 
-from dali_feed.errors import ClosedError, DeadLetterError
-from dali_feed.quarantine.letters import DeadLetters, Letter, LetterWriter, with_original
+from dali_feed.errors import ClosedError, DataLostError, DeadLetterError, SourceChangedError
 from dali_feed.records.source import Source
 
-__all__ = ["Outbox"]
+__all__ = ["DeadLetters", "HasOriginals", "Letter", "LetterWriter", "Original", "Outbox", "Stage", "with_original"]
+
+Stage = Literal["source", "screen", "decode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A record as its log holds it, before a codec made a payload of it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead letter: a bad record, with the reason.
+
+    where                the record's coordinates as people write them
+    source               one line that names the source
+    partition, position  what `sample` packs
+    stage                what refused it: the source (a label, a codec, a cut file), the header check, the decoder
+    reason               why
+    payload              the image's bytes as they were read
+    original             the whole record, if its source keeps more than the payload
+    gone                 True if the source keeps whole records, but had lost this one when the letter was written
+    """
+
+    where: str
+    source: str
+    partition: int
+    position: int
+    sample: int
+    stage: Stage
+    reason: str
+    payload: bytes
+    original: Original | None = None
+    gone: bool = False
+
+
+class LetterWriter(Protocol):
+    """Writes dead letters for one thread."""
+
+    def write(self, letters: Sequence[Letter]) -> None:
+        """Write them; when it returns they are durable. Raises DeadLetterError within a time of its own."""
+        ...
+
+    def close(self) -> None:
+        """Release files and connections. Safe to call twice."""
+        ...
+
+
+class DeadLetters(Protocol):
+    """Where dead letters are kept. Nothing is opened before the first write or read."""
+
+    def writer(self) -> LetterWriter:
+        """A new writer."""
+        ...
+
+    def read(self) -> Iterator[Letter]:
+        """Every dead letter once; the last one, if several have the same `source` and `where`."""
+        ...
+
+
+@runtime_checkable
+class HasOriginals(Protocol):
+    """What a source may have beside the contract of `dali_feed.records.source.Source`."""
+
+    def original(self, partition: int, position: int) -> Original | None:
+        """The record in full, read again; None where it is gone. Raises a SourceError where there is no answer."""
+        ...
+
+
+def with_original(letter: Letter, source: Source) -> Letter:
+    """The letter with the record in full, or with `gone` set where the record is gone; as it is for other sources."""
+    if not isinstance(source, HasOriginals):
+        return letter
+    try:
+        found = source.original(letter.partition, letter.position)
+    except (DataLostError, SourceChangedError):
+        found = None
+    return dataclasses.replace(letter, original=found, gone=found is None)
+
 
 log = logging.getLogger("dali_feed")
 PATIENCE = 120.0  # longer than the time limits of the folder and the topic

@@ -1,4 +1,4 @@
-"""Dead letters in a topic: the record as it was, headers that say why, and an error where no broker takes them."""
+"""Dead letters in folders and topics: the record as it was, headers that say why, an error where nobody takes them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,56 @@ import pytest
 from kit.broker.handle import Kafka
 from kit.broker.real import ALICE, PASSWORD, RealBroker, free_ports
 from kit.images import QUICK, jpeg
-from kit.shelves import letter
+from kit.shelves import Held, letter
 
+from dali_feed.dead_letters import DeadLetters, Letter, Original, Outbox, with_original
 from dali_feed.errors import DeadLetterError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, KafkaTopic
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.topic import as_original, messages
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Decode
-from dali_feed.quarantine.letters import DeadLetters, Letter, Original, with_original
-from dali_feed.testing import Message
+from dali_feed.testing import Message, ScriptedSource
 
 pytestmark = pytest.mark.slow
+
+
+def test_a_place_that_hangs_is_an_error() -> None:
+    """A write that does not come back ends the wait with the place, how many wait and how long."""
+    held = Held()
+    box = Outbox(ScriptedSource([]), held, patience=0.3)
+    box.post(letter())
+    with pytest.raises(DeadLetterError, match=r"1 wait and none was written for 0\.\d s"):
+        box.drain()
+    held.open.set()
+    box.drain()
+    box.close()
+
+
+def test_a_folder_keeps_a_record_in_full(tmp_path: Path) -> None:
+    """Key, headers and a value that is not the payload, headers without a value, and names that no disk would take."""
+    folder = DeadLetterFolder(tmp_path / "a" / "b")
+    full = Original(b"\xffkey", b"wrapped", (("h", b"\x00"), ("h", None)))
+    letters = [
+        letter(0, where="/data/über/a:b?.jpg", original=full),
+        letter(1, where="t[0]@1", original=Original(None, b"payload 1")),
+        letter(2, where="t[0]@2", original=Original(b"", None), payload=b"", stage="source"),
+        letter(3, where="x" * 5000, gone=True),
+        letter(4, where="bad-\udcff.jpg"),
+    ]
+    writer = folder.writer()
+    writer.write(letters[:2])
+    writer.write(letters[2:])
+    writer.close()
+    assert list(folder.read()) == letters
+    names = {path.name for path in (tmp_path / "a" / "b").iterdir()}
+    assert len(names) == 1 + len(letters) + 1
+    assert all(len(name) < 64 and name.isascii() and name.replace("-", "").replace(".", "").isalnum() for name in names)
+    folder.writer().write([letter(0, where="/data/über/a:b?.jpg", reason="again")])
+    assert [found.reason for found in folder.read()][-1] == "again"
+    assert len(list(folder.read())) == len(letters)
+    folder.writer().write([letter(4, where="bad-\udcff.jpg", source="another")])
+    assert len(list(folder.read())) == len(letters) + 1
 
 
 def _records() -> list[Message]:

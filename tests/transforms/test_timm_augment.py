@@ -7,19 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.images import QUICK, jpeg, pixels, png
-from kit.torchvision_way import ran
+from kit.images import QUICK, pixels, png
 from PIL import Image
-from timm.data import auto_augment, create_transform
+from timm.data import auto_augment
 from torchvision.transforms.v2 import functional
 
-from dali_feed import DataLoader, Decode
+from dali_feed import DataLoader
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import outline
-from dali_feed.engines.choose import compiled
-from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Recipe
@@ -143,37 +138,3 @@ def test_uniform_strengths() -> None:
     assert 0 <= strong.min() < 0.1
     assert 7.9 < strong.max() <= 8
     assert strong.mean() == pytest.approx(4, abs=0.15)
-
-
-def test_it_resumes_and_does_not_depend_on_batches() -> None:
-    """Another batch size, the same images."""
-    transform = create_transform(
-        20, is_training=True, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.3, re_mode="pixel"
-    )
-    source, found = ScriptedSource([(jpeg(n, 30, 30), n) for n in range(12)], extent=4), []
-    for size in (12, 5):
-        with DataLoader(source, size, transform=transform, device="cpu", tuning=QUICK) as loader:
-            found.append(torch.cat([images for images, _ in loader])[:12])
-    assert torch.equal(found[0], found[1][:12])
-
-
-def test_on_a_gpu_the_host_engine_runs_it() -> None:
-    """Pillow's operations are the CPU's."""
-    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), Decode(), 0)[0] == "host"
-
-
-def test_settings_refused() -> None:
-    """Behind floats; operations that are not timm's; more layers than there are to choose."""
-    with pytest.raises(
-        TransformError, match="^LayerAugment: must have uint8 pixels, as the original does; found float32"
-    ):
-        outline(Recipe((ToFloat(), LayerAugment((TimmPart("Invert"),)))))
-    with pytest.raises(TransformError, match="^AutoAugment: must name operations of timm; found 'Cutout'"):
-        TimmPart("Cutout")
-    with pytest.raises(TransformError, match="^RandAugment: takes 0 to 1 steps; found 2"):
-        LayerAugment((TimmPart("Invert"),), 2, (1.0,))
-    with pytest.raises(TransformError, match="^AugMix: takes 1 to 32 chains"):
-        MixAugment((TimmPart("Invert"),), width=0)
-    with pytest.raises(TransformError, match="^AugMix: takes 0 to 4 steps; found 5"):
-        MixAugment((TimmPart("Invert"),), depth=5)
-    assert ran(Recipe((PolicyAugment(((TimmPart("Invert"),),)),)), [png(0)], [0])[0].shape == (3, 16, 16)

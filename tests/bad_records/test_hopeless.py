@@ -1,24 +1,27 @@
-"""A configuration that is wrong is told apart from data that is bad: one ConfigError with the reason and its cure."""
+"""What a wrong configuration is told by, beside data that is bad; and the budget of bad records, window by window."""
 
 from __future__ import annotations
 
 import functools
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kit.images import QUICK, broken_png, jpeg, labelled, text, truncated_jpeg
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
+from dali_feed.bad_records import Quarantine, place_of
 from dali_feed.columns import Text
 from dali_feed.errors import BadRecordLimitError, ConfigError
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Decode
 from dali_feed.plan.order import Shuffle
-from dali_feed.quarantine.reasons import place_of
 from dali_feed.testing import Broker, Message
 from dali_feed.testing.publisher import publish as send
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
@@ -143,3 +146,34 @@ def test_a_place_is_told_only_of_python() -> None:
     assert place_of(caught.value, test_a_place_is_told_only_of_python).endswith(
         "in test_a_place_is_told_only_of_python"
     )
+
+
+@given(
+    bad=st.sets(st.integers(0, 59)),
+    batch=st.integers(1, 20),
+    window=st.integers(1, 70),
+    limit=st.one_of(st.integers(0, 6), st.fractions(0, 1)),
+    floor=st.integers(0, 6),
+    order=st.randoms(use_true_random=False),
+)
+def test_it_ends_where_a_window_holds_one_too_many(
+    bad: set[int], batch: int, window: int, limit: int | Fraction, floor: int, order: object
+) -> None:
+    """At the batch in which some `window` slots in a row, counted one by one, first hold more than limit and floor."""
+    share = isinstance(limit, Fraction)
+    allowed = max(int(limit * window), floor if limit else 0) if share else int(limit)
+    quarantine = Quarantine(BadRecords(limit=limit, window=window, floor=floor), 60)
+    for first in range(0, 60, batch):
+        here = [slot for slot in bad if first <= slot < first + batch]
+        order.shuffle(here)  # type: ignore[attr-defined]  # the screen's come before the decoder's
+        ended = False
+        try:
+            for slot in here:
+                quarantine.add(slot, slot, f"t[0]@{slot}", "cut off")
+        except BadRecordLimitError:
+            ended = True
+        told = [slot for slot in bad if slot < first + batch]
+        full = any(sum(q <= slot < q + window for slot in told) > allowed for q in told)
+        assert ended == full
+        if ended:
+            return

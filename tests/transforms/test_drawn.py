@@ -1,0 +1,221 @@
+"""What a sample draws, by torchvision's own rules: sizes, windows, rectangles, corners, weights of chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from kit.properties import examples
+from numpy.typing import NDArray
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import _augment, _geometry
+from torchvision.transforms.v2 import functional as F
+
+from dali_feed.draws import uniforms
+from dali_feed.transforms.auto_augment import AugMix
+from dali_feed.transforms.erasing import RandomErasing, erased
+from dali_feed.transforms.op import TRIES, SizedDraws, center_window, resized
+from dali_feed.transforms.resize import RandomResizedCrop
+from dali_feed.transforms.warps import RandomPerspective, corners
+
+EDGE = st.integers(1, 5000)
+SIZES = st.tuples(EDGE, EDGE)
+RANGES = st.tuples(st.floats(0.01, 3.0), st.floats(0.01, 3.0)).map(lambda pair: (min(pair), max(pair)))
+Window = tuple[int, int, int, int]
+Draw = Callable[[range, NDArray[np.int64]], NDArray[np.float32]]
+
+
+def _ints(*values: int) -> NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def _shown_size(height: int, width: int, size: int | list[int], max_size: int | None) -> tuple[int, int]:
+    """What torchvision makes of an image of this size."""
+    tiny = torch.zeros((1, 1, 1), dtype=torch.uint8).expand(1, height, width)
+    shape = F.resize(tiny, size, max_size=max_size, interpolation=v2.InterpolationMode.NEAREST).shape
+    return int(shape[-2]), int(shape[-1])
+
+
+@settings(deadline=None)
+@given(EDGE, EDGE, st.integers(1, 300), st.one_of(st.none(), st.integers(1, 300)))
+@example(427, 640, 256, None)
+@example(3, 7, 5, 1)
+def test_resized(height: int, width: int, size: int, more: int | None) -> None:
+    """An int size gives torchvision's own output size, rounded as it rounds."""
+    most = None if more is None else size + more
+    long = size * max(height, width) // min(height, width)
+    if most is None and long * size > 1 << 22:
+        return  # torchvision would allocate it
+    if most is not None and long > most and most * size // long == 0:
+        return  # it refuses these, see below
+    h, w = resized(_ints(height), _ints(width), size, most)
+    assert (int(h[0]), int(w[0])) == _shown_size(height, width, size, most)
+
+
+def test_resized_to_both_edges() -> None:
+    """A (height, width) is taken as it is, for every image of the batch."""
+    h, w = resized(_ints(1, 500, 30), _ints(5, 2, 30), (20, 31), None)
+    assert (h.tolist(), w.tolist()) == ([20] * 3, [31] * 3)
+
+
+def test_resized_never_vanishes() -> None:
+    """Where max_size would leave no pixel, and torchvision fails, one is left."""
+    with pytest.raises(RuntimeError):
+        _shown_size(1, 5000, 10, 20)
+    h, w = resized(_ints(1, 5000), _ints(5000, 1), 10, 20)
+    assert (h.tolist(), w.tolist()) == ([1, 20], [20, 1])
+
+
+@settings(deadline=None)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
+def test_center_window(height: int, width: int, ch: int, cw: int) -> None:
+    """The middle window holds the pixels that torchvision's center_crop gives, black ones outside included."""
+    numbered = torch.arange(1, height * width + 1).reshape(1, height, width)
+    y, x, h, w = (int(v[0]) for v in center_window(_ints(height), _ints(width), (ch, cw)))
+    padded = torch.zeros((height + 80, width + 80), dtype=torch.int64)
+    padded[40 : 40 + height, 40 : 40 + width] = numbered[0]
+    ours = padded[40 + y : 40 + y + h, 40 + x : 40 + x + w]
+    assert torch.equal(ours, F.center_crop(numbered, [ch, cw])[0])
+
+
+# Rectangles to erase, and the corners of a perspective.
+
+
+class ScriptedRectangle:
+    """What `_augment` sees as torch: the real one, but numbers are `drawn`, a row of four for each try."""
+
+    def __init__(self, drawn: NDArray[np.float64]) -> None:
+        self._drawn, self._try, self._at = drawn, -1, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def _next(self) -> float:
+        self._at += 1
+        return float(self._drawn[self._try, self._at - 1])
+
+    def empty(self, _: int) -> Any:
+        """Only `uniform_` is asked of it: for the area, which begins a try, then for the ratio."""
+        if self._at != 1:
+            self._try, self._at = self._try + 1, 0
+        return SimpleNamespace(uniform_=lambda low, high: torch.tensor(between(low, high, self._next())))
+
+    def randint(self, low: int, high: int, size: tuple[int, ...]) -> Any:
+        """One int, for y and then for x."""
+        assert size == (1,)
+        return torch.tensor(int(between(low, high, self._next())))
+
+
+def between(low: Any, high: Any, u: float) -> Any:
+    """A number from its uniform, in double precision."""
+    return np.float64(float(low) + float(high - low) * u)
+
+
+@examples(times=4)
+@given(st.lists(SIZES, min_size=1, max_size=30), RANGES, RANGES, st.integers(0, 2**40))
+@example([(1, 5000), (5000, 1), (1, 1)], (0.08, 1.0), (3 / 4, 4 / 3), 0)
+@example([(1, 5000), (5000, 1)], (0.5, 0.5), (0.01, 0.011), 0)
+@example([(1, 5000), (5000, 1)], (0.5, 0.5), (90.0, 91.0), 0)
+@example([(100, 100)] * 3, (0.0, 0.0), (1.0, 1.0), 0)
+def test_windows_are_drawn_as_torchvision_draws_them(
+    sizes: list[tuple[int, int]], scale: tuple[float, float], ratio: tuple[float, float], first: int
+) -> None:
+    """`make_params` of v2, given our uniforms, finds our window on our try; a line of pixels gives one at least."""
+    ids = np.arange(first, first + len(sizes))
+    draws = SizedDraws([0], np.array(sizes), ids, 3, 4)
+    windows = np.stack(draws.windows(RandomResizedCrop((8, 8), scale, ratio), 0), axis=1)
+    tries = uniforms(3, 4, ids, range(TRIES)).reshape(TRIES, 4, len(ids)).astype(np.float64)
+    rule = v2.RandomResizedCrop(8, scale, ratio)
+    rule._log_ratio = torch.log(torch.tensor(ratio, dtype=torch.float64))
+    for n, (height, width) in enumerate(sizes):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_geometry, "torch", ScriptedRectangle(tries[:, :, n]))
+            theirs = rule.make_params([torch.empty(0, height, width)])
+        y, x, h, w = windows[n].tolist()
+        assert (h, w) == (max(theirs["height"], 1), max(theirs["width"], 1)), (sizes[n], scale, ratio)
+        assert (y, x) == (theirs["top"], theirs["left"]) or 0 in (theirs["height"], theirs["width"])
+        assert 0 <= y <= y + h <= height
+        assert 0 <= x <= x + w <= width
+
+
+@examples(times=4)
+@given(
+    st.tuples(st.integers(1, 60), st.integers(1, 60)),
+    st.sampled_from([(0.02, 0.33), (0.3, 1.0), (0.9, 1.0), (0.0, 0.01)]),
+    st.sampled_from([(0.3, 3.3), (0.01, 100.0), (1.0, 1.0)]),
+    st.integers(0, 2**40),
+)
+def test_rectangles_are_drawn_as_torchvision_draws_them(
+    size: tuple[int, int], scale: tuple[float, float], ratio: tuple[float, float], sample: int
+) -> None:
+    """`make_params` of v2, given our uniforms, finds our rectangle on our try, or none where ten tries find none."""
+    op, ids, (h, w) = RandomErasing(1.0, scale, ratio), np.array([sample]), size
+    found = erased(op, SizedDraws([0, 1], np.array([size]), ids, 3, 4), 0)
+    drawn = uniforms(3, 4, ids, range(1, 11)).reshape(10, 4).astype(np.float64)
+    transform = v2.RandomErasing(1.0, scale, ratio)
+    transform._log_ratio = torch.log(torch.tensor(ratio, dtype=torch.float64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_augment, "torch", ScriptedRectangle(drawn))
+        theirs = transform.make_params([torch.zeros((3, h, w))])
+    ours = tuple(int(edge[0]) for edge in found)
+    assert ours == (tuple(theirs[name] for name in "ijhw") if theirs["v"] is not None else (0, 0, 0, 0))
+
+
+@examples(times=2)
+@given(st.tuples(st.integers(1, 40), st.integers(1, 40)), st.sampled_from([0.0, 0.3, 0.5, 1.0]), st.integers(0, 2**40))
+def test_corners_are_drawn_as_torchvision_draws_them(size: tuple[int, int], distortion: float, sample: int) -> None:
+    """`get_params` of v1, given our uniforms, has our corners; those for which torchvision fails are left alone."""
+    drawn = uniforms(3, 4, np.array([sample]), [0, 1, 2])
+    numbers, (h, w) = drawn[4:, 0].astype(np.float64).tolist(), size
+    (found,) = corners(RandomPerspective(distortion, 1.0), drawn, np.array([h]), np.array([w])).tolist()
+
+    def randint(low: int, high: int, size: tuple[int]) -> torch.Tensor:
+        assert size == (1,)
+        return torch.tensor([low + int((high - low) * numbers.pop(0))])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "randint", randint)
+        start, end = v1.RandomPerspective.get_params(w, h, distortion)
+    try:
+        F.perspective(torch.zeros((3, h, w)), start, end)
+    except RuntimeError:
+        assert found == [-1] * 8
+    else:
+        assert found in ([edge for corner in end for edge in corner], [-1] * 8)
+        assert min(size) < 9 or found[0] >= 0 or distortion == 1
+
+
+# Weights of chains.
+
+
+COUNT = 20_000
+
+
+def near(found: Any, wanted: Any) -> None:
+    """Shares of twenty thousand samples: four standard deviations are 0.014 at most."""
+    np.testing.assert_allclose(found, wanted, atol=0.015)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("width", [1, 3])
+def test_weights_are_dirichlets(alpha: float, width: int) -> None:
+    """Beside torch's own: the image's share, the chains' shares of the rest, and their variances; they add up to 1."""
+    draws = SizedDraws((), np.ones((COUNT, 2)), np.arange(COUNT), 0, 0)
+    found = AugMix(width=width, alpha=alpha).more(draws, 0)["_weights"].astype(np.float64)
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
+    assert (found >= 0).all()
+    torch.manual_seed(0)
+    image = torch._sample_dirichlet(torch.tensor([alpha] * 2).expand(COUNT, -1))
+    parts = torch._sample_dirichlet(torch.tensor([alpha] * width).expand(COUNT, -1)) * image[:, 1:]
+    theirs = torch.cat([image[:, :1], parts], dim=1).double().numpy()
+    near(found.mean(axis=0), theirs.mean(axis=0))
+    near(found.var(axis=0), theirs.var(axis=0))
+    for share in (0.1, 0.5, 0.9):
+        near((found < share).mean(axis=0), (theirs < share).mean(axis=0))

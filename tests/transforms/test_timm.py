@@ -1,0 +1,288 @@
+"""timm's create_transform: with our draws timm's own classes make the same sizes, windows, rectangles and pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from kit.images import QUICK, pixels, png
+from kit.torchvision_way import ran
+from PIL import Image
+from timm.data import create_transform, random_erasing
+from timm.data import transforms as timm_transforms
+from torchvision.transforms import InterpolationMode as Mode
+from torchvision.transforms import v2
+
+from dali_feed import BadRecords, DataLoader, Decode
+from dali_feed.compiler.host import HostProgram, compile_host
+from dali_feed.compiler.program import unfit
+from dali_feed.draws import STREAMS_PER_OP, uniforms
+from dali_feed.engines.choose import compiled
+from dali_feed.errors import TransformError
+from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.crops import CropOrPad, TrimBorder
+from dali_feed.transforms.erasing import NoisyErasing, RandomErasing
+from dali_feed.transforms.keys import Key
+from dali_feed.transforms.lower import lower
+from dali_feed.transforms.op import Recipe, inner_numbers
+from dali_feed.transforms.resize import RandomResizedCrop, ResizeKeepRatio, kept_ratio
+
+EVAL: list[dict[str, Any]] = [
+    {},
+    {"interpolation": "bicubic", "crop_pct": 0.9},
+    {"crop_mode": "squash"},
+    {"normalize": False},
+    {"use_prefetcher": True},
+    {"is_training": True, "no_aug": True},
+]
+SIZES = [(60, 47), (40, 81), (33, 32), (20, 20), (200, 30)]
+
+
+def made(**asked: Any) -> Any:
+    """Timm's transform to 32 pixels, or as asked."""
+    return create_transform(**({"input_size": 32} | asked))
+
+
+def floats(image: torch.Tensor, recipe: Recipe) -> Any:
+    """What a recipe does behind the levels of an image, by torchvision's functions."""
+    out: Any = image
+    for op in recipe.ops:
+        if isinstance(op, ToFloat):
+            out = v2.functional.to_dtype(out, getattr(torch, op.dtype), scale=op.scale)
+        elif isinstance(op, Normalize):
+            out = v2.functional.normalize(out, list(op.mean), list(op.std))
+    return out
+
+
+@pytest.mark.parametrize("asked", EVAL, ids=str)
+def test_evaluation_gives_timms_pixels(asked: dict[str, Any]) -> None:
+    """By torchvision v2's resize and crop of these settings the same bits; by timm, of PIL images, within 2 levels."""
+    transform = made(**asked)
+    for n, size in enumerate([(60, 47), (40, 81), (33, 32)]):
+        recipe = lower(transform)
+        (ours,) = ran(recipe, [png(n, *size)], [n])
+        levels: Any = torch.from_numpy(pixels(n, *size)).permute(2, 0, 1)
+        resize, crop = transform.transforms[:2]
+        levels = v2.CenterCrop(crop.size)(v2.Resize(resize.size, resize.interpolation)(levels))
+        assert torch.equal(ours, floats(levels, recipe))
+        theirs = transform(Image.fromarray(pixels(n, *size)))
+        assert theirs.dtype == ours.dtype
+        level = 1 if ours.dtype == torch.uint8 else 1 / 255 / 0.22
+        assert (ours.float() - theirs.float()).abs().max() <= 2 * level
+        assert (ours.float() - theirs.float()).abs().mean() <= 0.2 * level
+
+
+def test_an_interpolation_is_drawn_for_each_sample() -> None:
+    """Bilinear for about half of them and bicubic for the others, of the window that the sample drew."""
+    recipe = lower(timm_transforms.RandomResizedCropAndInterpolation(20, interpolation="random"))
+    assert recipe.ops == (RandomResizedCrop((20, 20), interpolation="random"),)
+    ids = list(range(40))
+    rows = compile_host(recipe).parameters(np.array([[50, 60]] * 40), np.array(ids), 0, 0).arrays
+    drawn = rows[Key("scale0")][:, 2].tolist()
+    assert 10 < sum(drawn) < 30
+    for n, ours in enumerate(ran(recipe, [png(1, 50, 60)] * 40, ids)):
+        levels: Any = torch.from_numpy(pixels(1, 50, 60)).permute(2, 0, 1)
+        mode = Mode.BICUBIC if drawn[n] else Mode.BILINEAR
+        assert torch.equal(ours, v2.functional.resized_crop(levels, *rows[Key("window")][n].tolist(), [20, 20], mode))
+
+
+def test_the_dali_engine_draws_the_same_interpolation() -> None:
+    """Each sample is resized as the host engine does it, within what their resizes differ by."""
+    source, drawn = ScriptedSource([(png(n, 40, 50), n) for n in range(12)]), []
+    transform = timm_transforms.RandomResizedCropAndInterpolation(30, scale=(0.02, 0.1), interpolation="random")
+    for engine in ("host", "dali"):
+        with DataLoader(
+            source, 12, transform=transform, device="cpu", decode=Decode(engine=engine), tuning=QUICK
+        ) as loader:
+            drawn.append(next(iter(loader))[0].float())
+    assert (drawn[0] - drawn[1]).abs().mean((1, 2, 3)).max() < 0.5
+
+
+class ReplayedErasing:
+    """In the place of `random` in timm's erasing: numbers that a sample of ours drew, one rectangle after the other."""
+
+    def __init__(self, first: Any, tries: Any) -> None:
+        self.first, self.tries = first, tries  # (4,), and (rectangles, tries, 4)
+        self.rectangle, self.at, self.word, self.counted = 0, -1, 4, False
+
+    def random(self) -> float:
+        """Whether at all."""
+        return float(self.first[0])
+
+    def uniform(self, low: float, high: float) -> float:
+        """Area, and then the ratio, of the next try."""
+        if self.word in (2, 4):
+            self.rectangle, self.at = (
+                (self.rectangle + 1, 0) if self.word == 4 and self.at >= 0 else (self.rectangle, self.at + 1)
+            )
+            self.word = 0
+        self.word += 1
+        return float(low + (high - low) * np.float64(self.tries[self.rectangle, self.at, self.word - 1]))
+
+    def randint(self, low: int, high: int) -> int:
+        """How many, or where one begins."""
+        if not self.counted:
+            self.counted = True
+            return low + int(np.float64(self.first[1]) * (high - low + 1))
+        self.word += 1
+        return low + int(np.float64(self.tries[self.rectangle, self.at, self.word - 1]) * (high - low + 1))
+
+
+def test_rectangles_are_timms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given a sample's draws, timm's own RandomErasing erases the same pixels."""
+    theirs = random_erasing.RandomErasing(0.7, max_area=0.6, mode="const", max_count=3, device="cpu")
+    (op,) = lower(theirs).ops
+    assert isinstance(op, NoisyErasing)
+    assert op == NoisyErasing(0.7, (0.02, 0.6), op.ratio, "zero", 1, 3)
+    assert op.ratio == pytest.approx((0.3, 1 / 0.3))
+    recipe = Recipe((ToFloat(), op))
+    changed = 0
+    for n, ours in enumerate(ran(recipe, [png(2, 30, 40)] * 40, range(40))):
+        first = uniforms(0, 0, np.array([n]), [STREAMS_PER_OP]).reshape(4)
+        starts = [number * STREAMS_PER_OP for number in inner_numbers(op, 1, 3)]
+        tries = uniforms(0, 0, np.array([n]), [s + t for s in starts for t in range(10)]).reshape(3, 10, 4)
+        monkeypatch.setattr(random_erasing, "random", ReplayedErasing(first, tries))
+        whole = floats(torch.from_numpy(pixels(2, 30, 40)).permute(2, 0, 1), recipe)
+        expected = theirs(whole.clone())
+        assert torch.equal(ours, expected)
+        changed += not torch.equal(whole, expected)
+    assert 20 < changed < 36
+
+
+def test_const_erasing_is_the_finish_steps() -> None:
+    """One rectangle of zeros is torchvision's, with timm's bounds, so the GPU's finish kernel does it."""
+    (op,) = lower(random_erasing.RandomErasing(0.25, device="cpu")).ops
+    assert isinstance(op, RandomErasing)
+    assert (op.p, op.scale, op.value) == (0.25, (0.02, 1 / 3), 0.0)
+    assert op.ratio == pytest.approx((0.3, 1 / 0.3))
+
+
+# ResizeKeepRatio, CropOrPad and TrimBorder.
+
+
+class Replayed:
+    """In the place of `random` in timm's transforms: numbers that a sample of ours drew, in its order."""
+
+    def __init__(self, *drawn: float) -> None:
+        self.drawn = list(map(np.float64, drawn))
+
+    def random(self) -> float:
+        """Whether."""
+        return float(self.drawn.pop(0))
+
+    def uniform(self, low: float, high: float) -> float:
+        """How much."""
+        return float(low + (high - low) * self.drawn.pop(0))
+
+    def randint(self, low: int, high: int) -> int:
+        """Where."""
+        return low + int((high - low + 1) * self.drawn.pop(0))
+
+
+@pytest.mark.parametrize("longest", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("area", [False, True])
+def test_sizes_are_timms(longest: float, area: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With our draws, timm's own get_params gives the same heights and widths."""
+    theirs = timm_transforms.ResizeKeepRatio((30, 40), longest, "random", 0.5, (0.7, 1.3), area, 0.5, (0.8, 1.25))
+    (op,) = lower(theirs).ops
+    assert isinstance(op, ResizeKeepRatio)
+    assert op.interpolation == "random"
+    rng = np.random.default_rng(1)
+    for high, wide in SIZES:
+        drawn = rng.random((4, 50)).astype(np.float32)
+        ours = kept_ratio(op, np.full(50, high), np.full(50, wide), drawn)
+        image = Image.fromarray(pixels(0, high, wide))
+        for n in range(50):
+            scaled, squeezed = drawn[0, n] < 0.5, drawn[2, n] < 0.5
+            used = [drawn[0, n], *([drawn[1, n]] if scaled else []), drawn[2, n], *([drawn[3, n]] if squeezed else [])]
+            monkeypatch.setattr(timm_transforms, "random", Replayed(*used))
+            asked = (theirs.size, longest, 0.5, (0.7, 1.3), area, 0.5, (0.8, 1.25))
+            assert [int(ours[0][n]), int(ours[1][n])] == theirs.get_params(image, *asked)
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+@pytest.mark.parametrize("anywhere", [False, True])
+def test_windows_are_timms(mode: str, anywhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With our draws, timm's own crop or padding gives the same pixels."""
+    kind = timm_transforms.RandomCropOrPad if anywhere else timm_transforms.CenterCropOrPad
+    theirs = kind((30, 26), fill=7, padding_mode=mode)
+    recipe = lower(theirs)
+    for size in [(40, 50), (24, 50), (41, 17), (21, 23)]:
+        for n, ours in enumerate(ran(recipe, [png(1, *size)] * 6, range(6))):
+            drawn = uniforms(0, 0, np.array([n]), [0])[:2, 0]
+            monkeypatch.setattr(timm_transforms, "random", Replayed(*drawn))
+            assert torch.equal(ours, theirs(torch.from_numpy(pixels(1, *size)).permute(2, 0, 1)))
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "border": {"crop_mode": "border"},
+    "rectangle": {"input_size": (24, 32)},
+    "trimmed": {"crop_border_pixels": 2},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_evaluation_of_timm(form: str) -> None:
+    """Within two levels of timm on PIL images, and the dali engine within its resize of the host engine."""
+    transform = create_transform(**({"input_size": 32} | FORMS[form]))
+    source = ScriptedSource([(png(n, *size), n) for n, size in enumerate(SIZES)])
+    found = {}
+    for engine in ("host", "dali"):
+        with DataLoader(
+            source, len(SIZES), transform=transform, device="cpu", decode=Decode(engine=engine), tuning=QUICK
+        ) as loader:
+            found[engine] = next(iter(loader))[0]
+    theirs = torch.stack([transform(Image.fromarray(pixels(n, *size))) for n, size in enumerate(SIZES)])
+    level = 1 / 255 / 0.22
+    assert (found["host"] - theirs).abs().max() <= 2 * level
+    assert (found["dali"] - found["host"]).abs().mean() <= 0.6 * level
+
+
+def test_a_keep_ratio_is_torchvisions_resize_to_its_size() -> None:
+    """To the bit on the host engine, and by the interpolation that was drawn."""
+    recipe = lower(timm_transforms.ResizeKeepRatio(30, 0.3, "random", 0.5, random_aspect_prob=0.5))
+    ids = list(range(12))
+    rows = (
+        compile_host(recipe).parameters(np.array([[60, 47]] * 12), np.array(ids), 0, 0).arrays[Key("scale0")].tolist()
+    )
+    assert {row[2] for row in rows} == {0, 1}
+    for n, ours in enumerate(ran(recipe, [png(2, 60, 47)] * 12, ids)):
+        mode = [v2.InterpolationMode.BILINEAR, v2.InterpolationMode.BICUBIC][rows[n][2]]
+        levels = torch.from_numpy(pixels(2, 60, 47)).permute(2, 0, 1)
+        assert torch.equal(ours, v2.functional.resize(levels, rows[n][:2], mode))
+
+
+def test_images_that_cannot_be_fitted_are_bad_records() -> None:
+    """Nothing left without its border, or more to mirror than there is: one slot, with the size in the reason."""
+    sizes = np.array([[20, 20], [4, 30], [9, 9], [0, 0]])
+    assert unfit(Recipe((TrimBorder(2),)), sizes) == {
+        1: "TrimBorder: nothing is left without 2 pixels at each edge; found 30x4"
+    }
+    reflect = Recipe((CropOrPad((20, 20), mode="reflect"),))
+    assert list(unfit(reflect, sizes)) == [1]
+    assert list(unfit(Recipe((CropOrPad((20, 20), anywhere=True, mode="symmetric"),)), sizes)) == [1, 2]
+    assert unfit(Recipe((ResizeKeepRatio((20, 20)), CropOrPad((20, 20), mode="reflect"))), sizes) == {}
+    source = ScriptedSource([(png(n, 4 if n == 3 else 20, 20), n) for n in range(6)])
+    bad = BadRecords(limit=2)
+    with DataLoader(
+        source, 6, transform=timm_transforms.TrimBorder(2), device="cpu", bad=bad, info=True, tuning=QUICK
+    ) as loader:
+        images, labels, info = next(iter(loader))
+    assert images.shape == (6, 3, 16, 16)
+    assert info.ok.tolist() == [True, True, True, False, True, True]
+    assert 3 not in labels.tolist()
+
+
+def test_on_a_gpu_the_host_engine_takes_what_dali_cannot() -> None:
+    """Where nobody chose an engine; one that was chosen says so."""
+    transform = create_transform(32, is_training=True, train_crop_mode="rkrc")
+    name, program = compiled(transform, Decode(), 0)
+    assert name == "host"
+    assert isinstance(program, HostProgram)
+    with pytest.raises(TransformError, match="the dali engine knows padding_mode"):
+        compiled(transform, Decode(engine="dali"), 0)
+    assert compiled(create_transform(32), Decode(), 0)[0] == "dali"
+    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), Decode(), 0)[0] == "host"
