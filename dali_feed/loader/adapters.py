@@ -44,6 +44,28 @@ __all__ = ["Lowered", "Unchanged", "array_columns", "is_source", "lower_dataset"
 LOOKED_AT = 3  # samples of a dataset
 
 
+class _ReasonError(Exception):
+    """The reason why a dataset cannot be taken: a clause."""
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise _ReasonError(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """What a dataset is made of.
+
+    source     where the samples are
+    transform  what the dataset does to each image, None for nothing
+    exif       whether it turns images by EXIF
+    """
+
+    source: Source
+    transform: Any = None
+    exif: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
     """What a dataset is made of: images' paths, a target for each, and the transforms of both.
@@ -84,62 +106,57 @@ _TORCHVISION: dict[str, tuple[str, Found]] = {  # by class: its module, and how 
 }
 
 
-def files_of(dataset: Any) -> ImageFiles | str | None:
-    """The files of a dataset; or why it cannot be taken, a clause; None for a class that is not known here."""
+def files_of(dataset: Any) -> ImageFiles | None:
+    """The files of a dataset; None for a class that is not known here. Refuses one that cannot be taken."""
     for name, (module, find) in _TORCHVISION.items():
         kind = getattr(sys.modules.get(f"torchvision.datasets.{module}"), name, None)
         if isinstance(kind, type) and isinstance(dataset, kind):
-            return is_plain(dataset, kind) or _torchvisions(dataset, find)
+            must_be_plain(dataset, kind)
+            return _torchvisions(dataset, find)
     kind = getattr(sys.modules.get("timm.data.dataset"), "ImageDataset", None)
     if isinstance(kind, type) and isinstance(dataset, kind):
-        return is_plain(dataset, kind) or _timms(dataset)
+        must_be_plain(dataset, kind)
+        return _timms(dataset)
     return None
 
 
-def is_plain(dataset: Any, kind: type) -> str | None:
-    """Why not, or None: a subclass that gives its samples in a way of its own is not what its base class is."""
+def must_be_plain(dataset: Any, kind: type) -> None:
+    """Refuse a subclass that gives its samples in a way of its own: it is not what its base class is."""
     for name in ("__getitem__", "__getitems__", "__len__"):
         found = getattr(type(dataset), name, None)
         counts = name == "__len__" and str(getattr(found, "__module__", "")).startswith("torchvision.datasets.")
         if found is not getattr(kind, name, None) and not counts:
-            return f"{type(dataset).__qualname__} has a {name} of its own"
-    return None
+            _refuse(f"{type(dataset).__qualname__} has a {name} of its own")
 
 
-def torchvisions_loader(dataset: Any) -> str | None:
-    """Why not, or None: what opens its images is not torchvision's."""
+def _opened_by_torchvision(dataset: Any) -> None:
+    """Refuse a dataset whose images are opened by another function, or changed together with their labels."""
     module = sys.modules.get("torchvision.datasets.folder")
     known = [getattr(module, name, None) for name in ("default_loader", "pil_loader", "accimage_loader")]
-    if getattr(dataset, "loader", known[0]) in known:
-        return None
-    return f"its loader={getattr(dataset.loader, '__name__', dataset.loader)!r} is not torchvision's own"
+    if getattr(dataset, "loader", known[0]) not in known:
+        _refuse(f"its loader={getattr(dataset.loader, '__name__', dataset.loader)!r} is not torchvision's own")
+    if type(getattr(dataset, "transforms", None)).__name__ not in ("NoneType", "StandardTransform"):
+        _refuse("its transforms= take image and label together")
 
 
-def _torchvisions(dataset: Any, find: Found) -> ImageFiles | str:
-    odd = torchvisions_loader(dataset)
-    if odd is not None:
-        return odd
-    both = getattr(dataset, "transforms", None)
-    if type(both).__name__ not in ("NoneType", "StandardTransform"):
-        return "its transforms= take image and label together"
+def _torchvisions(dataset: Any, find: Found) -> ImageFiles:
+    _opened_by_torchvision(dataset)
     try:
         paths, targets = find(dataset)
     except (AttributeError, TypeError, ValueError) as error:  # another version of torchvision keeps them elsewhere
-        return f"its files are not where torchvision keeps them ({error})"
+        _refuse(f"its files are not where torchvision keeps them ({error})")
     classes = getattr(dataset, "classes", None)
     return _checked(dataset, ImageFiles(paths, targets, classes, dataset.transform, dataset.target_transform))
 
 
-def _timms(dataset: Any) -> ImageFiles | str:
+def _timms(dataset: Any) -> ImageFiles:
     reader: Any = dataset.reader
     kind: Any = getattr(sys.modules.get("timm.data.readers.reader_image_folder"), "ReaderImageFolder", None)
     if not isinstance(kind, type) or not isinstance(reader, kind):
-        return f"its reader {type(reader).__name__} is not a folder's"
-    odd = is_plain(reader, kind)
-    if odd is not None:
-        return odd
+        _refuse(f"its reader {type(reader).__name__} is not a folder's")
+    must_be_plain(reader, kind)
     if dataset.load_bytes or dataset.input_img_mode != "RGB" or dataset.additional_features is not None:
-        return "its samples are not RGB images with a label (load_bytes, input_img_mode, additional_features)"
+        _refuse("its samples are not RGB images with a label (load_bytes, input_img_mode, additional_features)")
     paths, targets = _pairs("samples")(reader)
     numbers = dataset.reader.class_to_idx
     names = sorted(numbers, key=numbers.__getitem__)
@@ -149,10 +166,10 @@ def _timms(dataset: Any) -> ImageFiles | str:
     )
 
 
-def _checked(dataset: Any, files: ImageFiles) -> ImageFiles | str:
+def _checked(dataset: Any, files: ImageFiles) -> ImageFiles:
     """The files, if a few samples are as they say; samples that cannot be opened do not count."""
     if not len(files.paths) == len(files.targets) == len(dataset):
-        return "it does not have as many files and labels as samples"
+        _refuse("it does not have as many files and labels as samples")
     plain = copy.copy(dataset)
     vars(plain).update(transform=None, target_transform=None, transforms=None)
     opened = sys.modules["torchvision.datasets.folder"].pil_loader
@@ -165,36 +182,14 @@ def _checked(dataset: Any, files: ImageFiles) -> ImageFiles | str:
             continue
         mode = getattr(image, "mode", type(image).__name__)
         if target != files.targets[n] or mode != "RGB":
-            return f"its sample {n} is ({mode}, {target!r}), but its fields say (RGB, {files.targets[n]!r})"
+            _refuse(f"its sample {n} is ({mode}, {target!r}), but its fields say (RGB, {files.targets[n]!r})")
         if image.size != expected.size or image.tobytes() != expected.tobytes():
-            return f"its sample {n} is not the file {files.paths[n]}"
+            _refuse(f"its sample {n} is not the file {files.paths[n]}")
         try:
             header_of(memoryview(Path(files.paths[n]).read_bytes()))
         except UnusableError as error:
-            return f"it has files that we cannot read, such as {files.paths[n]} ({error})"
+            _refuse(f"it has files that we cannot read, such as {files.paths[n]} ({error})")
     return files
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """What a dataset is made of.
-
-    source     where the samples are
-    transform  what the dataset does to each image, None for nothing
-    exif       whether it turns images by EXIF
-    """
-
-    source: Source
-    transform: Any = None
-    exif: bool = False
-
-
-class _ReasonError(Exception):
-    """The reason why a dataset cannot be taken."""
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise _ReasonError(reason)
 
 
 def is_source(dataset: object) -> bool:
@@ -228,11 +223,11 @@ def _lowered(dataset: Any) -> Lowered:
     for name, take in (("Subset", _subset), ("ConcatDataset", _joined)):
         kind = _loaded("torch.utils.data.dataset", name)
         if kind is not None and isinstance(dataset, kind):
-            _must_be_plain(dataset, kind)
+            must_be_plain(dataset, kind)
             return take(dataset)
     files = files_of(dataset)
     if files is not None:
-        return _refuse(files) if isinstance(files, str) else _made(files)
+        return _made(files)
     rows = hf_rows(dataset)
     if rows is not None:
         return _refuse(rows) if isinstance(rows, str) else Lowered(rows.source, exif=rows.decodes)
@@ -246,19 +241,9 @@ def _loaded(module: str, name: str) -> type | None:
     return found
 
 
-def _must_be_plain(dataset: Any, kind: type) -> None:
-    odd = is_plain(dataset, kind)
-    if odd is not None:
-        _refuse(odd)
-
-
 def _folder(dataset: Any, kind: type) -> Lowered:
-    _must_be_plain(dataset, kind)
-    odd = torchvisions_loader(dataset)
-    if odd is not None:
-        _refuse(odd)
-    if type(dataset.transforms).__name__ not in ("NoneType", "StandardTransform"):
-        _refuse("its transforms= take image and label together")
+    must_be_plain(dataset, kind)
+    _opened_by_torchvision(dataset)
     paths, targets = [path for path, _ in dataset.samples], [target for _, target in dataset.samples]
     return _made(ImageFiles(paths, targets, dataset.classes, dataset.transform, dataset.target_transform))
 
