@@ -1,7 +1,7 @@
-"""Datasets as torch and torchvision users have them, as sources of ours, where they are files with labels.
+"""Datasets as users of torch, torchvision, timm and Hugging Face have them, as sources of ours: files or rows.
 
-Classes are recognised where they are loaded already, so torchvision is never imported here: a user who has one of
-its datasets has imported it. A dataset that might give other samples is not taken: there is a reason instead.
+Classes are recognised where they are loaded already, so none of these is imported here: a user who has one of their
+datasets has imported it. A dataset that might give other samples is not taken: there is a reason instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from dali_feed.external_sources.arrays import ArrayShards
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.external_sources.table import ArrowRows
 from dali_feed.loader.functions import split
-from dali_feed.loader.hugging_face import hf_members, hf_rows
 from dali_feed.records.source import Source, lacking
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
@@ -50,6 +49,12 @@ class _ReasonError(Exception):
 
 def _refuse(reason: str) -> NoReturn:
     raise _ReasonError(reason)
+
+
+def _kind(dataset: object, module: str, name: str) -> type | None:
+    """That class, where it is loaded already and the dataset is one of it."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind if isinstance(kind, type) and isinstance(dataset, kind) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +114,10 @@ _TORCHVISION: dict[str, tuple[str, Found]] = {  # by class: its module, and how 
 def files_of(dataset: Any) -> ImageFiles | None:
     """The files of a dataset; None for a class that is not known here. Refuses one that cannot be taken."""
     for name, (module, find) in _TORCHVISION.items():
-        kind = getattr(sys.modules.get(f"torchvision.datasets.{module}"), name, None)
-        if isinstance(kind, type) and isinstance(dataset, kind):
+        if kind := _kind(dataset, f"torchvision.datasets.{module}", name):
             must_be_plain(dataset, kind)
             return _torchvisions(dataset, find)
-    kind = getattr(sys.modules.get("timm.data.dataset"), "ImageDataset", None)
-    if isinstance(kind, type) and isinstance(dataset, kind):
+    if kind := _kind(dataset, "timm.data.dataset", "ImageDataset"):
         must_be_plain(dataset, kind)
         return _timms(dataset)
     return None
@@ -151,8 +154,8 @@ def _torchvisions(dataset: Any, find: Found) -> ImageFiles:
 
 def _timms(dataset: Any) -> ImageFiles:
     reader: Any = dataset.reader
-    kind: Any = getattr(sys.modules.get("timm.data.readers.reader_image_folder"), "ReaderImageFolder", None)
-    if not isinstance(kind, type) or not isinstance(reader, kind):
+    kind = _kind(reader, "timm.data.readers.reader_image_folder", "ReaderImageFolder")
+    if kind is None:
         _refuse(f"its reader {type(reader).__name__} is not a folder's")
     must_be_plain(reader, kind)
     if dataset.load_bytes or dataset.input_img_mode != "RGB" or dataset.additional_features is not None:
@@ -206,10 +209,7 @@ def lower_dataset(dataset: object, *, columns: bool = False) -> Lowered | str:
     Hugging Face's Dataset with a column of images, and Subset of it; with `columns` any of its columns.
     """
     try:
-        members = hf_members(dataset) if columns else None
-        if members is not None:
-            return members if isinstance(members, str) else Lowered(members.source, exif=members.decodes)
-        return _lowered(dataset)
+        return (_members(dataset) if columns else None) or _lowered(dataset)
     except _ReasonError as reason:
         return str(reason)
     except SourceEmptyError:
@@ -217,32 +217,25 @@ def lower_dataset(dataset: object, *, columns: bool = False) -> Lowered | str:
 
 
 def _lowered(dataset: Any) -> Lowered:
-    folder = _loaded("torchvision.datasets.folder", "DatasetFolder")
-    if folder is not None and isinstance(dataset, folder):
-        return _folder(dataset, folder)
+    if kind := _kind(dataset, "torchvision.datasets.folder", "DatasetFolder"):
+        must_be_plain(dataset, kind)
+        return _folder(dataset)
     for name, take in (("Subset", _subset), ("ConcatDataset", _joined)):
-        kind = _loaded("torch.utils.data.dataset", name)
-        if kind is not None and isinstance(dataset, kind):
+        if kind := _kind(dataset, "torch.utils.data.dataset", name):
             must_be_plain(dataset, kind)
             return take(dataset)
     files = files_of(dataset)
     if files is not None:
         return _made(files)
-    rows = hf_rows(dataset)
+    rows = _rows(dataset)
     if rows is not None:
-        return _refuse(rows) if isinstance(rows, str) else Lowered(rows.source, exif=rows.decodes)
+        return rows
     if isinstance(dataset, list | tuple):
         return Lowered(_listed(dataset))
     _refuse(f"{type(dataset).__module__}.{type(dataset).__qualname__} has a __getitem__ of its own")
 
 
-def _loaded(module: str, name: str) -> type | None:
-    found: type | None = getattr(sys.modules.get(module), name, None)
-    return found
-
-
-def _folder(dataset: Any, kind: type) -> Lowered:
-    must_be_plain(dataset, kind)
+def _folder(dataset: Any) -> Lowered:
     _opened_by_torchvision(dataset)
     paths, targets = [path for path, _ in dataset.samples], [target for _, target in dataset.samples]
     return _made(ImageFiles(paths, targets, dataset.classes, dataset.transform, dataset.target_transform))
@@ -339,6 +332,99 @@ def _listed(items: Sequence[Any]) -> FileList:
 def _is_path(item: object) -> bool:
     """Whether a text is a path: it must end like an image's name, so a list of sentences is no list of paths."""
     return isinstance(item, os.PathLike) or (isinstance(item, str) and item.lower().endswith(IMG_EXTENSIONS))
+
+
+# Hugging Face's `datasets.Dataset` with images, as rows of its Arrow table.
+#
+# The law: a batch holds what torch's loader would collate from the dataset's samples, images decoded. Where that is not
+# certain the dataset is not taken.
+
+
+_FLOATS = {"halffloat", "float", "double"}
+
+
+def _rows(dataset: Any) -> Lowered | None:
+    """The dataset as rows; None for an object that is not of `datasets`. Refuses one that cannot be read.
+
+    Raises:
+        ConfigError: it is a DatasetDict.
+        SourceEmptyError: it has no row.
+    """
+    if not _is_readable(dataset):
+        return None
+    form = dataset.format
+    if form["type"] not in (None, "torch") or form["format_kwargs"]:
+        cure = "(with_format('torch') can be read)"
+        _refuse(f"it has the format {form['type']!r} {form['format_kwargs'] or ''} {cure}")
+    names = [name for name in dataset.column_names if name in form["columns"] or form["output_all_columns"]]
+    images = _images(dataset, names)
+    if len(images) != 1:
+        cure = (
+            "select_columns chooses"
+            if images
+            else "cast_column(name, datasets.Image()) makes an image column of paths or bytes"
+        )
+        _refuse(f"it has {len(images)} columns of images, but one is needed ({cure})")
+    feature = dataset.features[images[0]]
+    if feature.mode not in (None, "RGB"):
+        _refuse(f"it has images of mode {feature.mode!r}, but we make RGB")
+    table = dataset.data.table.select(names)
+    for k, name in enumerate(names):
+        if str(table.schema.types[k]) in _FLOATS:  # torch makes float64 of Python's floats, its format float32
+            formatted = form["type"] == "torch" and name in form["columns"]
+            table = table.set_column(k, name, table[name].cast("float" if formatted else "double"))
+    try:
+        source = _table(dataset, table, images[0])
+        source.check()
+    except ConfigError as error:
+        _refuse(f"it cannot be read as rows ({error})")
+    return Lowered(source, exif=feature.decode)
+
+
+def _members(dataset: Any) -> Lowered | None:
+    """The dataset, or a Subset of one, for `columns=`: all its columns are members, of whatever type.
+
+    None for an object that is not of `datasets`. Refuses and raises as `_rows` does.
+    """
+    if type(dataset).__module__ == "torch.utils.data.dataset" and type(dataset).__name__ == "Subset":
+        whole, indices = _members(dataset.dataset), np.asarray(dataset.indices, np.int64)
+        if whole is None or not indices.size:
+            return whole
+        return Lowered(whole.source.chosen(indices), exif=whole.exif)  # type: ignore[attr-defined]  # of rows
+    if not _is_readable(dataset):
+        return None
+    images = _images(dataset, dataset.column_names)
+    source = _table(dataset, dataset.data.table, images[0] if images else None)
+    return Lowered(source, exif=any(dataset.features[each].decode for each in images))
+
+
+def _is_readable(dataset: Any) -> bool:
+    """Whether it is a dataset of `datasets`. Refuses one that cannot be read as rows."""
+    for name in ("DatasetDict", "IterableDatasetDict"):
+        if _kind(dataset, "datasets.dataset_dict", name):
+            splits = ", ".join(map(repr, dataset)) or "none"
+            msg = f"dataset: must be one dataset; found a {name} of the splits {splits}; give one of them"
+            raise ConfigError(msg)
+    if _kind(dataset, "datasets.iterable_dataset", "IterableDataset"):
+        cure = "(load_dataset without streaming=True gives a dataset that has them)"
+        _refuse(f"it is iterable-style, so it has no positions {cure}")
+    kind = _kind(dataset, "datasets.arrow_dataset", "Dataset")
+    if kind is None:
+        return False
+    must_be_plain(dataset, kind)
+    if dataset.format["type"] == "custom":
+        cure = "(give torchvision's as transform= of the loader, and the dataset with_format(None))"
+        _refuse(f"it has a Python function as its transform {cure}")
+    return True
+
+
+def _images(dataset: Any, names: Sequence[str]) -> list[str]:
+    return [name for name in names if _kind(dataset.features[name], "datasets.features.image", "Image")]
+
+
+def _table(dataset: Any, table: Any, image: str | None) -> ArrowRows:
+    rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
+    return ArrowRows(table, image, rows, name=str(dataset.split or "dataset"))
 
 
 # What a loader gives of arrays when nobody says: their rows as they are, and the labels where there are some.
