@@ -297,9 +297,7 @@ class TopicReader:
         """What must not be destroyed in a child."""
         return self._consumer, self._cluster
 
-    def _connect(
-        self, tuning: dict[str, Any], settings: dict[str, Any], *, small: bool, quiet: bool = False
-    ) -> Consumer:
+    def _connect(self, settings: dict[str, Any], *, small: bool, quiet: bool = False) -> Consumer:
         """A new consumer; one that is `small` fetches little at once, and a quiet one has no statistics."""
         self._trouble.clear()
         to = self._to
@@ -308,7 +306,6 @@ class TopicReader:
         self._consumer = consumer(
             to,
             self._trouble,
-            tuning=tuning,
             settings={**debug, **(modest(to.config) if small else {}), **settings},
             logger=self._witness,
             statistics=None if quiet else self._statistics.begin(),
@@ -607,7 +604,7 @@ class KafkaReader(TopicReader):
         if own is not None:
             newest_client(own)  # none that this thread made before counts
         settings = {} if own is None else {"plugin.library.paths": plugin(own)}
-        client = self._connect({}, settings, small=small or self._modest, quiet=self._modest)
+        client = self._connect(settings, small=small or self._modest, quiet=self._modest)
         handle = None if own is None else newest_client(own)
         if own is None or handle is None:
             return ByMessage(client, topic)
