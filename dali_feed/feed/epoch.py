@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dali_feed.bad_records import Quarantine
 from dali_feed.errors import ClosedError
 from dali_feed.feed.batch import Companions
 from dali_feed.feed.exits import Closes
@@ -22,7 +23,6 @@ from dali_feed.feed.planning import Plan, Planning
 from dali_feed.feed.run import EpochSetting, FeedRun, reads
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.batching import MAX_EPOCH, Shares
-from dali_feed.quarantine.budget import Quarantine
 from dali_feed.records.source import Source, unpack_id
 
 __all__ = ["EpochRun", "Epochs"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws.philox import check_seed
+from dali_feed.draws import check_seed
 from dali_feed.errors import ConfigError
 from dali_feed.feed.describe import warn_of_holes
 from dali_feed.options import Decode

@@ -11,11 +11,11 @@ from kit.images import jpeg, labelled
 from kit.watchdog import said_of
 
 from dali_feed import BadRecords
+from dali_feed.dead_letters import Letter, LetterWriter
 from dali_feed.engines.host import decode
 from dali_feed.engines.host import engine as host
 from dali_feed.engines.host.engine import HostEngine
 from dali_feed.engines.host.image import ImageSteps
-from dali_feed.quarantine.letters import Letter, LetterWriter
 from dali_feed.testing.scripted import Corrupt, Item, ScriptedSource
 
 
