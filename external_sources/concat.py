@@ -29,7 +29,6 @@ from dali_feed.records.source import (
     Members,
     Mixture,
     Reader,
-    Scales,
     Slabs,
     Snapshot,
     Source,
@@ -131,7 +130,6 @@ class SeveralReader:
         self._sources, self._base, self._fields, self._kinds = sources, base, fields, kinds
         self._slabs, self._one, self._stop = slabs, _OneLease(slabs), stop
         self._readers: dict[int, Reader] = {}
-        self._times: int | None = None
         self._closed = False
 
     def read(self, extents: Extents) -> Block:
@@ -189,13 +187,6 @@ class SeveralReader:
         """What readers of files have measured."""
         return storage_of(list(self._readers.values()))
 
-    def fetch_times(self, times: int) -> None:
-        """How much those fetch at once that can choose; see `records.source.Scales`."""
-        self._times = times
-        for reader in self._readers.values():
-            if isinstance(reader, Scales):
-                reader.fetch_times(times)
-
     def rest(self) -> None:
         """Let the readers look after themselves that have to."""
         for reader in self._readers.values():
@@ -206,8 +197,6 @@ class SeveralReader:
         reader = self._readers.get(k)
         if reader is None:
             reader = self._sources[k].reader(self._one, self._stop)
-            if self._times is not None and isinstance(reader, Scales):
-                reader.fetch_times(self._times)
             self._readers[k] = reader
         return reader
 
@@ -297,11 +286,6 @@ class Concat:
         """Those that all sources have, in the order of the first."""
         first, *others = (source.fields for source in self._sources)
         return tuple(name for name in first if all(name in other for other in others))
-
-    @property
-    def most_fetch_times(self) -> int:
-        """How many times the usual amount its readers may fetch at once."""
-        return max(getattr(source, "most_fetch_times", 1) for source in self._sources)
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """What all sources hold now, or, given the pin of an earlier snapshot, that again.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import StateError
-from dali_feed.feed.passes_ahead import Planning
+from dali_feed.feed.planning import Planning
 from dali_feed.feed.stats import Stats
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import MAX_EPOCH, Shares

@@ -10,86 +10,118 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from dali_feed.bad_records import Quarantine
 from dali_feed.errors import ClosedError
+from dali_feed.feed.batch import Companions
+from dali_feed.feed.exits import Closes
 from dali_feed.feed.lane import Lane, MixedLane, Piece
+from dali_feed.feed.machine import Machine, check_memory
+from dali_feed.feed.planning import Plan, Planning
 from dali_feed.feed.run import EpochSetting, FeedRun, reads
+from dali_feed.options import BadRecords, Tuning
+from dali_feed.plan.batching import MAX_EPOCH, Shares
+from dali_feed.records.source import Source, unpack_id
 
-__all__ = ["EpochRun", "Stretch"]
+__all__ = ["EpochRun", "Epochs"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """What a pass goes through: batch k takes counts[k] slots of every lane."""
+class Epochs:
+    """Begins passes over one planning's epochs. `owner` is what is closed at the interpreter's end."""
 
-    lanes: Sequence[Lane | MixedLane]
-    counts: Sequence[int]
-    quarantine: Quarantine
+    source: Source
+    planning: Planning
+    machine: Machine
+    shares: Shares
+    tuning: Tuning
+    bad: BadRecords
+    companions: Companions
+    owner: Closes
 
+    def run(self, epoch: int, consumed: int = 0) -> EpochRun:
+        """A pass from where `consumed` of each lane have been given. Raises as `check`, and what a source raises."""
+        self.check(self.planning.plan(epoch))
+        return EpochRun(self, self._setting(epoch), epoch, consumed)
 
-class Following(Protocol):
-    """Knows what comes behind a pass."""
+    def behind(self, before: EpochRun) -> EpochRun:
+        """The whole next epoch's pass, fed by the thread of the pass `before`. Nothing is waited for here."""
+        epoch = before.epoch + 1
+        setting = replace(self._setting(epoch), sizes=before.setting.sizes.anew())
+        return EpochRun(self, setting, epoch, before=before)
 
-    def prepare(self) -> None:
-        """The pass will be over before long. Any number of calls do as much as one."""
-        ...
+    def goes_on(self, epoch: int) -> bool:
+        """Whether that epoch's pass may be begun ahead: not where a sampler gives the order, or plans take much."""
+        planning, tuning = self.planning, self.tuning
+        fits = epoch < MAX_EPOCH and planning.plan_bytes <= tuning.memory_bytes
+        return tuning.next_epoch and not planning.sampled and fits
 
-    def begin(self, behind: EpochRun) -> EpochRun:
-        """The pass behind that one."""
-        ...
+    def check(self, plan: Plan) -> None:
+        """Raise ConfigError where the memory is too small for the windows of that plan."""
+        check_memory(self.tuning, self.shares, windows=self.planning.windows, lane_length=plan.lane_length)
+
+    def _setting(self, epoch: int) -> EpochSetting:
+        planning = self.planning
+        return self.machine.setting(
+            planning.snapshot, planning.seed, epoch, owner=self.owner, where=self._where, companions=self.companions
+        )
+
+    def _where(self, sample: int) -> str:
+        return self.source.where(*unpack_id(sample))
 
 
 class EpochRun(FeedRun):
-    """An iterator over the batches of a stretch of `epoch`; what `open_when` gives is asked for it.
+    """An iterator over the batches of an epoch: batch k takes counts[k] slots of every lane.
 
     Args:
+        epochs: what begins it, and the pass behind it.
         setting: what it works with.
-        epoch: whose stretch it is.
-        lanes: how many lanes it has.
-        stretch: gives the stretch: at once, or in the thread of the pass that it is `behind`.
-        following: what comes behind it; None: nothing is begun ahead.
-        behind: the pass before, whose thread feeds this one too.
-        planned: set when `stretch` need not be waited for.
+        epoch: whose it is.
+        consumed: samples of each lane that have been given.
+        before: the pass whose thread feeds this one too; its plan is then made ahead, in a thread of its own.
     """
 
     setting: EpochSetting
 
     def __init__(
-        self,
-        setting: EpochSetting,
-        epoch: int,
-        lanes: int,
-        stretch: Callable[[], Stretch],
-        *,
-        following: Following | None = None,
-        behind: EpochRun | None = None,
-        planned: threading.Event | None = None,
+        self, epochs: Epochs, setting: EpochSetting, epoch: int, consumed: int = 0, before: EpochRun | None = None
     ) -> None:
-        self.epoch = epoch
-        self._stretch, self._following, self._planned = stretch, following, planned
+        self.epoch, self.setting = epoch, setting
+        self._epochs, self._consumed = epochs, consumed
+        self._goes_on = epochs.goes_on(epoch + 1)
         self._lanes: Sequence[Lane | MixedLane] = ()
         self._counts: Sequence[int] = ()
         self._flown = 0
         self._opened = False
         self._look_ahead = True  # reads may be asked for since the last look
-        self._narrow = behind is not None  # reads go no further than the first windows
-        self._wanted = behind is None  # by the training loop
+        self._narrow = before is not None  # reads go no further than the first windows
+        self._wanted = before is None  # by the training loop
         self._certain = threading.Event()  # that it is wanted, or that it has been closed
+        self._planned: threading.Event | None = None  # set when the plan need not be waited for
         self._holds = False
         self.well = False  # it came to a good end, and all its batches are there
         self._wrong: BaseException | None = None  # what was found while the pass before was still fed
-        if behind is None:
+        if before is None:
             self._certain.set()
             self._open()
-        super().__init__(setting, lanes, behind=behind)
+        else:
+            planned = self._planned = threading.Event()
+            epochs.planning.ahead(epoch).add_done_callback(lambda _: planned.set())
+        super().__init__(setting, len(epochs.shares.mine), behind=before)
 
     def _open(self) -> None:
-        stretch = self._stretch()
-        self._lanes, self._counts, self._quarantine = stretch.lanes, stretch.counts, stretch.quarantine
+        epochs, planning = self._epochs, self._epochs.planning
+        if self._planned is None:
+            plan = planning.plan(self.epoch)
+        else:
+            plan = planning.foreseen(self.epoch)
+            epochs.check(plan)
+        mine = epochs.shares.mine
+        self._lanes = epochs.machine.lanes(self.setting, plan, mine, self._consumed)
+        self._counts = planning.counts_of(plan, self._consumed)
+        self._quarantine = Quarantine(epochs.bad, plan.lane_length * len(mine))
         self._opened = True
 
     # Of passes that follow each other, for the training loop's thread.
@@ -218,8 +250,8 @@ class EpochRun(FeedRun):
             self._look_ahead |= lane.dealt > dealt
         self._start(pieces)
         self._flown += 1
-        if self._following is not None and 2 * self._flown >= len(self._counts):
-            self._following.prepare()
+        if self._goes_on and 2 * self._flown >= len(self._counts):
+            self._epochs.planning.ahead(self.epoch + 1)
 
     def _land(self) -> None:
         flight, batch = self._landed_batch()
@@ -269,10 +301,10 @@ class EpochRun(FeedRun):
 
     def _look_beyond(self) -> None:
         """Where all reads have been asked for: ask for the first of the next pass."""
-        if self._following is None or not self._wanted or not all(strand.all_asked for strand in self._strands()):
+        if not self._goes_on or not self._wanted or not all(strand.all_asked for strand in self._strands()):
             return
         if self.next is None:
-            behind = self._following.begin(self)
+            behind = self._epochs.behind(self)
             with self._lock:
                 if self._ended:
                     return

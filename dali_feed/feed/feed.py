@@ -16,9 +16,10 @@ from dali_feed.engines.choose import compile_pictures
 from dali_feed.feed.batch import Companions, none
 from dali_feed.feed.commit import Placing, commit, progress
 from dali_feed.feed.describe import described, running
-from dali_feed.feed.machine import Machine, check_memory
+from dali_feed.feed.epoch import Epochs
+from dali_feed.feed.machine import Machine
 from dali_feed.feed.passes import Batches, Life, Passes
-from dali_feed.feed.passes_ahead import Begins, Planning, check_order
+from dali_feed.feed.planning import Planning, check_order
 from dali_feed.feed.stats import Stats
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan import state as states
@@ -173,24 +174,12 @@ class Feed(Dealt):
         """
         self._life.check()
         self._outbox.retry()
-        run, at = self._passes.begun(), self._passes.at
+        run, at, planning = self._passes.begun(), self._passes.at, self._planning
         if run is None:
             self._passes.wait()
-            lane_length = self.plan.lane_length
-            check_memory(self.tuning, self.shares, windows=self._planning.windows, lane_length=lane_length)
-        if run is None:
-            begins = Begins(
-                self.source,
-                self._planning,
-                self._machine,
-                self.shares,
-                self.tuning,
-                self.bad,
-                self.companions,
-                owner=self,
-            )
-            run = self._passes.start(begins.run(at.epoch, at.consumed))
-        return Batches(self, self._passes, run, self._planning.counts(at.epoch, at.consumed))
+            parts = self.source, planning, self._machine, self.shares, self.tuning, self.bad, self.companions
+            run = self._passes.start(Epochs(*parts, owner=self).run(at.epoch, at.consumed))
+        return Batches(self, self._passes, run, planning.counts(at.epoch, at.consumed))
 
     # State.
 

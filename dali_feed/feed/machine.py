@@ -14,7 +14,7 @@ from dali_feed.engines.choose import Compiled, make_ready
 from dali_feed.engines.engine import Engine, EngineWork, work_of
 from dali_feed.engines.late import LateEngine
 from dali_feed.errors import ClosedError, ConfigError
-from dali_feed.feed.adapting import FIRST_READERS, Policy, Steering, decide, steering_for
+from dali_feed.feed.adapting import FIRST_READERS, Climb, Steering
 from dali_feed.feed.batch import Beside, Companions
 from dali_feed.feed.cache import RecordCache, WholePixels
 from dali_feed.feed.exits import Closes, close_at_exit
@@ -140,10 +140,8 @@ class Machine:
     slabs: SlabPool = field(init=False)
     engine: Engine | None = field(default=None, init=False)
     pool: ReadPool | None = field(default=None, init=False)
-    policy: Policy = field(default=decide, init=False)  # of readers that adapt
     cache: RecordCache | None = field(default=None, init=False)
     on_device: DeviceCache | None = field(default=None, init=False)
-    _steering: Steering | None = field(default=None, init=False)
     _beside: Beside | None = field(default=None, init=False)
     _proof: Proof = field(default_factory=Proof, init=False)
     _closed: bool = field(default=False, init=False)
@@ -177,10 +175,11 @@ class Machine:
     ) -> EpochSetting:
         """The setting of that epoch; at the interpreter's end `owner`, which closes this machine, is closed."""
         if self.pool is None:
-            self._steering = steering_for(self.tuning, self.source, self.meter, self.policy)
-            readers = self.tuning.readers if self.tuning.readers != "auto" else FIRST_READERS
+            steering, readers = None, self.tuning.readers
+            if readers == "auto":
+                steering, readers = Steering(self.meter, Climb()), FIRST_READERS
             opened = None if self.cache is None else self.cache.reader
-            self.pool = ReadPool(self.source, self.slabs, readers, self._steering, opened)
+            self.pool = ReadPool(self.source, self.slabs, readers, steering, opened)
             self._wanted()
         if self.cache is not None:
             self.cache.begin(snapshot)
@@ -192,7 +191,7 @@ class Machine:
             pool=self.pool,
             memory=self.tuning.memory_bytes,
             sizes=MeanSize(snapshot.record_bytes, self.slabs.slab_bytes, self.tuning.memory_bytes),
-            readers=self.pool.reading.readers,
+            readers=self.pool.count,
         )
 
     def parts(
@@ -275,16 +274,12 @@ class Machine:
             found = replace(found, stages=self._stages(self.engine), running=self._running(self.engine))
         if self.pool is None:
             return found
-        reading, steering = self.pool.reading, self._steering
-        decisions = () if steering is None else steering.decisions
         return replace(
             found,
             kafka=self.pool.gauges(),
             storage=self.pool.storage(),
-            readers=reading.readers,
-            fetch_times=reading.fetch,
+            readers=self.pool.count,
             cache=self._cached(),
-            decisions=decisions,
         )
 
     def _cached(self) -> CacheStats | None:

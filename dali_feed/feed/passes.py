@@ -144,9 +144,6 @@ class Passes:
         self._given = last
         self._meter.given(samples)
 
-    def gave(self, made: object) -> None:
-        """What the training loop got, which may be asked for again."""
-
     def ended(self) -> None:
         """The pass under way came to its end."""
         if self.run is not None:
@@ -224,7 +221,6 @@ class Batches:
                 msg = "collate_fn, transform: must not raise StopIteration; leave records out with a sampler"
                 raise ConfigError(msg) from error
             raise
-        self._passes.gave(made)
         return made
 
     def __next__(self) -> Batch:

@@ -7,14 +7,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
-from dali_feed.feed.adapting import Counts, Reading, Steering
+from dali_feed.feed.adapting import Steering
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
 from dali_feed.records.metrics import counted
-from dali_feed.records.source import Block, Extents, Reader, Scales, Slabs, Source, unpack_id
+from dali_feed.records.source import Block, Extents, Reader, Slabs, Source, unpack_id
 
 __all__ = ["ReadPool", "ReadTask", "ReaderWork"]
 
@@ -83,8 +83,8 @@ class ReadTask:
 class ReadPool:
     """`count` threads that read a source. Between `halt` and `resume` every read ends at once, with a ClosedError.
 
-    With a `steering`, which looks at what they do after each read, their number changes. `opened` makes their readers;
-    None: the source does.
+    With a `steering`, which looks after each read, their number changes. `opened` makes their readers; None: the source
+    does.
     """
 
     def __init__(
@@ -108,28 +108,27 @@ class ReadPool:
         self._storage: tuple[StorageStats, ...] = ()
         self._threads: list[threading.Thread] = []  # those that are about to leave too
         self._begun = self._staying = 0  # threads
-        self._reads, self._size, self._busy = 0, 0, 0.0
-        self._rows, self._cpu = 0, 0.0
-        self._reading = Reading(0)
+        self._rows, self._busy, self._cpu = 0, 0.0, 0.0
+        self._count = 0
         try:
-            self.choose(Reading(count))
+            self.choose(count)
         except BaseException:  # Ctrl-C, or a system without threads to give: nobody else can end those that run
             self.close()
             raise
 
     @property
-    def reading(self) -> Reading:
-        """How many threads there are to be, and how much each fetches at once."""
-        return self._reading
+    def count(self) -> int:
+        """How many threads there are to be."""
+        return self._count
 
-    def choose(self, reading: Reading) -> None:
+    def choose(self, count: int) -> None:
         """Begin threads at once; those that are too many leave when their read is done."""
         with self._idle:
             if self._closed:
                 return
-            self._reading = reading
+            self._count = count
             self._threads = [thread for thread in self._threads if thread.is_alive()]
-            while self._staying < reading.readers:
+            while self._staying < count:
                 n = self._begun
                 thread = threading.Thread(target=self._work, args=(n,), name=f"dali_feed-read-{n}", daemon=True)
                 self._threads.append(thread)  # counted before it runs: Ctrl-C may come out of `start`
@@ -141,7 +140,7 @@ class ReadPool:
                     self._begun, self._staying = n, self._staying - 1
                     if not self._staying:
                         raise
-                    self._reading = replace(reading, readers=self._staying)
+                    self._count = self._staying
                     return
 
     def request(self, task: ReadTask) -> None:
@@ -169,7 +168,7 @@ class ReadPool:
     def worked(self) -> ReaderWork:
         """What all of them have read."""
         with self._idle:
-            return ReaderWork(self._reading.readers, self._rows, self._busy, self._cpu)
+            return ReaderWork(self._count, self._rows, self._busy, self._cpu)
 
     def storage(self) -> tuple[StorageStats, ...]:
         """What the readers have measured of their files, those too that have left, per store."""
@@ -206,8 +205,6 @@ class ReadPool:
                         msg = "read: cancelled before it began"
                         raise ClosedError(msg)
                     reader = self._readers[thread] = reader or self._opened(self._slabs, self._stop)
-                    if isinstance(reader, Scales):
-                        reader.fetch_times(self._reading.fetch)
                     self._at[thread] = task, time.monotonic(), reader
                     with READ:
                         block = reader.read(task.extents)
@@ -235,28 +232,18 @@ class ReadPool:
         with self._idle:
             self._asked -= 1
             if not self._stop.is_set():
-                self._reads, self._size = self._reads + 1, self._size + task.held
                 self._busy += time.monotonic() - since
-                self._rows, self._cpu = (
-                    self._rows + int(task.extents.lengths.sum()),
-                    self._cpu + time.thread_time() - cpu,
-                )
+                self._rows += int(task.extents.lengths.sum())
+                self._cpu += time.thread_time() - cpu
             self._idle.notify_all()
         if self._steering is not None and not self._stop.is_set():
-            chosen = self._steering.look(self._counts())
+            chosen = self._steering.look()
             if chosen is not None:
                 self.choose(chosen)
         with self._idle:
-            leaves = self._staying > self._reading.readers and not self._closed
+            leaves = self._staying > self._count and not self._closed
             self._staying -= leaves
         return leaves
-
-    def _counts(self) -> Counts:
-        """What was read since the beginning, reads under way for as long as they have been."""
-        now = time.monotonic()
-        under_way = sum(max(0.0, now - since) for _, since, _ in list(self._at.values()))
-        with self._idle:
-            return Counts(self._reads, self._size, self._busy + under_way, self._tasks.qsize())
 
     def _told(self, extents: Extents) -> str:
         """The records of a read, as text."""

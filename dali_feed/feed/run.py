@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from dali_feed.bad_records import Fault, Quarantine
 from dali_feed.dead_letters import Letter, Outbox
@@ -38,19 +37,11 @@ __all__ = ["EpochSetting", "FeedRun", "Setting", "reads"]
 # The thread that feeds: of one pass, or of several, where one goes on into the next.
 
 
-class Fed(Protocol):
-    """What a worker runs: `one` gives what comes behind it, or None."""
-
-    def one(self) -> Fed | None:
-        """Feed all of it."""
-        ...
-
-
 class Worker:
     """A thread that uses the engine until nothing comes behind. `start` it."""
 
-    def __init__(self, first: Fed, name: str) -> None:
-        self._first: Fed | None = first
+    def __init__(self, first: FeedRun, name: str) -> None:
+        self._first: FeedRun | None = first
         self._begun, self._runs, self._over = False, False, False
         self._then = list[Callable[[], None]]()
         self._ended = threading.Event()

@@ -156,13 +156,6 @@ class Stats:
         KafkaStats, "what the consumers of a Kafka source measure; None: another source, or nothing yet"
     )
     readers: int = gauge("threads that read the source now; 0 before the first batch")
-    fetch_times: int = gauge(
-        "so many times as much as usual a reader fetches at once; only for a Kafka source it can be more than 1",
-        default=1,
-    )
-    decisions: tuple[str, ...] = text(
-        'with `Tuning(readers="auto")` the last changes of `readers` and `fetch_times`, and why', "", default=()
-    )
     storage: tuple[StorageStats, ...] = nested(
         StorageStats,
         "what was measured of reading files, one for each store that was read; () if the source reads no files",
@@ -226,7 +219,6 @@ class Stats:
         lines += [f"{'storage':14} {line}" for each in self.storage for line in str(each).splitlines()]
         lines += [] if self.cache is None else [f"{'cache':14} {self.cache}"]
         lines += [f"{'':14} {where}: {reason}" for where, reason in self.recent_bad[-5:]]
-        lines += [f"{'':14} {each}" for each in self.decisions[-5:]]
         lines += [f"{'stage':14} {each}" for each in self.stages]
         lines += [f"{'wait for':14} {each}" for each in self.wait_causes]
         lines += [] if self.cpu is None else [f"{'cpu':14} {self.cpu}"]

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Protocol, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 from dali_feed.bad_records import Quarantine
 from dali_feed.columns.column import Kind
@@ -42,22 +42,6 @@ __all__ = ["LiveFeed"]
 # behind the last batch that the loop was handed.
 
 
-class Owner(Protocol):
-    """The feed, as its batches see it."""
-
-    def running(self, token: LiveBatches) -> tuple[LiveRun, Progress]:
-        """What gives the batches of that iterator. ClosedError where it is not the newest."""
-        ...
-
-    def took(self, batch: Batch, made: object) -> None:
-        """The loop was handed what was made of it."""
-        ...
-
-    def failed(self) -> None:
-        """A batch is missing: none behind it may count."""
-        ...
-
-
 def _itself(batch: Batch) -> Batch:
     return batch
 
@@ -65,7 +49,7 @@ def _itself(batch: Batch) -> Batch:
 class LiveBatches:
     """An iterator without an end."""
 
-    def __init__(self, feed: Owner) -> None:
+    def __init__(self, feed: LiveFeed) -> None:
         self._feed = feed
 
     def __iter__(self) -> LiveBatches:
@@ -95,7 +79,7 @@ class LiveBatches:
                 msg = "collate_fn, transform: must not raise StopIteration"
                 raise ConfigError(msg) from error
             raise
-        self._feed.took(batch, made)
+        self._feed.took(batch)
         return made
 
     def __next__(self) -> Batch:
@@ -249,8 +233,8 @@ class LiveFeed(Dealt):
             raise ClosedError(msg)
         return self._run, self._progress
 
-    def took(self, batch: Batch, made: object) -> None:
-        """The loop was handed what was made of a batch."""
+    def took(self, batch: Batch) -> None:
+        """The loop was handed a batch."""
         self._progress.took(batch.position)
         self._machine.meter.given(len(batch))
 

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
@@ -210,13 +209,7 @@ SLICE_S = 1.0  # how long a wait may be without a look at the reader
 REST_S = 5.0  # of a wait for the loop, after which a reader that wants to may look after itself
 _ROOM_S = 0.02  # how often memory is looked at again
 
-
-class OpenedStream(Protocol):
-    """Opens a stream for a thread."""
-
-    def __call__(self, slabs: Slabs, stop: threading.Event, drain: Drain) -> LiveReader:
-        """A reader whose waits end at `stop`."""
-        ...
+OpenStream = Callable[[Slabs, threading.Event, Drain], LiveReader]  # a reader whose waits end at the event
 
 
 @dataclass(slots=True)
@@ -270,7 +263,7 @@ class Gatherer:
     """One thread, once it is told to `begin`. Batches are taken by one other thread."""
 
     def __init__(
-        self, name: str, opened: OpenedStream, pace: Pace, batch_size: int, progress: Progress, slabs: Shared
+        self, name: str, opened: OpenStream, pace: Pace, batch_size: int, progress: Progress, slabs: Shared
     ) -> None:
         self._name, self._opened, self._pace, self._batch_size = name, opened, pace, batch_size
         self._progress, self._slabs = progress, slabs

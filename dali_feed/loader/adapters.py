@@ -1,7 +1,7 @@
-"""Datasets as torch and torchvision users have them, as sources of ours, where they are files with labels.
+"""Datasets as users of torch, torchvision, timm and Hugging Face have them, as sources of ours: files or rows.
 
-Classes are recognised where they are loaded already, so torchvision is never imported here: a user who has one of
-its datasets has imported it. A dataset that might give other samples is not taken: there is a reason instead.
+Classes are recognised where they are loaded already, so none of these is imported here: a user who has one of their
+datasets has imported it. A dataset that might give other samples is not taken: there is a reason instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from dali_feed.external_sources.arrays import ArrayShards
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.external_sources.table import ArrowRows
 from dali_feed.loader.functions import split
-from dali_feed.loader.hugging_face import hf_members, hf_rows
 from dali_feed.records.source import Source, lacking
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
@@ -42,6 +41,34 @@ __all__ = ["Lowered", "Unchanged", "array_columns", "is_source", "lower_dataset"
 
 
 LOOKED_AT = 3  # samples of a dataset
+
+
+class _ReasonError(Exception):
+    """The reason why a dataset cannot be taken: a clause."""
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise _ReasonError(reason)
+
+
+def _kind(dataset: object, module: str, name: str) -> type | None:
+    """That class, where it is loaded already and the dataset is one of it."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind if isinstance(kind, type) and isinstance(dataset, kind) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """What a dataset is made of.
+
+    source     where the samples are
+    transform  what the dataset does to each image, None for nothing
+    exif       whether it turns images by EXIF
+    """
+
+    source: Source
+    transform: Any = None
+    exif: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,62 +111,55 @@ _TORCHVISION: dict[str, tuple[str, Found]] = {  # by class: its module, and how 
 }
 
 
-def files_of(dataset: Any) -> ImageFiles | str | None:
-    """The files of a dataset; or why it cannot be taken, a clause; None for a class that is not known here."""
+def files_of(dataset: Any) -> ImageFiles | None:
+    """The files of a dataset; None for a class that is not known here. Refuses one that cannot be taken."""
     for name, (module, find) in _TORCHVISION.items():
-        kind = getattr(sys.modules.get(f"torchvision.datasets.{module}"), name, None)
-        if isinstance(kind, type) and isinstance(dataset, kind):
-            return is_plain(dataset, kind) or _torchvisions(dataset, find)
-    kind = getattr(sys.modules.get("timm.data.dataset"), "ImageDataset", None)
-    if isinstance(kind, type) and isinstance(dataset, kind):
-        return is_plain(dataset, kind) or _timms(dataset)
+        if kind := _kind(dataset, f"torchvision.datasets.{module}", name):
+            must_be_plain(dataset, kind)
+            return _torchvisions(dataset, find)
+    if kind := _kind(dataset, "timm.data.dataset", "ImageDataset"):
+        must_be_plain(dataset, kind)
+        return _timms(dataset)
     return None
 
 
-def is_plain(dataset: Any, kind: type) -> str | None:
-    """Why not, or None: a subclass that gives its samples in a way of its own is not what its base class is."""
+def must_be_plain(dataset: Any, kind: type) -> None:
+    """Refuse a subclass that gives its samples in a way of its own: it is not what its base class is."""
     for name in ("__getitem__", "__getitems__", "__len__"):
         found = getattr(type(dataset), name, None)
         counts = name == "__len__" and str(getattr(found, "__module__", "")).startswith("torchvision.datasets.")
         if found is not getattr(kind, name, None) and not counts:
-            return f"{type(dataset).__qualname__} has a {name} of its own"
-    return None
+            _refuse(f"{type(dataset).__qualname__} has a {name} of its own")
 
 
-def torchvisions_loader(dataset: Any) -> str | None:
-    """Why not, or None: what opens its images is not torchvision's."""
+def _opened_by_torchvision(dataset: Any) -> None:
+    """Refuse a dataset whose images are opened by another function, or changed together with their labels."""
     module = sys.modules.get("torchvision.datasets.folder")
     known = [getattr(module, name, None) for name in ("default_loader", "pil_loader", "accimage_loader")]
-    if getattr(dataset, "loader", known[0]) in known:
-        return None
-    return f"its loader={getattr(dataset.loader, '__name__', dataset.loader)!r} is not torchvision's own"
+    if getattr(dataset, "loader", known[0]) not in known:
+        _refuse(f"its loader={getattr(dataset.loader, '__name__', dataset.loader)!r} is not torchvision's own")
+    if type(getattr(dataset, "transforms", None)).__name__ not in ("NoneType", "StandardTransform"):
+        _refuse("its transforms= take image and label together")
 
 
-def _torchvisions(dataset: Any, find: Found) -> ImageFiles | str:
-    odd = torchvisions_loader(dataset)
-    if odd is not None:
-        return odd
-    both = getattr(dataset, "transforms", None)
-    if type(both).__name__ not in ("NoneType", "StandardTransform"):
-        return "its transforms= take image and label together"
+def _torchvisions(dataset: Any, find: Found) -> ImageFiles:
+    _opened_by_torchvision(dataset)
     try:
         paths, targets = find(dataset)
     except (AttributeError, TypeError, ValueError) as error:  # another version of torchvision keeps them elsewhere
-        return f"its files are not where torchvision keeps them ({error})"
+        _refuse(f"its files are not where torchvision keeps them ({error})")
     classes = getattr(dataset, "classes", None)
     return _checked(dataset, ImageFiles(paths, targets, classes, dataset.transform, dataset.target_transform))
 
 
-def _timms(dataset: Any) -> ImageFiles | str:
+def _timms(dataset: Any) -> ImageFiles:
     reader: Any = dataset.reader
-    kind: Any = getattr(sys.modules.get("timm.data.readers.reader_image_folder"), "ReaderImageFolder", None)
-    if not isinstance(kind, type) or not isinstance(reader, kind):
-        return f"its reader {type(reader).__name__} is not a folder's"
-    odd = is_plain(reader, kind)
-    if odd is not None:
-        return odd
+    kind = _kind(reader, "timm.data.readers.reader_image_folder", "ReaderImageFolder")
+    if kind is None:
+        _refuse(f"its reader {type(reader).__name__} is not a folder's")
+    must_be_plain(reader, kind)
     if dataset.load_bytes or dataset.input_img_mode != "RGB" or dataset.additional_features is not None:
-        return "its samples are not RGB images with a label (load_bytes, input_img_mode, additional_features)"
+        _refuse("its samples are not RGB images with a label (load_bytes, input_img_mode, additional_features)")
     paths, targets = _pairs("samples")(reader)
     numbers = dataset.reader.class_to_idx
     names = sorted(numbers, key=numbers.__getitem__)
@@ -149,10 +169,10 @@ def _timms(dataset: Any) -> ImageFiles | str:
     )
 
 
-def _checked(dataset: Any, files: ImageFiles) -> ImageFiles | str:
+def _checked(dataset: Any, files: ImageFiles) -> ImageFiles:
     """The files, if a few samples are as they say; samples that cannot be opened do not count."""
     if not len(files.paths) == len(files.targets) == len(dataset):
-        return "it does not have as many files and labels as samples"
+        _refuse("it does not have as many files and labels as samples")
     plain = copy.copy(dataset)
     vars(plain).update(transform=None, target_transform=None, transforms=None)
     opened = sys.modules["torchvision.datasets.folder"].pil_loader
@@ -165,36 +185,14 @@ def _checked(dataset: Any, files: ImageFiles) -> ImageFiles | str:
             continue
         mode = getattr(image, "mode", type(image).__name__)
         if target != files.targets[n] or mode != "RGB":
-            return f"its sample {n} is ({mode}, {target!r}), but its fields say (RGB, {files.targets[n]!r})"
+            _refuse(f"its sample {n} is ({mode}, {target!r}), but its fields say (RGB, {files.targets[n]!r})")
         if image.size != expected.size or image.tobytes() != expected.tobytes():
-            return f"its sample {n} is not the file {files.paths[n]}"
+            _refuse(f"its sample {n} is not the file {files.paths[n]}")
         try:
             header_of(memoryview(Path(files.paths[n]).read_bytes()))
         except UnusableError as error:
-            return f"it has files that we cannot read, such as {files.paths[n]} ({error})"
+            _refuse(f"it has files that we cannot read, such as {files.paths[n]} ({error})")
     return files
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """What a dataset is made of.
-
-    source     where the samples are
-    transform  what the dataset does to each image, None for nothing
-    exif       whether it turns images by EXIF
-    """
-
-    source: Source
-    transform: Any = None
-    exif: bool = False
-
-
-class _ReasonError(Exception):
-    """The reason why a dataset cannot be taken."""
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise _ReasonError(reason)
 
 
 def is_source(dataset: object) -> bool:
@@ -211,10 +209,7 @@ def lower_dataset(dataset: object, *, columns: bool = False) -> Lowered | str:
     Hugging Face's Dataset with a column of images, and Subset of it; with `columns` any of its columns.
     """
     try:
-        members = hf_members(dataset) if columns else None
-        if members is not None:
-            return members if isinstance(members, str) else Lowered(members.source, exif=members.decodes)
-        return _lowered(dataset)
+        return (_members(dataset) if columns else None) or _lowered(dataset)
     except _ReasonError as reason:
         return str(reason)
     except SourceEmptyError:
@@ -222,43 +217,26 @@ def lower_dataset(dataset: object, *, columns: bool = False) -> Lowered | str:
 
 
 def _lowered(dataset: Any) -> Lowered:
-    folder = _loaded("torchvision.datasets.folder", "DatasetFolder")
-    if folder is not None and isinstance(dataset, folder):
-        return _folder(dataset, folder)
+    if kind := _kind(dataset, "torchvision.datasets.folder", "DatasetFolder"):
+        must_be_plain(dataset, kind)
+        return _folder(dataset)
     for name, take in (("Subset", _subset), ("ConcatDataset", _joined)):
-        kind = _loaded("torch.utils.data.dataset", name)
-        if kind is not None and isinstance(dataset, kind):
-            _must_be_plain(dataset, kind)
+        if kind := _kind(dataset, "torch.utils.data.dataset", name):
+            must_be_plain(dataset, kind)
             return take(dataset)
     files = files_of(dataset)
     if files is not None:
-        return _refuse(files) if isinstance(files, str) else _made(files)
-    rows = hf_rows(dataset)
+        return _made(files)
+    rows = _rows(dataset)
     if rows is not None:
-        return _refuse(rows) if isinstance(rows, str) else Lowered(rows.source, exif=rows.decodes)
+        return rows
     if isinstance(dataset, list | tuple):
         return Lowered(_listed(dataset))
     _refuse(f"{type(dataset).__module__}.{type(dataset).__qualname__} has a __getitem__ of its own")
 
 
-def _loaded(module: str, name: str) -> type | None:
-    found: type | None = getattr(sys.modules.get(module), name, None)
-    return found
-
-
-def _must_be_plain(dataset: Any, kind: type) -> None:
-    odd = is_plain(dataset, kind)
-    if odd is not None:
-        _refuse(odd)
-
-
-def _folder(dataset: Any, kind: type) -> Lowered:
-    _must_be_plain(dataset, kind)
-    odd = torchvisions_loader(dataset)
-    if odd is not None:
-        _refuse(odd)
-    if type(dataset.transforms).__name__ not in ("NoneType", "StandardTransform"):
-        _refuse("its transforms= take image and label together")
+def _folder(dataset: Any) -> Lowered:
+    _opened_by_torchvision(dataset)
     paths, targets = [path for path, _ in dataset.samples], [target for _, target in dataset.samples]
     return _made(ImageFiles(paths, targets, dataset.classes, dataset.transform, dataset.target_transform))
 
@@ -354,6 +332,99 @@ def _listed(items: Sequence[Any]) -> FileList:
 def _is_path(item: object) -> bool:
     """Whether a text is a path: it must end like an image's name, so a list of sentences is no list of paths."""
     return isinstance(item, os.PathLike) or (isinstance(item, str) and item.lower().endswith(IMG_EXTENSIONS))
+
+
+# Hugging Face's `datasets.Dataset` with images, as rows of its Arrow table.
+#
+# The law: a batch holds what torch's loader would collate from the dataset's samples, images decoded. Where that is not
+# certain the dataset is not taken.
+
+
+_FLOATS = {"halffloat", "float", "double"}
+
+
+def _rows(dataset: Any) -> Lowered | None:
+    """The dataset as rows; None for an object that is not of `datasets`. Refuses one that cannot be read.
+
+    Raises:
+        ConfigError: it is a DatasetDict.
+        SourceEmptyError: it has no row.
+    """
+    if not _is_readable(dataset):
+        return None
+    form = dataset.format
+    if form["type"] not in (None, "torch") or form["format_kwargs"]:
+        cure = "(with_format('torch') can be read)"
+        _refuse(f"it has the format {form['type']!r} {form['format_kwargs'] or ''} {cure}")
+    names = [name for name in dataset.column_names if name in form["columns"] or form["output_all_columns"]]
+    images = _images(dataset, names)
+    if len(images) != 1:
+        cure = (
+            "select_columns chooses"
+            if images
+            else "cast_column(name, datasets.Image()) makes an image column of paths or bytes"
+        )
+        _refuse(f"it has {len(images)} columns of images, but one is needed ({cure})")
+    feature = dataset.features[images[0]]
+    if feature.mode not in (None, "RGB"):
+        _refuse(f"it has images of mode {feature.mode!r}, but we make RGB")
+    table = dataset.data.table.select(names)
+    for k, name in enumerate(names):
+        if str(table.schema.types[k]) in _FLOATS:  # torch makes float64 of Python's floats, its format float32
+            formatted = form["type"] == "torch" and name in form["columns"]
+            table = table.set_column(k, name, table[name].cast("float" if formatted else "double"))
+    try:
+        source = _table(dataset, table, images[0])
+        source.check()
+    except ConfigError as error:
+        _refuse(f"it cannot be read as rows ({error})")
+    return Lowered(source, exif=feature.decode)
+
+
+def _members(dataset: Any) -> Lowered | None:
+    """The dataset, or a Subset of one, for `columns=`: all its columns are members, of whatever type.
+
+    None for an object that is not of `datasets`. Refuses and raises as `_rows` does.
+    """
+    if type(dataset).__module__ == "torch.utils.data.dataset" and type(dataset).__name__ == "Subset":
+        whole, indices = _members(dataset.dataset), np.asarray(dataset.indices, np.int64)
+        if whole is None or not indices.size:
+            return whole
+        return Lowered(whole.source.chosen(indices), exif=whole.exif)  # type: ignore[attr-defined]  # of rows
+    if not _is_readable(dataset):
+        return None
+    images = _images(dataset, dataset.column_names)
+    source = _table(dataset, dataset.data.table, images[0] if images else None)
+    return Lowered(source, exif=any(dataset.features[each].decode for each in images))
+
+
+def _is_readable(dataset: Any) -> bool:
+    """Whether it is a dataset of `datasets`. Refuses one that cannot be read as rows."""
+    for name in ("DatasetDict", "IterableDatasetDict"):
+        if _kind(dataset, "datasets.dataset_dict", name):
+            splits = ", ".join(map(repr, dataset)) or "none"
+            msg = f"dataset: must be one dataset; found a {name} of the splits {splits}; give one of them"
+            raise ConfigError(msg)
+    if _kind(dataset, "datasets.iterable_dataset", "IterableDataset"):
+        cure = "(load_dataset without streaming=True gives a dataset that has them)"
+        _refuse(f"it is iterable-style, so it has no positions {cure}")
+    kind = _kind(dataset, "datasets.arrow_dataset", "Dataset")
+    if kind is None:
+        return False
+    must_be_plain(dataset, kind)
+    if dataset.format["type"] == "custom":
+        cure = "(give torchvision's as transform= of the loader, and the dataset with_format(None))"
+        _refuse(f"it has a Python function as its transform {cure}")
+    return True
+
+
+def _images(dataset: Any, names: Sequence[str]) -> list[str]:
+    return [name for name in names if _kind(dataset.features[name], "datasets.features.image", "Image")]
+
+
+def _table(dataset: Any, table: Any, image: str | None) -> ArrowRows:
+    rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
+    return ArrowRows(table, image, rows, name=str(dataset.split or "dataset"))
 
 
 # What a loader gives of arrays when nobody says: their rows as they are, and the labels where there are some.

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from warnings import warn
@@ -23,10 +23,7 @@ from dali_feed.plan.order import Shuffle
 from dali_feed.transforms.mixing import Mixing
 
 __all__ = [
-    "Content",
     "LoaderArguments",
-    "OurOptions",
-    "TorchOptions",
     "as_config_error",
     "check_by_torch",
     "moved",
@@ -71,13 +68,19 @@ def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor
 
 
-# What a user gave a DataLoader, in groups: what a batch contains, our options, torch's.
-
-
 @dataclass(frozen=True, slots=True)
-class Content:
-    """What a batch contains, beside its size: arguments of Feed and TorchFeed alike."""
+class LoaderArguments:
+    """What a user gave a DataLoader, checked and made one.
 
+    batches  a batch sampler that is not torch's own
+    info     True, or None
+    torchs   torch's arguments for how batches are made, not what is in them, by torch's names
+    """
+
+    dataset: Any
+    batch_size: int | None
+    batches: Iterable[Any] | None
+    device: torch.device
     shuffle: bool | Shuffle | None
     sampler: Iterable[int] | None
     drop_last: bool
@@ -85,48 +88,18 @@ class Content:
     lanes: int | None
     rank: int
     world_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class OurOptions:
-    """Arguments that torch's loader does not have; None where not given."""
-
-    transform: object
+    transform: Any
+    columns: Mapping[str, Kind] | Sequence[Kind] | None
     decode: Decode
     bad: BadRecords
-    info: bool | None
     tuning: Tuning
-    columns: Mapping[str, Kind] | Sequence[Kind] | None
+    info: bool | None
+    torchs: Mapping[str, Any]
 
-
-@dataclass(frozen=True)
-class TorchOptions:
-    """torch's arguments for how batches are made, not what is in them, by torch's names, for `vars`."""
-
-    num_workers: int
-    collate_fn: Callable[[list[Any]], Any] | Mixing | None
-    pin_memory: bool
-    timeout: float
-    worker_init_fn: Any
-    multiprocessing_context: Any
-    generator: torch.Generator | None
-    prefetch_factor: int | None
-    persistent_workers: bool
-    pin_memory_device: str
-    in_order: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderArguments:
-    """All of it; `batches` is a batch sampler that is not torch's own."""
-
-    dataset: Any
-    batch_size: int | None
-    batches: Iterable[Any] | None
-    device: torch.device
-    content: Content
-    ours: OurOptions
-    torchs: TorchOptions
+    @property
+    def number(self) -> int | None:
+        """The CUDA device's number; None for the CPU."""
+        return self.device.index if self.device.type == "cuda" else None
 
 
 log = logging.getLogger("dali_feed")
@@ -141,35 +114,24 @@ def as_config_error() -> Iterator[None]:
         raise ConfigError(str(error)) from error
 
 
-def check_by_torch(
-    dataset: object,
-    batch_size: object,
-    shuffle: object,
-    sampler: object,
-    batch_sampler: object,
-    drop_last: object,
-    how: TorchOptions,
-) -> None:
+def check_by_torch(dataset: object, given: Mapping[str, Any]) -> None:
     """Let torch's own DataLoader check its arguments, on a small stand-in dataset: a later torch may check more.
 
     With one worker, unless the number is negative: our threads do what torch needs workers for.
     """
-    if not (how.collate_fn is None or callable(how.collate_fn) or isinstance(how.collate_fn, Mixing)):
-        msg = f"collate_fn: must be callable; found {how.collate_fn!r}"
+    collate, size = given["collate_fn"], given["batch_size"]
+    if not (collate is None or callable(collate) or isinstance(collate, Mixing)):
+        msg = f"collate_fn: must be callable; found {collate!r}"
         raise ConfigError(msg)
-    given: dict[str, Any] = {
-        "batch_size": int(batch_size) if isinstance(batch_size, np.integer) else batch_size,
-        "shuffle": shuffle,
-        "sampler": sampler,
-        "batch_sampler": batch_sampler,
-        "drop_last": drop_last,
-        **vars(how),
-        "num_workers": min(how.num_workers, 1) or 1,
+    plain: dict[str, Any] = {
+        **given,
+        "batch_size": int(size) if isinstance(size, np.integer) else size,
+        "num_workers": min(given["num_workers"], 1) or 1,
     }
-    del given["in_order"]  # torch before 2.6 does not know it
+    del plain["in_order"]  # torch before 2.6 does not know it
     stand_in: Any = dataset if isinstance(dataset, IterableDataset) else range(1)
     with as_config_error():
-        torch.utils.data.DataLoader(stand_in, **given)
+        torch.utils.data.DataLoader(stand_in, **plain)
 
 
 def torch_device(device: object) -> torch.device:

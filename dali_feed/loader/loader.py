@@ -13,7 +13,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 from warnings import warn
 
 import torch
@@ -25,14 +25,13 @@ from dali_feed.endpoint import serve_if_asked
 from dali_feed.errors import ConfigError, FallbackWarning, TransformError, WaitError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
+from dali_feed.feed.passes import Batches
 from dali_feed.feed.stats import Stats
 from dali_feed.live import LiveFeed
+from dali_feed.live.feed import LiveBatches
 from dali_feed.loader.adapters import Lowered, Unchanged, array_columns, is_source, lower_dataset
 from dali_feed.loader.arguments import (
-    Content,
     LoaderArguments,
-    OurOptions,
-    TorchOptions,
     check_by_torch,
     moved,
     ranks,
@@ -45,7 +44,7 @@ from dali_feed.loader.arguments import (
 )
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.items import Info, Items
-from dali_feed.loader.torch_run import TorchFeed
+from dali_feed.loader.torch_run import Passing, TorchFeed
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.batching import has_dealt
 from dali_feed.plan.order import Shuffle
@@ -54,94 +53,7 @@ from dali_feed.records.source import Source
 from dali_feed.transforms.lower import NotMadeError
 from dali_feed.transforms.mixing import Mixing
 
-__all__ = ["AnyFeed", "DataLoader", "Info"]
-
-
-# What a loader needs from the object that runs its dataset: our feed, or torch's own loader in its place.
-
-
-class AnyPass(Protocol):
-    """One pass; each batch taken moves the state. Dropping it ends the pass."""
-
-    def __len__(self) -> int:
-        """Batches still to come; TypeError where the dataset does not say."""
-        ...
-
-    def __iter__(self) -> AnyPass: ...
-
-    def __next__(self) -> Any: ...
-
-    def take(self, timeout: float | None, make: Callable[[Any], Any]) -> Any:
-        """What `make` makes of the next batch: the state moves when it is made. WaitError after `timeout` seconds.
-
-        Raises ClosedError where the pass is over before its end.
-        """
-        ...
-
-
-class AnyFeed(Protocol):
-    """Epochs of batches, and the position in them."""
-
-    @property
-    def batch_size(self) -> int:
-        """Samples per batch on this rank."""
-        ...
-
-    @property
-    def rank(self) -> int:
-        """Which part of each global batch this process takes."""
-        ...
-
-    @property
-    def world_size(self) -> int:
-        """How many processes share a global batch."""
-        ...
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that state_dict() stands in."""
-        ...
-
-    @property
-    def batches_left(self) -> int:
-        """Batches that the pass under way still gives, or else the next one will; TypeError if unknown."""
-        ...
-
-    def __len__(self) -> int:
-        """Batches in an epoch; TypeError where the dataset does not say."""
-        ...
-
-    def __iter__(self) -> AnyPass:
-        """The next epoch's batches, or the rest of the one that a restored state stands in."""
-        ...
-
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position of the training loop, as plain JSON. StateError for an iterable-style dataset."""
-        ...
-
-    def load_state_dict(self, state: Any) -> None:
-        """Let the next pass go on where `state` was taken. StateError that lists every difference."""
-        ...
-
-    def commit(self) -> None:
-        """Publish for lag tools how far the epoch is, where the source can do that."""
-        ...
-
-    def describe(self) -> str:
-        """What an epoch is made of."""
-        ...
-
-    def stats(self) -> Stats:
-        """Counts and waits since the start."""
-        ...
-
-    def close(self) -> None:
-        """Stop all threads and processes. Safe to call twice."""
-        ...
+__all__ = ["DataLoader", "Info"]
 
 
 # Who runs what a DataLoader is given: our feed where the dataset is a source or is made of files, else torch's loader.
@@ -150,6 +62,7 @@ class AnyFeed(Protocol):
 
 
 Ours = Feed | LiveFeed
+AnyFeed = Ours | TorchFeed  # what runs a loader
 Own = tuple[UserTransforms | None, ...]  # by view
 
 _USER = 5  # frames from a warning here up to who called DataLoader
@@ -162,19 +75,19 @@ _IDLE = {  # of torch's arguments, and why they have no effect on ours
 }
 
 
-def feed_for(asked: LoaderArguments) -> tuple[Ours | TorchFeed, Own]:
+def feed_for(args: LoaderArguments) -> tuple[AnyFeed, Own]:
     """The feed, and what of the transform is left to run. Raises ConfigError, TransformError for what cannot be."""
-    if is_live(asked.dataset):
-        return _live(asked)
-    found = _native(asked)
-    return (_by_torch(asked, found), ()) if isinstance(found, str) else found
+    if is_live(args.dataset):
+        return _live(args)
+    found = _native(args)
+    return (_by_torch(args, found), ()) if isinstance(found, str) else found
 
 
-def _native(asked: LoaderArguments) -> tuple[Feed, Own] | str:
+def _native(args: LoaderArguments) -> tuple[Feed, Own] | str:
     """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause, "its loader is ..."."""
-    source, transform, theirs, turned = asked.dataset, asked.ours.transform, False, False
+    source, transform, theirs, turned = args.dataset, args.transform, False, False
     if not is_source(source):
-        lowered = lower_dataset(source, columns=asked.ours.columns is not None)
+        lowered = lower_dataset(source, columns=args.columns is not None)
         if isinstance(lowered, str):
             return lowered
         source, theirs, turned = lowered.source, lowered.transform is not None, lowered.exif
@@ -182,91 +95,89 @@ def _native(asked: LoaderArguments) -> tuple[Feed, Own] | str:
             msg = "transform: the dataset has one already; give it to the dataset or to the loader, not to both"
             raise ConfigError(msg)
         transform = lowered.transform if theirs else transform
-        if _wants_pil(source, lowered, asked.torchs.collate_fn, transform):
+        if _wants_pil(source, lowered, args.torchs["collate_fn"], transform):
             return "its transform gives PIL images, and its collate_fn takes them"
-    other = _other_batches(asked)
+    other = _other_batches(args)
     if other is not None:
         return other
-    content, ours, torchs = asked.content, asked.ours, asked.torchs
     try:
-        columns, transform, own = _asked_for(asked, transform)
+        columns, transform, own = _columns_of(args, transform)
         feed = Feed(
             source,
-            asked.batch_size or 1,
-            shuffle=False if content.shuffle is None else content.shuffle,
-            sampler=content.sampler,
-            drop_last=content.drop_last,
+            args.batch_size or 1,
+            shuffle=False if args.shuffle is None else args.shuffle,
+            sampler=args.sampler,
+            drop_last=args.drop_last,
             transform=transform,
-            decode=ours.decode if ours.decode.exif is not None else replace(ours.decode, exif=turned),
-            device=asked.device.index if asked.device.type == "cuda" else None,
+            decode=args.decode if args.decode.exif is not None else replace(args.decode, exif=turned),
+            device=args.number,
             columns=columns,
-            seed=content.seed,
-            lanes=content.lanes,
-            rank=content.rank,
-            world_size=content.world_size,
-            bad=ours.bad,
-            tuning=tuned(ours.tuning, torchs.num_workers, torchs.prefetch_factor, _USER),
+            seed=args.seed,
+            lanes=args.lanes,
+            rank=args.rank,
+            world_size=args.world_size,
+            bad=args.bad,
+            tuning=tuned(args.tuning, args.torchs["num_workers"], args.torchs["prefetch_factor"], _USER),
         )
     except TransformError as error:
         if theirs and not isinstance(error, NotMadeError):
             return f"its transform is not supported ({str(error).removeprefix('transform: ')})"
         raise
-    _warn_of_idle(asked, feed)
+    _warn_of_idle(args, feed)
     return feed, own
 
 
-def _live(asked: LoaderArguments) -> tuple[LiveFeed, Own]:
+def _live(args: LoaderArguments) -> tuple[LiveFeed, Own]:
     """The feed of a stream, which has no order to choose and no end."""
-    content, ours, torchs = asked.content, asked.ours, asked.torchs
-    for name, given in {"shuffle": content.shuffle, "sampler": content.sampler, "batch_sampler": asked.batches}.items():
+    for name, given in {"shuffle": args.shuffle, "sampler": args.sampler, "batch_sampler": args.batches}.items():
         if given is not None and given is not False:
             refuse(name, "a stream has its own order, so leave it out")
-    if asked.batch_size is None:
+    if args.batch_size is None:
         refuse("batch_size=None", "use batch_size=1")
-    for name, set_ in {"drop_last": content.drop_last, "lanes": content.lanes is not None}.items():
+    for name, set_ in {"drop_last": args.drop_last, "lanes": args.lanes is not None}.items():
         if set_:
             warn_once(name, "a stream has no last batch, and no lanes", _USER)
-    if ours.tuning.readers not in (1, Tuning().readers, "auto"):
+    if args.tuning.readers not in (1, Tuning().readers, "auto"):
         warn_once("Tuning(readers=)", "a stream has one reader for all its partitions", _USER)
-    columns, transform, own = _asked_for(asked, ours.transform)
+    columns, transform, own = _columns_of(args, args.transform)
     feed = LiveFeed(
-        asked.dataset,
-        asked.batch_size or 1,
+        args.dataset,
+        args.batch_size or 1,
         transform=transform,
-        decode=ours.decode,
-        device=asked.device.index if asked.device.type == "cuda" else None,
+        decode=args.decode,
+        device=args.number,
         columns=columns,
-        seed=content.seed,
-        rank=content.rank,
-        world_size=content.world_size,
-        bad=ours.bad,
-        tuning=tuned(ours.tuning, torchs.num_workers, torchs.prefetch_factor, _USER),
+        seed=args.seed,
+        rank=args.rank,
+        world_size=args.world_size,
+        bad=args.bad,
+        tuning=tuned(args.tuning, args.torchs["num_workers"], args.torchs["prefetch_factor"], _USER),
     )
-    _warn_of_idle(asked, feed)
+    _warn_of_idle(args, feed)
     return feed, own
 
 
-def _warn_of_idle(asked: LoaderArguments, feed: Ours) -> None:
+def _warn_of_idle(args: LoaderArguments, feed: Ours) -> None:
     """Warn, once each, of arguments that have no effect on that feed."""
-    ours, torchs, user = asked.ours, asked.torchs, _USER + 1
+    user = _USER + 1
     if not feed.program.views:
-        for name in _set_in(ours.decode):
+        for name in _set_in(args.decode):
             warn_once(f"Decode({name}=)", "no column is an image", user)
-    elif ours.decode.hardware and (feed.engine_name != "dali" or feed.device is None):
+    elif args.decode.hardware and (feed.engine_name != "dali" or feed.device is None):
         why = "only a GPU has a JPEG engine, and only the dali engine uses it"
         warn_once("Decode(hardware=)", why, user)
     for name, why in _IDLE.items():
-        if getattr(torchs, name):
+        if args.torchs[name]:
             warn_once(name, why, user)
-    if not torchs.in_order:
+    if not args.torchs["in_order"]:
         warn_once("in_order=False", "batches always come in order", user)
 
 
-def _asked_for(asked: LoaderArguments, transform: Any) -> tuple[Any, Any, Own]:
+def _columns_of(args: LoaderArguments, transform: Any) -> tuple[Any, Any, Own]:
     """Columns and transform as an engine runs them, and what of the images' transform is left to run behind it."""
-    columns = asked.ours.columns
+    columns = args.columns
     if columns is None:
-        columns = array_columns(asked.dataset, transform)
+        columns = array_columns(args.dataset, transform)
     if columns is None or transform is not None:
         return columns, *split(transform)
     named: dict[Any, Any] = dict(columns) if isinstance(columns, Mapping) else dict(enumerate(columns))
@@ -293,12 +204,12 @@ def _wants_pil(dataset: Any, lowered: Lowered, collate: Any, transform: Any) -> 
     return not default and named and Mixing.lowered(collate) is None and leaves_pil(transform)
 
 
-def _other_batches(asked: LoaderArguments) -> str | None:
+def _other_batches(args: LoaderArguments) -> str | None:
     """Why batches of another kind need torch's loader, a clause; None for the usual ones."""
-    if asked.batches is not None:
+    if args.batches is not None:
         name, cure = "batch_sampler", "use torch's BatchSampler, or batch_size with sampler"
         why = "it has a batch_sampler that is not torch's BatchSampler"
-    elif asked.batch_size is None:
+    elif args.batch_size is None:
         name, cure, why = (
             "batch_size=None",
             "use batch_size=1",
@@ -306,7 +217,7 @@ def _other_batches(asked: LoaderArguments) -> str | None:
         )
     else:
         return None
-    if is_source(asked.dataset) or isinstance(asked.dataset, list | tuple):  # torch would give a list's names
+    if is_source(args.dataset) or isinstance(args.dataset, list | tuple):  # torch would give a list's names
         refuse(name, cure)
     return why
 
@@ -323,9 +234,9 @@ def _source_for(name: object) -> str:
     return "For a folder of images use FileList.from_folder(root)"
 
 
-def _torch_has(asked: LoaderArguments, why: str) -> None:
+def _torch_has(args: LoaderArguments, why: str) -> None:
     """Raise ConfigError for what would change the data and torch's own loader, used because of `why`, does not do."""
-    collate = asked.torchs.collate_fn
+    collate = args.torchs["collate_fn"]
     if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
         cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
         whose = f"{type(collate).__name__} is for images that we decode"
@@ -335,19 +246,19 @@ def _torch_has(asked: LoaderArguments, why: str) -> None:
         "info": "has no such item; leave it out",
         "columns": "knows none; use a source of dali_feed.external_sources",
     }
-    if asked.ours.decode.exif is not None:
+    if args.decode.exif is not None:
         cure = "its dataset decodes; rotate images there, with PIL.ImageOps.exif_transpose in its transform"
         msg = f"Decode(exif=...): torch's own DataLoader runs this dataset, because {why}, and {cure}"
         raise ConfigError(msg)
     for option, cure in without.items():
-        if getattr(asked.ours, option) is not None:
+        if getattr(args, option) is not None:
             msg = f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}"
             raise ConfigError(msg)
 
 
-def _by_torch(asked: LoaderArguments, why: str) -> TorchFeed:
+def _by_torch(args: LoaderArguments, why: str) -> TorchFeed:
     """Torch's own loader, because of `why`."""
-    dataset = asked.dataset
+    dataset = args.dataset
     name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     gives = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
     if isinstance(dataset, str | bytes | os.PathLike) or not gives:
@@ -356,11 +267,11 @@ def _by_torch(asked: LoaderArguments, why: str) -> TorchFeed:
             f" {_source_for(dataset)}"
         )
         raise ConfigError(msg)
-    _torch_has(asked, why)
-    for name in _set_in(asked.ours.decode):
+    _torch_has(args, why)
+    for name in _set_in(args.decode):
         warn_once(f"Decode({name}=)", "torch's own DataLoader runs this dataset", _USER)
     for option, default in {"bad": BadRecords(), "tuning": Tuning()}.items():
-        if getattr(asked.ours, option) != default:
+        if getattr(args, option) != default:
             warn_once(option, "torch's own DataLoader runs this dataset", _USER)
     warn(
         f"dataset: {name} cannot be read by our engines, because {why}; torch's own DataLoader runs it, in our order."
@@ -368,10 +279,10 @@ def _by_torch(asked: LoaderArguments, why: str) -> TorchFeed:
         FallbackWarning,
         stacklevel=_USER - 1,
     )
-    content, options = asked.content, dict(vars(asked.torchs))
+    options = dict(args.torchs)
     if options.pop("pin_memory_device"):
         warn_once("pin_memory_device", "torch pins memory for the accelerator that is there", _USER)
-    options["pin_memory"] = options["pin_memory"] or asked.device.type == "cuda"
+    options["pin_memory"] = options["pin_memory"] or args.device.type == "cuda"
     if options["timeout"] and not options["num_workers"]:
         warn_once("timeout", "there are no worker processes to wait for", _USER)
         options["timeout"] = 0
@@ -382,15 +293,15 @@ def _by_torch(asked: LoaderArguments, why: str) -> TorchFeed:
         del options["in_order"]
     return TorchFeed(
         dataset,
-        asked.batch_size,
-        shuffle=content.shuffle,
-        sampler=content.sampler,
-        batch_sampler=asked.batches,
-        drop_last=content.drop_last,
-        seed=content.seed,
-        lanes=content.lanes,
-        rank=content.rank,
-        world_size=content.world_size,
+        args.batch_size,
+        shuffle=args.shuffle,
+        sampler=args.sampler,
+        batch_sampler=args.batches,
+        drop_last=args.drop_last,
+        seed=args.seed,
+        lanes=args.lanes,
+        rank=args.rank,
+        world_size=args.world_size,
         options=options,
     )
 
@@ -485,20 +396,21 @@ class DataLoader:
         info: bool = False,
     ) -> None:
         check_groups(decode=decode, bad=bad, tuning=tuning)
-        torchs = TorchOptions(
-            num_workers=num_workers,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
-            timeout=timeout,
-            worker_init_fn=worker_init_fn,
-            multiprocessing_context=multiprocessing_context,
-            generator=generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
-        )
-        check_by_torch(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last, torchs)
+        torchs: dict[str, Any] = {
+            "num_workers": num_workers,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+            "pin_memory_device": pin_memory_device,
+            "in_order": in_order,
+        }
+        what = {"batch_size": batch_size, "shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
+        check_by_torch(dataset, {**what, "drop_last": drop_last, **torchs})
         plain = None if batch_sampler is None else unwrapped(batch_sampler)
         if plain is not None:
             sampler, batch_size, drop_last = plain
@@ -526,37 +438,32 @@ class DataLoader:
                 "each rank makes its own order, so samples overlap. Use shuffle=True, or a DistributedSampler",
                 what="does not divide the samples",
             )
-        asked = LoaderArguments(
+        args = LoaderArguments(
             dataset=dataset,
             batch_size=batch_size,
             batches=own_batches,
             device=self.device,
-            content=Content(
-                shuffle=shuffle,
-                sampler=sampler,
-                drop_last=drop_last,
-                seed=seeded(seed, generator),
-                lanes=lanes,
-                rank=rank,
-                world_size=world_size,
-            ),
-            ours=OurOptions(
-                transform=transform,
-                decode=decode,
-                bad=bad,
-                info=info or None,
-                tuning=tuning,
-                columns=columns,
-            ),
+            shuffle=shuffle,
+            sampler=sampler,
+            drop_last=drop_last,
+            seed=seeded(seed, generator),
+            lanes=lanes,
+            rank=rank,
+            world_size=world_size,
+            transform=transform,
+            columns=columns,
+            decode=decode,
+            bad=bad,
+            tuning=tuning,
+            info=info or None,
             torchs=torchs,
         )
-        self._feed: AnyFeed
-        self._feed, own = feed_for(asked)
+        self._feed, own = feed_for(args)
         # Where torch's own loader runs the dataset, that is asked each time.
         self._unchanged = Unchanged(dataset if isinstance(self._feed, Feed) else None)
         self._made: Callable[[Any], Any] = (
             Items(self._feed, self.device, collate_fn, own, info=info)
-            if isinstance(self._feed, Feed | LiveFeed)
+            if isinstance(self._feed, Ours)
             else functools.partial(moved, device=self.device)
         )
         self._close_at_exit = weakref.finalize(self, self._feed.close)
@@ -568,9 +475,7 @@ class DataLoader:
 
     def __setattr__(self, name: str, value: object) -> None:
         """Arguments stay as they were given: torch forbids changing six of them, and here no change has an effect."""
-        each_time = name == "timeout" and isinstance(
-            vars(self).get("_feed"), Feed | LiveFeed
-        )  # it is read with every batch
+        each_time = name == "timeout" and isinstance(vars(self).get("_feed"), Ours)  # it is read with every batch
         if name in _FROZEN and "_close_at_exit" in vars(self) and not each_time:
             msg = f"{name} attribute should not be set after {type(self).__name__} is initialized; make a new one"
             raise ConfigError(msg)
@@ -597,7 +502,7 @@ class DataLoader:
         told = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
         if told != self._told and isinstance(told, int):
             self._feed.set_epoch(told)  # the user called the sampler's set_epoch(), as torch wants it
-        batches = iter(self._feed)
+        batches: Any = iter(self._feed)
         self._told = getattr(self.sampler, "epoch", None)
         return _Tensors(self, batches)
 
@@ -641,7 +546,8 @@ class DataLoader:
         For a stream each rank has its own state; to continue at another world size, give a list of the states of all
         ranks.
         """
-        self._feed.load_state_dict(state)
+        any_state: Any = state  # each feed checks it
+        self._feed.load_state_dict(any_state)
 
     def commit(self) -> None:
         """Publish for lag tools how far the epoch is; call it after a checkpoint. A resume reads only the checkpoint.
@@ -675,7 +581,7 @@ class DataLoader:
 class _Tensors(Iterator[Any]):
     """One pass as torch tensors."""
 
-    def __init__(self, loader: DataLoader, batches: AnyPass) -> None:
+    def __init__(self, loader: DataLoader, batches: Batches | LiveBatches | Passing) -> None:
         self._loader, self._batches = loader, batches
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:

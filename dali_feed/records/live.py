@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
-from dali_feed.records.source import Block, Reader, Scales, Slabs
+from dali_feed.records.source import Block, Reader, Slabs
 
 __all__ = ["Drain", "LiveBlock", "LiveReader", "LiveSource", "Pace", "PassingOn", "Positions", "is_live"]
 
@@ -151,11 +151,6 @@ class PassingOn:
     def storage(self) -> tuple[StorageStats, ...]:
         """What the source's reader has measured of its files, where it does."""
         return storage_of([self._reader])
-
-    def fetch_times(self, times: int) -> None:
-        """How much it fetches at once, where it can choose; see `records.source.Scales`."""
-        if isinstance(self._reader, Scales):
-            self._reader.fetch_times(times)
 
     def rest(self) -> None:
         """Let the source's reader look after itself, where it has to."""

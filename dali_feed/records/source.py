@@ -32,7 +32,6 @@ __all__ = [
     "Members",
     "Mixture",
     "Reader",
-    "Scales",
     "Slabs",
     "Snapshot",
     "Source",
@@ -252,18 +251,6 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Release connections and files. Safe to call twice."""
-        ...
-
-
-@runtime_checkable
-class Scales(Protocol):
-    """A reader that can fetch more at once than it usually does. Few can; `most_fetch_times` of a source says how much.
-
-    Which records are read, and what becomes of them, does not depend on it.
-    """
-
-    def fetch_times(self, times: int) -> None:
-        """From the next read on fetch so many times the usual amount at once. Called by the thread that reads."""
         ...
 
 

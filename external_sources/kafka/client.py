@@ -33,12 +33,10 @@ __all__ = [
     "Guard",
     "StuckError",
     "admin",
-    "amounts",
     "close_in_time",
     "consumer",
     "keep_freed",
     "modest",
-    "most_times",
     "producer",
     "timely",
 ]
@@ -84,10 +82,6 @@ _PRODUCING: dict[str, Any] = {
 # Over a link so slow that a fetch outlasts the patience nothing would ever come whole: a smaller one does.
 _MODEST = 256 << 10
 _FETCH = ("fetch.message.max.bytes", "max.partition.fetch.bytes")  # one option by two names
-# What a consumer fetches and keeps, all of it twice as much at two `times`. With 20 ms to the broker twice as much
-# is 1.3 to 1.8 times as fast, and four times as much no faster than that; on the same machine it is none.
-_AMOUNTS = ("fetch.message.max.bytes", "fetch.max.bytes", "queued.max.messages.kbytes")
-MOST_TIMES = 2
 OURS = frozenset(_LAWS) | {
     "auto.commit.enable",
     "bootstrap.servers",
@@ -162,16 +156,6 @@ def modest(config: Mapping[str, Any]) -> dict[str, int]:
     """Settings of a consumer that fetches little at once; never more than the user's `config` says."""
     wanted = [int(config[name]) for name in _FETCH if str(config.get(name, "")).isdecimal()]
     return dict.fromkeys(_FETCH, min([_MODEST, *wanted]))
-
-
-def most_times(config: Mapping[str, Any]) -> int:
-    """How many times the usual amount a consumer may fetch: just that where the user has said how much."""
-    return 1 if {*_FETCH, *_AMOUNTS, "receive.message.max.bytes"}.intersection(config) else MOST_TIMES
-
-
-def amounts(config: Mapping[str, Any], times: int) -> dict[str, int]:
-    """What a consumer fetches and keeps at so many `times` the usual amount, as far as the user lets it."""
-    return {name: int(_TUNING[name]) * min(times, most_times(config)) for name in _AMOUNTS}
 
 
 def _measuring(config: Mapping[str, Any], statistics: Callable[[str], None]) -> dict[str, Any]:

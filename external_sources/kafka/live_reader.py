@@ -454,7 +454,7 @@ class StreamReader(TopicReader):
         """The consumer, assigned at our positions."""
         client = self._consumer
         if client is None:
-            client = self._connect({}, {}, small=small)
+            client = self._connect({}, small=small)
             client.assign([TopicPartition(self._to.topic, p, offset) for p, offset in self._at.items()])
         return client
 

@@ -32,7 +32,6 @@ from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, Sou
 from dali_feed.external_sources.kafka.client import (
     SLICE_SECONDS,
     Guard,
-    amounts,
     close_in_time,
     consumer,
     keep_freed,
@@ -298,9 +297,7 @@ class TopicReader:
         """What must not be destroyed in a child."""
         return self._consumer, self._cluster
 
-    def _connect(
-        self, tuning: dict[str, Any], settings: dict[str, Any], *, small: bool, quiet: bool = False
-    ) -> Consumer:
+    def _connect(self, settings: dict[str, Any], *, small: bool, quiet: bool = False) -> Consumer:
         """A new consumer; one that is `small` fetches little at once, and a quiet one has no statistics."""
         self._trouble.clear()
         to = self._to
@@ -309,7 +306,6 @@ class TopicReader:
         self._consumer = consumer(
             to,
             self._trouble,
-            tuning=tuning,
             settings={**debug, **(modest(to.config) if small else {}), **settings},
             logger=self._witness,
             statistics=None if quiet else self._statistics.begin(),
@@ -388,7 +384,6 @@ class KafkaReader(TopicReader):
     ) -> None:
         super().__init__(to, decoding or Decoding(), slabs, stop, identity or Identity())
         self._modest = modest  # one that is modest fetches little at once
-        self._times = 1
         self._way: ByMessage | ByColumn | None = None  # how its records are taken
         self._columns = False  # whether by column
         self._at = (-1, -1)  # the partition, and the offset from which everything is with the way or still to come
@@ -448,12 +443,6 @@ class KafkaReader(TopicReader):
             if isinstance(error, KafkaException):
                 raise failed(self._to, error) from error
             raise
-
-    def fetch_times(self, times: int) -> None:
-        """See `dali_feed.records.source.Scales`. The consumer is made anew for it: librdkafka asks once."""
-        if times != self._times:
-            self._times = times
-            self._drop()
 
     def rest(self) -> None:
         """Take librdkafka's statistics, which pile up in it otherwise; see `records.source.Reader`."""
@@ -615,8 +604,7 @@ class KafkaReader(TopicReader):
         if own is not None:
             newest_client(own)  # none that this thread made before counts
         settings = {} if own is None else {"plugin.library.paths": plugin(own)}
-        tuning = amounts(self._to.config, self._times)
-        client = self._connect(tuning, settings, small=small or self._modest, quiet=self._modest)
+        client = self._connect(settings, small=small or self._modest, quiet=self._modest)
         handle = None if own is None else newest_client(own)
         if own is None or handle is None:
             return ByMessage(client, topic)

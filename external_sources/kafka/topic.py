@@ -21,7 +21,7 @@ from dali_feed.checks import path_of
 from dali_feed.dead_letters import Original
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.kafka.claims import Claims, RemoteClaims
-from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer, most_times
+from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, failed, meaning, remade
@@ -311,11 +311,6 @@ class KafkaTopic(TopicSource):
         """
         self._check_made()
         return KafkaReader(self._to, self._decoding, slabs, stop, self._identity)
-
-    @property
-    def most_fetch_times(self) -> int:
-        """How many times the usual amount its readers may fetch at once; 1 where `config` says how much."""
-        return most_times(self._to.config)
 
     def commit(self, positions: Int64s) -> None:
         """Set the group's offset of each partition, for lag tools; does nothing without `group`.

@@ -43,11 +43,15 @@ def test_files_and_shards_hold_the_same_images(tmp_path: Path) -> None:
     assert data.mean_bytes == round(sum(len(payload) for payload, _ in given) / 7)
 
 
-def test_two_images_are_enough_and_sizes_may_differ(tmp_path: Path) -> None:
-    """Fewer than there are shards otherwise; of several sizes none is told."""
-    data = own(records(2, sides=(32, 48)), "mine", tmp_path)
-    assert len(data.shards) == 2
-    assert (data.height, data.width) == (0, 0)
+def test_few_images_many_and_too_many(tmp_path: Path) -> None:
+    """Two are enough, and of several sizes none is named; copies end at their limit; memory has all classes."""
+    data = own(records(2, sides=(32, 48)), "two", tmp_path / "two")
+    assert (len(data.shards), data.height, data.width) == (2, 0, 0)
+    assert own(records(9), "nine", tmp_path / "nine", limit=1).count == 1
+    data = own(records(9), "nine", tmp_path / "all")
+    kept = payloads_of(data, 4 * data.mean_bytes)
+    assert len(kept) == 4
+    assert {label for payload, label in records(9) if bytes(payload) in kept} == {0, 1, 2}
 
 
 def test_what_nobody_could_decode_is_left_out_and_told(tmp_path: Path) -> None:
@@ -66,19 +70,6 @@ def test_no_image_is_a_named_error(tmp_path: Path) -> None:
         SourceEmptyError, match="mine: a bench of loaders needs images .*; found none; 1 were left out, the last"
     ):
         own([(memoryview(b"text"), 0)], "mine", tmp_path)
-
-
-def test_copies_end_at_their_limit(tmp_path: Path) -> None:
-    """A large source is not copied whole."""
-    assert own(records(9), "mine", tmp_path, limit=1).count == 1
-
-
-def test_held_images_are_spread_over_the_classes(tmp_path: Path) -> None:
-    """Where not all fit into memory."""
-    data = own(records(9), "mine", tmp_path)
-    held = payloads_of(data, 4 * data.mean_bytes)
-    assert len(held) == 4
-    assert {label for payload, label in records(9) if bytes(payload) in held} == {0, 1, 2}
 
 
 def test_of_two_first_runs_at_once_the_second_takes_what_the_first_made(

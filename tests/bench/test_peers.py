@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,9 +112,3 @@ def test_a_loader_of_a_users_is_begun_again_and_closed(job: BenchJob) -> None:
     with peer.opens("") as steps:
         assert [next(steps) for _ in range(7)] == [3] * 7
     assert closed == [True]
-
-
-def test_data_of_a_job_is_told_to_all(job: BenchJob, tmp_path: Path) -> None:
-    """Files and shards hold the same images."""
-    del tmp_path
-    assert sorted(payload for payload, _ in job.data.records()) == sorted(bytes(jpeg(k)) for k in range(COUNT))

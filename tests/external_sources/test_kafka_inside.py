@@ -6,7 +6,6 @@ import pytest
 from confluent_kafka import Producer
 from kit.broker.handle import Kafka, payloads, rows, value
 
-from dali_feed.external_sources.kafka.client import amounts
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 
@@ -44,13 +43,3 @@ def test_runs_between_holes_are_read_without_a_new_assignment(
     assert len(made) == 1 + len(runs)
     assert not caplog.records  # none of "connecting again"
     reader.close()
-
-
-def test_fetches_that_the_user_sets_are_not_changed() -> None:
-    """Twice as much is twice of each amount; one of the user's own pins them all."""
-    once, twice = amounts({}, 1), amounts({}, 2)
-    assert (once["fetch.message.max.bytes"], once["fetch.max.bytes"]) == (4 << 20, 8 << 20)
-    assert twice == {name: 2 * amount for name, amount in once.items()}
-    assert amounts({"max.partition.fetch.bytes": 1 << 20}, 2) == once
-    assert KafkaTopic("t", "localhost:1").most_fetch_times == 2
-    assert KafkaTopic("t", "localhost:1", config={"queued.max.messages.kbytes": 4096}).most_fetch_times == 1

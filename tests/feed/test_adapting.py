@@ -1,183 +1,141 @@
-"""The rules by which readers adapt: facts in, decisions out, without a clock."""
+"""Readers that adapt: where the climb goes, when an interval is measured, and that no batch depends on any of it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import logging
+import random
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.broker.handle import Kafka
+from kit.images import jpeg, labelled
+from torchvision.transforms import v2
 
-from dali_feed.feed.adapting import FEW, LONGEST, Bounds, Decision, Facts, Reading, Standing, decide
+from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
+from dali_feed.columns import Image, Number
+from dali_feed.external_sources import KafkaTopic
+from dali_feed.feed import adapting
+from dali_feed.feed.adapting import LONGEST, MOST_READERS, Climb, Interval, Steering
+from dali_feed.feed.meter import FeedClock, Meter
+from dali_feed.testing import Message, ScriptedSource
+from dali_feed.testing.scripted import Corrupt, Gap
 
-BOUNDS = Bounds(1, 8, fetch=2, ahead=8)
-# A second in which two readers were busy all the time and the feed waited for half of it.
-HUNGRY = Facts(seconds=1.0, size=100 << 20, busy=2.0, waited=0.5, queued=3, cpu=1.2, cores=4)
-CONTENT = replace(HUNGRY, waited=0.0, busy=0.3)
-
-times = st.floats(0, 20)
-any_facts = st.builds(
-    Facts,
-    seconds=st.floats(0.01, 10),
-    size=st.integers(0, 1 << 32),
-    busy=times,
-    waited=times,
-    queued=st.integers(0, 3),
-    cpu=times,
-    cores=st.integers(1, 8),
-)
+LINEAR = {n: 100.0 * n for n in range(1, 9)}  # samples per second by the number of readers
 
 
-def run(facts: list[Facts], readers: int = 2, bounds: Bounds = BOUNDS) -> tuple[Standing, list[Decision]]:
-    """All intervals in turn."""
-    standing, made = Standing(Reading(readers)), []
-    for each in facts:
-        standing, decision = decide(standing, each, bounds)
-        if decision is not None:
-            made.append(decision)
-    return standing, made
+def second(rate: float, needed: float) -> Interval:
+    """What a loop that takes `needed` samples a second sees of a source that gives `rate`."""
+    return Interval(1.0, max(0.0, 1 - rate / needed), int(min(rate, needed)))
 
 
-def source(rates: dict[int, float], reading: Reading, needed: float) -> Facts:
-    """A second of a source that gives rates[readers] MB/s, before a loop that takes `needed` at most."""
-    rate = rates[reading.readers]
-    used = min(1.0, needed / rate)
-    busy = used * reading.readers
-    return Facts(1.0, int(min(rate, needed) * 1e6), busy, 1.0 - 1.0 / max(1.0, needed / rate), 3, busy, 16)
-
-
-def steered(rates: dict[int, float], needed: float, intervals: int) -> list[int]:
+def climbed(rates: dict[int, float], needed: list[float]) -> list[int]:
     """The number of readers after each interval."""
-    standing, seen = Standing(Reading(2)), []
-    for _ in range(intervals):
-        standing, _ = decide(standing, source(rates, standing.reading, needed), BOUNDS)
-        seen.append(standing.reading.readers)
+    climb, seen = Climb(), []
+    for each in needed:
+        climb.next(second(rates[climb.readers], each))
+        seen.append(climb.readers)
     return seen
 
 
-@given(st.lists(any_facts, max_size=400))
-def test_whatever_the_facts_it_stays_within_bounds_and_changes_become_rare(facts: list[Facts]) -> None:
-    """Bounds hold after each interval, each decision starts where the last one ended, and there are few of them."""
-    _, made = run(facts)
-    at = Reading(2)
-    for decision in made:
-        assert decision.before == at != decision.after
-        assert BOUNDS.hold(decision.after)
-        at = decision.after
-    # Of five directions each rests 8, 16, ... intervals. A trial that fails costs four changes at most and lets its
-    # direction rest; one that pays costs five, and lets the opposite rest.
-    n = len(facts)
-    rests = sum(8 * (2**k - 1) <= n for k in range(1, 7)) + n // LONGEST + 1
-    assert len(made) <= 5 * (5 * rests + 8)
-
-
-def test_readers_grow_while_each_pays_and_stop_where_it_does_not() -> None:
-    """Up to four readers pay here: it goes there, tries a fifth, takes that back, and seldom tries again."""
-    rates = {1: 100.0, 2: 200.0, 3: 290.0, 4: 380.0, 5: 385.0, 6: 385.0, 7: 385.0, 8: 385.0}
-    seen = steered(rates, 1000.0, 200)
-    assert seen[-1] == 4
-    assert max(seen) == 5
-    assert seen.count(5) <= 6
-    assert seen.count(3) <= 20
-
-
-def test_readers_that_get_in_each_others_way_are_taken_back() -> None:
-    """Where three give less than two, two it is."""
-    rates = {1: 300.0, 2: 400.0, 3: 250.0}
-    seen = steered(rates, 1000.0, 100)
-    assert seen[-1] == 2
-    assert seen.count(3) <= 4
-
-
-def test_readers_that_are_not_needed_go_and_come_back() -> None:
-    """A slow loop leaves one reader; when it becomes fast, there are more again."""
-    rates = {n: 100.0 * n for n in range(1, 9)}
-    slow = [source(rates, Reading(2), 30.0)] * FEW
-    standing, made = run(slow)
-    assert [each.after.readers for each in made] == [1]
-    standing, decision = decide(standing, source(rates, standing.reading, 500.0), BOUNDS)
-    assert decision is not None
-    assert (decision.before.readers, decision.after.readers) == (1, 2)
-
-
-def test_a_load_that_comes_and_goes_does_not_make_it_swing() -> None:
-    """Five quiet intervals and five hungry ones in turn, for a thousand: a reader goes and comes some dozen times."""
-    rates = {n: 100.0 * n for n in range(1, 9)}
-    standing, changes = Standing(Reading(2)), 0
-    for n in range(1000):
-        needed = 30.0 if n // FEW % 2 == 0 else 190.0
-        standing, decision = decide(standing, source(rates, standing.reading, needed), BOUNDS)
-        changes += decision is not None
-    assert changes <= 20
-
-
-def test_reads_that_wait_for_the_network_are_made_larger_first() -> None:
-    """Readers that use little CPU fetch twice as much before there are more of them; where it pays, both stay."""
-    far = replace(HUNGRY, cpu=0.2)
-    twice = replace(far, size=2 * far.size)
-    standing, made = run([far])
-    assert standing.reading == Reading(2, 2)
-    assert str(made[0]) == "fetches x1 -> x2: the feed waits 50 % of the time for reads, CPU 5 % of 4 cores, 105 MB/s"
-    standing, made = run([far, twice, far, twice, far, twice])
-    assert standing.reading == Reading(3, 2)
-    assert [str(decision) for decision in made[1:5]] == [
-        "fetches x2 -> x1: to compare: 210 MB/s with it, 105 without",
-        "fetches x1 -> x2: to compare: 210 MB/s with it, 105 and 105 without",
-        "fetches x2 -> x1: to compare: 210 and 210 MB/s with it, 105 and 105 without",
-        "fetches x1 -> x2: it pays: 210 and 210 MB/s with it, 105 and 105 and 105 without",
-    ]
-    assert str(made[5]).startswith("readers 2 -> 3: ")
-
-
-def test_what_did_not_pay_is_taken_back_and_said() -> None:
-    """The rate stayed: the reader goes, and the reason has both rates."""
-    standing, made = run([HUNGRY, HUNGRY])
-    assert standing.reading == Reading(2)
-    assert str(made[1]) == "readers 3 -> 2: it did not pay: 105 MB/s with it, 105 without"
-
-
-@pytest.mark.parametrize("rates", [(1, 2, 2), (1, 2, 1, 2, 2)], ids=["once", "twice"])
-def test_a_machine_that_gets_faster_by_itself_is_no_merit_of_a_reader(rates: tuple[int, ...]) -> None:
-    """It is twice as fast while a reader is tried, and once without it, so the reader is gone for good."""
-    standing, made = run([replace(HUNGRY, size=rate * HUNGRY.size) for rate in rates])
-    assert standing.reading == Reading(2)
-    assert standing.trial is None
-    assert len(made) == len(rates) - 1
-
-
-def test_a_reader_too_many_is_found_though_the_loop_waits() -> None:
-    """Begun where two readers get in each other's way, one it is in the end, and stays."""
-    rates = {1: 400.0, 2: 300.0, 3: 250.0}
-    seen = steered(rates, 1000.0, 300)
-    assert seen[-1] == 1
-    assert seen[100:].count(1) > 190
-
-
-def test_a_reader_that_ends_the_waiting_stays() -> None:
-    """There is nothing left to gain, and so nothing to compare."""
-    standing, made = run([HUNGRY, replace(HUNGRY, waited=0.0, busy=3.0)])
-    assert (standing.reading, len(made)) == (Reading(3), 1)
+@given(st.lists(st.builds(Interval, st.floats(0.01, 10), st.floats(0, 20), st.integers(0, 99)), max_size=400))
+def test_whatever_it_sees_it_stays_within_bounds_and_changes_become_rare(seen: list[Interval]) -> None:
+    """Bounds hold after each interval; each way rests 8, 16, ... intervals, and a change is one reader."""
+    climb, at, changes = Climb(), 2, 0
+    for each in seen:
+        why = climb.next(each)
+        assert bool(why) == (climb.readers != at)
+        assert abs(climb.readers - at) <= 1 <= climb.readers <= MOST_READERS
+        at, changes = climb.readers, changes + bool(why)
+    rests = sum(8 * (2**k - 1) <= len(seen) for k in range(1, 7)) + len(seen) // LONGEST + 1
+    assert changes <= 6 * (rests + MOST_READERS)
 
 
 @pytest.mark.parametrize(
-    "facts",
+    ("rates", "needed", "ends", "most"),
     [
-        replace(HUNGRY, waited=0.05),
-        replace(HUNGRY, busy=1.5),
-        replace(HUNGRY, queued=0),
-        replace(HUNGRY, cpu=3.8),
-        replace(HUNGRY, size=0),
+        ({1: 100, 2: 200, 3: 290, 4: 380, 5: 385, 6: 385}, 1000, 4, 5),  # each pays up to the fourth
+        ({1: 300, 2: 400, 3: 250}, 1000, 2, 3),  # a third gets in their way
+        ({1: 400, 2: 300, 3: 250}, 1000, 1, 3),  # the second does already
+        (LINEAR, 30, 1, 1),  # a slow loop needs no more than one
+        (LINEAR, 10_000, 8, 8),
+        (LINEAR, 205, 2, 2),  # it hardly waits
     ],
-    ids=["no wait", "an idle reader", "memory full", "CPUs full", "no bytes"],
 )
-def test_no_reader_is_added_where_it_could_not_help(facts: Facts) -> None:
-    """Each of these alone keeps the number as it is."""
-    assert run([facts] * 20)[1] == []
+def test_it_goes_where_readers_pay(rates: dict[int, float], needed: float, ends: int, most: int) -> None:
+    """And stays there, but for a trial now and then."""
+    seen = climbed(rates, [needed] * 300)
+    assert max(seen) == most
+    assert seen[100:].count(ends) >= 190
 
 
-def test_fetches_of_all_readers_together_are_bounded() -> None:
-    """Larger fetches are no more than the memory for them allows, and a pinned source's stay as they are."""
-    far = replace(HUNGRY, cpu=0.2, busy=8.0)
-    assert run([far], 8)[0].reading == Reading(7), "one less is tried, not twice as much"
-    standing, _ = run([replace(far, busy=2.0)], bounds=replace(BOUNDS, fetch=1))
-    assert standing.reading == Reading(3)
+def test_a_loop_that_becomes_fast_gets_its_readers_back_and_one_that_comes_and_goes_does_not_swing() -> None:
+    """Ten quiet intervals, then hungry ones; and five of each in turn for a thousand: few changes."""
+    assert climbed(LINEAR, [30.0] * 10 + [500.0] * 40)[-1] == 5
+    seen = climbed(LINEAR, [30.0 if n // 5 % 2 == 0 else 190.0 for n in range(1000)])
+    assert sum(a != b for a, b in pairwise(seen)) <= 24
+
+
+def test_an_interval_has_its_seconds_its_batches_and_no_change_in_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is judged alone, nor the interval of the first connections; a change is logged once."""
+    now, clock, meter = [0.0], FeedClock(), Meter()
+    monkeypatch.setattr(adapting, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    steering, chosen = Steering(meter, Climb()), []
+    with caplog.at_level(logging.INFO, "dali_feed"):
+        for at, batches in [(2.0, 50), (3.0, 50), (6.0, 54), (7.0, 55), (10.0, 65), (14.5, 70)]:
+            clock.past.clear()
+            clock.past.append(("source", now[0], at))
+            meter.loop.wait(now[0], at, clock, first=False)
+            now[0], meter.batches, meter.samples = at, batches, 10 * batches
+            chosen.append(steering.look())
+    # too short, the first, too few batches, judged, with the change in it, judged
+    assert chosen == [None, None, None, 3, None, 2]
+    assert [message.partition(":")[0] for message in caplog.messages] == ["readers 2 -> 3", "readers 3 -> 2"]
+
+
+def chaos(climb: Climb, seen: Interval) -> str:
+    """A climb without sense."""
+    before, climb.readers = climb.readers, random.randint(1, 8)
+    return f"{before} -> {climb.readers}, {seen}"
+
+
+@pytest.mark.parametrize("kind", ["scripted", "topic"])
+def test_no_batch_and_no_state_depends_on_how_many_readers_there_are(
+    kind: str, embedded: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one reader, four, and a number that changes at random after each read, both are equal."""
+    monkeypatch.setattr(adapting, "SECONDS", 0.0)
+    monkeypatch.setattr(adapting, "BATCHES", 0)
+    monkeypatch.setattr(Climb, "next", chaos)
+    crop = v2.RandomResizedCrop(16, scale=(0.3, 1.0))
+    source: Any
+    options: dict[str, Any] = {"transform": crop, "bad": BadRecords(limit=None)}
+    if kind == "topic":
+        records = [Message(jpeg(n), headers=(("label", b"%d" % n),)) for n in range(96)]
+        embedded.publish(embedded.topic, records, partitions=3)
+        source = KafkaTopic(embedded.topic, embedded.servers)
+        options = {"columns": (Image("value", crop), Number("label"))}
+    else:
+        items = labelled(61, sizes=True)
+        items[3], items[20], items[21], items[60] = Gap(), Corrupt(), Corrupt("torn"), Gap()
+        source = ScriptedSource(items, partitions=3, extent=4)
+
+    def run(readers: Any) -> list[Any]:
+        options["tuning"] = Tuning(threads=1, readers=readers)
+        seen = list[Any]()
+        with DataLoader(source, 8, shuffle=Shuffle(4, 3), device="cpu", seed=7, info=True, **options) as loader:
+            for _ in range(2):
+                for images, labels, info in loader:
+                    seen.append((images.numpy().tobytes(), labels.tolist(), info.ids.tolist(), loader.state_dict()))
+            assert readers == "auto" or loader.stats().readers == readers
+        return seen
+
+    expected = run(1)
+    assert run(4) == expected
+    for _ in range(3):
+        assert run("auto") == expected

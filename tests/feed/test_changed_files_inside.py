@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kit.blocks import taken
-from kit.images import jpeg
+from kit.changed_files import WAYS, shard
 
 from dali_feed.errors import SourceChangedError
 from dali_feed.external_sources import tar as tar_index
@@ -25,50 +25,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def _shard(path: Path, first: int, count: int = 64) -> bytes:
-    """A shard of as many bytes, whatever the labels from `first` on."""
-    write_shard(path, [(jpeg(0), first + n) for n in range(count)])
-    return path.read_bytes()
-
-
-def _replaced(path: Path, data: bytes) -> None:
-    """As a tool does that writes beside it and renames: the times are those of the old one."""
-    beside = path.with_suffix(".new")
-    beside.write_bytes(data)
-    _with_times_of(path, beside)
-    beside.replace(path)
-
-
-def _rewritten(path: Path, data: bytes) -> None:
-    """In place."""
-    with path.open("r+b") as file:
-        file.write(data)
-
-
-def _rewritten_with_its_times(path: Path, data: bytes) -> None:
-    """In place, and the time of the last write set back."""
-    status = path.stat()
-    _rewritten(path, data)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def _with_times_of(old: Path, new: Path) -> None:
-    status = old.stat()
-    os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-WAYS = [_replaced, _rewritten, _rewritten_with_its_times]
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_a_shard_that_changes_within_a_read_is_told(
     tmp_path: Path, way: Callable[[Path, bytes], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was open and sound when the read began is looked at again after the last byte, evicted files too."""
-    other = _shard(tmp_path / "other.tar", 500)
+    other = shard(tmp_path / "other.tar", 500)
     paths = [tmp_path / f"{k}.tar" for k in range(3)]
     for k, path in enumerate(paths):
-        _shard(path, 100 + 64 * k)
+        shard(path, 100 + 64 * k)
     real = os.preadv
 
     def changing(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:

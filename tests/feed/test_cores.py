@@ -65,7 +65,7 @@ def test_a_part_of_a_core_counts_as_one(
 
 
 def test_defaults_count_the_cores_that_a_quota_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads, what is steered by, the verdict's cores and the machine of a tuning: 3.5 of the 16 that are seen."""
+    """Threads, and the cores of the verdict: 3.5 of the 16 that are seen."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     monkeypatch.setattr(module, "ROOT", tmp_path)

@@ -22,7 +22,7 @@ from dali_feed.errors import ClosedError, DaliFeedError
 from dali_feed.external_sources import Mix
 from dali_feed.feed import Feed
 from dali_feed.feed.epoch import EpochRun
-from dali_feed.options import BadRecords, Cache, Tuning
+from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, Item, ScriptedSource, Stall
 
@@ -160,20 +160,6 @@ def test_the_next_epoch_is_there_before_it_is_asked_for(engine: str, monkeypatch
     assert found == wanted
 
 
-def test_a_loop_that_counts_its_batches_goes_on_too() -> None:
-    """It never sees the end of a pass, and its next one is the pass that was begun."""
-    with Feed(ScriptedSource(labelled(12)), 4, tuning=AHEAD) as feed:
-        batches = iter(feed)
-        for _ in range(len(feed)):
-            next(batches)
-        behind = feed._passes.run
-        assert behind is not None
-        while not behind.well:
-            time.sleep(0)
-        assert len([seen(batch) for batch in feed]) == 3
-        assert feed.epoch == 2
-
-
 def test_what_is_dropped_leaves_no_trace() -> None:
     """Bad records of an epoch that is not asked for are not counted, reported or kept, and its reads are given back."""
     kept = opened()
@@ -288,24 +274,6 @@ def test_what_hangs_ahead_holds_nothing_else() -> None:
             time.sleep(0)
     assert "dali_feed-feed" not in _threads()
     assert feed._slabs.leased == 0
-
-
-def test_nothing_is_held_between_epochs_where_that_is_chosen() -> None:
-    """Tuning(next_epoch=False): after a pass no memory is held and no thread feeds."""
-    with Feed(ScriptedSource(labelled(12)), 4, tuning=QUICK) as feed:
-        list(feed)
-        assert feed._slabs.leased == 0
-        assert "dali_feed-feed" not in _threads()
-
-
-def test_what_a_cache_keeps_serves_the_next_epoch_ahead() -> None:
-    """A record that is kept is not read again for an epoch that is begun ahead."""
-    source = ScriptedSource(labelled(16))
-    with Feed(source, 4, shuffle=True, tuning=replace(AHEAD, cache=Cache("1MB"))) as feed:
-        for _ in range(3):
-            list(feed)
-            ahead_of(feed)
-    assert len(source.reads) == 16
 
 
 def test_threads_that_share_a_pass() -> None:

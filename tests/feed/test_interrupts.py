@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: whatever it breaks off, no two threads ever feed one engine, and the next pass is whole."""
+"""Ctrl-C, close() and errors at any moment: no two threads ever feed one engine, and the next pass is whole."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 from kit.images import QUICK, labelled, seen
 
-from dali_feed.feed import Feed
-from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.errors import ClosedError, SourceError
+from dali_feed.feed import Feed, machine
+from dali_feed.feed.epoch import EpochRun
+from dali_feed.options import Tuning
+from dali_feed.plan.order import Shuffle
+from dali_feed.testing.scripted import Abort, ScriptedSource, Stall
 
 
 def feed_of() -> Feed:
@@ -73,9 +77,6 @@ def test_while_a_pass_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_between_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a pass that is over hands on the one behind it: that one is fed on, or ended, and never left to itself."""
-    from dali_feed.feed.epoch import EpochRun
-    from dali_feed.options import Tuning
-
     hand_on, hits = EpochRun.hand_on, [KeyboardInterrupt()]
 
     def interrupted(run: EpochRun) -> EpochRun | None:
@@ -92,3 +93,66 @@ def test_between_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [seen(batch) for batch in feed] == passes(2)[1]
         assert feeding() <= 1
     assert feeding() == 0
+
+
+def test_while_the_loop_waits() -> None:
+    """No thread is left that would feed beside the next pass."""
+    items = labelled(24)
+    items[20] = Stall(threading.Event())
+    with Feed(ScriptedSource(items, extent=4), 4, shuffle=Shuffle(4, 1), tuning=QUICK) as feed:
+        batches = iter(feed)
+        run = feed._passes.run
+        assert run is not None
+        get = run._out.get
+
+        def interrupted(timeout: float | None = None) -> Any:
+            if len(run._out):
+                return get(timeout)
+            raise KeyboardInterrupt
+
+        run._out.get = interrupted  # type: ignore[method-assign]  # as a signal would, in the wait
+        with pytest.raises(KeyboardInterrupt):
+            list(batches)
+        assert feeding() == 0
+        with pytest.raises(ClosedError):
+            next(batches)
+
+
+def test_a_pass_after_an_error_begins_anew() -> None:
+    """A loader whose pass ended in an error gives a whole next epoch, and no batch of the old one."""
+    items = labelled(24)
+    items[9] = Abort()
+    with Feed(ScriptedSource(items, extent=4), 4, shuffle=True, tuning=QUICK) as feed:
+        with pytest.raises(SourceError):
+            list(feed)
+        feed.source._items[0][9] = labelled(24)[9]  # type: ignore[attr-defined]
+        epoch, _ = feed._passes.at.next  # the first again, where no more than a look was taken of it
+        assert [seen(batch) for batch in feed] == passes(2)[epoch]
+
+
+@pytest.mark.parametrize("made", ["ReadPool", "make_ready"])
+def test_another_thread_may_close_while_the_first_pass_begins(monkeypatch: pytest.MonkeyPatch, made: str) -> None:
+    """What is made at that moment is ended too, and who begins the pass hears why."""
+    make, closed = getattr(machine, made), list[Any]()
+
+    def closing(*arguments: Any, **options: Any) -> Any:
+        closer = threading.Thread(target=feed.close)
+        closer.start()
+        closer.join()
+        one = make(*arguments, **options)
+        end = one.close
+
+        def ended(*given: Any) -> None:
+            closed.append(one)
+            end(*given)
+
+        monkeypatch.setattr(one, "close", ended)
+        return one
+
+    monkeypatch.setattr(machine, made, closing)
+    before = set(threading.enumerate())
+    feed = Feed(ScriptedSource(labelled(8)), 4, tuning=QUICK)
+    with pytest.raises(ClosedError, match="closed by another thread while its first pass began"):
+        iter(feed)
+    assert len(closed) == 1
+    assert set(threading.enumerate()) <= before

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from kit.images import jpeg, labelled
+from kit.watchdog import said_of
 
-from dali_feed import BadRecords, DataLoader, Tuning
+from dali_feed import BadRecords
 from dali_feed.dead_letters import Letter, LetterWriter
 from dali_feed.engines.host import decode
 from dali_feed.engines.host import engine as host
 from dali_feed.engines.host.engine import HostEngine
 from dali_feed.engines.host.image import ImageSteps
-from dali_feed.records.source import Source
 from dali_feed.testing.scripted import Corrupt, Item, ScriptedSource
-
-
-class Told(logging.Handler):
-    """Runs a cure at the first line of the watchdog that speaks of something, and keeps such lines."""
-
-    def __init__(self, cure: Callable[[], object], about: str = "") -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self._cure, self._about = cure, about
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep it, and cure."""
-        line = record.getMessage()  # on a busy machine another stage may take its time before
-        if line.startswith("no batch for") and self._about in line:
-            self.lines.append(line)
-            self._cure()
 
 
 @pytest.fixture
@@ -42,19 +25,6 @@ def go_on() -> Iterator[threading.Event]:
     event = threading.Event()
     yield event
     event.set()
-
-
-def _told(source: Source, go_on: threading.Event, *, samples: int = 32, about: str = "", **options: Any) -> list[str]:
-    """What the watchdog says of a run that goes on when it has spoken, and then delivers everything."""
-    told = Told(go_on.set, about)
-    logging.getLogger("dali_feed").addHandler(told)
-    tuning = Tuning(threads=2, readers=1, watchdog=0.2)
-    try:
-        with DataLoader(source, 4, device="cpu", tuning=tuning, **options) as loader:
-            assert sum(len(labels) for _, labels in loader) == samples
-    finally:
-        logging.getLogger("dali_feed").removeHandler(told)
-    return told.lines
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -74,7 +44,7 @@ def test_an_image_that_the_engine_hangs_on_is_named(
         monkeypatch.setattr(HostEngine, "at_work", lambda _: ())
     items: list[Item] = [*labelled(32)]
     items[8:12] = [(jpeg(n, 16, 20), n) for n in range(8, 12)]
-    line = _told(ScriptedSource(items, extent=8), go_on, about="scripted[0]@8")[0]
+    line = said_of(ScriptedSource(items, extent=8), go_on, about="scripted[0]@8")[0]
     said = "is at scripted[0]@8;" if tells else "runs the batch of 4 from scripted[0]@8 to scripted[0]@11;"
     assert f"engine: host {said}" in line
 
@@ -88,7 +58,7 @@ def test_images_that_one_call_decodes_are_all_named(go_on: threading.Event, monk
         return decoded(decoder, streams)
 
     monkeypatch.setattr(host, "decoded_jpegs", slow)
-    line = _told(ScriptedSource(labelled(8), extent=8), go_on, samples=8, about="engine: host")[0]
+    line = said_of(ScriptedSource(labelled(8), extent=8), go_on, samples=8, about="engine: host")[0]
     assert "is at scripted[0]@0, scripted[0]@1, scripted[0]@2, scripted[0]@3;" in line
 
 
@@ -122,5 +92,5 @@ def test_dead_letters_that_nobody_takes_are_named(go_on: threading.Event) -> Non
     """An epoch that waits for its letters at the end says for whose."""
     items: list[Item] = [*labelled(32)]
     items[3] = Corrupt()
-    lines = _told(ScriptedSource(items), go_on, bad=BadRecords(limit=None, dead_letter=_Full(go_on)))
+    lines = said_of(ScriptedSource(items), go_on, bad=BadRecords(limit=None, dead_letter=_Full(go_on)))
     assert "dead letters: the full folder does not accept them" in lines[0]

@@ -15,13 +15,13 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.columns import Number, Text
-from dali_feed.errors import StateError
+from dali_feed.errors import ClosedError, SourceError, StateError
 from dali_feed.external_sources import KafkaStream
 from dali_feed.live import LiveFeed
 from dali_feed.options import Tuning
 from dali_feed.records.live import Pace
 from dali_feed.testing import ScriptedSource, ScriptedStream, assert_stream_resumes, broker, publish
-from dali_feed.testing.scripted import Corrupt, Gap, Item
+from dali_feed.testing.scripted import Abort, Corrupt, Gap, Item
 
 QUICK = Tuning(threads=1)
 RANDOM = v2.Compose([v2.RandomCrop(8), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
@@ -165,3 +165,19 @@ def test_a_topic_goes_on_at_any_world_size() -> None:
         source = KafkaStream("clicks", embedded.servers, start="earliest", batch_timeout=0.05)
         columns = {"text": Text("value"), "label": Number("label")}
         assert_stream_resumes(source, records=12, batch_size=2, columns=columns, positions=(0, 2))
+
+
+def test_an_error_comes_in_its_place_and_a_new_iterator_goes_on_there() -> None:
+    """Records before it are handed over first, also those of a batch that is not full; nothing is lost."""
+    items: list[Item] = [*((jpeg(n), n) for n in range(5)), Abort(SourceError("the broker is gone"))]
+    source = ScriptedStream(items)
+    with LiveFeed(source, 4, tuning=QUICK) as feed:
+        batches = iter(feed)
+        assert [next(batches).fields["label"].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4]]
+        with pytest.raises(SourceError, match="the broker is gone"):
+            next(batches)
+        with pytest.raises(ClosedError):
+            next(batches)
+        source._items[0][5] = (jpeg(5), 5)
+        source.append(0, *((jpeg(n), n) for n in range(6, 9)))
+        assert next(iter(feed)).fields["label"].tolist() == [5, 6, 7, 8]

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.images import QUICK, broken_png, labelled
+from kit.images import QUICK, labelled
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Decode, Tuning
+from dali_feed import DataLoader, Decode, Tuning
 from dali_feed.errors import ConfigError, StateError
-from dali_feed.loader import arguments as torch_arguments
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.testing.scripted_stream import ScriptedStream
 
@@ -37,24 +36,29 @@ def state_of(**options: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("group", "field", "wrong", "rule"),
     [
-        ({"engine": "gpu"}, r"Decode\(engine=...\): must be 'dali', 'host' or None; found 'gpu'"),
-        ({"exif": 1}, r"Decode\(exif=...\): must be True, False or None; found 1"),
-        ({"hardware": 1.5}, r"Decode\(hardware=...\): must lie in 0..1; found 1.5"),
-        (
-            {"memory_format": torch.preserve_format},
-            r"Decode\(memory_format=...\): .*channels_last; found torch.pres",
-        ),
-        ({"memory_format": "NHWC"}, r"Decode\(memory_format=...\): .*found 'NHWC'"),
-        ({"max_pixels": 0}, r"Decode\(max_pixels=...\)"),
-        ({"max_work": 2.5}, r"Decode\(max_work=...\)"),
+        (Decode, "engine", "gpu", "must be 'dali', 'host' or None; found 'gpu'"),
+        (Decode, "exif", 1, "must be True, False or None; found 1"),
+        (Decode, "hardware", 1.5, r"must lie in 0..1; found 1.5"),
+        (Decode, "memory_format", torch.preserve_format, ".*channels_last; found torch.pres"),
+        (Decode, "memory_format", "NHWC", ".*found 'NHWC'"),
+        (Decode, "max_pixels", 0, ".*found 0"),
+        (Decode, "max_work", 2.5, ".*found 2.5"),
+        (Tuning, "memory", "much", ".*found 'much'"),
+        (Tuning, "memory", 1000, ".*found 1000"),
+        (Tuning, "next_epoch", 1, ".*found 1"),
+        (Tuning, "readers", "many", ".*found 'many'"),
+        (Tuning, "readers", 0, ".*found 0"),
+        (Tuning, "readers", True, ".*found True"),
+        (Tuning, "readers", 2.0, ".*found 2.0"),
+        (Tuning, "cache", "8GB", "must be a Cache or None"),
     ],
 )
-def test_what_cannot_be_is_refused_when_it_is_made(wrong: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_is_refused_when_it_is_made(group: Any, field: str, wrong: Any, rule: str) -> None:
     """With the argument, the rule and what was found."""
-    with pytest.raises(ConfigError, match=said):
-        Decode(**wrong)
+    with pytest.raises(ConfigError, match=rf"{group.__name__}\({field}=...\).*: {rule}"):
+        group(**{field: wrong})
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -98,53 +102,10 @@ def test_exif_left_open_is_what_it_comes_to() -> None:
         assert next(iter(one))[1].tolist() == [4, 5, 6, 7]
 
 
-@pytest.mark.parametrize(
-    "tuning",
-    [
-        Tuning(threads=3, readers=3, prefetch=5),
-        Tuning(readers="auto", prefetch=1, memory=64 << 20),
-    ],
-)
-def test_no_tuning_changes_a_batch(tuning: Tuning) -> None:
-    """Images, labels, ids and what was replaced are the same, epoch after epoch, with a bad record among them."""
-    runs = []
-    for each in (QUICK, tuning):
-        items = [*labelled(7), (broken_png(), 7)]
-        how: dict[str, Any] = {"shuffle": True, "info": True, "bad": BadRecords(limit=None), "tuning": each}
-        with DataLoader(ScriptedSource(items, extent=4), 4, device="cpu", transform=CROP, seed=5, **how) as one:
-            runs.append([batch for _ in range(2) for batch in one])
-    for (images, labels, info), (others, theirs, known) in zip(*runs, strict=True):
-        assert torch.equal(images, others)
-        assert torch.equal(labels, theirs)
-        assert torch.equal(info.ids, known.ids)
-        assert torch.equal(info.ok, known.ok)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"memory": "much"}, r"Tuning\(memory=...\)"),
-        ({"memory": 1000}, r"Tuning\(memory=...\)"),
-        ({"next_epoch": 1}, r"Tuning\(next_epoch=...\)"),
-        ({"readers": "some"}, r'Tuning\(readers=...\) other than "auto"'),
-        ({"cache": "8GB"}, r"Tuning\(cache=...\): must be a Cache or None"),
-    ],
-)
-def test_a_tuning_that_cannot_be_is_refused(wrong: dict[str, Any], said: str) -> None:
-    """With the field; memory may be a size in words."""
-    with pytest.raises(ConfigError, match=said):
-        Tuning(**wrong)
-    assert Tuning().memory_bytes == Tuning(memory=1 << 30).memory_bytes == 1 << 30
-
-
-def test_a_stream_says_what_of_a_tuning_it_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers that adapt are refused; several of them have no effect and warn once."""
-    monkeypatch.setattr(torch_arguments, "_warned", set())
+def test_a_stream_refuses_readers_that_adapt() -> None:
+    """It has one reader for all its partitions."""
     with pytest.raises(ConfigError, match=r'Tuning\(readers="auto"\): a stream has one reader'):
         loader(live=True, tuning=Tuning(readers="auto"))
-    with pytest.warns(UserWarning, match=r"^Tuning\(readers=\) has no effect here: a stream has one reader") as told:
-        loader(live=True, tuning=Tuning(readers=4, next_epoch=False)).close()
-    assert {each.filename for each in told} == {__file__}
 
 
 @pytest.mark.parametrize("sampler", [np.arange(4), torch.arange(4), [0, 1], []])

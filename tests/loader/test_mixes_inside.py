@@ -56,18 +56,6 @@ def test_images_and_labels_are_mixed_by_the_same_draws(engine: str) -> None:
                 assert np.array_equal(soft.numpy(), soft_labels(labels.numpy(), drawn, 30, 0.1))
 
 
-def test_without_classes_labels_are_pairs_with_weights() -> None:
-    """For a loss of two terms."""
-    mixing = Mixing(mixup=1.0)
-    with loader(mixing, info=True) as given:
-        _, (pairs, weights), info = next(iter(given))
-    drawn = drawn_for(info, mixing)
-    assert pairs.dtype == torch.int64
-    assert torch.equal(pairs[:, 1], pairs[drawn.partner.tolist(), 0])
-    assert torch.equal(weights[:, 0], torch.from_numpy(drawn.share))
-    assert torch.allclose(weights.sum(1), torch.ones(len(pairs)))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_halves_are_mixed_in_float32(dtype: torch.dtype) -> None:
     """And rounded once; channels last stay so."""

@@ -322,3 +322,13 @@ def test_a_hundred_million_samples() -> None:
     tail = plan.ids(7, plan.lane_length - 5, plan.lane_length)
     assert len(edges) == 10_000 // 8 // 8 + 2
     np.testing.assert_array_equal(tail, plan.ids(7, int(edges[-2]), plan.lane_length)[-5:])
+
+
+@settings(deadline=None)
+@given(cases(), st.data())
+def test_progress_counts_what_was_given(case: Case, data: st.DataObject) -> None:
+    """The figure per partition is that of the ids themselves, at any position."""
+    plan, partitions = case.plan, len(case.snap.names)
+    consumed = data.draw(st.integers(0, plan.lane_length))
+    partition, _ = unpack_ids(np.concatenate([plan.ids(lane, 0, consumed) for lane in range(plan.lanes)]))
+    assert plan.given(consumed, partitions).tolist() == np.bincount(partition, minlength=partitions).tolist()

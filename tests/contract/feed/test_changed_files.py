@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from kit.changed_files import WAYS, replaced, shard
 from kit.images import QUICK, jpeg
-from kit.inside import Extents, Feed, write_shard
+from kit.inside import Extents, Feed
 
 from dali_feed import Shuffle, Tuning
 from dali_feed.errors import SourceChangedError
@@ -22,49 +23,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def _shard(path: Path, first: int, count: int = 64) -> bytes:
-    """A shard of as many bytes, whatever the labels from `first` on."""
-    write_shard(path, [(jpeg(0), first + n) for n in range(count)])
-    return path.read_bytes()
-
-
-def _replaced(path: Path, data: bytes) -> None:
-    """As a tool does that writes beside it and renames: the times are those of the old one."""
-    beside = path.with_suffix(".new")
-    beside.write_bytes(data)
-    _with_times_of(path, beside)
-    beside.replace(path)
-
-
-def _rewritten(path: Path, data: bytes) -> None:
-    """In place."""
-    with path.open("r+b") as file:
-        file.write(data)
-
-
-def _rewritten_with_its_times(path: Path, data: bytes) -> None:
-    """In place, and the time of the last write set back."""
-    status = path.stat()
-    _rewritten(path, data)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def _with_times_of(old: Path, new: Path) -> None:
-    status = old.stat()
-    os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-WAYS = [_replaced, _rewritten, _rewritten_with_its_times]
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_a_shard_that_changes_under_a_loader_is_told_and_not_delivered(
     tmp_path: Path, way: Callable[[Path, bytes], None]
 ) -> None:
     """Of a shard of the same size that takes its place no label is delivered, and the pass ends with its name."""
-    other = _shard(tmp_path / "other.tar", 500)
+    other = shard(tmp_path / "other.tar", 500)
     paths = [tmp_path / f"{k}.tar" for k in range(4)]
-    old = [_shard(path, 100 + 64 * k) for k, path in enumerate(paths)]
+    old = [shard(path, 100 + 64 * k) for k, path in enumerate(paths)]
     assert {len(data) for data in old} == {len(other)}
     order = Shuffle(extent=8, window=1)
     with Feed(ShardSet(paths), 8, shuffle=order, tuning=Tuning(threads=1, readers=1, prefetch=1)) as feed:
@@ -81,8 +47,8 @@ def test_a_shard_that_changes_under_a_loader_is_told_and_not_delivered(
 @pytest.mark.parametrize("way", WAYS)
 def test_no_fingerprint_is_given_of_shards_that_changed(tmp_path: Path, way: Callable[[Path, bytes], None]) -> None:
     """A second loader over the same ShardSet would take the old index for the new bytes: it is refused at once."""
-    other, path = _shard(tmp_path / "other.tar", 500), tmp_path / "a.tar"
-    _shard(path, 100)
+    other, path = shard(tmp_path / "other.tar", 500), tmp_path / "a.tar"
+    shard(path, 100)
     source = ShardSet(path)
     assert source.snapshot().fingerprint == source.snapshot().fingerprint
     way(path, other)
@@ -95,11 +61,11 @@ def test_no_fingerprint_is_given_of_shards_that_changed(tmp_path: Path, way: Cal
 def test_a_copy_of_a_source_looks_at_its_own_files(tmp_path: Path) -> None:
     """Sent to a machine with its own copies of the shards, whose inodes and times are others, it reads those."""
     path = tmp_path / "a.tar"
-    data = _shard(path, 100)
+    data = shard(path, 100)
     source = ShardSet(path)
     fingerprint = source.snapshot().fingerprint
     sent = pickle.dumps(source)
-    _replaced(path, data)
+    replaced(path, data)
     assert pickle.loads(sent).snapshot().fingerprint == fingerprint
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from kit.images import QUICK, broken_png, jpeg, labelled
-from kit.inside import Corrupt, Feed, Stall, leased, running
+from kit.inside import Abort, Corrupt, Feed, Stall, leased, running
 
-from dali_feed import BadRecords, DataLoader, Shuffle
-from dali_feed.errors import ClosedError, ConfigError
+from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
+from dali_feed.errors import ClosedError, ConfigError, SourceError
 from dali_feed.testing import ScriptedSource
 
 pytestmark = pytest.mark.usefixtures("each_engine")
@@ -62,6 +62,83 @@ def _ended(loader: DataLoader) -> None:
 
 
 ONE = Shuffle(4, 1)
+
+
+def _never_iterated(loader: DataLoader) -> None:
+    return
+
+
+def _while_reading(loader: DataLoader) -> Any:
+    batches = iter(loader)
+    source: Any = loader.dataset
+    while not source.reads:
+        time.sleep(0)
+    return batches
+
+
+def _full_queues(loader: DataLoader) -> Any:
+    batches = iter(loader)
+    next(batches)
+    finished = 0
+    while finished < 16:  # the batch that was taken, two that wait, and one for which there is no room
+        finished = {stage.name: stage.samples for stage in loader.stats().stages}.get("finish", 0)
+    return batches
+
+
+def _dropped(loader: DataLoader) -> None:
+    next(iter(loader))
+
+
+def _timed_out(loader: DataLoader) -> Any:
+    batches = iter(loader)
+    loader.timeout = 0.05
+    with pytest.raises(TimeoutError):
+        list(batches)
+    return batches
+
+
+def _after_an_error(loader: DataLoader) -> Any:
+    batches = iter(loader)
+    with pytest.raises(SourceError):
+        list(batches)
+    return batches
+
+
+def _stuck() -> ScriptedSource:
+    return ScriptedSource([Stall(threading.Event())] * 64)
+
+
+def _whole() -> ScriptedSource:
+    return ScriptedSource(labelled(64), extent=4)
+
+
+# What a loader is brought to, its source, and how it is shuffled.
+STATES: dict[str, tuple[Callable[[DataLoader], Any], Callable[[], ScriptedSource], Any]] = {
+    "never iterated": (_never_iterated, lambda: _stalled(0), ONE),
+    "before the first batch": (iter, _stuck, ONE),
+    "before the first batch of one window": (iter, _stuck, False),
+    "while reading": (_while_reading, _stuck, ONE),
+    "while reading one window": (_while_reading, _stuck, False),
+    "full queues": (_full_queues, _whole, ONE),
+    "iterator dropped": (_dropped, _whole, ONE),
+    "iterator dropped in one window": (_dropped, _whole, False),
+    "timed out": (_timed_out, lambda: _stalled(40), ONE),
+    "after an error": (_after_an_error, lambda: ScriptedSource([*labelled(30), Abort(), *labelled(33)], extent=4), ONE),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_close_returns_soon_in_every_state(state: str) -> None:
+    """With a source that may never answer, close() ends all threads within two seconds, twice over."""
+    act, source, shuffle = STATES[state]
+    loader = DataLoader(source(), 4, device="cpu", shuffle=shuffle, tuning=Tuning(threads=1, readers=2))
+    kept = act(loader)
+    _ended(loader)
+    if kept is not None:
+        with pytest.raises(ClosedError):
+            next(kept)
+    with pytest.raises(ClosedError, match="close"):
+        iter(loader)
 
 
 def test_closing_at_once_after_iter_never_waits_for_a_read() -> None:

@@ -5,34 +5,19 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from kit.broker.handle import Kafka
 from kit.images import QUICK, jpeg, labelled
-from kit.inside import Item, Source, Stall
+from kit.inside import Item, Stall
+from kit.watchdog import Lines, said_of
 
 from dali_feed import DataLoader, Tuning
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.testing import ScriptedSource
-
-
-class Told(logging.Handler):
-    """Runs a cure at the first line of the watchdog that speaks of something, and keeps such lines."""
-
-    def __init__(self, cure: Callable[[], object], about: str = "") -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self._cure, self._about = cure, about
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep it, and cure."""
-        line = record.getMessage()  # on a busy machine another stage may take its time before
-        if line.startswith("no batch for") and self._about in line:
-            self.lines.append(line)
-            self._cure()
 
 
 @pytest.fixture
@@ -43,19 +28,6 @@ def go_on() -> Iterator[threading.Event]:
     event.set()
 
 
-def _told(source: Source, go_on: threading.Event, *, samples: int = 32, about: str = "", **options: Any) -> list[str]:
-    """What the watchdog says of a run that goes on when it has spoken, and then delivers everything."""
-    told = Told(go_on.set, about)
-    logging.getLogger("dali_feed").addHandler(told)
-    tuning = Tuning(threads=2, readers=1, watchdog=0.2)
-    try:
-        with DataLoader(source, 4, device="cpu", tuning=tuning, **options) as loader:
-            assert sum(len(labels) for _, labels in loader) == samples
-    finally:
-        logging.getLogger("dali_feed").removeHandler(told)
-    return told.lines
-
-
 def _stalled(go_on: threading.Event) -> ScriptedSource:
     items: list[Item] = [*labelled(32)]
     items[18] = Stall(go_on, then=(jpeg(18), 18))
@@ -64,7 +36,7 @@ def _stalled(go_on: threading.Event) -> ScriptedSource:
 
 def test_a_read_that_hangs_is_named_and_the_run_goes_on(go_on: threading.Event) -> None:
     """The records being read and for how long; nothing is lost when they come after all."""
-    line = _told(_stalled(go_on), go_on)[0]
+    line = said_of(_stalled(go_on), go_on)[0]
     assert "source: " in line
     assert "32 records from scripted[0]@0 (0 s)" in line
 
@@ -83,15 +55,15 @@ def test_a_broker_that_is_down_is_named_with_what_it_said(embedded: Kafka) -> No
     source = KafkaTopic(embedded.topic, embedded.servers)
     source.snapshot()
     cluster: Any = embedded.cluster
-    told = Told(lambda: cluster.up(1))
-    logging.getLogger("dali_feed").addHandler(told)
+    lines = Lines(lambda: cluster.up(1))
+    logging.getLogger("dali_feed").addHandler(lines)
     with DataLoader(source, 4, device="cpu", tuning=Tuning(threads=1, readers=1, watchdog=0.5)) as loader:
         len(loader)
         cluster.down(1)
         assert sum(len(labels) for _, labels in loader) == 32
-    logging.getLogger("dali_feed").removeHandler(told)
-    assert f"32 records from {embedded.topic}[0]@0 (" in told.lines[0]
-    assert embedded.servers in told.lines[0]
+    logging.getLogger("dali_feed").removeHandler(lines)
+    assert f"32 records from {embedded.topic}[0]@0 (" in lines.lines[0]
+    assert embedded.servers in lines.lines[0]
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, True, "30", math.nan])

@@ -23,16 +23,13 @@ from torchvision.transforms import v2
 from dali_feed import BadRecords, Cache, DataLoader, Decode, Tuning
 from dali_feed.columns import Number
 from dali_feed.errors import ConfigError, FallbackWarning
-from dali_feed.external_sources import DeadLetterFolder
+from dali_feed.external_sources import DeadLetterFolder, Fleet, KafkaStream
 from dali_feed.testing import ScriptedSource, ScriptedStream
 
 GROUPS = {"decode": Decode, "bad": BadRecords, "tuning": Tuning}
-GIVEN = (
-    "bounded",
-    "stream",
-    "sampler",
-    "torch",
-)  # "sampler": a bounded source with one; "torch": torch's own loader runs
+# A bounded source, a stream, a topic that a group's workers share, a bounded source with a sampler, and a dataset that
+# torch's own loader runs.
+GIVEN = ("bounded", "stream", "group", "sampler", "torch")
 
 
 def first(samples: list[Any]) -> int:
@@ -42,48 +39,48 @@ def first(samples: list[Any]) -> int:
 
 # Argument, or group and field: a value that is not the default, and what becomes of it for each of GIVEN: h, w or r.
 TABLE: dict[str, tuple[Any, str]] = {
-    "batch_size": (3, "h h h h"),
-    "shuffle": (True, "h r r h"),  # torch refuses it beside a sampler
-    "sampler": ([1, 0], "h r h h"),
-    "batch_sampler": (BatchSampler(SequentialSampler(range(8)), 2, drop_last=False), "h r r h"),
-    "num_workers": (2, "h h h h"),
-    "collate_fn": (first, "h h h h"),
-    "pin_memory": (True, "w w w h"),
-    "drop_last": (True, "h w h h"),
-    "timeout": (5, "h h h w"),
-    "worker_init_fn": (print, "w w w h"),
-    "multiprocessing_context": ("spawn", "w w w r"),  # torch refuses it without workers
-    "generator": (torch.Generator(), "h h h h"),
-    "prefetch_factor": (3, "h h h r"),  # and these two
-    "persistent_workers": (True, "w w w r"),
-    "pin_memory_device": ("cuda", "w w w w"),
-    "in_order": (False, "w w w w"),
-    "transform": (v2.CenterCrop(8), "h h h r"),
-    "columns": ({"label": Number("label")}, "r h r r"),  # this bounded source names no members
-    "device": ("cpu", "h h h h"),
-    "seed": (3, "h h h h"),
-    "lanes": (2, "h w h h"),
-    "rank": (0, "h h h h"),
-    "world_size": (2, "h h h h"),
-    "info": (True, "h h h r"),
-    "decode.engine": ("host", "h h h w"),
-    "decode.exif": (True, "h h h r"),
-    "decode.hardware": (0.5, "w w w w"),  # on the CPU
-    "decode.memory_format": (torch.channels_last, "h h h w"),
-    "decode.max_pixels": (10_000, "h h h w"),
-    "decode.max_work": (20_000, "h h h w"),
-    "bad.limit": (Fraction(1, 10), "h h h w"),
-    "bad.action": ("raise", "h h h w"),
-    "bad.window": (100, "h h h w"),
-    "bad.dead_letter": (DeadLetterFolder("unused"), "h h h w"),
-    "bad.floor": (5, "h h h w"),
-    "tuning.threads": (2, "h h h w"),
-    "tuning.readers": (3, "h w h w"),
-    "tuning.prefetch": (3, "h h h w"),
-    "tuning.memory": ("64MiB", "h h h w"),
-    "tuning.watchdog": (10.0, "h h h w"),
-    "tuning.next_epoch": (False, "h h h w"),
-    "tuning.cache": (Cache("1MB"), "h r h w"),
+    "batch_size": (3, "h h h h h"),
+    "shuffle": (True, "h r r r h"),  # torch refuses it beside a sampler
+    "sampler": ([1, 0], "h r r h h"),
+    "batch_sampler": (BatchSampler(SequentialSampler(range(8)), 2, drop_last=False), "h r r r h"),
+    "num_workers": (2, "h h h h h"),
+    "collate_fn": (first, "h h h h h"),
+    "pin_memory": (True, "w w w w h"),
+    "drop_last": (True, "h w w h h"),
+    "timeout": (5, "h h h h w"),
+    "worker_init_fn": (print, "w w w w h"),
+    "multiprocessing_context": ("spawn", "w w w w r"),  # torch refuses it without workers
+    "generator": (torch.Generator(), "h h h h h"),
+    "prefetch_factor": (3, "h h h h r"),  # and these two
+    "persistent_workers": (True, "w w w w r"),
+    "pin_memory_device": ("cuda", "w w w w w"),
+    "in_order": (False, "w w w w w"),
+    "transform": (v2.CenterCrop(8), "h h h h r"),
+    "columns": ({"label": Number("label")}, "r h h r r"),  # this bounded source names no members
+    "device": ("cpu", "h h h h h"),
+    "seed": (3, "h h h h h"),
+    "lanes": (2, "h w w h h"),
+    "rank": (0, "h h h h h"),
+    "world_size": (2, "h h h h h"),
+    "info": (True, "h h h h r"),
+    "decode.engine": ("host", "h h h h w"),
+    "decode.exif": (True, "h h h h r"),
+    "decode.hardware": (0.5, "w w w w w"),  # on the CPU
+    "decode.memory_format": (torch.channels_last, "h h h h w"),
+    "decode.max_pixels": (10_000, "h h h h w"),
+    "decode.max_work": (20_000, "h h h h w"),
+    "bad.limit": (Fraction(1, 10), "h h h h w"),
+    "bad.action": ("raise", "h h h h w"),
+    "bad.window": (100, "h h h h w"),
+    "bad.dead_letter": (DeadLetterFolder("unused"), "h h h h w"),
+    "bad.floor": (5, "h h h h w"),
+    "tuning.threads": (2, "h h h h w"),
+    "tuning.readers": (3, "h w w h w"),
+    "tuning.prefetch": (3, "h h h h w"),
+    "tuning.memory": ("64MiB", "h h h h w"),
+    "tuning.watchdog": (10.0, "h h h h w"),
+    "tuning.next_epoch": (False, "h h h h w"),
+    "tuning.cache": (Cache("1MB"), "h r r h w"),
 }
 
 
@@ -92,6 +89,7 @@ def outcome(given: str, name: str, value: Any) -> str:
     datasets: dict[str, Any] = {
         "bounded": ScriptedSource(labelled(8), extent=4),
         "stream": ScriptedStream(labelled(8)),
+        "group": KafkaStream("topic", "localhost:1", fleet=Fleet("group")),  # asks no broker before a batch is wanted
         "sampler": ScriptedSource(labelled(8), extent=4),
         "torch": TensorDataset(torch.arange(8)),
     }

@@ -6,16 +6,18 @@ import gc
 import itertools
 import multiprocessing
 import time
+import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from kit.inside import arguments as torch_arguments
+from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, RandomSampler
 
 from dali_feed import DataLoader, Decode
-from dali_feed.errors import ClosedError, ConfigError, StateError
+from dali_feed.errors import ClosedError, ConfigError, FallbackWarning, StateError
 
 
 def flat(lists: Iterable[list[int]]) -> list[int]:
@@ -63,6 +65,26 @@ def indices(batch: Any) -> list[int]:
 def made(dataset: Any = None, batch_size: int | None = 4, **options: Any) -> DataLoader:
     """On the CPU."""
     return DataLoader(Squares() if dataset is None else dataset, batch_size, device="cpu", **options)
+
+
+def test_it_gives_what_torch_gives_and_says_why() -> None:
+    """Batches as torch collates them, and at the caller's line one warning with the reason, which may be an error."""
+    why = "^dataset: .*Squares cannot be read by our engines, because .*Squares has a __getitem__ of its own; torch's"
+    with pytest.warns(FallbackWarning, match=f"{why} own DataLoader runs it, in our order[.] For .*, use a source of"):
+        loader = made()
+    theirs = TorchLoader(Squares(), 4)
+    assert len(loader) == len(theirs) == 5
+    for ours, torchs in zip(loader, theirs, strict=True):
+        assert type(ours["pair"]) is Pair
+        assert torch.equal(ours["pair"].value, torchs["pair"].value)
+        assert ours["name"] == torchs["name"]
+    with pytest.warns(FallbackWarning) as said:
+        DataLoader(Squares(), 4, device="cpu").close()
+    assert [warning.filename for warning in said] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        with pytest.raises(FallbackWarning, match="^dataset: .*torch's own DataLoader runs it, in our order"):
+            made()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

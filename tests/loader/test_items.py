@@ -1,18 +1,22 @@
-"""What a codec gives beside the image: numbers and arrays of one shape come stacked, as torch collates them."""
+"""What a batch's values become: stacked as torch collates them, and moved to a device, whatever they lie in."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import OrderedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from kit.images import QUICK, jpeg
 from torch.utils.data import default_collate
+from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.external_sources import KafkaTopic
+from dali_feed.loader.arguments import moved
+from dali_feed.loader.functions import split
 from dali_feed.loader.items import stacked
 from dali_feed.testing import Broker, Message
 from dali_feed.testing.publisher import publish
@@ -83,3 +87,29 @@ def test_fields_of_a_codec_come_stacked(embedded_broker: Broker) -> None:
     assert weight.dtype == torch.float64
     assert torch.equal(mark, labels > 1)
     assert caption == [f"picture {n}" for n in labels.tolist()]
+
+
+class Pair(NamedTuple):
+    """What a dataset may give."""
+
+    value: torch.Tensor
+    number: int
+
+
+def test_batches_of_any_class_move() -> None:
+    """Mappings, lists, named tuples and packed sequences keep their class; on the CPU nothing is touched."""
+    packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(3), torch.zeros(2)])
+    pair = Pair(torch.zeros(2), 1)
+    item = {"a": [torch.zeros(2), "text"], "b": OrderedDict(x=torch.zeros(1)), "c": packed, "d": pair}
+    assert moved(item, torch.device("cpu")) is item
+    there = moved({key: item[key] for key in ("a", "b", "d")}, torch.device("meta"))
+    assert there["a"][0].is_meta
+    assert there["b"]["x"].is_meta
+    assert there["d"].value.is_meta
+    assert (type(there["b"]), type(there["d"])) == (OrderedDict, Pair)
+
+
+def test_nothing_is_split_off_what_has_no_functions_of_the_users() -> None:
+    """It goes on as it is."""
+    for transform in (None, v2.Resize(3), v2.Compose([v2.Resize(3), v1.ToTensor()]), v1.Compose([]), "Resize"):
+        assert split(transform) == (transform, (None,))

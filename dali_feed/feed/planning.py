@@ -1,0 +1,215 @@
+"""What a feed's epochs are made of: the source's snapshot, taken once, and the plan of each epoch.
+
+The law: a plan that is made ahead is the one that would be made later. A sampler is asked for an epoch's order when
+that epoch begins, for it may have a state of its own: so nothing is made ahead of one.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.draws import check_seed
+from dali_feed.errors import ConfigError
+from dali_feed.feed.describe import warn_of_holes
+from dali_feed.options import Decode
+from dali_feed.plan import state as states
+from dali_feed.plan.batching import Shares, check_shuffle, digest_of, indices_of
+from dali_feed.plan.mixed import MixedPlan
+from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
+from dali_feed.records.source import Snapshot, Source, lacking
+
+__all__ = ["Plan", "Planning", "check_order"]
+
+Plan = EpochPlan | MixedPlan
+
+
+def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool | Shuffle) -> None:
+    """Raise ConfigError for an object that is no source, and for a shuffle or sampler that is not allowed."""
+    missing = lacking(source)
+    if missing:
+        msg = (
+            f"source: must be a source of dali_feed.external_sources; found {type(source).__name__}, which has no"
+            f" {', '.join(missing)}. For a folder of images use FileList.from_folder(root)"
+        )
+        raise ConfigError(msg)
+    check_shuffle(shuffle)
+    if shuffle and sampler is not None:
+        msg = "sampler option is mutually exclusive with shuffle"
+        raise ConfigError(msg)
+
+
+class Planning:
+    """Answers what an epoch holds. The source is looked at, and a sampler read, when an answer needs it; then kept.
+
+    `may_look` is called before the source is looked at, and raises where that must not be. Raises ConfigError for
+    a seed that cannot be, and for a sampler's indices when they are read; a SourceError where records cannot be read.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        shares: Shares,
+        *,
+        shuffle: bool | Shuffle,
+        sampler: Iterable[int] | None,
+        seed: int,
+        drop_last: bool,
+        may_look: Callable[[], None],
+    ) -> None:
+        self.shares, self.seed, self.drop_last = shares, check_seed(seed), bool(drop_last)
+        self._source, self._shuffle, self._sampler, self._may_look = source, shuffle, sampler, may_look
+        self._snapshot: Snapshot | None = None
+        self._plan: Plan | None = None
+        self._digest: str | None = None  # of what the sampler gave for that plan
+        self._ahead: tuple[int, Future[Plan], threading.Thread] | None = None  # an epoch whose plan is being made
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the source holds, captured once."""
+        if self._snapshot is None:
+            self._may_look()
+            self._snapshot = self._source.snapshot()
+            if self._snapshot.mix is not None and self.sampled:
+                msg = (
+                    f"sampler: a mixture has an order of its own; found a sampler for {self._snapshot.source}; leave "
+                    "it out"
+                )
+                raise ConfigError(msg)
+            warn_of_holes(self._snapshot)
+        return self._snapshot
+
+    @property
+    def order(self) -> Order:
+        """The shuffle, with what it leaves open filled in for this source."""
+        return resolve(self._shuffle, self.snapshot, sampled=self.sampled)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a sampler gives the order."""
+        return self._sampler is not None
+
+    @property
+    def window_samples(self) -> int:
+        """Samples that a window holds at most."""
+        return sum(samples for samples, _, _ in self.windows)
+
+    @property
+    def windows(self) -> list[tuple[int, int, int]]:
+        """Of each window that a lane has open at once: samples at most, an extent's, and a record's bytes."""
+        snapshot, order, lanes = self.snapshot, self.order, self.shares.lanes
+        several = zip(snapshot.parts, order.parts, strict=True) if snapshot.mix is not None else [(snapshot, order)]
+        return [
+            (min(its.extent * its.window, -(-len(part) // lanes)), its.extent, part.record_bytes)
+            for part, its in several
+        ]
+
+    @property
+    def plan_bytes(self) -> int:
+        """About what a plan takes in memory: that of millions of single records takes seconds to make, too."""
+        snapshot, order = self.snapshot, self.order
+        several = zip(snapshot.parts, order.parts, strict=True) if snapshot.mix is not None else [(snapshot, order)]
+        return sum(32 * (len(part) // its.extent + 1) for part, its in several)
+
+    def plan(self, epoch: int) -> Plan:
+        """Which sample comes in which slot of that epoch."""
+        if self._plan is None or self._plan.epoch != epoch:
+            found = self._begun(epoch)
+            if found is None:
+                indices = None if self._sampler is None else indices_of(self._sampler, epoch, len(self.snapshot))
+                found = self._made(epoch, indices)
+                self._digest = None if indices is None else digest_of(self._sampler, indices)
+            self._plan = found
+        return self._plan
+
+    def _made(self, epoch: int, indices: NDArray[np.int64] | None = None) -> Plan:
+        lanes, drop_last, seed = self.shares.lanes, self.drop_last, self.seed
+        if (mix := self.snapshot.mix) is not None:
+            return MixedPlan(self.snapshot, mix, self.order, seed=seed, epoch=epoch, lanes=lanes, drop_last=drop_last)
+        return EpochPlan(
+            self.snapshot, self.order, seed=seed, epoch=epoch, lanes=lanes, drop_last=drop_last, indices=indices
+        )
+
+    def _begun(self, epoch: int) -> Plan | None:
+        """The plan of an epoch that was begun ahead, when it is there; None too where it could not be made."""
+        if self._ahead is None or self._ahead[0] != epoch:
+            return None
+        plan = self._ahead[1]
+        return None if plan.exception() else plan.result()
+
+    def ahead(self, epoch: int) -> Future[Plan]:
+        """The plan of a later epoch, which no sampler gives, made in a thread of its own. For any thread.
+
+        Who needs one that could not be made makes it again and meets the error himself.
+        """
+        if self._ahead is None or self._ahead[0] != epoch:
+            plan = Future[Plan]()
+
+            def make() -> None:
+                try:
+                    plan.set_result(self._made(epoch))
+                except Exception as error:  # noqa: BLE001  it is raised where the plan is needed
+                    plan.set_exception(error)
+
+            thread = threading.Thread(target=make, name="dali_feed-plan", daemon=True)
+            self._ahead = epoch, plan, thread
+            try:
+                thread.start()
+            except RuntimeError as error:  # the system gives no more threads
+                plan.set_exception(error)
+        return self._ahead[1]
+
+    def foreseen(self, epoch: int) -> Plan:
+        """The plan of a later epoch, which no sampler gives. For any thread."""
+        return self._begun(epoch) or self._made(epoch)
+
+    def close(self) -> None:
+        """No plan is made ahead any more; one under way is waited for, up to two seconds, as nothing can stop it."""
+        if self._ahead is not None and self._ahead[2].ident is not None:
+            self._ahead[2].join(2.0)
+
+    def made(self, epoch: int) -> Plan | None:
+        """The plan of that epoch, where it is there already."""
+        return self._plan if self._plan is not None and self._plan.epoch == epoch else None
+
+    def counts(self, epoch: int, consumed: int = 0) -> list[int]:
+        """How many slots of each lane every batch takes, from where `consumed` of a lane have been given."""
+        return self.counts_of(self.plan(epoch), consumed)
+
+    def counts_of(self, plan: Plan, consumed: int) -> list[int]:
+        """The same of a plan."""
+        return self.shares.counts(plan.lane_length - consumed, drop_last=self.drop_last)
+
+    def made_for(self, epoch: int, decode: Decode) -> dict[str, Any]:
+        """What a position in that epoch depends on: source, order, seed and so on, and how images are decoded."""
+        self.plan(epoch)
+        return states.made_for(
+            self.snapshot,
+            self.order,
+            seed=self.seed,
+            lanes=self.shares.lanes,
+            drop_last=self.drop_last,
+            sampler=self._digest,
+            decode=decode,
+        )
+
+    def restored(self, state: Mapping[str, Any], decode: Decode) -> Planning:
+        """The planning to go on with from `state`, on the source as it was then; this one stays as it is.
+
+        Raises StateError that lists every difference where the state was made for something else.
+        """
+        found, pin = copy.copy(self), state["source"].get("pin")
+        if pin is not None and (
+            self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")
+        ):
+            found._snapshot, found._plan, found._ahead = self._source.snapshot(pin), None, None
+        epoch = state["epoch"]
+        made, plan = found.made_for(epoch, decode), found.plan(epoch)
+        states.compare(dict(state), made, found.snapshot, plan.lane_length)
+        return found
