@@ -178,7 +178,7 @@ def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(warm: Warm, tmp_
             return decoded(*arguments)
         def started(thread):
             start(thread)
-            if {begins} and thread.name.endswith("(_run)"):
+            if {begins} and thread.name.endswith("(work)"):
                 begun.wait()
                 signal.raise_signal(signal.SIGINT)
         decode.decoded, threading.Thread.start = told, started
