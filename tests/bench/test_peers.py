@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,27 +68,26 @@ def check(peer: Contestant, way: str) -> None:
     assert threading.active_count() <= before + 1  # DALI's and torch's own may take a moment
 
 
-@pytest.mark.parametrize("who", WHO)
-def test_everybody_does_the_same_work(job: BenchJob, who: str) -> None:
-    """In each one's first way."""
+@pytest.mark.parametrize(
+    ("who", "way"),
+    [
+        *((who, None) for who in WHO),  # in each one's first way
+        *(
+            pytest.param(who, way, marks=pytest.mark.long)
+            for who, way in (("torch", "uint8 x1"), ("torch", "pil x1"), ("dali", "external source x1"))
+        ),
+    ],
+)
+def test_everybody_does_the_same_work(job: BenchJob, who: str, way: str | None) -> None:
+    """Who makes floats, and who reads, changes no work."""
     (peer,) = [each for each in contestants(job) if each.name == who]
     if peer.unable:
         pytest.skip(peer.unable)
-    check(peer, peer.ways[0])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("who", "way"), [("torch", "uint8 x1"), ("torch", "pil x1"), ("dali", "external source x1")])
-def test_other_ways_do_it_too(job: BenchJob, who: str, way: str) -> None:
-    """Who makes floats, and who reads, changes no work."""
-    (peer,) = [each for each in contestants(job) if each.name == who]
-    check(peer, way)
+    check(peer, way or peer.ways[0])
 
 
 def test_a_client_of_kafka_by_hand_does_it(job: BenchJob) -> None:
     """From a topic; without one it says what to do."""
-    from dataclasses import replace
-
     assert "dali-feed produce" in str(kafka_peer(job).unable)
     with topic_here(job.data) as topic:
         check(kafka_peer(replace(job, data=replace(job.data, topic=topic))), "uint8 x1")

@@ -63,7 +63,7 @@ def raced(*contestants: Contestant, rounds: int = 2, until: float = math.inf) ->
 
 
 def test_contestants_take_turns_and_each_turn_is_made_afresh() -> None:
-    """a, b, c, a, b, c; what one turn made is not used by the next; every round is kept."""
+    """a, b, c, a, b, c; what one turn made is not used by the next; every round is kept, but for its first steps."""
     script = Script()
     result = raced(*(script.contestant(who) for who in "abc"))
     assert script.order == ["a/", "b/", "c/"] * 2
@@ -71,16 +71,9 @@ def test_contestants_take_turns_and_each_turn_is_made_afresh() -> None:
     assert [(row.who, len(row.rates), len(row.cpu_us), len(row.others)) for row in result.rows] == [
         (who, 2, 2, 2) for who in "abc"
     ]
-
-
-def test_the_first_steps_of_a_turn_are_not_counted() -> None:
-    """They were taken; without a duration a turn is one step, and no other was taken."""
-    script = Script()
-    raced(script.contestant("a"), rounds=1)
     assert script.steps[0].taken > 6
-    result = Race("some", "images")
-    race(result, [script.contestant("b")], rounds=1)
-    assert script.steps[1].taken == 1
+    race(Race("some", "images"), [script.contestant("d")], rounds=1)
+    assert script.steps[-1].taken == 1  # without a duration a turn is one step
 
 
 def test_the_fastest_way_goes_on_and_its_trial_does_not_count() -> None:
@@ -148,30 +141,21 @@ def test_ratios_are_of_the_same_rounds() -> None:
     ratio = result.ratio(result.rows[0], "b")
     assert ratio is not None
     assert (ratio.median, ratio.least, ratio.most, ratio.chance) == (1.0, 0.5, 1.5, True)
-    assert [result.cell(result.rows[0], name) for name in ("images/s", "of it", "of c", "busy")] == [
-        20.0,
-        1.0,
-        None,
-        None,
-    ]
+    cells = [result.cell(result.rows[0], name) for name in ("images/s", "of it", "of c", "busy")]
+    assert cells == [20.0, 1.0, None, None]
     assert result.ratio(result.rows[0], "nobody") is None
     result.rows[0].rates = [40.0, 50.0, 60.0]
     assert not result.chance(result.rows[0], "of b")
 
 
-def test_of_times_less_is_better() -> None:
-    """The figure is the time of a step, and its ratio the other way round."""
+def test_a_figure_is_of_its_unit_and_its_round() -> None:
+    """Of times less is better, so a ratio turns round; a row is busy where others took a tenth of the cores."""
     result = _run()
     result.unit = "ms"
     assert result.cell(result.rows[0], "ms") == pytest.approx(50.0)
     ratio = result.ratio(result.rows[0], "b")
     assert ratio is not None
     assert ratio.most == pytest.approx(2.0)
-
-
-def test_other_programs_make_a_row_busy() -> None:
-    """A row says so where they took more than a tenth of the cores."""
-    result = _run()
     result.rows[0].others = [0.0, 0.3, 0.2]
     assert result.cell(result.rows[0], "busy") == "busy"
 
