@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kit.engine_runs import engine_of, work_for
 from kit.images import jpeg
 from nvidia.dali import fn, types
 from torchvision.transforms import v2
@@ -15,24 +16,17 @@ from torchvision.transforms import v2
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.user_graph import GraphDraws, compile_function, is_graph_function
 from dali_feed.draws import uniforms
-from dali_feed.engines.choose import make_engine
-from dali_feed.engines.engine import Work
 from dali_feed.errors import EngineError, TransformError
-from dali_feed.options import Tuning
 
-SIZES = [(16 + 8 * (n % 3), 24 + 8 * (n % 2)) for n in range(5)]
-PAYLOADS = [jpeg(n, *size) for n, size in enumerate(SIZES)]
+PAYLOADS = [jpeg(n, 16 + 8 * (n % 3), 24 + 8 * (n % 2)) for n in range(5)]
 
 
 def run(program: DaliProgram, ids: Sequence[int], batch_size: int) -> torch.Tensor:
     """Images of samples `ids`, sample n with payload n % 5, `batch_size` at a time through one engine."""
-    engine = make_engine("dali", program, batch_size=batch_size, device=None, tuning=Tuning(threads=2))
-    made = program.parameters(np.array([SIZES[n % 5] for n in ids]), np.array(ids, np.int64), seed=0, epoch=0)
-    out: list[torch.Tensor] = []
+    engine, out = engine_of("dali", program, batch_size), list[torch.Tensor]()
     for first in range(0, len(ids), batch_size):
-        rows = slice(first, first + batch_size)
-        views = engine.prepare([memoryview(PAYLOADS[n % 5]) for n in ids[rows]])
-        engine.submit(Work(views, {name: values[rows] for name, values in made.arrays.items()}))
+        some = ids[first : first + batch_size]
+        engine.submit(work_for(engine, program, [PAYLOADS[n % 5] for n in some], some))
         result = engine.take()
         assert not result.bad
         out.append(torch.utils.dlpack.from_dlpack(result.images).clone())
@@ -107,4 +101,4 @@ def test_a_graph_that_ignores_its_images_is_refused() -> None:
         return fn.cast(draws.uniform(), dtype=types.FLOAT)
 
     with pytest.raises(TransformError, match="must use the images"):
-        make_engine("dali", compile_function(blind), batch_size=2, device=None, tuning=Tuning(threads=1))
+        engine_of("dali", compile_function(blind), 2)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kit.engine_runs import engine_of
 from kit.images import jpeg
 from numpy.typing import NDArray
 from torchvision.transforms import v2
@@ -18,11 +19,9 @@ from dali_feed import DataLoader
 from dali_feed.compiler.dali import DaliProgram, compile_dali
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import Program, Step
-from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Tail, Work
 from dali_feed.kernels.finish import finish_reference
 from dali_feed.kernels.jitter import jitter_reference
-from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import MAX_STEPS, ColorJitter, Colour, RandomGrayscale
@@ -64,10 +63,10 @@ def arrays_of(program: Any, seed: int = 0) -> dict[Key, NDArray[Any]]:
 
 def images_of(name: str, program: Program, arrays: dict[Key, NDArray[Any]]) -> NDArray[Any]:
     """The batch of PAYLOADS, on the CPU."""
-    engine = make_engine(name, program, batch_size=9, device=None, tuning=Tuning(threads=2))
-    result = engine.redo(Work(engine.prepare(PAYLOADS), arrays))
+    engine = engine_of(name, program, 9)
+    engine.submit(Work(engine.prepare(PAYLOADS), arrays))
+    result = engine.take()
     assert not result.bad
-    assert result.images is not None
     found = np.array(np.from_dlpack(result.images))
     engine.close()
     return found

@@ -10,15 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.engine_runs import result_of
 from kit.images import jpeg
 from kit.properties import examples
 
 from dali_feed.compiler.dali import compile_dali
 from dali_feed.compiler.host import HostProgram, compile_host
-from dali_feed.engines.choose import make_engine
-from dali_feed.engines.engine import Tail, Work
+from dali_feed.engines.engine import Tail
 from dali_feed.kernels.finish import finish_reference
-from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.colour import ColorJitter
 from dali_feed.transforms.convert import Normalize, ToFloat
@@ -37,11 +36,7 @@ APART = {"float32": 7.2e-7, "float16": 8e-3, "bfloat16": 6e-2}
 
 def batch(program: HostProgram, seed: int) -> tuple[Any, Tail | None]:
     """The images of PAYLOADS, and what is left to do."""
-    engine = make_engine("host", program, batch_size=9, device=None, tuning=Tuning(threads=2))
-    arrays = program.parameters(screen(PAYLOADS).sizes, np.arange(9), seed, 0).arrays
-    result = engine.redo(Work(engine.prepare(PAYLOADS), arrays))
-    engine.close()
-    assert not result.bad
+    result = result_of("host", program, PAYLOADS, seed)
     return result.images, result.tail
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.dali_way import both, distance, run
+from kit.dali_way import both, distance
+from kit.engine_runs import each
 from kit.photographs import decoded, encoded, files, photographs
 from kit.recipes import FLOAT, SMALL, simclr
 from nvidia.dali import Pipeline, fn, pipeline_def, types
@@ -194,14 +195,14 @@ def test_decoding_is_exact(name: Any) -> None:
         quality, subsampling, progressive = name
         picture = Image.open(io.BytesIO(photographs()[3]))
         payload = encoded(picture, quality=quality, subsampling=subsampling, progressive=progressive)
-    assert distance(run(compile_dali(Recipe()), [payload], [0]), [decoded(payload)]) == (0, 0)
+    assert distance(each("dali", compile_dali(Recipe()), [payload], [0]), [decoded(payload)]) == (0, 0)
 
 
 def test_sixteen_bits_become_eight() -> None:
     """A 16-bit PNG is scaled to 8 bits, rounded; torchvision keeps 16."""
     gray = np.arange(97 * 131, dtype=np.uint16).reshape(97, 131) * 5
     payload = encoded(Image.fromarray(gray), "PNG")
-    ours = run(compile_dali(Recipe()), [payload], [0])
+    ours = each("dali", compile_dali(Recipe()), [payload], [0])
     assert distance(ours, [torch.from_numpy(gray / 257.0).expand(3, 97, 131)])[1] <= 0.51
 
 
@@ -228,7 +229,7 @@ def test_a_decoded_window_is_the_window_of_the_decoded(kind: str, orientation: i
     pipe.feed_input("data", [np.frombuffer(payload, np.uint8)] * 5)
     pipe.feed_input("window", chosen)
     (found,) = pipe.run()
-    (whole,) = run(compile_dali(Recipe()), [payload], [0])
+    (whole,) = each("dali", compile_dali(Recipe()), [payload], [0])
     for n, (y, x, h, w) in enumerate(chosen.tolist()):
         ours = torch.from_numpy(np.array(found[n])).permute(2, 0, 1)
         assert torch.equal(ours, whole[:, y : y + h, x : x + w])

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.engine_runs import engine_of, work_for
 from kit.images import bad_tables, jpeg, labelled
 from kit.inside import running
 from numpy.typing import NDArray
@@ -18,11 +19,10 @@ from torchvision.transforms import v2
 
 from dali_feed import Cache, DataLoader, Decode, Tuning
 from dali_feed.compiler.host import HostProgram, compile_host
-from dali_feed.engines.choose import Compiled, compiled, make_engine
+from dali_feed.engines.choose import Compiled, compiled
 from dali_feed.engines.device_cache import CachingEngine, DeviceCache, DeviceRows
 from dali_feed.engines.engine import Result, Work
 from dali_feed.errors import ConfigError
-from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import ColorJitter
 from dali_feed.transforms.convert import Normalize, Own, ToFloat
@@ -39,7 +39,6 @@ RECIPES = {
     "floats as they came out": Recipe((Resize((12, 10)), ToFloat(), ColorJitter((1.2, 1.2)), END[2])),
 }
 PAYLOADS = {n: jpeg(n, 16 + n, 48 - n) for n in range(24)}
-TUNING = Tuning(threads=2)
 
 
 def keys(ids: NDArray[np.int64] | range, made_with: bytes = b"") -> list[tuple[int, bytes]]:
@@ -115,7 +114,7 @@ def program(request: pytest.FixtureRequest) -> HostProgram:
 @pytest.fixture
 def engine(program: HostProgram) -> Iterator[CachingEngine]:
     """With a cache before it, in the CPU's memory."""
-    inner = make_engine("host", program, batch_size=8, device=None, tuning=TUNING)
+    inner = engine_of("host", program, 8)
     made = CachingEngine(inner, program.finish, room())
     yield made
     made.close()
@@ -124,10 +123,7 @@ def engine(program: HostProgram) -> Iterator[CachingEngine]:
 
 def work(program: HostProgram, ids: list[int], epoch: int = 0, **other: bytes) -> Work:
     """A batch of these samples; `other` payloads by `n` and number."""
-    payloads = [memoryview(other.get(f"n{n}", PAYLOADS[n])) for n in ids]
-    sizes = np.maximum(screen(payloads).sizes, 1)
-    samples = np.array(ids, np.int64)
-    return Work(payloads, program.parameters(sizes, samples, 0, epoch).arrays, ids=samples)
+    return work_for(None, program, [other.get(f"n{n}", PAYLOADS[n]) for n in ids], ids, epoch=epoch)
 
 
 def outcome(result: Result) -> list[Any]:
@@ -141,7 +137,7 @@ def outcome(result: Result) -> list[Any]:
 
 def test_batches_are_the_engines_own(program: HostProgram, engine: CachingEngine) -> None:
     """Of images that are there, that are not, and both, in flight at once, epoch after epoch: images and finish."""
-    own = make_engine("host", program, batch_size=8, device=None, tuning=TUNING)
+    own = engine_of("host", program, 8)
     batches = [([0, 1, 2, 3], 0), ([2, 9, 0, 8], 0), ([3, 2, 1, 0], 1), ([9, 9, 8, 8], 2), ([10, 1, 10], 1)]
     for ids, epoch in batches:
         each = work(program, ids, epoch)
@@ -157,7 +153,7 @@ def test_batches_are_the_engines_own(program: HostProgram, engine: CachingEngine
 
 def test_what_was_bad_is_not_kept(program: HostProgram, engine: CachingEngine) -> None:
     """Its slot is named as the batch has it; mended, where another image stands or one that was kept, it is kept."""
-    own = make_engine("host", program, batch_size=8, device=None, tuning=TUNING)
+    own = engine_of("host", program, 8)
     outcome(engine.redo(work(program, [0, 1, 2])))
     engine.submit(work(program, [1, 5, 0, 6], n6=bad_tables(6)))
     result = engine.take()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.dali_pipelines import CPU
+from kit.engine_runs import engine_of, work_for
 from kit.images import QUICK, broken_png, jpeg, labelled
 from kit.limits import LONG
 from nvidia.dali import fn, pipeline_def
@@ -85,12 +86,11 @@ def test_a_bad_record_begins_a_small_twin(threads: int, least: int) -> None:
         return fn.resize(fn.decoders.image(fn.external_source(name="image")), size=[8, 8])
 
     for program in (compiled(v2.Resize((8, 8)), Decode(engine="dali"), None)[1], read_pipeline(mine, ())):
-        engine: Any = make_engine("dali", program, batch_size=4, device=None, tuning=Tuning(threads=threads))
-        sizes, ids = np.full((2, 2), 16), np.arange(2)
-        payloads = engine.prepare([memoryview(jpeg(n)) for n in range(2)])
-        engine.submit(Work(payloads, program.parameters(sizes, ids, 0, 0).arrays))
+        engine: Any = engine_of("dali", program, 4, threads=threads)
+        work = work_for(engine, program, [jpeg(0), jpeg(1)])
+        engine.submit(work)
         wanted = np.array(engine.take().images)
-        again = engine.redo(Work(payloads, program.parameters(sizes, ids, 0, 0).arrays))
+        again = engine.redo(work)
         assert np.array_equal(np.array(again.images), wanted)
         assert engine._twin.num_threads == least
         engine.close()
@@ -122,6 +122,7 @@ def test_the_thread_that_drives_an_engine_takes_its_device_first(monkeypatch: py
 
 _RANK_1 = """
 import sys, pynvml, torch
+from kit.engine_runs import engine_of, work_for
 from kit.images import broken_png, jpeg
 from torchvision.transforms import v2
 from dali_feed import BadRecords, DataLoader, Decode

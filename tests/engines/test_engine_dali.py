@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit.engine_runs import engine_of, work_for
 from kit.images import bad_tables, broken_png, jpeg
 from numpy.typing import NDArray
 from torchvision.transforms import v2
 
-from dali_feed.compiler.dali import DaliProgram, compile_dali
-from dali_feed.engines.choose import make_engine
+from dali_feed.compiler.dali import compile_dali
 from dali_feed.engines.dali.engine import DaliEngine
 from dali_feed.engines.engine import Work
-from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.lower import lower
 
@@ -26,18 +25,15 @@ CROP = compile_dali(
 )
 
 
-def _engine(depth: int = 2, program: DaliProgram = CROP, batch_size: int = 4) -> DaliEngine:
-    engine = make_engine("dali", program, batch_size=batch_size, device=None, tuning=Tuning(threads=2, prefetch=depth))
+def _engine(depth: int = 2) -> DaliEngine:
+    engine = engine_of("dali", CROP, 4, prefetch=depth)
     assert isinstance(engine, DaliEngine)
     return engine
 
 
-def _work(engine: DaliEngine, payloads: list[bytes], first: int = 0, program: DaliProgram = CROP) -> Work:
-    views = [memoryview(bytearray(payload)) for payload in payloads]
-    screened = screen(views)
-    assert not screened.reasons
-    ids = np.arange(first, first + len(views), dtype=np.int64)
-    return Work(engine.prepare(views), program.parameters(screened.sizes, ids, 0, 0).arrays)
+def _work(engine: DaliEngine, payloads: list[bytes], first: int = 0) -> Work:
+    assert not screen([memoryview(payload) for payload in payloads]).reasons
+    return work_for(engine, CROP, [bytearray(payload) for payload in payloads], first)
 
 
 @pytest.fixture(scope="module")

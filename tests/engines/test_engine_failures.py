@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from kit.dali_pipelines import CPU
+from kit.engine_runs import engine_of, work_for
 from kit.images import QUICK, jpeg, labelled
 from nvidia.dali import fn, pipeline_def
 
 from dali_feed import DataLoader
 from dali_feed.compiler.user_graph import compile_function
 from dali_feed.dali import DALIGenericIterator
-from dali_feed.engines.choose import make_engine
 from dali_feed.engines.dali import engine as dali_engine
 from dali_feed.engines.engine import Work
 from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
 from dali_feed.errors import EngineError
 from dali_feed.feed import Feed
-from dali_feed.options import Tuning
 from dali_feed.testing.scripted import ScriptedSource
 
 
@@ -38,9 +36,8 @@ def _endless(images: Any, draws: Any) -> Any:
 def submitted(graph: Any, count: int = 8) -> tuple[Any, Work]:
     """An engine for the graph with a batch in it."""
     program = compile_function(graph)
-    engine = make_engine("dali", program, batch_size=count, device=None, tuning=Tuning(threads=1))
-    payloads = engine.prepare([memoryview(jpeg(n)) for n in range(count)])
-    work = Work(payloads, program.parameters(np.full((count, 2), 16), np.arange(count), 0, 0).arrays)
+    engine = engine_of("dali", program, count, threads=1)
+    work = work_for(engine, program, [jpeg(n) for n in range(count)])
     engine.submit(work)
     return engine, work
 

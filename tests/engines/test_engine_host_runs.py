@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kit.engine_runs import engine_of, work_for
 from kit.images import bad_tables, jpeg
 from kit.limits import LONG
 
 from dali_feed.compiler.host import compile_host
-from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.host.image import ImageSteps
-from dali_feed.options import Tuning
-from dali_feed.screen.screen import screen
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import Key
@@ -30,20 +28,25 @@ from dali_feed.transforms.resize import RandomResizedCrop
 BATCH = Recipe((RandomResizedCrop((32, 24)), Flip("x"), ToFloat(), Normalize((0.5,) * 3, (0.2,) * 3)))
 
 
+PROGRAM = compile_host(BATCH)
+
+
+def host(threads: int = 2, batch_size: int = 32) -> Any:
+    """An engine for them."""
+    return engine_of("host", PROGRAM, batch_size, threads=threads)
+
+
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     """Of two threads."""
-    made = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=2))
+    made = host()
     yield made
     made.close()
 
 
 def work(engine: Engine, payloads: Sequence[bytes], first: int = 0) -> Work:
     """A batch of samples first, first+1, ..."""
-    views = [memoryview(payload) for payload in payloads]
-    sizes = np.maximum(screen(views).sizes, 1)
-    ids = np.arange(first, first + len(views))
-    return Work(engine.prepare(views), compile_host(BATCH).parameters(sizes, ids, 0, 0).arrays)
+    return work_for(engine, PROGRAM, payloads, first)
 
 
 def good(count: int = 32) -> list[bytes]:
@@ -56,11 +59,11 @@ def test_batches_come_in_order_whatever_the_threads(engine: Engine) -> None:
     many = [work(engine, good(), first) for first in (0, 100, 200)]
     want = [engine.redo(each).images for each in many]
     for threads in (1, 4):
-        other = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=threads))
+        other = host(threads)
         for each in many:
             other.submit(each)
         for images in want:
-            assert torch.equal(other.take().images, images)  # type: ignore[arg-type]
+            assert torch.equal(other.take().images, images)
         other.close()
 
 
@@ -71,7 +74,7 @@ def test_no_more_threads_than_asked_for() -> None:
         return sum(thread.name.startswith("dali_feed-host-") for thread in threading.enumerate())
 
     before = ours()
-    engine = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=3))
+    engine = host(3)
     engine.redo(work(engine, good()))
     assert ours() - before == 3
     engine.close()
@@ -90,7 +93,7 @@ def test_a_slow_image_holds_back_its_chunk_alone(monkeypatch: pytest.MonkeyPatch
         done.put(slot)
 
     monkeypatch.setattr(ImageSteps, "run", waits)
-    engine = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=2))
+    engine = host(2)
     slow = work(engine, good())
     engine.submit(slow)
     engine.submit(work(engine, good(), 100))
@@ -106,7 +109,7 @@ def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: p
     """What stands in for a bad record is run before the batches in flight go on, and no good slot is run again."""
     ran: list[tuple[str, int]] = []
     run, turn = ImageSteps.run, threading.Event()
-    engine: Any = make_engine("host", compile_host(BATCH), batch_size=32, device=None, tuning=Tuning(threads=1))
+    engine = host(1)
 
     def told(self: ImageSteps, pixels: Any, arrays: Any, slot: int, out: torch.Tensor, **how: int) -> None:
         deadline = time.monotonic() + LONG
@@ -161,7 +164,7 @@ def test_torchs_own_threads_are_left_alone() -> None:
     """The user's thread count is what it was, here and in threads that begin later."""
     before = torch.get_num_threads()
     torch.set_num_threads(3)
-    engine = make_engine("host", compile_host(BATCH), batch_size=4, device=None, tuning=Tuning(threads=4))
+    engine = host(4, 4)
     engine.redo(work(engine, good(4)))
     assert torch.get_num_threads() == 3
     engine.close()

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from kit.engine_runs import each, result_of
 from kit.photographs import decoded, photographs
 from kit.torchvision_auto import applied_auto
 from torchvision.transforms.v2 import functional
 
 from dali_feed.compiler.host import compile_host
-from dali_feed.engines.choose import make_engine
-from dali_feed.engines.engine import Work
-from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.auto_augment import Auto
 from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
@@ -36,33 +34,15 @@ from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
 
-def ran(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int], threads: int = 2) -> list[torch.Tensor]:
+def ran(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
     """The images of all payloads, each a batch of its own, since they may come out in several sizes."""
-    program = compile_host(recipe)
-    views = [memoryview(payload) for payload in payloads]
-    made = program.parameters(screen(views).sizes, np.array(ids, np.int64), 0, 0)
-    engine = make_engine("host", program, batch_size=1, device=None, tuning=Tuning(threads=threads))
-    out = []
-    for n, view in enumerate(views):
-        arrays = {name: rows[n : n + 1] for name, rows in made.arrays.items()}
-        result = engine.redo(Work(engine.prepare([view]), arrays))
-        assert not result.bad
-        assert result.images is not None
-        out.append(result.images[0])
-    engine.close()
-    return out
+    return each("host", compile_host(recipe), payloads, ids)
 
 
 def together(recipe: Recipe, payloads: Sequence[bytes]) -> torch.Tensor:
     """The images of all payloads in one batch, with ids from 0 on."""
-    program, n = compile_host(recipe), len(payloads)
-    views = [memoryview(payload) for payload in payloads]
-    arrays = program.parameters(screen(views).sizes, np.arange(n), 0, 0).arrays
-    engine = make_engine("host", program, batch_size=n, device=None, tuning=Tuning(threads=2))
-    whole: torch.Tensor | None = engine.redo(Work(engine.prepare(views), arrays)).images
-    engine.close()
-    assert whole is not None
-    return whole
+    images: torch.Tensor = result_of("host", compile_host(recipe), payloads).images
+    return images
 
 
 def theirs(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
