@@ -83,13 +83,16 @@ def feed(**options: Any) -> Feed:
 
 
 def test_a_state_notices_another_share() -> None:
-    """Both ways; equal shares go on."""
+    """Both ways; equal shares go on. The description says it where there is one."""
     states = {}
     for load in (0.0, 0.5):
         with feed(decode=Decode(hardware=load)) as one:
             next(iter(one))
             states[load] = json.loads(json.dumps(one.state_dict()))
             one.load_state_dict(states[load])
+    with feed(decode=Decode(hardware=0.5)) as some, feed() as none:
+        assert some.describe().endswith("hardware=0.5")
+        assert "hardware" not in none.describe()
     with feed() as none, pytest.raises(StateError, match=r"hardware: the state has 0\.5, this loader 0\.0"):
         none.load_state_dict(states[0.5])
     with (
@@ -97,13 +100,6 @@ def test_a_state_notices_another_share() -> None:
         pytest.raises(StateError, match=r"hardware: the state has 0\.0, this loader 0\.65"),
     ):
         some.load_state_dict(states[0.0])
-
-
-def test_the_description_says_the_share() -> None:
-    """Where there is one."""
-    with feed(decode=Decode(hardware=0.5)) as some, feed() as none:
-        assert some.describe().endswith("hardware=0.5")
-        assert "hardware" not in none.describe()
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.5, float("nan"), True, "1", None])

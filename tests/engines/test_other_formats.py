@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,26 +16,17 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from dali_feed.compiler.program import stored, turns
-from dali_feed.engines.choose import ENGINES
 from dali_feed.engines.dali.graph import prepared
 from dali_feed.engines.host.decode import decoded, new_decoder, turned
 from dali_feed.errors import MissingPackageError
 from dali_feed.feed import Feed
-from dali_feed.options import BadRecords, Decode
+from dali_feed.options import Decode
 from dali_feed.screen import pillow
 from dali_feed.screen.pillow import is_usual, pnm, raw_pixels
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-
-
-def broken_gif() -> bytes:
-    """It passes the screen, and its codes name entries that nobody has made."""
-    payload = bytearray(gifs()["gif"])
-    at = 13 + (6 << (payload[10] & 7)) + 12
-    payload[at : at + 40] = b"\xff" * 40
-    return bytes(payload)
 
 
 def kinds() -> dict[str, bytes]:
@@ -73,38 +63,6 @@ def test_without_pillow_the_run_says_what_to_install(monkeypatch: pytest.MonkeyP
     with pytest.raises(MissingPackageError, match="pip install pillow"):
         screen(views)
     assert not screen(views[1:]).reasons
-
-
-def fed(payloads: Sequence[bytes], engine: str) -> tuple[list[Any], Feed]:
-    """The batches of 8 that a feed gives of the payloads, in their order, and the feed, closed."""
-    items = [(payload, n) for n, payload in enumerate(payloads)]
-    source = ScriptedSource(items, extent=8)
-    feed = Feed(
-        source,
-        8,
-        shuffle=False,
-        transform=v2.Resize((16, 16)),
-        decode=Decode(engine=engine),
-        bad=BadRecords(limit=None),
-        tuning=QUICK,
-    )
-    with feed:
-        return list(feed), feed
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_what_pillow_cannot_decode_costs_its_slot(engine: str) -> None:
-    """On every engine a GIF that passes the screen and no decoder is replaced in its slot, with the reason."""
-    payloads = [broken_gif() if n in (3, 12) else (gif, jpeg)[n % 2](n, 16, 16) for n in range(24)]
-    batches, feed = fed(payloads, engine)
-    ids = np.concatenate([batch.ids for batch in batches])
-    assert ids.tolist() == [{3: 4, 12: 13}.get(n, n) for n in range(24)]
-    assert [where for where, _ in feed.stats().recent_bad] == ["scripted[0]@3", "scripted[0]@12"]
-    for _, reason in feed.stats().recent_bad:
-        assert reason.startswith("decoder: Pillow cannot decode it: OSError: broken data stream")
-    images = np.concatenate([np.asarray(batch.images) for batch in batches])
-    for n, sample in enumerate(ids.tolist()):
-        assert np.array_equal(images[n], opened(payloads[sample]).transpose(2, 0, 1))
 
 
 WINDOWS = [None, (0, 0, 9, 7), (5, 3, 1, 20), (21, 18, 10, 13)]

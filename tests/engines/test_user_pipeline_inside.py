@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from kit.dali_pipelines import CPU, plain
-from nvidia.dali import fn, pipeline_def
+from kit.dali_pipelines import graph, image, plain
+from nvidia.dali import fn
 
 from dali_feed.compiler.user_graph import FieldInput
 from dali_feed.engines.choose import compiled
 from dali_feed.engines.dali.user_pipeline import field_rows, read_pipeline
 from dali_feed.errors import ConfigError, DaliFeedError, TransformError
 from dali_feed.options import Decode
-
-
-def image(**options: Any) -> Any:
-    """Decoded images of one size."""
-    return fn.resize(fn.decoders.image(fn.external_source(name="image", **options)), size=[8, 8])
-
-
-def graph(define: Callable[[], Any], **options: Any) -> Any:
-    """A pipeline of that graph."""
-
-    @pipeline_def(**{**CPU, **options})  # type: ignore[untyped-decorator, unused-ignore]
-    def mine() -> Any:
-        return define()
-
-    return mine
 
 
 def taken() -> Any:

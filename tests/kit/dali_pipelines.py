@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from nvidia.dali import fn, pipeline_def, types
 
-__all__ = ["CPU", "augmented", "plain"]
+__all__ = ["CPU", "augmented", "graph", "image", "plain"]
 
 CPU = {"batch_size": 4, "num_threads": 2, "device_id": None}
+
+
+def image(**options: Any) -> Any:
+    """Decoded images of one size."""
+    return fn.resize(fn.decoders.image(fn.external_source(name="image", **options)), size=[8, 8])
+
+
+def graph(define: Callable[[], Any], **options: Any) -> Any:
+    """A pipeline of that graph."""
+
+    @pipeline_def(**{**CPU, **options})  # type: ignore[untyped-decorator, unused-ignore]
+    def mine() -> Any:
+        return define()
+
+    return mine
 
 
 @pipeline_def(**CPU)  # type: ignore[untyped-decorator, unused-ignore]

@@ -13,7 +13,7 @@ from kit.kinds import saved
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["gif", "gifs", "on_canvas", "opened"]
+__all__ = ["broken_gif", "gif", "gifs", "on_canvas", "opened"]
 
 
 def picture(n: int = 0, height: int = 31, width: int = 40) -> Image.Image:
@@ -30,6 +30,14 @@ def opened(payload: bytes) -> NDArray[np.uint8]:
 def gif(n: int = 0, height: int = 31, width: int = 40, **options: Any) -> bytes:
     """A GIF of 64 colours whose pixels tell n."""
     return saved(picture(n, height, width).quantize(64), "GIF", **options)
+
+
+def broken_gif() -> bytes:
+    """It passes the screen, and its codes name entries that nobody has made."""
+    payload = bytearray(gif(interlace=0))
+    at = 13 + (6 << (payload[10] & 7)) + 12
+    payload[at : at + 40] = b"\xff" * 40
+    return bytes(payload)
 
 
 def on_canvas(file: bytes, height: int, width: int, y: int, x: int) -> bytes:

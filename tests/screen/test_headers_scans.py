@@ -9,20 +9,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.images import jpeg, labelled, pixels
+from kit.images import jpeg, pixels
 from kit.slow_jpegs import slow_jpeg
 from PIL import Image
-from torchvision.transforms import v2
 
 from dali_feed.errors import ConfigError
-from dali_feed.feed import Feed
-from dali_feed.options import BadRecords, Decode, Tuning
+from dali_feed.options import Decode
 from dali_feed.screen.jpeg import PIECE, overworked, scans
 from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK, header_of, screen
-from dali_feed.testing.scripted import ScriptedSource
 
 MANY = 1 << 30
-SIZE = v2.Resize((16, 16))
 
 
 def _saved(mode: str = "RGB", **options: Any) -> bytes:
@@ -104,6 +100,8 @@ def test_the_bound_leaves_ordinary_images_alone() -> None:
     for payload in (large.getvalue(), _saved(progressive=True) + os.urandom(1 << 20) + b"\xff\xd9"):
         assert not screen([memoryview(payload)]).reasons
     assert overworked(memoryview(_saved()), 1 << 14, 1 << 14, 1) is None  # of one scan max_pixels is the bound
+    with pytest.raises(ConfigError, match="max_work"):
+        Decode(max_work=0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -122,24 +120,3 @@ def test_any_damage_is_counted_or_refused(data: st.DataObject) -> None:
     except ValueError:
         return
     overworked(view, header.width, header.height, 1)
-
-
-@pytest.mark.parametrize("engine", ["host", "dali"])
-def test_a_loader_holds_the_users_bound(engine: str) -> None:
-    """What is above Decode(max_work) costs its slot with the reason, and what is at it is decoded."""
-    items: list[Any] = [*labelled(2), (slow_jpeg(64, 20), 2), (slow_jpeg(64, 21), 3)]
-    with Feed(
-        ScriptedSource(items),
-        4,
-        decode=Decode(engine=engine, max_work=64 * 64 * 20),
-        bad=BadRecords(limit=None),
-        tuning=Tuning(threads=1),
-        transform=SIZE,
-    ) as feed:
-        (batch,) = feed
-        assert batch.ok.tolist() == [True, True, True, False]
-        ((where, reason),) = feed.stats().recent_bad
-    assert where == "scripted[0]@3"
-    assert "64x64 in more than 20 scans" in reason
-    with pytest.raises(ConfigError, match="max_work"):
-        Decode(max_work=0)

@@ -16,14 +16,32 @@ from hypothesis import strategies as st
 from kit.gif_files import gifs, opened
 from kit.kinds import saved
 from PIL import Image
-from verdicts import screened, verdict
-from zoo import big_endian_tiff, zoo
+from zoo import big_endian_tiff, chunk, zoo
 
 from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.screen import pillow
 from dali_feed.screen.header import Header, UnusableError
+from dali_feed.screen.png import MAX_CHUNKS
 from dali_feed.screen.screen import MAX_PIXELS, header_of, screen
+
+
+def verdict(payload: bytes) -> tuple[int, int] | str:
+    """Height and width by `header_of`, or its reason."""
+    try:
+        header = header_of(payload)
+    except UnusableError as error:
+        return str(error)
+    return header.height, header.width
+
+
+def screened(payloads: list[bytes]) -> list[tuple[int, int] | str]:
+    """What `screen` says of each, in the form of `verdict`."""
+    result = screen([memoryview(payload) for payload in payloads], 1 << 62)
+    assert result.sizes.dtype == np.int32
+    assert all(not result.sizes[row].any() for row in result.reasons)
+    sizes = [(int(height), int(width)) for height, width in result.sizes]
+    return [result.reasons.get(row, size) for row, size in enumerate(sizes)]
 
 
 def patched(name: str, at: int, value: bytes) -> bytes:
@@ -43,6 +61,11 @@ def frame_at(file: bytes) -> int:
 def with_segment(segment: bytes) -> bytes:
     """The small JPEG with a segment in front of the others."""
     return zoo()["jpeg"][:2] + segment + zoo()["jpeg"][2:]
+
+
+PNG, TEXT = b"\x89PNG\r\n\x1a\n", chunk(b"tEXt", b"")
+HEAD, INDEXED = (chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 8, colour, 0, 0, 0)) for colour in (0, 3))
+IDAT = chunk(b"IDAT", b"x") + chunk(b"IEND", b"")
 
 
 def bad() -> dict[str, tuple[bytes, str]]:
@@ -91,6 +114,14 @@ def bad() -> dict[str, tuple[bytes, str]]:
         "png rgb of 4 bits": (patched("png rgb", 24, b"\x04"), "no such format"),
         "png checksum": (png[:16] + b"\x7f" + png[17:], "checksum"),
         "png of no width": (patched("png rgb", 16, bytes(4)), "impossible size of 0x31"),
+        "png of two heads": (PNG + HEAD + HEAD + IDAT, "PNG damaged: chunk b'IHDR' of length 13 at byte 33"),
+        "png of a short palette": (
+            PNG + INDEXED + chunk(b"PLTE", b"1234") + IDAT,
+            "PNG damaged: chunk b'PLTE' of length 4",
+        ),
+        "png of chunks": (PNG + HEAD + TEXT * MAX_CHUNKS + IDAT, f"PNG with more than {MAX_CHUNKS} chunks"),
+        "png of no pixels": (PNG + HEAD + chunk(b"IEND", b""), "PNG damaged: no IDAT chunk"),
+        "png of no palette": (PNG + INDEXED + IDAT, "PNG damaged: no PLTE chunk"),
         "webp half": (webp[: len(webp) // 2], "WebP damaged, or none that Pillow reads"),
         "webp without a key frame": (patched("webp lossy", 20, bytes([webp[20] | 1])), "WebP damaged, or none"),
         "webp animated": (animated.getvalue(), "WebP is animated"),
@@ -155,6 +186,14 @@ def test_good_files_have_the_size_that_pil_and_the_decoder_see(name: str) -> Non
     assert header_of(payload).format == name.split(maxsplit=1)[0]
     found = decoded(decoder(), memoryview(header_of(payload).plain or payload), None)
     assert np.array_equal(found, want) or name.endswith("16 bit")  # which Pillow cuts off
+
+
+def test_a_file_that_contradicts_itself_is_taken_without_its_fault() -> None:
+    """What `bad` has of it is refused for the part that is named."""
+    for good in (INDEXED + chunk(b"PLTE", b"123"), HEAD + TEXT * 9):
+        assert header_of(PNG + good + IDAT).height == 4
+    with pytest.raises(UnusableError, match="truncated"):
+        pillow.decode(memoryview(zoo()["bmp of os2"][:-4]))
 
 
 @pytest.mark.parametrize("name", bad())

@@ -98,6 +98,7 @@ def zoo() -> dict[str, bytes]:
         "bmp top down": bytes(top_down),
         "bmp palette": palette,
         "bmp of 16 bits": bmp(40, 16),
+        "bmp of os2": os2_bmp(),
         "bmp 565": bmp(40, 16, 0xF800, 0x7E0, 0x1F),
         "bmp 32 bits, header 52": bmp(52, 32, 0xFF0000, 0xFF00, 0xFF),
         "bmp rgba": saved(alpha, "BMP"),
@@ -115,6 +116,12 @@ def zoo() -> dict[str, bytes]:
         "pnm pbm": saved(colour.convert("1"), "PPM"),
         "pnm of text": b"P2\n# gray\n3 2\n15\n0 1 2\n3 4 15\n",
     }
+
+
+def os2_bmp() -> bytes:
+    """9x5 pixels behind a header of 12 bytes, with a palette of three bytes a colour."""
+    head = struct.pack("<IHHI", 32 + 4 * 5, 0, 0, 32) + struct.pack("<IHHHH", 12, 9, 5, 1, 1)
+    return b"BM" + head + bytes(range(6)) + bytes(4 * 5)
 
 
 def bmp_of(width: int, height: int, bits: int, compression: int, body: bytes, palette: int = 0) -> bytes:

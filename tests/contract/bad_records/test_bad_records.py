@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kit.gif_files import broken_gif
 from kit.images import (
     QUICK,
     Seen,
@@ -25,6 +26,7 @@ from kit.images import (
     truncated_jpeg,
 )
 from kit.inside import Corrupt, Feed, Gap, leased
+from kit.slow_jpegs import slow_jpeg
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, Decode, Shuffle, Tuning
@@ -44,7 +46,7 @@ SCREENED = {
     "zeros": bytes(300),
     "half a header": jpeg(0)[:30] + b"\xff\xd9",
 }
-LATE = {"zlib": broken_png(), "tables": bad_tables()}
+LATE = {"zlib": broken_png(), "tables": bad_tables(), "gif": broken_gif()}
 
 
 def _feed(items: list[Any], batch_size: int = 4, **options: Any) -> Feed:
@@ -112,7 +114,9 @@ def test_a_record_that_only_the_decoder_refuses_costs_its_slot_alone(kind: str) 
         whole, mended = list(clean), list(feed)
         stats = feed.stats()
     assert (stats.bad, stats.absent) == (1, 0)
-    assert [where for where, _ in stats.recent_bad] == ["scripted[0]@13"]
+    ((where, reason),) = stats.recent_bad
+    assert where == "scripted[0]@13"
+    assert kind != "gif" or reason.startswith("decoder: Pillow cannot decode it: OSError: broken data stream")
     for a, b in zip(whole, mended, strict=True):
         assert np.array_equal(a.ids != 13, b.ok)
         same = a.ids == b.ids
@@ -288,6 +292,17 @@ def test_max_pixels_bounds_what_a_header_may_ask_for() -> None:
         (batch,) = feed
         assert sorted(set(batch.ids.tolist())) == [0, 1, 2]
         assert "17x16 is 272 pixels, more than the limit of 256" in feed.stats().recent_bad[0][1]
+
+
+def test_max_work_bounds_how_often_a_decoder_goes_over_an_image() -> None:
+    """An image above the bound is a bad record that says so; one at it is none."""
+    items = [*labelled(2), (slow_jpeg(64, 20), 2), (slow_jpeg(64, 21), 3)]
+    with _feed(items, 4, tuning=QUICK, decode=Decode(max_work=64 * 64 * 20)) as feed:
+        (batch,) = feed
+        assert sorted(set(batch.ids.tolist())) == [0, 1, 2]
+        ((where, reason),) = feed.stats().recent_bad
+    assert where == "scripted[0]@3"
+    assert "64x64 in more than 20 scans" in reason
 
 
 def test_an_image_too_small_for_its_crop_is_a_bad_record() -> None:

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kit.dali_pipelines import CPU, plain
+from kit.dali_pipelines import CPU, graph, plain
 from kit.images import jpeg, labelled
 from kit.inside import arguments as torch_arguments
-from nvidia.dali import Pipeline, fn, ops, pipeline_def
+from nvidia.dali import Pipeline, fn, ops
 
 from dali_feed import BadRecords
 from dali_feed.dali import DALIClassificationIterator, DALIGenericIterator
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.testing import ScriptedSource
-
-
-def image(**options: Any) -> Any:
-    """Decoded images of one size."""
-    return fn.resize(fn.decoders.image(fn.external_source(name="image", **options)), size=[8, 8])
-
-
-def graph(define: Callable[[], Any], **options: Any) -> Any:
-    """A pipeline of that graph."""
-
-    @pipeline_def(**{**CPU, **options})  # type: ignore[untyped-decorator, unused-ignore]
-    def mine() -> Any:
-        return define()
-
-    return mine
 
 
 @pytest.mark.parametrize(
