@@ -1,21 +1,25 @@
-"""Peers do our work: the same images, cropped, flipped and normalized, epoch after epoch; and then they end."""
+"""Peers do our work on images of one's own: the same images, cropped, flipped and normalized, epoch after epoch."""
 
 from __future__ import annotations
 
 import io
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from kit.images import encoded
 from PIL import Image
 
-from dali_feed.bench.data import BenchJob, own_images, topic_here
+from dali_feed.bench.data import BenchJob, cached, own_images, payloads_of, topic_here
 from dali_feed.bench.loading import contestants
 from dali_feed.bench.ours import MEAN, STD
 from dali_feed.bench.peers import beside, kafka_peer
 from dali_feed.bench.runner import Contestant
+from dali_feed.errors import SourceEmptyError
+from dali_feed.external_sources import FileList, ShardSet
 
 CLOSE = 5 / 255 / min(STD)  # five levels of 255: what JPEG and the decoders' colours come to
 COUNT, BATCH, CROP = 24, 8, 32
@@ -112,3 +116,53 @@ def test_a_loader_of_a_users_is_begun_again_and_closed(job: BenchJob) -> None:
     with peer.opens("") as steps:
         assert [next(steps) for _ in range(7)] == [3] * 7
     assert closed == [True]
+
+
+def picture(form: str, seed: int, side: int = 32) -> memoryview:
+    """Of noise."""
+    return memoryview(encoded(np.random.default_rng(seed).integers(0, 256, (side, side + 8, 3), np.uint8), form))
+
+
+def test_files_and_shards_hold_the_same_images(tmp_path: Path) -> None:
+    """Each is once a file, below its class, and once in the shards; what nobody could decode is left out and told.
+
+    No bytes of an image, a cut one, and a format that some loaders do not know. Where not all fit into memory, those
+    that are held are spread over the classes.
+    """
+    given = [(picture("PNG", k), k % 3) for k in range(9)]
+    whole = picture("JPEG", 0)
+    bad = [(memoryview(b"no image"), 0), (whole[: len(whole) // 2], 1), (picture("BMP", 1), 0)]
+    data = own_images([*given, *bad], "mine", tmp_path)
+    files = FileList.from_folder(data.files)
+    assert data.name == "9 images of mine, 3 left out (BMP is not read by every loader)"
+    assert (data.count, len(files), len(ShardSet(list(map(str, data.shards))).snapshot())) == (9, 9, 9)
+    assert len(ShardSet(list(map(str, data.linked))).snapshot()) == 12 * 9
+    assert sorted(payloads_of(data)) == sorted(bytes(payload) for payload, _ in given)
+    assert files.labels is not None
+    assert sorted(files.labels.tolist()) == sorted(label for _, label in given)
+    assert (data.height, data.width) == (32, 40)
+    held = payloads_of(data, 4 * data.mean_bytes)
+    assert len(held) == 4
+    assert {label for payload, label in given if bytes(payload) in held} == {0, 1, 2}
+    two = own_images([(picture("PNG", 0), 0), (picture("PNG", 1, 48), 1)], "two", tmp_path / "two")
+    assert (len(two.shards), two.height, two.width) == (2, 0, 0)  # of several sizes none is named
+    assert own_images(given, "nine", tmp_path / "nine", limit=1).count == 1
+    with pytest.raises(SourceEmptyError, match="mine: a bench of loaders needs images .*; found none; 2 were left out"):
+        own_images(bad[:2], "mine", tmp_path / "none")
+
+
+def test_of_two_first_runs_at_once_the_second_takes_what_the_first_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own is dropped; once there, nothing is made again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    home = tmp_path / "dali_feed" / "bench"
+
+    def make(folder: Path) -> None:
+        (folder / "a").write_text("second")
+        (home / "some").mkdir()
+        (home / "some" / "a").write_text("first")
+
+    assert (cached("some", make) / "a").read_text() == "first"
+    assert cached("some", make) == home / "some"
+    assert list(home.iterdir()) == [home / "some"]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.dali_way import both, distance
 from kit.engine_runs import each
 from kit.photographs import decoded, encoded, files, photographs
 from kit.recipes import FLOAT, SMALL, simclr
+from kit.torchvision_way import both, distance
 from nvidia.dali import Pipeline, fn, pipeline_def, types
 from PIL import Image
 from torchvision.transforms import v2

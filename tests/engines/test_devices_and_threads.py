@@ -1,4 +1,4 @@
-"""Several processes on a machine: each its part of the CPUs, each its own GPU; the twin takes little beside them."""
+"""Several processes on a machine: each its part of the CPUs, its own GPU, a small twin; threads on a timeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from kit.limits import LONG
 from nvidia.dali import fn, pipeline_def
 from torchvision.transforms import v2
 
-from dali_feed.engines import choose
+from dali_feed import DataLoader
+from dali_feed.engines import choose, ranges
 from dali_feed.engines.choose import compiled, make_engine
 from dali_feed.engines.dali.user_pipeline import read_pipeline
 from dali_feed.engines.engine import Work
@@ -155,3 +156,30 @@ def test_a_loader_of_the_second_gpu_opens_nothing_on_the_first(name: str) -> Non
         pytest.skip("needs two GPUs")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
     subprocess.run([sys.executable, "-P", "-c", _RANK_1, name], check=True, env=env, timeout=LONG)
+
+
+def test_stages_are_named_on_the_timeline_of_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads, decoding, the waits of the feed thread and of the trainer; each range that is opened is closed."""
+    opened: dict[str, list[str]] = {}
+    stacks: dict[str, list[str]] = {}
+
+    def push(name: str) -> None:
+        thread = threading.current_thread().name.rstrip("0123456789")
+        opened.setdefault(thread, []).append(name.removeprefix("dali_feed: "))
+        stacks.setdefault(threading.current_thread().name, []).append(name)
+
+    def pop() -> None:
+        stacks[threading.current_thread().name].pop()
+
+    monkeypatch.setattr(ranges, "_push", push)
+    monkeypatch.setattr(ranges, "_pop", pop)
+    with DataLoader(
+        ScriptedSource(labelled(16)), 4, device="cpu", decode=Decode(engine="host"), tuning=QUICK
+    ) as loader:
+        assert len(list(loader)) == 4
+    found = {thread: set(names) for thread, names in opened.items()}
+    assert found["dali_feed-read-"] == {"read"}
+    assert found["dali_feed-host-"] == {"decode"}
+    assert {"wait for the source", "wait for the engine", "wait for the trainer"} <= found["dali_feed-feed"]
+    assert found["MainThread"] == {"next batch"}
+    assert not any(stacks.values())

@@ -1,23 +1,33 @@
-"""The facts about DALI that the engine stands on, and the engine on them."""
+"""The facts about DALI that the engine stands on, and the engine on them; and the share of a GPU's JPEG engine."""
 
 from __future__ import annotations
 
 import gc
+import json
+import re
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from kit.dali_pipelines import CPU
 from kit.engine_runs import engine_of, work_for
-from kit.images import bad_tables, broken_png, jpeg
-from numpy.typing import NDArray
+from kit.images import QUICK, broken_png, jpeg, labelled
+from nvidia.dali import Pipeline, fn, pipeline_def
 from torchvision.transforms import v2
 
 from dali_feed.compiler.dali import compile_dali
+from dali_feed.engines.choose import compiled
 from dali_feed.engines.dali.engine import DaliEngine
+from dali_feed.engines.dali.graph import build_graph
+from dali_feed.engines.dali.user_pipeline import read_pipeline
 from dali_feed.engines.engine import Work
+from dali_feed.errors import ConfigError, StateError
+from dali_feed.feed import Feed
+from dali_feed.options import Decode
 from dali_feed.screen.screen import screen
+from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.lower import lower
 
 CROP = compile_dali(
@@ -25,8 +35,8 @@ CROP = compile_dali(
 )
 
 
-def _engine(depth: int = 2) -> DaliEngine:
-    engine = engine_of("dali", CROP, 4, prefetch=depth)
+def _engine() -> DaliEngine:
+    engine = engine_of("dali", CROP, 4, prefetch=2)
     assert isinstance(engine, DaliEngine)
     return engine
 
@@ -46,34 +56,6 @@ def engine() -> Iterator[DaliEngine]:
 
 def _clean(engine: DaliEngine, k: int) -> Work:
     return _work(engine, [jpeg(4 * k + n, 40, 40) for n in range(4)], 4 * k)
-
-
-@pytest.mark.parametrize("depth", [1, 2, 4])
-def test_a_failing_batch_fails_alone(depth: int) -> None:
-    """The batches behind it, in flight beside it, arrive whole and in order at every depth."""
-    with_fault, reference = _engine(depth), _engine(1)
-    wanted: list[NDArray[Any]] = []
-    for k in range(8):
-        reference.submit(_clean(reference, k))
-        wanted.append(np.array(reference.take().images))
-    works = [_clean(with_fault, k) for k in range(8)]
-    for k in (0, 3, 4):
-        works[k] = _work(with_fault, [jpeg(0, 40, 40), broken_png(), jpeg(1, 40, 40), bad_tables()], 4 * k)
-    got: list[Any] = []
-    for n in range(8 + depth):
-        if n >= depth:
-            got.append(with_fault.take())
-        if n < 8:
-            with_fault.submit(works[n])
-    for k, result in enumerate(got):
-        if k in (0, 3, 4):
-            assert result.images is None
-            assert sorted(result.bad) == [1, 3]
-        else:
-            assert not result.bad
-            assert np.array_equal(np.array(result.images), wanted[k])
-    with_fault.close()
-    reference.close()
 
 
 def test_what_is_fed_without_a_copy_stays_alive() -> None:
@@ -98,24 +80,99 @@ def test_what_is_fed_without_a_copy_stays_alive() -> None:
     engine.close()
 
 
-def test_an_output_that_is_held_is_not_written_over(engine: DaliEngine) -> None:
-    """Images of a batch keep their pixels while many later batches pass."""
-    engine.submit(_clean(engine, 0))
-    held = engine.take().images
-    before = np.array(held)
-    for k in range(1, 9):
-        engine.submit(_clean(engine, k))
-        engine.take()
-    assert np.array_equal(np.asarray(held), before)
-
-
 def test_discard_drops_one_batch_good_or_bad(engine: DaliEngine) -> None:
     """After it the next batch is the next one."""
-    engine.submit(_work(engine, [broken_png()] * 4))
-    engine.submit(_clean(engine, 2))
-    engine.discard()
-    assert np.array_equal(np.array(engine.take().images), np.array(engine.redo(_clean(engine, 2)).images))
-    engine.submit(_clean(engine, 0))
-    engine.submit(_clean(engine, 2))
-    engine.discard()
-    assert np.array_equal(np.array(engine.take().images), np.array(engine.redo(_clean(engine, 2)).images))
+    for dropped in (_work(engine, [broken_png()] * 4), _clean(engine, 0)):
+        engine.submit(dropped)
+        engine.submit(_clean(engine, 2))
+        engine.discard()
+        assert np.array_equal(np.array(engine.take().images), np.array(engine.redo(_clean(engine, 2)).images))
+
+
+CUT = v2.RandomResizedCrop(24)
+
+
+def _graph(images: Any, draws: Any) -> Any:
+    return fn.resize(images, size=[8, 8])
+
+
+def given(program: Any, *, spare: bool = False) -> dict[str, Any]:
+    """What the graph of a GPU gives to its one decoder; `spare`: that of the twin."""
+    pipe = Pipeline(batch_size=2, num_threads=1, device_id=None)
+    with pipe:
+        pipe.set_outputs(*build_graph(program, gpu=True, spare=spare))
+    pipe._build_graph()
+    (decoder,) = (op for op in pipe._ops if op._op.schema.HasArgument("hw_decoder_load"))
+    options: dict[str, Any] = decoder._op._init_args
+    return options
+
+
+@pytest.mark.parametrize("transform", [CUT, [CUT, v2.Resize((8, 8))], _graph, v2.Compose([CUT, v2.RandomInvert()])])
+@pytest.mark.parametrize("load", [0.0, 0.65])
+def test_the_share_reaches_the_decoder(transform: Any, load: float) -> None:
+    """One transform, several views, a graph function, a graph with torch behind it: 0 unless asked, not DALI's 0.65."""
+    _, program = compiled(transform, Decode(hardware=load), 0)
+    assert given(program)["hw_decoder_load"] == load
+
+
+def test_a_pipelines_decoder_has_its_users_share_or_none() -> None:
+    """What the user's graph says stays; where it says nothing, 0 is written into it."""
+    own = {"hw_decoder_load": 0.25}
+
+    @pipeline_def(**CPU)  # type: ignore[untyped-decorator, unused-ignore]
+    def mixed() -> Any:
+        payloads = fn.external_source(name="image")
+        said = fn.decoders.image(payloads, device="mixed", **own)
+        cropped = fn.decoders.image_random_crop(payloads, device="mixed")
+        return said, cropped, fn.decoders.image(payloads)
+
+    pipe = mixed()
+    program = read_pipeline(pipe, ())
+    told = [str(op.spec) for op in pipe._ops if "ecoders__" in str(op.spec).splitlines()[0]]
+    shares = [[float(share) for share in re.findall(r"(?m)^ *hw_decoder_load: (.*)$", spec)] for spec in told]
+    assert shares == [[0.25], [0.0], []]
+    for graph, padded in ((program.graph, 0), (program.spare, 2)):  # the twin's take no memory beforehand
+        assert graph.count(b"hw_decoder_load") == 2
+        assert graph.count(b"device_memory_padding") == graph.count(b"host_memory_padding") == padded
+
+
+def test_the_twins_decoder_takes_nothing_beforehand() -> None:
+    """The one that all batches go through has DALI's defaults; the twin's pixels are made the same way."""
+    program = compiled(CUT, Decode(hardware=0.5), 0)[1]
+    main, twin = (given(program, spare=spare) for spare in (False, True))
+    padding = {"device_memory_padding", "host_memory_padding"}
+    assert not padding & set(main)
+    assert {twin.pop(name) for name in padding} == {0}
+    assert main == twin
+
+
+def feed(**options: Any) -> Feed:
+    """A few pictures."""
+    return Feed(ScriptedSource(labelled(8)), 4, transform=v2.Resize((8, 8)), tuning=QUICK, **options)
+
+
+def test_a_state_notices_another_share() -> None:
+    """Both ways; equal shares go on. The description says it where there is one."""
+    states = {}
+    for load in (0.0, 0.5):
+        with feed(decode=Decode(hardware=load)) as one:
+            next(iter(one))
+            states[load] = json.loads(json.dumps(one.state_dict()))
+            one.load_state_dict(states[load])
+    with feed(decode=Decode(hardware=0.5)) as some, feed() as none:
+        assert some.describe().endswith("hardware=0.5")
+        assert "hardware" not in none.describe()
+    with feed() as none, pytest.raises(StateError, match=r"hardware: the state has 0\.5, this loader 0\.0"):
+        none.load_state_dict(states[0.5])
+    with (
+        feed(decode=Decode(hardware=0.65)) as some,
+        pytest.raises(StateError, match=r"hardware: the state has 0\.0, this loader 0\.65"),
+    ):
+        some.load_state_dict(states[0.0])
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.5, float("nan"), True, "1", None])
+def test_shares_that_cannot_be(wrong: Any) -> None:
+    """A ConfigError with what was found."""
+    with pytest.raises(ConfigError, match=r"^Decode\(hardware=...\): must lie in 0\.\.1; found "):
+        feed(decode=Decode(hardware=wrong))

@@ -1,4 +1,4 @@
-"""How the host engine runs: batches in order whatever the threads, bad samples as marks, nothing left behind."""
+"""How the host engine runs: threads, chunks and JPEGs decoded together, bad samples as marks, nothing left behind."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from kit.engine_runs import engine_of, work_for
-from kit.images import bad_tables, jpeg
+from kit.images import bad_tables, jpeg, png
 from kit.limits import LONG
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.engines.engine import Engine, Work
+from dali_feed.engines.host import decode
+from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder
 from dali_feed.engines.host.image import ImageSteps
+from dali_feed.screen.header import UnusableError
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import Key
@@ -52,19 +57,6 @@ def work(engine: Engine, payloads: Sequence[bytes], first: int = 0) -> Work:
 def good(count: int = 32) -> list[bytes]:
     """JPEGs of many sizes."""
     return [jpeg(n, 16 + n, 48 - n) for n in range(count)]
-
-
-def test_batches_come_in_order_whatever_the_threads(engine: Engine) -> None:
-    """One thread and four give the same batches as two, in the order in which they were submitted."""
-    many = [work(engine, good(), first) for first in (0, 100, 200)]
-    want = [engine.redo(each).images for each in many]
-    for threads in (1, 4):
-        other = host(threads)
-        for each in many:
-            other.submit(each)
-        for images in want:
-            assert torch.equal(other.take().images, images)
-        other.close()
 
 
 def test_no_more_threads_than_asked_for() -> None:
@@ -177,3 +169,48 @@ def test_a_fault_that_is_no_records_is_raised(engine: Engine) -> None:
     broken.arrays[Key("scale0")] = np.zeros_like(broken.arrays[Key("scale0")])
     with pytest.raises(Exception, match="host engine: a step failed"):
         engine.redo(broken)
+
+
+NO_PICTURE = b"\xff\xd8 no picture \xff\xd9"  # it cannot even be parsed
+KINDS = [jpeg(0, 16, 24), jpeg(1, 40, 8), jpeg(2, 64, 64), png(3), bad_tables(), NO_PICTURE, b""]
+
+
+def _alone(decoder: Any, payload: memoryview, window: Sequence[int] | None) -> Any:
+    try:
+        return decoded(decoder, payload, window)
+    except UnusableError as error:
+        return str(error)
+
+
+@given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=12), st.booleans(), st.integers(1, 20_000))
+def test_one_call_gives_what_each_gives_alone(payloads: list[bytes], windowed: bool, memory: int) -> None:
+    """Windows or whole images, bad ones among them, with others before and behind, whatever one call may hold."""
+    views, decoder = [memoryview(payload) for payload in payloads], new_decoder()
+    windows = [[1, 2, 5, 6]] * len(views) if windowed else None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(decode, "TOGETHER", memory)
+        streams = jpegs(views, windows)
+    for k, found in enumerate(decoded_jpegs(decoder, streams) if streams else ()):
+        alone = _alone(decoder, views[k], None if windows is None else windows[k])
+        if isinstance(found, str):
+            assert found == alone
+        else:
+            np.testing.assert_array_equal(found, alone)
+
+
+def test_they_are_the_jpegs_at_the_front() -> None:
+    """Up to what is no JPEG or cannot be parsed, which is left to be decoded alone, with its reason."""
+    front = [memoryview(jpeg(n)) for n in range(3)]
+    for other in (png(0), NO_PICTURE, b""):
+        assert len(jpegs([*front, memoryview(other), *front], None)) == 3
+        assert jpegs([memoryview(other), *front], None) == []
+
+
+def test_their_pixels_are_bounded_and_the_first_is_always_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pixels of the windows that are decoded count; an image above the bound has a call of its own."""
+    views = [memoryview(jpeg(n, 64, 64)) for n in range(8)]
+    monkeypatch.setattr(decode, "TOGETHER", 3 * 64 * 64 * 3)
+    assert len(jpegs(views, None)) == 3
+    assert len(jpegs(views, [[0, 0, 32, 64]] * 8)) == 6
+    monkeypatch.setattr(decode, "TOGETHER", 1)
+    assert len(jpegs(views, None)) == 1

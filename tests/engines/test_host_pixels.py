@@ -109,10 +109,20 @@ def test_each_effect_equals_torchvision(name: str, dtype: Any) -> None:
     assert_equal(Recipe((Resize((60, 90)), Flip("x"), *to, op, Flip("y"))))
 
 
-@pytest.mark.parametrize("T", [v1, v2], ids=["v1", "v2"])
-def test_a_recipe_of_self_supervised_training(T: Any) -> None:
-    """Whole, as people write it, on sixty draws."""
-    assert_equal(lower(simclr(T)), [*photographs()[2:4]] * 30)
+WHOLE: dict[str, tuple[Op, ...]] = {
+    **{f"self-supervised, {T.__name__}": lower(simclr(T)).ops for T in (v1, v2)},  # as people write it
+    **{
+        f"{name}, behind other ops and in nests": (op, Resize((60, 90)), Flip("x"), op, RandomApply((Flip("y"), op)))
+        for name, make in MAKERS.items()
+        for op in lower(make()).ops
+    },
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_recipes(name: str) -> None:
+    """On sixty draws, or two: strengths are of the size that an image has there, choices of the place in the recipe."""
+    assert_equal(Recipe(WHOLE[name]), [*photographs()[2:4]] * (30 if name.startswith("self") else 1))
 
 
 def nests(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -224,13 +234,6 @@ def test_torchvisions_own_class_makes_the_same_of_our_draws(name: str, count: in
         if weights is not None:
             transform = with_weights(transform, weights[n])
         assert torch.equal(replayed(transform, decoded(payloads[n]), n), ours), n
-
-
-@pytest.mark.parametrize("name", MAKERS)
-def test_on_photographs_behind_other_ops_and_in_nests(name: str) -> None:
-    """Strengths are of the size that an image has there, choices of the place in the recipe."""
-    (op,) = lower(MAKERS[name]()).ops
-    assert_equal(Recipe((op, Resize((60, 90)), Flip("x"), op, RandomApply((Flip("y"), op)))), photographs()[2:4])
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])

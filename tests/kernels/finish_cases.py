@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from kernels_both import moved
-from kernels_host import OnDevice
+from kernels_host import OnDevice, moved
 
 from dali_feed.kernels.finish import MixArrays, normalize_factors, prepare
 from dali_feed.kernels.launch import Launch

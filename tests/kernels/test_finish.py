@@ -35,8 +35,7 @@ from finish_cases import (
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from kernels_both import Kernel, both_ways
-from kernels_host import HostKernel, compile_for_host, compile_sanitized, run_sanitized
+from kernels_host import HostKernel, Kernel, both_ways, compile_sanitized, run_sanitized
 from kit.kept import Kept
 from torchvision.transforms import v2
 
@@ -55,13 +54,7 @@ pytestmark = pytest.mark.slow
 MAP_NORESERVE = 0x4000  # of Linux; Python's mmap has no name for it
 
 
-@pytest.fixture(scope="module")
-def host(kept: Kept) -> HostKernel:
-    """All variants of the kernel, compiled by g++."""
-    return compile_for_host(kept, "finish", VARIANTS)
-
-
-kernel = both_ways(finish, prepare)
+host, kernel = both_ways(finish, prepare, VARIANTS)
 
 
 # --- the kernel, both ways --------------------------------------------------------------------------------------------
@@ -107,25 +100,16 @@ def test_kernel_equals_reference_bit_for_bit(kernel: Kernel, drawn: tuple[dict[s
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("mix", [False, True])
-def test_a_usual_batch(kernel: Kernel, dtype: str, layout: str, mix: bool) -> None:
-    """224 x 224 with everything on is done four pixels at a time, and exactly."""
-    case = random_case(dtype, (3, 224, 224), mix=mix)
+@pytest.mark.parametrize(
+    ("size", "mix", "pixels"),
+    [((224, 224), False, 4), ((224, 224), True, 4), ((98, 98), True, 2), ((37, 518), True, 2)],
+)
+def test_a_usual_batch(kernel: Kernel, dtype: str, layout: str, size: tuple[int, int], mix: bool, pixels: int) -> None:
+    """With everything on it is done exactly, a partner too, four pixels at a time or two, as the width allows."""
+    case = random_case(dtype, (3, *size), mix=mix)
     out = out_for(case["images"], dtype, layout)
     (job,) = kernel(out=out, **case, dtype=dtype, layout=layout)
-    assert job.options[2] == "-DPIXELS=4"
-    assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [(98, 98), (37, 518)])
-def test_a_width_that_two_divides(kernel: Kernel, dtype: str, layout: str, size: tuple[int, int]) -> None:
-    """Widths such as 98 and 518 are done two pixels at a time, and exactly, a partner's too."""
-    case = random_case(dtype, (3, *size), mix=True)
-    out = out_for(case["images"], dtype, layout)
-    (job,) = kernel(out=out, **case, dtype=dtype, layout=layout)
-    assert job.options[2] == "-DPIXELS=2"
+    assert job.options[2] == f"-DPIXELS={pixels}"
     assert_same_bits(out, finish_reference(**case, dtype=dtype, layout=layout))
 
 

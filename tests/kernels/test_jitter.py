@@ -16,8 +16,7 @@ from finish_cases import Array, at_offset
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from kernels_both import Kernel, both_ways
-from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
+from kernels_host import Kernel, OnDevice, both_ways, compile_sanitized, run_sanitized
 from kit.kept import Kept
 from torchvision.transforms.v2 import functional as F
 
@@ -28,13 +27,7 @@ ADJUSTMENTS = ("brightness", "contrast", "saturation", "hue")
 FACTORS = {"hue": (-0.5, -0.25, -0.1, 0.0, 0.02, 0.31, 0.5), "gray": (0.0,)}
 
 
-@pytest.fixture(scope="module")
-def host(kept: Kept) -> HostKernel:
-    """All variants of the kernel, compiled by g++."""
-    return compile_for_host(kept, "jitter", VARIANTS)
-
-
-kernel = both_ways(jitter, prepare)
+host, kernel = both_ways(jitter, prepare, VARIANTS)
 
 
 def some_steps(rng: np.random.Generator, samples: int, count: int) -> Array:

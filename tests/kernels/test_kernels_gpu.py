@@ -9,8 +9,7 @@ import pytest
 import torch
 import unpack_cases
 from finish_cases import LAYOUTS, assert_same_bits, random_case
-from kernels_both import moved
-from kernels_host import OnDevice
+from kernels_host import OnDevice, moved
 from unpack_cases import KINDS, Kind, payload_of, random_factors, random_records
 
 from dali_feed.errors import ConfigError, EngineError

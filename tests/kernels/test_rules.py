@@ -23,6 +23,7 @@ STEPS = np.zeros((2, 3, 2), np.float32)
 RECORDS = np.zeros((2, 80), np.uint8)
 BOXES = {"erase": OnDevice(np.zeros((2, 4), np.int32))}
 PAIR = OnDevice(np.zeros(2, np.int32))
+CUBES, OF_CUBES = (OnDevice(np.zeros((5, 3, 3, 3), kind)) for kind in (np.uint8, np.float32))
 READ_ONLY = {"data": (OUT.ctypes.data, True)}
 
 
@@ -32,6 +33,7 @@ FINISH = {"images": OnDevice(IMAGES), "out": OnDevice(OUT)}
 JITTER = {"images": OnDevice(IMAGES), "out": OnDevice(IMAGES.copy()), "steps": OnDevice(STEPS)}
 UNPACK: dict[str, Any] = {"records": OnDevice(RECORDS), "out": OnDevice(OUT), "shape": (4, 6, 3)}
 BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"images": CUBES, "out": OF_CUBES}, "layout must be given"),  # planes or channels last: nothing is guessed
     ({"images": IMAGES}, "images must be an array on a GPU .* found ndarray"),
     ({"images": torch.zeros(2, 4, 6, 3)}, "images must be an array on a GPU .* found Tensor"),
     ({"images": OnDevice(IMAGES.astype(np.int8))}, r"images must have dtype uint8, found int8"),
@@ -142,18 +144,27 @@ def test_a_stream_is_a_stream(stream: object) -> None:
         finish(OnDevice(IMAGES), OnDevice(OUT), stream=stream)
 
 
-def test_layout_follows_from_the_memory() -> None:
-    """Planes, channels last by shape and channels last by strides (torch's memory format) are told apart."""
-    last = np.zeros((2, 4, 6, 3), np.float32)
-    for out, expected in ((OUT, 0), (last, 1), (last.transpose(0, 3, 1, 2), 1)):
-        assert prepare(OnDevice(IMAGES), OnDevice(out)).options[1] == f"-DCHANNELS_LAST={expected}"
+LAST, ONE = np.zeros((2, 4, 6, 3), np.float32), np.zeros((1, 4, 6, 3), np.uint8)
+BITS = np.zeros(OUT.shape, np.uint16)
 
 
-def test_strides_of_single_elements_do_not_count() -> None:
-    """A dimension of size 1 may have any stride, as in torch."""
-    images, out = np.zeros((1, 4, 6, 3), np.uint8), np.zeros((1, 3, 4, 6), np.float32)
-    job = prepare(OnDevice(images, strides=(1, 18, 3, 1)), OnDevice(out, strides=(4, 96, 24, 4)))
-    assert job.options[1] == "-DCHANNELS_LAST=0"
+@pytest.mark.parametrize(
+    ("images", "out", "given", "option"),
+    [
+        (OnDevice(IMAGES), OnDevice(OUT), {}, "-DCHANNELS_LAST=0"),
+        (OnDevice(IMAGES), OnDevice(LAST), {}, "-DCHANNELS_LAST=1"),
+        (OnDevice(IMAGES), OnDevice(LAST.transpose(0, 3, 1, 2)), {}, "-DCHANNELS_LAST=1"),  # torch's memory format
+        # A dimension of size 1 may have any stride, as in torch.
+        (OnDevice(ONE, strides=(1, 18, 3, 1)), OnDevice(OUT[:1], strides=(4, 96, 24, 4)), {}, "-DCHANNELS_LAST=0"),
+        (CUBES, OF_CUBES, {"layout": "NCHW"}, "-DCHANNELS_LAST=0"),
+        (CUBES, OF_CUBES, {"layout": "NHWC"}, "-DCHANNELS_LAST=1"),
+        (OnDevice(IMAGES), OnDevice(BITS), {"dtype": "bfloat16"}, "-DOUT_BFLOAT16"),
+        (OnDevice(IMAGES), OnDevice(BITS, typestr="<V2"), {}, "-DOUT_BFLOAT16"),  # as torch spells it
+    ],
+)
+def test_options_follow_from_the_memory(images: Any, out: Any, given: dict[str, Any], option: str) -> None:
+    """Shape, strides and type say which variant runs; what they leave open the caller says."""
+    assert option in prepare(images, out, **given).options
 
 
 def test_four_or_two_pixels_at_a_time_only_where_words_are_aligned() -> None:
@@ -199,28 +210,11 @@ def test_stores_of_sixteen_bytes_where_every_sample_begins_at_one(
     assert job.options[4] == f"-DVECTOR={vector}"
 
 
-def test_layout_of_three_by_three_images_must_be_said() -> None:
-    """Where (N, 3, H, W) and (N, H, W, 3) are the same shape nothing is guessed."""
-    images, out = np.zeros((5, 3, 3, 3), np.uint8), np.zeros((5, 3, 3, 3), np.float32)
-    with pytest.raises(ConfigError, match="layout must be given"):
-        prepare(OnDevice(images), OnDevice(out))
-    for layout, expected in (("NCHW", 0), ("NHWC", 1)):
-        assert prepare(OnDevice(images), OnDevice(out), layout=layout).options[1] == f"-DCHANNELS_LAST={expected}"
-
-
 def test_images_as_dali_describes_them() -> None:
     """A DALI tensor spells its dtype and strides in its own way and is understood."""
     tensor = TensorCPU(IMAGES)
     job = prepare(OnDevice(IMAGES, **tensor.__array_interface__), OnDevice(OUT))
     assert int(job.arguments[0]) == tensor.data_ptr()
-
-
-def test_bfloat16_memory_under_its_names() -> None:
-    """Torch's bfloat16 speaks for itself; 16-bit integers are bfloat16 when dtype says so."""
-    bits = np.zeros(OUT.shape, np.uint16)
-    named = prepare(OnDevice(IMAGES), OnDevice(bits), dtype="bfloat16")
-    own = prepare(OnDevice(IMAGES), OnDevice(bits, typestr="<V2"))
-    assert named.options[0] == own.options[0] == "-DOUT_BFLOAT16"
 
 
 def test_bytes_moved_counts_what_is_read_and_written() -> None:

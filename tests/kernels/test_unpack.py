@@ -18,8 +18,7 @@ from finish_cases import Array, assert_same_bits
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from kernels_both import Kernel, both_ways
-from kernels_host import HostKernel, OnDevice, compile_for_host, compile_sanitized, run_sanitized
+from kernels_host import HostKernel, Kernel, OnDevice, both_ways, compile_sanitized, run_sanitized
 from kit.kept import Kept
 from unpack_cases import (
     CHANNELS,
@@ -47,13 +46,7 @@ from dali_feed.kernels.unpack import prepare, unpack, unpack_reference
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def host(kept: Kept) -> HostKernel:
-    """The selected variants of the kernel, compiled by g++."""
-    return compile_for_host(kept, "unpack", VARIANTS)
-
-
-kernel = both_ways(unpack, prepare)
+host, kernel = both_ways(unpack, prepare, VARIANTS)
 
 
 def test_every_way_to_read_and_to_write_is_selected() -> None:

@@ -1,4 +1,4 @@
-"""One recipe two ways: by the host engine, and by torchvision's v2 functions on the same draws."""
+"""One recipe by the engines, and by torchvision's v2 functions on the same draws; and how far two results lie apart."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from kit.photographs import decoded, photographs
 from kit.torchvision_auto import applied_auto
 from torchvision.transforms.v2 import functional
 
+from dali_feed.compiler.dali import compile_dali
 from dali_feed.compiler.host import compile_host
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.auto_augment import Auto
@@ -167,3 +168,20 @@ def padding_of(op: RandomCrop, height: int, width: int) -> list[int]:
         wide = max(0, op.size[1] - (width + left + right))
         left, top, right, bottom = left + wide, top + high, right + wide, bottom + high
     return [left, top, right, bottom]
+
+
+def both(recipe: Recipe, *, region_decode: bool = True) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The photographs by DALI and by the host engine."""
+    ids, program = range(len(photographs())), compile_dali(recipe, region_decode=region_decode)
+    return each("dali", program, photographs(), ids), ran(recipe, photographs(), ids)
+
+
+def distance(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], edge: int = 0) -> tuple[float, float]:
+    """Largest mean absolute difference of an image, and largest of a value, `edge` pixels along the border left out."""
+    worst_mean = worst = 0.0
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.shape == other.shape
+        d = (one.double() - other.double()).abs()
+        d = d[:, edge : d.shape[1] - edge, edge : d.shape[2] - edge]
+        worst_mean, worst = max(worst_mean, float(d.mean())), max(worst, float(d.max()))
+    return worst_mean, worst

@@ -142,5 +142,5 @@ def test_a_pipeline_class_is_taken() -> None:
         first = [data[0]["data"].clone() for data in loop]
     with DALIClassificationIterator(Old(), ScriptedSource(labelled(8))) as loop:
         assert all((a == data[0]["data"]).all() for a, data in zip(first, loop, strict=True))
-    with pytest.raises(ConfigError, match="make one for each"):
+    with pytest.raises(ConfigError, match="found one that another iterator uses; make one for each"):
         DALIClassificationIterator(pipe, ScriptedSource(labelled(8)))

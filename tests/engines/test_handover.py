@@ -1,21 +1,30 @@
-"""Parcels: the small arrays of a batch in one block, sent once, with the bits they had."""
+"""Between a batch and its GPU: small arrays are sent in one block, and memory of DALI's is read in place and kept."""
 
 from __future__ import annotations
 
+import threading
+import weakref
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
+from kit.limits import LONG
 from kit.wire import Wire
 from numpy.typing import NDArray
+from nvidia.dali.tensors import TensorCPU
 
 from dali_feed.compiler.program import Finish
 from dali_feed.engines.engine import Tail
+from dali_feed.engines.gpu import device as handover
+from dali_feed.engines.gpu import finish as gpu_tail
+from dali_feed.engines.gpu.device import MemoryInUse
 from dali_feed.engines.gpu.parcel import ALIGNED, Parcels, Sent, can_travel, pack, packing, unpacked
+from dali_feed.feed.batch import Pixels
 
 pytestmark = pytest.mark.slow
 
@@ -113,3 +122,118 @@ def test_no_row_of_a_tail_stays_behind() -> None:
     ((tail,), _) = Parcels(Wire(), pinned=False).with_tails([Tail(finish, **rows)], {})
     assert all(isinstance(getattr(tail, name), Sent) for name in rows)
     assert "adjust" in rows
+
+
+class Work(threading.Event):
+    """An event behind work that goes on until it is set."""
+
+    query = threading.Event.is_set
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        self.wait(LONG)
+
+
+class Memory:
+    """Something to hold, that can be watched."""
+
+
+def test_memory_is_held_as_long_as_its_work_goes_on() -> None:
+    """And not longer than the next batch: on another stream too, whose work may end before older work does."""
+    kept, works, memory = MemoryInUse(), [Work() for _ in range(4)], [Memory() for _ in range(4)]
+    alive = [weakref.ref(each) for each in memory]
+    for work in works[:3]:
+        kept.keep(memory.pop(0), work)
+    assert [ref() is not None for ref in alive[:3]] == [True] * 3
+    works[1].set()
+    kept.keep(memory.pop(0), works[3])
+    assert [ref() is not None for ref in alive] == [True, False, True, True]
+    assert len(kept) == 3
+
+
+def test_a_destructor_may_come_back() -> None:
+    """Memory that is let go may be the last of a loader, whose end lets go too: neither a hang nor a loss."""
+    kept, work, late = MemoryInUse(), Work(), Work()
+    memory = Memory()
+    weakref.finalize(memory, kept.let_go)
+    kept.keep(memory, work)
+    del memory
+    work.set()
+    late.set()
+    kept.keep(Memory(), late)
+    assert len(kept) <= 1
+    kept.let_go()
+    assert len(kept) == 0
+
+
+class Failed(Work):
+    """Work that a sticky CUDA error ended."""
+
+    def synchronize(self) -> None:
+        """Raise it."""
+        msg = "CUDA error: an illegal memory access was encountered"
+        raise RuntimeError(msg)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_closing_waits_for_the_work_and_holds_nothing_then(others: int) -> None:
+    """Also behind work that a GPU has failed: that is let go with the rest, and the loader closes on."""
+    kept, work, memory = MemoryInUse(), Work(), [Memory() for _ in range(1 + others)]
+    alive = [weakref.ref(each) for each in memory]
+    for _ in range(others):
+        kept.keep(memory.pop(0), Failed())
+    kept.keep(memory.pop(), work)
+    closing = threading.Thread(target=kept.let_go)
+    closing.start()
+    assert alive[-1]() is not None
+    work.set()
+    closing.join(LONG)
+    assert not closing.is_alive()
+    assert [ref() for ref in alive] == [None] * len(alive)
+    assert len(kept) == 0
+
+
+class OfDali:
+    """An output as DALI shows one on a GPU. Who takes it through DLPack gives it back by waiting for the device."""
+
+    __cuda_array_interface__: ClassVar[dict[str, Any]] = {
+        "shape": (2, 3),
+        "typestr": "=B",
+        "data": (0xABC0, False),
+        "strides": None,
+        "version": 2,
+    }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        pytest.fail("handed over through DLPack")
+
+
+def test_dalis_memory_on_a_gpu_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch takes it, and where anybody else takes a batch of a user's graph."""
+    output = OfDali()
+    assert handover.is_foreign(output)
+    monkeypatch.setattr(handover, "owned", lambda images, device: (images, device))
+    assert handover.tensor_of(output) == (output, torch.device("cuda", 0))
+    monkeypatch.setattr(gpu_tail, "exported", lambda *given: given)
+    assert Pixels(output, None).__dlpack__(stream=7, copy=None) == (output, None, 0, 7, {"copy": None})
+
+
+def test_torch_is_shown_memory_in_words_it_knows() -> None:
+    """Address and shape as they are, the type in NumPy's spelling, and no other protocol to take it by."""
+    seen = handover._Seen(OfDali())
+    assert seen.__cuda_array_interface__ == OfDali.__cuda_array_interface__ | {"typestr": "|u1"}
+    assert not hasattr(seen, "__dlpack__")
+
+
+def test_memory_on_the_cpu_is_a_view() -> None:
+    """DALI's, NumPy's and torch's own: nothing is copied, and nobody waits for a device."""
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    output = TensorCPU(rows)
+    assert not handover.is_foreign(output)
+    assert handover.tensor_of(output).data_ptr() == rows.ctypes.data
+    tensor = torch.from_numpy(rows)
+    assert handover.tensor_of(tensor) is tensor
+    assert not handover.is_foreign(tensor)
