@@ -100,10 +100,7 @@ CASES: dict[str, tuple[Any, ...]] = {
     "rotation": ((Rotation((-7.5, -7.5), "bilinear", 77.0),), (0.5, ALL)),  # 0.374
     "rotation behind a flip": ((Flip("x", 1.0), Rotation((30.0, 30.0), "bilinear", 77.0)), (0.5, ALL)),
     **{  # 0.016, 0.325; nearest takes other pixels at ties alone
-        f"affine, {how}, {len(flips)}{flips[:1]}": (
-            (*flips, moved(how)),
-            (0.022 if how == "nearest" else 0.43, ALL),
-        )
+        f"affine, {how}, {len(flips)}{flips[:1]}": ((*flips, moved(how)), (0.022 if how == "nearest" else 0.43, ALL))
         for how in ("nearest", "bilinear")
         for flips in ((), (X,), (Y,), (X, Y))
     },

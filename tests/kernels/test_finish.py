@@ -41,13 +41,7 @@ from torchvision.transforms import v2
 
 from dali_feed.engines.gpu.finish import mixed_up
 from dali_feed.kernels._numbers import fma
-from dali_feed.kernels.finish import (
-    MixArrays,
-    finish,
-    finish_reference,
-    normalize_factors,
-    prepare,
-)
+from dali_feed.kernels.finish import MixArrays, finish, finish_reference, normalize_factors, prepare
 
 pytestmark = pytest.mark.slow
 

@@ -52,6 +52,6 @@ def each(name: str, program: Program, payloads: Sequence[bytes], ids: Sequence[i
         engine.submit(work_for(engine, program, [payload], [sample]))
         result = engine.take()
         assert not result.bad
-        out.append(torch.from_dlpack(result.images)[0].clone())
+        out.append(torch.utils.dlpack.from_dlpack(result.images)[0].clone())
     engine.close()
     return out

@@ -42,7 +42,8 @@ def ran(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> list[t
 
 def together(recipe: Recipe, payloads: Sequence[bytes]) -> torch.Tensor:
     """The images of all payloads in one batch, with ids from 0 on."""
-    images: torch.Tensor = result_of("host", compile_host(recipe), payloads).images
+    images: torch.Tensor | None = result_of("host", compile_host(recipe), payloads).images
+    assert images is not None
     return images
 
 
