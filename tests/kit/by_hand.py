@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["example", "mds", "npy", "recordio", "tar", "tarred", "tfrecord", "write_new"]
-
 _MAGIC = struct.pack("<I", 0xCED7230A)
 
 

@@ -17,8 +17,6 @@ import base64
 import zlib
 from pathlib import Path
 
-__all__ = ["FILES", "written_to"]
-
 FILES = {
     "tensorflow.tfrecord": (
         "eNozYmYAAznPp65c69m4lLkEM3MT01P1k3MSi4v1cxKTUnOE+KR4uLj+wwAjlypMUX5SVmpyiX5SUn6FkIAQHxcPA0ODHdA0exDmEuVizkwp"

@@ -15,8 +15,6 @@ from dali_feed.options import BadRecords, Decode
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 
-__all__ = ["CROP", "EPOCHS", "epochs", "feed", "scripted", "without"]
-
 CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
 EPOCHS = 3
 

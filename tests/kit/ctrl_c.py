@@ -6,8 +6,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["children_hear_ctrl_c"]
-
 
 @contextmanager
 def children_hear_ctrl_c() -> Iterator[None]:

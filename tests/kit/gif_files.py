@@ -13,8 +13,6 @@ from kit.kinds import saved
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["gif", "gifs", "on_canvas", "opened"]
-
 
 def picture(n: int = 0, height: int = 31, width: int = 40) -> Image.Image:
     """A picture that tells n."""

@@ -10,8 +10,6 @@ from dali_feed.records.extents import Extents
 from dali_feed.records.source import Snapshot
 from dali_feed.testing import Message
 
-__all__ = ["COMMITTED", "everything", "fill"]
-
 COMMITTED = [n for n in range(120) if n // 10 % 2 == 0]
 
 

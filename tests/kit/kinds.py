@@ -14,21 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = [
-    "HEIGHT",
-    "ORIENTATIONS",
-    "WIDTH",
-    "bmps",
-    "jpegs",
-    "levels",
-    "made_odd",
-    "pillows",
-    "pnms",
-    "saved",
-    "tiff",
-    "tiffs",
-]
-
 HEIGHT, WIDTH = 7, 12  # not square: what is turned has another shape
 ORIENTATIONS = range(10)  # 1..8 are some, 0 and 9 are none
 

@@ -13,8 +13,6 @@ import numpy as np
 import tifffile
 from kit import kinds
 
-__all__ = ["by_imagecodecs", "by_tifffile"]
-
 _COMPRESSIONS = ("lzw", "deflate", "packbits", "jpeg", "lzma", "zstd", "webp", "png", "jpeg2000", "jpegxl", "jpegxr")
 _SHAPES = (("minisblack", 1), ("miniswhite", 1), ("rgb", 3), ("rgb", 4), ("separated", 4), ("cielab", 3), ("ycbcr", 3))
 _CODECS = (

@@ -9,8 +9,6 @@ from kit.images import jpeg
 from dali_feed.external_sources import FileList
 from dali_feed.packing import PackedSet, pack
 
-__all__ = ["packed_images"]
-
 
 def packed_images(folder: Path, out: Path, count: int, side: int, shard_bytes: int | None = None) -> PackedSet:
     """Pack `count` images of two classes, taken in turns, square with `side` pixels; their files are in `folder`."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 
-__all__ = ["slow_jpeg"]
-
 _RUN = 32767  # blocks that one code passes over
 _ONE_CODE = bytes([1, *[0] * 15])  # a Huffman table of the one code "0"
 

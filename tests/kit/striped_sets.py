@@ -8,8 +8,6 @@ from pathlib import Path
 from dali_feed.storage.manifest import load_manifest, manifest_bytes
 from dali_feed.storage.striping import BLOCK, Layout, StripeWriter
 
-__all__ = ["striped"]
-
 
 def striped(plain: Path, home: Path, targets: int = 3, count: int | None = None, stripe: int = BLOCK) -> Path:
     """The set `plain` again in the folder `home`, over folders t0, t1, ... there."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["example_bytes", "example_class"]
-
 
 @functools.cache
 def example_class() -> Any:

@@ -10,8 +10,6 @@ import fastavro
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["EXAMPLE", "avro", "example", "message_class", "npy"]
-
 EXAMPLE = {  # a header and a body, as many topics have them
     "type": "record",
     "name": "Record",

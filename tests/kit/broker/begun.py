@@ -16,8 +16,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["archived", "archiving", "copy_storage", "keep_storage", "kept_folder"]
-
 _CLASSES, _STORAGE = "classes.jsa", "data"
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")  # that it does not fit costs seconds, not a line in each log
 

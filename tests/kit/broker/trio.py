@@ -10,8 +10,6 @@ from typing import Self
 
 from kit.broker.real import START_SECONDS, Cluster, RealBroker, Seat, cluster_id, free_ports
 
-__all__ = ["NODES", "Trio"]
-
 NODES = (1, 2, 3)
 # A broker that is gone is known to be so after broker.session.timeout.ms, a controller after the quorum's own limits.
 _MORE = """\

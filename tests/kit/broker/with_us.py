@@ -9,8 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Beside"]
-
 _SHELL = 'read -r _; kill -9 -- "-$1"; rm -rf -- "$2"'
 
 

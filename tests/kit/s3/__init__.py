@@ -21,8 +21,6 @@ from kit.broker.real import free_ports
 from kit.broker.with_us import Beside
 from obstore.store import S3Store
 
-__all__ = ["S3Server", "unavailable"]
-
 POM = Path(__file__).with_name("pom.xml")
 VERSION = "2.6.0"
 USER, SECRET = "alice", "alice-secret"
