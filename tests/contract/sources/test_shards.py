@@ -229,6 +229,35 @@ def test_a_source_can_be_pickled(tmp_path: Path) -> None:
     assert rows(pickle.loads(pickle.dumps(source))) == [(b"x", 1, None)]
 
 
+def test_a_reader_keeps_few_files_open(tmp_path: Path) -> None:
+    """However many shards there are at most 128 stay open, those that were used last, and none after close()."""
+    for k in range(140):
+        write_shard(tmp_path / f"{k:03}.tar", [(b"x", k)])
+    source = ShardSet(f"{tmp_path}/*.tar")
+    source.snapshot()
+    reader = source.reader()
+
+    def read(shard: int) -> list[str]:
+        block = reader.read(Extents.one(shard, 0, 1))
+        assert block.fields["label"].tolist() == [shard]
+        block.lease.release()
+        return opened()
+
+    def opened() -> list[str]:
+        files = [Path(os.path.realpath(fd)) for fd in Path("/proc/self/fd").iterdir()]
+        return sorted(file.stem for file in files if file.parent == tmp_path)
+
+    assert max(len(read(shard)) for shard in [*range(140)] * 2) == 128
+    assert opened() == [f"{k:03}" for k in range(12, 140)]
+    assert read(12)[0] == "012"
+    assert read(0)[:3] == ["000", "012", "014"]
+    reader.close()
+    reader.close()
+    assert opened() == []
+    with pytest.raises(ClosedError):
+        read(0)
+
+
 def test_patterns(tmp_path: Path) -> None:
     """Globs, braces, ranges and lists name the files one expects, in the order one expects."""
     for k in range(12):
