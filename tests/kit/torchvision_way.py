@@ -1,7 +1,8 @@
-"""One recipe two ways: by the host engine, and by torchvision's v2 functions on the same draws."""
+"""One recipe by the host engine, by torchvision's v2 functions on the same draws, and by the DALI engine on the CPU."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,12 @@ import numpy as np
 import torch
 from kit.photographs import decoded, photographs
 from kit.torchvision_auto import applied_auto
+from PIL import Image
 from torchvision.transforms.v2 import functional
 
+from dali_feed.compiler.dali import compile_dali
 from dali_feed.compiler.host import compile_host
+from dali_feed.compiler.program import Program
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Work
 from dali_feed.options import Tuning
@@ -187,3 +191,36 @@ def padding_of(op: RandomCrop, height: int, width: int) -> list[int]:
         wide = max(0, op.size[1] - (width + left + right))
         left, top, right, bottom = left + wide, top + high, right + wide, bottom + high
     return [left, top, right, bottom]
+
+
+def run(program: Program, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
+    """The images of all payloads, one after the other through one engine."""
+    sizes = np.array([Image.open(io.BytesIO(p)).size[::-1] for p in payloads])
+    engine = make_engine("dali", program, batch_size=1, device=None, tuning=Tuning(threads=2))
+    made = program.parameters(sizes, np.array(ids, np.int64), seed=0, epoch=0)
+    out: list[torch.Tensor] = []
+    for n, payload in enumerate(payloads):
+        view = engine.prepare([memoryview(payload)])
+        engine.submit(Work(view, {name: values[n : n + 1] for name, values in made.arrays.items()}))
+        result = engine.take()
+        assert not result.bad
+        out += list(torch.utils.dlpack.from_dlpack(result.images).clone())
+    engine.close()
+    return out
+
+
+def both(recipe: Recipe, *, region_decode: bool = True) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The photographs by DALI and by the host engine."""
+    ids = range(len(photographs()))
+    return run(compile_dali(recipe, region_decode=region_decode), photographs(), ids), ran(recipe, photographs(), ids)
+
+
+def distance(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], edge: int = 0) -> tuple[float, float]:
+    """Largest mean absolute difference of an image, and largest of a value, `edge` pixels along the border left out."""
+    worst_mean = worst = 0.0
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.shape == other.shape
+        d = (one.double() - other.double()).abs()
+        d = d[:, edge : d.shape[1] - edge, edge : d.shape[2] - edge]
+        worst_mean, worst = max(worst_mean, float(d.mean())), max(worst, float(d.max()))
+    return worst_mean, worst

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.images import jpeg, labelled, pixels
-from kit.slow_jpegs import slow_jpeg
+from kit.kinds import slow_jpeg
 from PIL import Image
 from torchvision.transforms import v2
 

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.dali_way import both, distance
 from kit.images import png
 from kit.photographs import decoded
 from kit.recipes import SMALL
-from kit.torchvision_way import ran
+from kit.torchvision_way import both, distance, ran
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import _color
 
