@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from confluent_kafka.admin import AdminClient
 from kit.broker.handle import Kafka
-from kit.images import jpeg
 from kit.killed_producer import killed_at, producer
 from kit.produced import numbered, shard_of, values_in
 
@@ -25,7 +24,7 @@ from dali_feed.external_sources import (
     Producer,
 )
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.lanes import Acks, TransactionLane, is_packed, name_of
+from dali_feed.external_sources.kafka.lanes import Acks, TransactionLane, name_of
 from dali_feed.external_sources.kafka.produce import Numbered, journal_lock
 from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.records.extents import Extents
@@ -139,10 +138,3 @@ def test_a_journal_is_of_one_run(embedded: Kafka, tmp_path: Path) -> None:
             Producer(source, topic, embedded.servers, journal=journal).run()
     with pytest.raises(ConfigError, match="a journal must lie in a folder"):
         Producer(source, topic, embedded.servers, journal=tmp_path / "none" / "journal").run()
-
-
-def test_what_is_packed_is_known_by_its_first_bytes() -> None:
-    """A JPEG is, numbers and JSON are not."""
-    assert is_packed(jpeg(0))
-    assert is_packed(b"RIFF....WEBPVP8 ")
-    assert not any(map(is_packed, (b"", b"\xff", b'{"a": 1}', np.arange(8.0).tobytes(), b"RIFF....WAVE")))

@@ -16,7 +16,7 @@ from dali_feed.external_sources import Topics
 from dali_feed.external_sources.kafka.cluster import Cluster as Questions
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.lag import LagFacts, PartitionLag, Stand, lag_warnings, look, since
-from dali_feed.external_sources.kafka.topics import PartitionFacts, TopicFacts, span_text, warnings
+from dali_feed.external_sources.kafka.topics import PartitionFacts, TopicFacts, warnings
 from dali_feed.testing import Message
 
 DAY = 86_400.0
@@ -102,12 +102,6 @@ def test_partitions_are_counted_against_gpus() -> None:
     assert not warnings(_facts((9,) * 16), gpus=8)
     (said,) = warnings(_facts((9,) * 15), gpus=8)
     assert said.startswith("15 partitions for 8 GPUs: 2 to 4 per GPU")
-
-
-def test_lengths_of_time() -> None:
-    """Two units at most, none of them zero."""
-    told = [span_text(seconds) for seconds in (0.2, 45, 60, 3661, 12_000, 86_400, 533_000)]
-    assert told == ["0 s", "45 s", "1 min", "1 h 1 min", "3 h 20 min", "1 day", "6 days 4 h"]
 
 
 HOUR = 3600.0
