@@ -89,11 +89,7 @@ def test_what_follows_is_torchvisions_bit_for_bit(tmp_path: Path, name: str, eng
         ("mask", None, "column 'mask' of member 'mask': the record has no such member"),
         ("mask", b"junk", "column 'mask' of member 'mask': "),
         ("mask", encoded(np.zeros((9, 9), np.uint8)), "a mask must have the size of its image, 56x40; found 9x9"),
-        (
-            "mask",
-            encoded(np.zeros((40, 56, 3), np.uint8)),
-            "one number for each pixel; found an image of mode RGB",
-        ),
+        ("mask", encoded(np.zeros((40, 56, 3), np.uint8)), "one number for each pixel; found an image of mode RGB"),
         ("boxes", b"[[1, 2, 3]]", "rows of 5 numbers are needed; found an array of shape (1, 3)"),
         ("boxes", b"[[1, 2, 3, 1e999, 0]]", "rows of 5 numbers are needed; json: "),
         ("boxes", b"{", "rows of 5 numbers are needed; "),

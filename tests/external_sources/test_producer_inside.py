@@ -12,17 +12,8 @@ from kit.broker.handle import Kafka
 from kit.killed_producer import killed_at, producer
 from kit.produced import numbered, shard_of, values_in
 
-from dali_feed.errors import (
-    ConfigError,
-    DataLostError,
-    ProduceError,
-    SourceChangedError,
-    StateError,
-)
-from dali_feed.external_sources import (
-    Payload,
-    Producer,
-)
+from dali_feed.errors import ConfigError, DataLostError, ProduceError, SourceChangedError, StateError
+from dali_feed.external_sources import Payload, Producer
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.lanes import Acks, TransactionLane, name_of
 from dali_feed.external_sources.kafka.produce import Numbered, journal_lock

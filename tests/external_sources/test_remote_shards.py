@@ -214,12 +214,7 @@ def test_an_index_beside_a_remote_shard_is_taken_where_it_fits(web: Web, tmp_pat
         ("hdfs://host/0.tar", {}, ConfigError, "found hdfs://; mount it, and name its files"),
         ("sftp://host/0.tar", {}, ConfigError, "found sftp://; mount it"),
         ("nosuch://bucket/0.tar", {}, ConfigError, "must begin with http://, .*found nosuch://"),
-        (
-            "s3://bucket/0.tar",
-            {"key": "hunter2"},
-            ConfigError,
-            "'key' .* of fsspec; obstore has access_key_id",
-        ),
+        ("s3://bucket/0.tar", {"key": "hunter2"}, ConfigError, "'key' .* of fsspec; obstore has access_key_id"),
         ("s3://bucket/0.tar", {"nosuch": "hunter2"}, ConfigError, r"options of obstore's s3:// \(given: nosuch\)"),
         ("{url}/0.tar", {"client_options": {"headers": {}}}, ConfigError, "Invalid key: headers"),
         ("{url}/0.tar", {"retry_config": {"max_retries": "x"}}, ConfigError, "cannot be interpreted as an integer"),

@@ -136,13 +136,6 @@ def test_a_path_is_names_and_numbers(path: str, steps: tuple[Any, ...]) -> None:
     assert steps_of(path_of(steps)) == steps
 
 
-@pytest.mark.parametrize("path", ["", ".", "a.", ".a", "a..b", "a[", "a[x]", "a[-1]", "a[1", 'a["b]', "a]b", "a.[0]"])
-def test_what_is_no_path_is_a_mistake(path: str) -> None:
-    """It is told when the format is made, not with the first record."""
-    with pytest.raises(ConfigError, match="must be a path"):
-        steps_of(path)
-
-
 @given(st.lists(st.one_of(NAMES, st.integers(0, 999_999_999)), max_size=5))
 def test_every_row_of_steps_has_a_path(steps: list[str | int]) -> None:
     """Names with dots, brackets and blanks too; only a quotation mark cannot be written."""

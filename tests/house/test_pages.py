@@ -23,12 +23,7 @@ PATH = re.compile(r"(?<![\w/.-])(?:dali_feed|kernels|external_sources|tests|benc
 NAME = re.compile(r"(?<![\w/.-])dali_feed(?:\.\w+)+")
 IMPORT = re.compile(r"^[+ >]*(from dali_feed\S* import [^#\n(]+|import dali_feed\S*)", re.MULTILINE)
 TEMPLATE = re.compile(r"(^|/|_)x\.\w+$")  # kernels/x.cu: the file that a reader is about to make
-ELSEWHERE = [
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "bench/LOG.md",
-    "index.md",
-]  # pages of the site outside of docs/
+ELSEWHERE = ["CHANGELOG.md", "CONTRIBUTING.md", "bench/LOG.md", "index.md"]  # pages of the site outside of docs/
 HEADERS = {"dali_feed.where", "dali_feed.original", "dali_feed.source"}  # of a dead letter in a topic, no modules
 
 
@@ -114,10 +109,7 @@ def test_what_is_missing_is_seen(tmp_path: Path) -> None:
     assert missing_links(page) == ["#b", "gone.md"]
     assert missing_paths(
         "`tests/house/test_pages.py`, tests/house/, bench/gone.py, `tests/test_x.py`, tests/*/gone_*.py"
-    ) == [
-        "bench/gone.py",
-        "tests/*/gone_*.py",
-    ]
+    ) == ["bench/gone.py", "tests/*/gone_*.py"]
     assert missing_names("`dali_feed.DataLoader` dali_feed.gone\nfrom dali_feed.plan.order import Shuffle, Gone\n") == [
         "dali_feed.gone",
         "dali_feed.plan.order.Gone",
