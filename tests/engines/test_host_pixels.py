@@ -17,8 +17,7 @@ from kit.kinds import saved
 from kit.photographs import decoded, photographs
 from kit.properties import examples
 from kit.recipes import ANY, CASES, FLOAT, MAKERS, simclr
-from kit.torchvision_auto import replayed, with_weights
-from kit.torchvision_way import assert_equal, ran, theirs, together
+from kit.torchvision_way import assert_equal, ran, replayed, theirs, together, with_weights
 from nvidia import nvimgcodec
 from PIL import Image
 from torchvision import transforms as v1

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from confluent_kafka import Producer
-from kit.broker.handle import Kafka, payloads, rows, value
+from kit.broker.handle import COMMITTED, Kafka, everything, fill, payloads, rows, value
 from kit.claimed import claimed, made
-from kit.holes import COMMITTED, everything, fill
 from kit.images import QUICK, jpeg
 
 from dali_feed.errors import DataLostError, SourceUnreachableError, StateError

@@ -301,7 +301,7 @@ class RealBroker(Cluster):
     """One Apache Kafka broker in a process group of its own; killed at exit. A context manager.
 
     joins      a broker, of whose cluster it is the second node; the first stays its controller
-    seat       or its place among equals: see `broker.trio`
+    seat       or its place among equals: see test_kafka_cluster.py
     brief      not worth what Java's second compiler costs: it takes five seconds of CPU less to start, and gives less
                of what is measured
     listeners  further ones: name -> (port of 127.0.0.1, protocol)
