@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.blocks import taken
+from kit.blocks import rows as every_row
 from kit.web import Web
 
 from dali_feed.columns import Bytes, Number
@@ -69,15 +69,9 @@ def shards(web: Web) -> ShardSet:
     return ShardSet(f"{web.url}/{{0..2}}.tar")
 
 
-def rows(source: ShardSet, stop: threading.Event | None = None) -> list[tuple[bytes, int]]:
+def rows(source: ShardSet, stop: threading.Event | None = None) -> list[tuple[Any, Any]]:
     """Payload and label of every record."""
-    found = source.snapshot()
-    reader = source.reader(stop=stop)
-    block = reader.read(Extents(np.arange(len(found.names)), found.starts, found.stops))
-    result = list(zip(map(taken, block.payloads), block.fields["label"].tolist(), strict=True))
-    block.lease.release()
-    reader.close()
-    return result
+    return [row[:2] for row in every_row(source, stop=stop)]
 
 
 @pytest.fixture(params=["http", "s3"])

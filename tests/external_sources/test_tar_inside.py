@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
+from kit.blocks import read_sizes
+from kit.by_hand import FORMS, LONG, archive
 from kit.images import jpeg
 
 from dali_feed.errors import DataLostError, SourceError
@@ -22,15 +23,6 @@ from dali_feed.external_sources.tar import SUFFIX
 from dali_feed.packing import index
 from dali_feed.records.extents import Extents
 from dali_feed.testing.shards import write_shard
-
-
-def archive(path: Path, members: list[tuple[str, bytes]], form: int) -> None:
-    """A tar file as the standard library writes it."""
-    with tarfile.open(path, "w", format=form) as tar:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
 
 
 def grouped(path: Path) -> list[dict[bytes, tuple[int, int]]]:
@@ -48,10 +40,6 @@ def grouped(path: Path) -> list[dict[bytes, tuple[int, int]]]:
                 last = (folder, stem)
             samples[-1][suffix.lower().encode()] = (info.offset_data, info.size)
     return samples
-
-
-LONG = "folder/" * 30 + "x" * 120
-FORMS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -112,20 +100,6 @@ def test_an_index_of_another_shard_is_not_believed(tmp_path: Path) -> None:
     good = tar_index.load(str(path))
     tar_index._write(Path(f"{path}{tar_index.SUFFIX}"), replace(good, offset=good.offset + 1_000_000), 0o600)
     assert tar_index.load(str(path)).offset.tolist() == good.offset.tolist()
-
-
-def read_sizes(patch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes that each read from now on asks for, in order."""
-    sizes: list[int] = []
-    real = os.preadv
-
-    def recording(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:
-        got = real(fd, views, at, flags)  # what the page cache lacks raises here, and is read again
-        sizes.append(len(views[0]))
-        return got
-
-    patch.setattr(os, "preadv", recording)
-    return sizes
 
 
 def test_neighbours_are_read_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
