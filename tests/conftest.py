@@ -69,6 +69,13 @@ def collected() -> list[pytest.Item]:
 
 
 @pytest.fixture
+def cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Indexes that cannot lie beside a file lie here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def embedded_broker() -> Iterator[Broker]:
     """The mock cluster of librdkafka, one per test: the thread of a long-lived one has been seen to end."""
     with broker() as running:

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.command import Cli, cli
-from kit.ctrl_c import children_hear_ctrl_c
+from kit.command import Cli, children_hear_ctrl_c, cli
 from kit.images import jpeg
 from kit.limits import LONG
 from kit.warm import Warm

@@ -13,7 +13,7 @@ import pytest
 from kit.images import broken_png, jpeg, labelled
 from kit.record_files import tfrecord
 from kit.shelves import opened
-from kit.tf_example import example_bytes
+from kit.written import example_bytes
 
 from dali_feed.cli.inspect import inspect_all
 from dali_feed.cli.targets import Access

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 from kit.engine_runs import each
-from kit.photographs import decoded, encoded, files, photographs
+from kit.kinds import saved
+from kit.photographs import decoded, files, photographs
 from kit.recipes import FLOAT, SMALL, simclr
 from kit.torchvision_way import both, distance
 from nvidia.dali import Pipeline, fn, pipeline_def, types
@@ -191,14 +192,14 @@ def test_decoding_is_exact(name: Any) -> None:
     else:
         quality, subsampling, progressive = name
         picture = Image.open(io.BytesIO(photographs()[3]))
-        payload = encoded(picture, quality=quality, subsampling=subsampling, progressive=progressive)
+        payload = saved(picture, quality=quality, subsampling=subsampling, progressive=progressive)
     assert distance(each("dali", compile_dali(Recipe()), [payload], [0]), [decoded(payload)]) == (0, 0)
 
 
 def test_sixteen_bits_become_eight() -> None:
     """A 16-bit PNG is scaled to 8 bits, rounded; torchvision keeps 16."""
     gray = np.arange(97 * 131, dtype=np.uint16).reshape(97, 131) * 5
-    payload = encoded(Image.fromarray(gray), "PNG")
+    payload = saved(Image.fromarray(gray), "PNG")
     ours = each("dali", compile_dali(Recipe()), [payload], [0])
     assert distance(ours, [torch.from_numpy(gray / 257.0).expand(3, 97, 131)])[1] <= 0.51
 
@@ -211,7 +212,7 @@ def test_a_decoded_window_is_the_window_of_the_decoded(kind: str, orientation: i
     exif = rgb.getexif()
     exif[0x0112] = orientation
     options = {"progressive": True} if "progressive" in kind else {"subsampling": 0} if "4:4:4" in kind else {}
-    payload = encoded(rgb, kind.rsplit(" ", maxsplit=1)[-1], exif=exif.tobytes(), **options)
+    payload = saved(rgb, kind.rsplit(" ", maxsplit=1)[-1], exif=exif.tobytes(), **options)
 
     @pipeline_def(batch_size=5, num_threads=1, device_id=None)  # type: ignore[untyped-decorator]
     def windows() -> Any:

@@ -13,11 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.images import jpeg, png
-from kit.photographs import decoded, encoded, photographs
+from kit.kinds import saved
+from kit.photographs import decoded, photographs
 from kit.properties import examples
 from kit.recipes import ANY, CASES, FLOAT, MAKERS, simclr
-from kit.torchvision_auto import replayed, with_weights
-from kit.torchvision_way import assert_equal, ran, theirs, together
+from kit.torchvision_way import assert_equal, ran, replayed, theirs, together, with_weights
 from nvidia import nvimgcodec
 from PIL import Image
 from torchvision import transforms as v1
@@ -314,7 +314,7 @@ def test_crops_fit_where_torchvision_says_so(
 ) -> None:
     """RandomCrop and its padding: torchvision's bits, or, where torchvision fails, a reason beforehand."""
     op = RandomCrop((20, 24), padding, needed, 5.0, mode)
-    payload = encoded(Image.effect_noise(size[::-1], 80).convert("RGB"), "PNG")
+    payload = saved(Image.effect_noise(size[::-1], 80).convert("RGB"), "PNG")
     reason = unfit(Recipe((op,)), np.array([size], np.int32))
     try:
         v2.RandomCrop(op.size, list(padding), needed, 5, mode)(decoded(payload))

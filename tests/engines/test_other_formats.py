@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.gif_files import gif, gifs, opened
 from kit.images import QUICK, encoded, jpeg, pixels, png
+from kit.kinds import gif, gifs, opened
 from nvidia.dali.tensors import TensorCPU
 from PIL import Image
 from torchvision.transforms import v2

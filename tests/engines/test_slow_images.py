@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from kit.images import QUICK, labelled, seen
+from kit.kinds import slow_jpeg
 from kit.limits import LONG
-from kit.slow_jpegs import slow_jpeg
 from kit.warm import Warm
 
 from dali_feed.engines.host import decode
@@ -127,7 +127,7 @@ SCRIPT = """
 import sys, threading
 sys.path[:0] = [{tests!r}]
 from kit.images import labelled
-from kit.slow_jpegs import slow_jpeg
+from kit.kinds import slow_jpeg
 from dali_feed import DataLoader, Tuning
 from dali_feed.engines import choose
 from dali_feed.feed import run as epoch

@@ -1,4 +1,4 @@
-"""Insides that contract/topics/test_producer.py needs not: they go with what they test."""
+"""The order that records are produced in, the counts of what became of them, and journals and positions of runs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,69 @@ import numpy as np
 import pytest
 from confluent_kafka.admin import AdminClient
 from kit.broker.handle import Kafka
-from kit.images import jpeg
 from kit.killed_producer import killed_at, producer
 from kit.produced import numbered, shard_of, values_in
 
-from dali_feed.errors import (
-    ConfigError,
-    DataLostError,
-    ProduceError,
-    SourceChangedError,
-    StateError,
-)
-from dali_feed.external_sources import (
-    Payload,
-    Producer,
-)
+from dali_feed.errors import ConfigError, DataLostError, ProduceError, SourceChangedError, StateError
+from dali_feed.external_sources import Payload, Producer
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.lanes import TransactionLane, is_packed, name_of
-from dali_feed.external_sources.kafka.produce import journal_lock
+from dali_feed.external_sources.kafka.lanes import Acks, TransactionLane, name_of
+from dali_feed.external_sources.kafka.produce import Numbered, journal_lock
 from dali_feed.external_sources.kafka.writes import Written
+from dali_feed.records.extents import Extents
+from dali_feed.records.present import Present
+from dali_feed.records.source import Snapshot
+from dali_feed.records.tally import KINDS, Tally
+
+
+def _snapshot(*, interleaved: bool, present: bool) -> Snapshot:
+    """Three partitions, one of them empty; of a topic read 4 offsets at a time, or of shards."""
+    starts, stops = np.array([5, 0, 0], np.int64), np.array([16, 0, 7], np.int64)
+    runs = Extents(*(np.array(each, np.int64) for each in ([0, 0, 2], [5, 9, 1], [7, 16, 4])))
+    known = Present.of(runs, 3) if present else None
+    return Snapshot(
+        "s", ("a", "b", "c"), starts, stops, 4, 4 << 20,
+        random_access=not interleaved, interleaved=interleaved, fingerprint="f", present=known,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("present", [False, True])
+def test_a_line_goes_on_at_any_number_as_it_would_have(interleaved: bool, present: bool) -> None:
+    """Every record has one number, whichever it is begun at; holes that are known are not in it."""
+    line = Numbered.of(_snapshot(interleaved=interleaved, present=present))
+    whole = [sample for _, extents in line.after(0) for sample in extents.ids().tolist()]
+    assert len(whole) == len(set(whole)) == len(line) == (12 if present else 18)
+    for number in range(len(line)):
+        found = list(line.after(number))
+        assert found[0][0] == number
+        assert [sample for _, extents in found for sample in extents.ids().tolist()] == whole[number:]
+        partition, position = line.at(number)
+        assert (partition << 40) + position == whole[number]
+    partitions = [sample >> 40 for sample in whole]
+    assert (partitions == sorted(partitions)) == (not interleaved)
+
+
+def test_the_mark_waits_for_the_slowest() -> None:
+    """What is delivered behind a record that is not is counted once that one is settled, and survives as JSON."""
+    acks = Acks(10, Tally(), lambda number: f"s#{number}")
+    for number in (10, 11, 12, 14):
+        acks.begin(number)
+    acks.end(12, 100)
+    acks.end(11, "too large: 17")
+    assert (acks.mark, acks.tally.records) == (10, 0)
+    acks.end(10, None)
+    assert acks.mark == 14
+    acks.end(14, 5)
+    assert acks.mark == 15
+    tally = Tally.of(json.loads(json.dumps(acks.tally.told())))
+    assert tally == acks.tally
+    assert (tally.records, tally.size, tally.absent, tally.failed) == (2, 105, 1, 1)
+    assert tally.failures["too large: N"].first == ["s#11: too large: 17"]
+    for number in range(100):
+        tally.fail(f"reason {'x' * number}", "s")
+    assert len(tally.failures) == KINDS + 1
+    assert tally.failed == 101
 
 
 def test_a_position_that_the_broker_forgot_is_no_beginning(real_kafka: Kafka, tmp_path: Path) -> None:
@@ -85,10 +129,3 @@ def test_a_journal_is_of_one_run(embedded: Kafka, tmp_path: Path) -> None:
             Producer(source, topic, embedded.servers, journal=journal).run()
     with pytest.raises(ConfigError, match="a journal must lie in a folder"):
         Producer(source, topic, embedded.servers, journal=tmp_path / "none" / "journal").run()
-
-
-def test_what_is_packed_is_known_by_its_first_bytes() -> None:
-    """A JPEG is, numbers and JSON are not."""
-    assert is_packed(jpeg(0))
-    assert is_packed(b"RIFF....WEBPVP8 ")
-    assert not any(map(is_packed, (b"", b"\xff", b'{"a": 1}', np.arange(8.0).tobytes(), b"RIFF....WAVE")))

@@ -23,12 +23,7 @@ from dali_feed.external_sources.tfrecord import TFRECORD, crc32c, masked
 from dali_feed.formats import bound
 from dali_feed.storage.local import LOCAL
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Indexes that cannot lie beside a file lie here."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache_home")
 
 
 def test_an_index_is_built_once_and_never_believed_blindly(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One array of a record: what its dtype and shape are, and what a record must be to stand in a batch of them."""
+"""One array of a record, paths into one, and base64 in it: what they must be, and why a record is bad."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from kit.written import npy
 from dali_feed.columns import Array
 from dali_feed.columns.array import array_from, layout_of
 from dali_feed.errors import ConfigError, FormatError
+from dali_feed.formats.json_text import _decoder, _plain_decode
+from dali_feed.formats.paths import DEEPEST, MOST, flatten, path_of, pick, steps_of
 
 DTYPES = st.sampled_from(["?", "i1", "u1", "<i2", "<u2", "<i4", "<i8", "<f2", "<f4", "<f8"])
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=4)
@@ -109,3 +111,81 @@ def test_numbers_are_cast_where_nothing_is_lost(dtype: str, good: Any, bad: Any)
 def test_before_the_row_nothing_is_copied(value: bytes) -> None:
     """What is copied into the row is a view of the record."""
     assert np.shares_memory(array_from(*layout_of(value, "f4"), value), np.frombuffer(value, np.uint8))
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters='"'), max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("path", "steps"),
+    [
+        ("label", ("label",)),
+        ("body.features", ("body", "features")),
+        ("images[0].data", ("images", 0, "data")),
+        ("[3]", (3,)),
+        ("[0][1]", (0, 1)),
+        ('body["a.b"].c', ("body", "a.b", "c")),
+        ('[""]', ("",)),
+        ("image id", ("image id",)),
+        ("$", ()),
+    ],
+)
+def test_a_path_is_names_and_numbers(path: str, steps: tuple[Any, ...]) -> None:
+    """As people write them, and back."""
+    assert steps_of(path) == steps
+    assert steps_of(path_of(steps)) == steps
+
+
+@given(st.lists(st.one_of(NAMES, st.integers(0, 999_999_999)), max_size=5))
+def test_every_row_of_steps_has_a_path(steps: list[str | int]) -> None:
+    """Names with dots, brackets and blanks too; only a quotation mark cannot be written."""
+    assert steps_of(path_of(tuple(steps))) == tuple(steps)
+
+
+RECORD = {"body": {"features": [1, 2], "label": 3, "images": [{"data": "x"}]}, "text": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("label", "label: no such member; the record has 'body', 'text'"),
+        ("body.lable", "body.lable: no such member; body has 'features', 'label', 'images'"),
+        ("body.features[2]", r"body.features\[2\]: no such member; body.features has 2 items"),
+        ("text[0]", "text must be a list, found str"),
+        ("text.a", "text must be a record, found str"),
+        ("body[0]", "body must be a list, found dict"),
+        ("body.images.data", "body.images must be a record, found list"),
+    ],
+)
+def test_a_member_that_is_missing_says_what_there_is(path: str, said: str) -> None:
+    """How far the path goes, and what lies there; a text is not taken letter by letter."""
+    with pytest.raises(FormatError, match=f"^json: .*{said}"):
+        pick(RECORD, steps_of(path), "json")
+
+
+def test_all_members_of_a_record_have_paths() -> None:
+    """And each path leads to its member."""
+    found = flatten(RECORD)
+    assert list(found) == ["body.features", "body.label", "body.images[0].data", "text"]
+    assert all(pick(RECORD, steps_of(path), "json") == value for path, value in found.items())
+
+
+def test_a_record_of_very_many_members_is_listed_in_part() -> None:
+    """People look at it."""
+    assert len(flatten({str(k): {"a": k, "b": k} for k in range(10_000)})) <= 2 * MOST
+    deep: Any = 1
+    for _ in range(3 * DEEPEST):
+        deep = {"a": deep}
+    assert len(flatten(deep)) == 1
+
+
+@given(st.text("AQgw=-_ \n", max_size=12))
+def test_both_decoders_take_and_refuse_the_same(text: str) -> None:
+    """A record is bad by both or by none, and its bytes are the same."""
+    found = []
+    for decode in (_decoder(), _plain_decode):
+        try:
+            found.append(decode(text))
+        except ValueError:
+            found.append(b"bad!")
+    assert found[0] == found[1]

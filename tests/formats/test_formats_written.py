@@ -65,10 +65,7 @@ def test_fields_of_every_kind() -> None:
         "e": {"type": "enum", "name": "E", "symbols": ["a", "b"]},
         "f": {"type": "fixed", "name": "F", "size": 2},
         "m": {"type": "map", "values": "int"},
-        "r": {
-            "type": "array",
-            "items": {"type": "record", "name": "I", "fields": [{"name": "x", "type": "boolean"}]},
-        },
+        "r": {"type": "array", "items": {"type": "record", "name": "I", "fields": [{"name": "x", "type": "boolean"}]}},
     }
     fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
     form = Avro({"type": "record", "name": "R", "fields": [*fields, {"name": "d", "type": "int", "default": 7}]})

@@ -5,7 +5,6 @@ What needs the other package is run where that is installed (webdataset, mosaicm
 
 from __future__ import annotations
 
-import base64
 import importlib
 import importlib.util
 import io
@@ -13,13 +12,13 @@ import json
 import re
 import subprocess
 import wave
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from kit.by_others import by_others
 from kit.images import jpeg
 from kit.warm import Warm
 from PIL import Image
@@ -42,16 +41,7 @@ PAGES = {  # which blocks need the other package
 OTHERS = ("webdataset", "streaming", "datasets")
 SHARDS, EACH = 4, 20
 
-# A shard as MDSWriter of mosaicml-streaming 0.13.0 wrote it: three gray JPEGs, labels 7, 8, 9, and a text.
-MDS = zlib.decompress(base64.b85decode(
-    b"c-muTU|@I-#4bz>42zf<7?@ZY7^;<$^K(jb^WszUlJiqC^U{lztQ4Y^vI<hum2?!8GV@A6RB=g>QY?^$s?AHxO@*k-%uP&B1*ynMOiIlGF-lS^"
-    b"N|4nSXI4Sf=9T8;=qOm|D1aCc1-S)9sl~;a`FTKjh_q5#eo<~>36QUpn^FuiFC(!y17ZM356HCmoXp%zkP<U<Ljwy7GZUbAS!xl~9HUxaMg}nW"
-    b"f8+lH1_3WOPd5fepb#SvGW@^I;LO0m#>URZ%E8Xg&dJHa#UsMY!_CbjDJ0A<A}b{?Co3f*qoAUvuAro&EF+^~uBl^SXkua_uWo5;VPvCcY-05P"
-    b"00TD%0}wJY3NrjZ!XOVcoRtv_7@&ZWiJ66!jh%y&iyNq5s{jKNBQrA-3o|P#3ky)T7AViaBFHMFXz0i$9GJ+iR48K9IB_9|veU+cqCpows2C>|"
-    b"HF0u@iAzXIsj8`KXlj|5nweWzS~<J8y19FJdIg7shJ{B&MkS}Drln_OW)+u|mX%jjRyDV@wzYS3c1@Z*W$Lu)GiJ_Ow0OzVWy@ErT(xQQmaW^i"
-    b"@7THP(BUITj~zd8^3<ivSFT>We&gn?hmRgVdHU@6i<hrHe)|07>$mSee*XG@3*<ir2788||MvgC$qx0H4^W6{G;paFxSy*2-{gS$D=`Tax-6ri"
-    b"OSRB_{QCb*PI%}hCIJ9@6Nu0"
-))  # fmt: skip
+MDS = by_others("gray/shard.00000.mds")
 INDEX: dict[str, Any] = {
     "format": "mds",
     "version": 2,

@@ -1,13 +1,20 @@
-"""What the pages name is there: files, sections of other pages, and Python names."""
+"""What the pages name is there, the README's example prints what it says, and written pages are what the code says."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from kit.limits import LONG
+from kit.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -16,12 +23,7 @@ PATH = re.compile(r"(?<![\w/.-])(?:dali_feed|kernels|external_sources|tests|benc
 NAME = re.compile(r"(?<![\w/.-])dali_feed(?:\.\w+)+")
 IMPORT = re.compile(r"^[+ >]*(from dali_feed\S* import [^#\n(]+|import dali_feed\S*)", re.MULTILINE)
 TEMPLATE = re.compile(r"(^|/|_)x\.\w+$")  # kernels/x.cu: the file that a reader is about to make
-ELSEWHERE = [
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "bench/LOG.md",
-    "index.md",
-]  # pages of the site outside of docs/
+ELSEWHERE = ["CHANGELOG.md", "CONTRIBUTING.md", "bench/LOG.md", "index.md"]  # pages of the site outside of docs/
 HEADERS = {"dali_feed.where", "dali_feed.original", "dali_feed.source"}  # of a dead letter in a topic, no modules
 
 
@@ -107,10 +109,7 @@ def test_what_is_missing_is_seen(tmp_path: Path) -> None:
     assert missing_links(page) == ["#b", "gone.md"]
     assert missing_paths(
         "`tests/house/test_pages.py`, tests/house/, bench/gone.py, `tests/test_x.py`, tests/*/gone_*.py"
-    ) == [
-        "bench/gone.py",
-        "tests/*/gone_*.py",
-    ]
+    ) == ["bench/gone.py", "tests/*/gone_*.py"]
     assert missing_names("`dali_feed.DataLoader` dali_feed.gone\nfrom dali_feed.plan.order import Shuffle, Gone\n") == [
         "dali_feed.gone",
         "dali_feed.plan.order.Gone",
@@ -135,3 +134,81 @@ def test_every_page_is_linked_from_the_readme() -> None:
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2].partition("\nvalidation:")[0]
     lines = re.findall(r"^ +- .+: (\S+\.md)$", site, re.MULTILINE)
     assert sorted(lines) == sorted([*(page.name for page in PAGES[2:]), *ELSEWHERE])
+
+
+def test_the_example_prints_what_the_readme_shows(warm: Warm) -> None:
+    """The first Python block, run by itself on the CPU, prints the block that follows it."""
+    found = re.search(
+        r"```python\n(.*?)```\n```\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert found, "README.md must open with an example and its output"
+    code, printed = found.groups()
+    run = subprocess.run(
+        [warm.python, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=False,
+        env={"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"},
+        cwd="/",
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == printed
+
+
+DOCS = ROOT / "docs"
+PUBLIC = Path(__file__).with_name("public.txt").read_text().split()
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The script that writes the page."""
+    spec = importlib.util.spec_from_file_location("reference", DOCS / "_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("_reference.py", "make reference"), ("_cli.py", "make reference"), ("_tables.py", "make tables")],
+)
+def test_a_page_is_what_it_is_written_from(warm: Warm, name: str, command: str) -> None:
+    """A changed signature, docstring, command, option or row of a bench changes its page; `make` writes it."""
+    done = warm.run([DOCS / name, "--check"], beside=name != "_reference.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), f"run `{command}`"
+
+
+def test_a_public_name_comes_and_goes_by_hand() -> None:
+    """public.txt has every name that users import, in order: one that comes or goes is a line of a change."""
+    packages = sorted({name.rpartition(".")[0] for name in PUBLIC})
+    assert [f"{package}.{name}" for package in packages for name in importlib.import_module(package).__all__] == PUBLIC
+
+
+def test_everything_that_users_import_is_there() -> None:
+    """Each public name, and each error, has its section or row."""
+    page = (DOCS / "reference.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^### `(\w+)`|^\| (?:&emsp;)*`(\w+)` \|", page, re.MULTILINE))
+    names = {one for pair in named for one in pair}
+    unexplained = {"FallbackWarning", "Format", "__version__", "bound", "format_of"}
+    assert {name.rpartition(".")[2] for name in PUBLIC} - names <= unexplained
+
+
+@dataclass(frozen=True)
+class Half:
+    """Half explained.
+
+    one  is said
+    """
+
+    one: int = 1 << 20
+    two: tuple[str, ...] = ("a", "b")
+
+
+def test_an_argument_without_a_meaning_is_refused(script: ModuleType) -> None:
+    """No row is left empty: the message names class and argument."""
+    doc = script.doc_of(Half, ("one", "two"))
+    with pytest.raises(SystemExit, match=r"Half: .* meaning for each argument; found none for two"):
+        script.arguments("Half", Half, doc)

@@ -12,8 +12,6 @@ from typer.testing import CliRunner
 
 from dali_feed.cli.app import app
 
-__all__ = ["COMMANDS", "SHORT", "SMALL", "folder", "run"]
-
 SMALL = ["--batch", "2", "--threads", "1", "--device", "cpu", "--rounds", "1"]
 SHORT = [*SMALL, "--seconds", "0.05"]
 PLACES = ("start", "middle", "end")

@@ -21,20 +21,6 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 
-__all__ = [
-    "COUNT",
-    "CPU_WARNING",
-    "OURS_BY_TORCH",
-    "Numbers",
-    "Stream",
-    "both_loaders",
-    "flat",
-    "folder_of",
-    "labels_of",
-    "let_go",
-    "tensors_of",
-]
-
 COUNT = 12
 OURS_BY_TORCH = pytest.mark.filterwarnings("ignore:dataset. .*torch's own DataLoader runs it:UserWarning")
 CPU_WARNING = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["example", "mds", "npy", "recordio", "tar", "tarred", "tfrecord", "write_new"]
-
+LONG = "folder/" * 30 + "x" * 120
+FORMS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 _MAGIC = struct.pack("<I", 0xCED7230A)
 
 
@@ -46,6 +46,15 @@ def tarred(samples: Iterable[tuple[str, Mapping[str, bytes]]]) -> bytes:
 def tar(path: Path, samples: Iterable[tuple[str, Mapping[str, bytes]]]) -> None:
     """The same at a path."""
     path.write_bytes(tarred(samples))
+
+
+def archive(path: Path, members: list[tuple[str, bytes]], form: int) -> None:
+    """A tar file as the standard library writes it."""
+    with tarfile.open(path, "w", format=form) as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
 
 
 def tfrecord(records: Iterable[bytes]) -> bytes:

@@ -1,21 +1,35 @@
-"""Feeds of images with holes and bad ones among them, to be run with a cache and without."""
+"""Feeds of images with holes and bad ones among them, with a cache and without; runs with records on a disk.
+
+As a script: `cached_feeds.py FOLDER`, `cached_feeds.py kill FOLDER STEP`.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from kit.images import QUICK, Seen, labelled, seen
+from kit.by_hand import write_new
+from kit.images import QUICK, Seen, jpeg, labelled, seen
+from kit.member_shards import shards
+from kit.record_files import make
 from torchvision.transforms import v2
 
 from dali_feed import Cache
+from dali_feed.columns import Image, JsonValue
+from dali_feed.columns.columns import with_columns
+from dali_feed.external_sources import FileList
 from dali_feed.feed import Feed
+from dali_feed.feed.disk_rows import DiskRows, key_of
 from dali_feed.options import BadRecords, Decode
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
-
-__all__ = ["CROP", "EPOCHS", "epochs", "feed", "scripted", "without"]
 
 CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
 EPOCHS = 3
@@ -46,3 +60,62 @@ def without(*, exif: bool = False, runs: bool = False) -> list[Seen]:
     """The same without a cache."""
     shuffle = Shuffle(extent=4, window=2) if runs else True
     return epochs(feed(scripted(random_access=not runs), None, decode=Decode(exif=exif), shuffle=shuffle))
+
+
+def _files(folder: Path) -> FileList:
+    for n in range(4):
+        write_new(folder / f"{n}.jpg", jpeg(n))
+    return FileList([folder / f"{n}.jpg" for n in range(4)], [0, 1, 2, 3])
+
+
+def _columns(folder: Path) -> Any:
+    return with_columns(shards(folder), {"image": Image("jpg", CROP), "n": JsonValue("json")})[0]
+
+
+SOURCES: dict[str, Callable[[Path], Any]] = {
+    "shards": shards,
+    "files": _files,
+    "mds": lambda folder: make("mds", folder),
+    "tfrecord": lambda folder: make("tfrecord", folder),
+    "columns": _columns,
+}
+
+
+def keys(folder: Path) -> dict[str, str]:
+    """The name of the rows of each source, the same before and after it was read."""
+    found = {}
+    for name, made in SOURCES.items():
+        source = made(folder)
+        snapshot = source.snapshot()
+        found[name] = key_of(source, snapshot.fingerprint, ())
+        with Feed(source, 2, transform=None if name == "columns" else CROP, tuning=QUICK) as feed:
+            list(feed)
+        assert key_of(source, snapshot.fingerprint, ()) == found[name]
+    return found
+
+
+def _killed(folder: Path, step: int) -> None:
+    """A run that ends in the middle of a transaction, so many times 20 steps of SQLite's after its first write."""
+    save, left = DiskRows._save, step
+
+    def dying() -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    def watched(self: DiskRows, rows: dict[int, bytes], form: str) -> None:
+        with self._connection() as file:
+            file.set_progress_handler(dying, 20)  # of this connection, which is the next that is taken
+        save(self, rows, form)
+
+    DiskRows._save = watched  # type: ignore[method-assign]
+    epochs(feed(scripted(), Cache(disk=folder, disk_limit="1GB")))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "kill":
+        _killed(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        sys.stdout.write(json.dumps(keys(Path(sys.argv[1]))))

@@ -9,8 +9,6 @@ from kit.images import jpeg
 
 from dali_feed.testing.shards import write_shard
 
-__all__ = ["WAYS", "replaced", "shard"]
-
 
 def shard(path: Path, first: int, count: int = 64) -> bytes:
     """A shard of as many bytes, whatever the labels from `first` on."""

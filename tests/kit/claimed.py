@@ -7,8 +7,6 @@ from pathlib import Path
 
 from dali_feed.testing import Message
 
-__all__ = ["claim_headers", "claimed", "made"]
-
 
 def made(folder: Path) -> Path:
     """An empty folder beside the shard."""

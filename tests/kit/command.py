@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -49,3 +51,13 @@ def assert_one_line(done: Done, *words: str) -> None:
     assert done.code == 1
     assert re.fullmatch(r"dali-feed: .+\n", done.err), done.err
     assert all(word in done.err for word in words), done.err
+
+
+@contextmanager
+def children_hear_ctrl_c() -> Iterator[None]:
+    """Processes that are started in here do, also where whoever started the tests ignores it. In the main thread."""
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, heard)

@@ -7,8 +7,6 @@ from typing import Any
 
 from nvidia.dali import fn, pipeline_def, types
 
-__all__ = ["CPU", "augmented", "graph", "image", "plain"]
-
 CPU = {"batch_size": 4, "num_threads": 2, "device_id": None}
 
 

@@ -7,16 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["denied"]
-
 _NOBODY = 65534
 
 
 @contextmanager
-def denied(path: Path) -> Iterator[None]:
-    """Nobody may read, write or enter `path`. What is called inside has been imported before."""
-    mode, root = path.stat().st_mode, os.geteuid() == 0
-    path.chmod(0)
+def denied(path: Path, mode: int = 0) -> Iterator[None]:
+    """Nobody may do more with `path` than `mode` says. What is called inside has been imported before."""
+    before, root = path.stat().st_mode, os.geteuid() == 0
+    path.chmod(mode)
     if root:
         os.seteuid(_NOBODY)
     try:
@@ -24,4 +22,4 @@ def denied(path: Path) -> Iterator[None]:
     finally:
         if root:
             os.seteuid(0)
-        path.chmod(mode)
+        path.chmod(before)

@@ -18,8 +18,6 @@ from dali_feed.external_sources.kafka.stream import KafkaStream
 from dali_feed.records.extents import unpack_ids
 from dali_feed.records.live import LiveBlock, Positions
 
-__all__ = ["Worker", "fleet_of_tests", "seen", "until"]
-
 
 def until(done: Callable[[], bool], *turns: Callable[[], object]) -> None:
     """Take turns until it is done, for a long time at most."""

@@ -15,8 +15,6 @@ from torchvision.transforms import v2
 from dali_feed.columns import Boxes, Image, Keypoints, Kind, Mask, Number
 from dali_feed.external_sources import ShardSet
 
-__all__ = ["GEOMETRY", "boxes", "classes", "columns", "pictured", "points"]
-
 COUNT = 8
 GEOMETRY: dict[str, Any] = {
     "crop and resize": v2.RandomResizedCrop(20),

@@ -20,8 +20,6 @@ import dali_feed
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
 
-__all__ = ["Labels", "main"]
-
 
 class Labels(torch_data.Dataset[int]):
     """The labels of a shard, read when they are asked for, and of which only the first twelve are."""

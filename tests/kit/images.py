@@ -16,23 +16,6 @@ from dali_feed.feed import Batch
 from dali_feed.options import Tuning
 from dali_feed.testing.scripted import Item
 
-__all__ = [
-    "QUICK",
-    "Seen",
-    "bad_tables",
-    "broken_png",
-    "cut_jpeg",
-    "encoded",
-    "huge_jpeg",
-    "jpeg",
-    "labelled",
-    "padded",
-    "png",
-    "seen",
-    "text",
-    "truncated_jpeg",
-]
-
 QUICK = Tuning(threads=1, readers=1, next_epoch=False)  # a pass that is over has read what it needs, no more
 Seen = tuple[list[int], list[int], list[bool], bytes]
 

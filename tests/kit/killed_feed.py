@@ -14,8 +14,6 @@ from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Decode
 from dali_feed.testing.scripted import Corrupt, Item, ScriptedSource
 
-__all__ = ["EVERY", "feed_into"]
-
 EVERY = 3  # each third record is bad
 
 

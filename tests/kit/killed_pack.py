@@ -17,8 +17,6 @@ from dali_feed.external_sources import FileList
 from dali_feed.packing import PackedSet, pack
 from dali_feed.packing.sinks import TarWriter
 
-__all__ = ["contents", "killed_at", "packed"]
-
 
 def packed(folder: Path, out: Path) -> PackedSet:
     """The run: four shards of five files."""

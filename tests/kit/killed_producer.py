@@ -12,8 +12,6 @@ from typing import Any
 from dali_feed.external_sources import Claim, Producer, ShardSet
 from dali_feed.external_sources.kafka.lanes import ProducerLane, TransactionLane
 
-__all__ = ["CLAIMED_ABOVE", "killed_at", "producer"]
-
 CLAIMED_ABOVE = 110
 
 

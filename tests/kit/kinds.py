@@ -1,7 +1,8 @@
-"""Small whole images of every kind: TIFFs and others written byte by byte, and all that Pillow writes."""
+"""Small whole images of every kind: TIFFs and others written byte by byte, all that Pillow writes, GIFs, slow JPEGs."""
 
 from __future__ import annotations
 
+import functools
 import io
 import itertools
 import struct
@@ -11,23 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from kit.images import pixels
 from numpy.typing import NDArray
 from PIL import Image
-
-__all__ = [
-    "HEIGHT",
-    "ORIENTATIONS",
-    "WIDTH",
-    "bmps",
-    "jpegs",
-    "levels",
-    "made_odd",
-    "pillows",
-    "pnms",
-    "saved",
-    "tiff",
-    "tiffs",
-]
 
 HEIGHT, WIDTH = 7, 12  # not square: what is turned has another shape
 ORIENTATIONS = range(10)  # 1..8 are some, 0 and 9 are none
@@ -170,9 +157,9 @@ def tiffs() -> Iterator[tuple[str, bytes]]:
 def pnms() -> Iterator[tuple[str, bytes]]:
     """PBM, PGM and PPM, of bytes and of text, with comments and every kind of highest level."""
     gray, colour = levels(1)[..., 0], levels(3)
-    for kind, pixels in ((5, gray), (6, colour)):
+    for kind, whole in ((5, gray), (6, colour)):
         for most in (1, 100, 255, 256, 1000, 65535):
-            scaled = (pixels.astype(np.int64) * most // 255).astype(">u2" if most > 255 else "u1")
+            scaled = (whole.astype(np.int64) * most // 255).astype(">u2" if most > 255 else "u1")
             head = b"P%d\n# a comment\n%d %d\n# more\n%d\n" % (kind, WIDTH, HEIGHT, most)
             yield f"pnm P{kind} up to {most}", head + scaled.tobytes()
             text = b" ".join(b"%d" % level for level in scaled.reshape(-1).tolist())
@@ -274,3 +261,94 @@ def made_odd() -> Iterator[tuple[str, bytes]]:
         for turned in ORIENTATIONS:
             more = {"exif": _exif(turned), "lossless": lossless, "icc_profile": b"x" * (turned * 11)}
             yield f"webp with alpha of {size}, lossless {lossless}, turned {turned}", saved(image, "WEBP", **more)
+
+
+def picture(n: int = 0, height: int = 31, width: int = 40) -> Image.Image:
+    """A picture that tells n."""
+    return Image.fromarray(pixels(n, height, width))
+
+
+def opened(payload: bytes) -> NDArray[np.uint8]:
+    """What ImageFolder gets: the first image in RGB."""
+    with Image.open(io.BytesIO(payload)) as image:
+        return np.array(image.convert("RGB"))
+
+
+def gif(n: int = 0, height: int = 31, width: int = 40, **options: Any) -> bytes:
+    """A GIF of 64 colours whose pixels tell n."""
+    return saved(picture(n, height, width).quantize(64), "GIF", **options)
+
+
+def broken_gif() -> bytes:
+    """It passes the screen, and its codes name entries that nobody has made."""
+    payload = bytearray(gif(interlace=0))
+    at = 13 + (6 << (payload[10] & 7)) + 12
+    payload[at : at + 40] = b"\xff" * 40
+    return bytes(payload)
+
+
+def on_canvas(file: bytes, height: int, width: int, y: int, x: int) -> bytes:
+    """A GIF of one image without extensions, put at (y, x) of a larger canvas whose background is entry 5."""
+    out = bytearray(file)
+    at = 13 + (6 << (out[10] & 7))
+    assert out[at] == 0x2C
+    struct.pack_into("<HH", out, 6, width, height)
+    struct.pack_into("<HH", out, at + 1, x, y)
+    out[11] = 5
+    return bytes(out)
+
+
+@functools.cache
+def gifs() -> dict[str, bytes]:
+    """Good GIFs of every kind."""
+    plain = gif(interlace=0)
+    table = 6 << (plain[10] & 7)
+    image = 13 + table  # where the image begins
+    local = bytes([plain[image + 9] | 0x80 | plain[10] & 7])
+    frames = [picture(n).quantize(64) for n in range(3)]
+    return {
+        "gif": plain,
+        "gif interlaced": gif(interlace=1),
+        "gif gray": saved(picture().convert("L"), "GIF"),
+        "gif 1 bit": saved(picture().convert("1"), "GIF"),
+        "gif transparent": gif(transparency=3, background=7),
+        "gif comment": gif(comment=b"by hand " * 100),
+        "gif looped": gif(loop=0, duration=40),
+        "gif on a canvas": on_canvas(plain, 50, 60, 7, 9),
+        "gif interlaced on a canvas": on_canvas(gif(interlace=1), 50, 60, 7, 9),
+        "gif local palette": plain[:10]
+        + bytes([plain[10] & 0x7F])
+        + plain[11:13]
+        + plain[image : image + 9]
+        + local
+        + plain[13:image]
+        + plain[image + 10 :],
+        "gif without palette": plain[:10] + bytes([plain[10] & 0x7F]) + plain[11:13] + plain[image:],
+        "gif animated": saved(frames[0], "GIF", save_all=True, append_images=frames[1:], disposal=2, duration=30),
+        "gif without end": plain[:-1],
+        "gif 1x1": gif(0, 1, 1),
+    }
+
+
+_RUN = 32767  # blocks that one code passes over
+_ONE_CODE = bytes([1, *[0] * 15])  # a Huffman table of the one code "0"
+
+
+def slow_jpeg(side: int, scans: int, *, between: bytes = b"") -> bytes:
+    """A gray progressive JPEG of side x side pixels; `between` stands before each scan but the first.
+
+    Each scan after the first two refines all coefficients of all blocks, and there is none to refine.
+    """
+    blocks = (-(-side // 8)) ** 2
+    bits = ("0" + 14 * "1") * -(-blocks // _RUN)
+    bits += "1" * (-len(bits) % 8)
+    body = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+    parts = [
+        b"\xff\xd8\xff\xdb\0\x43\0" + 64 * b"\1",
+        b"\xff\xc2" + struct.pack(">HBHHB", 11, 8, side, side, 1) + b"\1\x11\0",
+        b"\xff\xc4\0\x14\0" + _ONE_CODE + b"\0",
+        b"\xff\xc4\0\x14\x10" + _ONE_CODE + b"\xe0",  # the end of a band, for a run of blocks in 14 bits
+        b"\xff\xda\0\x08\1\1\0\0\0\0" + bytes(-(-blocks // 8)),
+    ]
+    parts += [between + b"\xff\xda\0\x08\1\1\0\1\x3f" + (b"\x10" if n else b"\1") + body for n in range(scans - 1)]
+    return b"".join(parts) + b"\xff\xd9"

@@ -12,8 +12,6 @@ from kit.images import jpeg
 
 from dali_feed.external_sources import ShardSet
 
-__all__ = ["shards"]
-
 
 def shards(folder: Path, samples: int = 24, broken: dict[str, Any] | None = None) -> ShardSet:
     """Two shards; sample n has an image, its number as text, JSON and floats. `broken`: "n.suffix" -> bytes or None."""

@@ -12,8 +12,6 @@ import numpy as np
 from kit.kinds import ORIENTATIONS, bmps, levels, made_odd, pnms, saved, tiff
 from PIL import Image
 
-__all__ = ["late", "mutated", "seeds"]
-
 WILD = (0, 1, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFFFFFF, 0xFFFFFFFF)
 
 

@@ -13,20 +13,6 @@ from pathlib import Path
 from kit.broker.real import jars
 from kit.limits import LONG
 
-__all__ = [
-    "ABORTED",
-    "FIRST",
-    "RECORDS",
-    "Other",
-    "by_kcat",
-    "java",
-    "java_missing",
-    "kcat_missing",
-    "read_by_python",
-    "record",
-    "written_by_python",
-]
-
 RECORDS = 40
 FIRST = 1_700_000_000_000  # milliseconds since 1970
 ABORTED = frozenset(n for n in range(RECORDS) if n // 5 % 2)  # of transactions of five

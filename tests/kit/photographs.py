@@ -6,19 +6,12 @@ import importlib.util
 import io
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from kit.kinds import saved
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_image
-
-
-def encoded(pixels: Image.Image, kind: str = "JPEG", **options: Any) -> bytes:
-    """A picture as a file."""
-    out = io.BytesIO()
-    pixels.save(out, kind, **options)
-    return out.getvalue()
 
 
 def _inside(package: str) -> Path:
@@ -42,7 +35,7 @@ def photographs() -> tuple[bytes, ...]:
         chelsea,
         coffee.resize((1500, 1000), Image.Resampling.LANCZOS),
     )
-    return tuple(encoded(p, quality=92, subsampling=2 * (n % 2)) for n, p in enumerate(pictures))
+    return tuple(saved(p, quality=92, subsampling=2 * (n % 2)) for n, p in enumerate(pictures))
 
 
 @cache
@@ -57,12 +50,12 @@ def files() -> dict[str, bytes]:
     rgb = Image.open(io.BytesIO(photographs()[2])).convert("RGB")
     rgba = np.dstack([np.asarray(rgb), np.arange(97 * 131).reshape(97, 131) % 256]).astype(np.uint8)
     return {
-        "gray JPEG": encoded(rgb.convert("L")),
-        "CMYK JPEG": encoded(rgb.convert("CMYK")),
-        "PNG": encoded(rgb, "PNG"),
-        "RGBA PNG": encoded(Image.fromarray(rgba), "PNG"),
-        "gray-alpha PNG": encoded(Image.fromarray(rgba).convert("LA"), "PNG"),
-        "palette PNG": encoded(rgb.quantize(64), "PNG"),
-        "WebP": encoded(rgb, "WEBP", quality=90),
-        "lossless WebP": encoded(rgb, "WEBP", lossless=True),
+        "gray JPEG": saved(rgb.convert("L")),
+        "CMYK JPEG": saved(rgb.convert("CMYK")),
+        "PNG": saved(rgb, "PNG"),
+        "RGBA PNG": saved(Image.fromarray(rgba), "PNG"),
+        "gray-alpha PNG": saved(Image.fromarray(rgba).convert("LA"), "PNG"),
+        "palette PNG": saved(rgb.quantize(64), "PNG"),
+        "WebP": saved(rgb, "WEBP", quality=90),
+        "lossless WebP": saved(rgb, "WEBP", lossless=True),
     }

@@ -11,8 +11,6 @@ from dali_feed.records.extents import Extents
 from dali_feed.records.source import Block, Source
 from dali_feed.testing.shards import write_shard
 
-__all__ = ["block_of", "numbered", "shard_of", "values_in"]
-
 
 def numbered(count: int, size: int = 100) -> list[bytes]:
     """Values that say which they are."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-__all__ = ["examples"]
-
 
 def examples(times: float) -> settings:
     """So many times the profile's own number of examples: for values that are cheap to make, or costly."""

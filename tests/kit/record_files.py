@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.by_hand import mds, tfrecord, write_new
 from kit.images import jpeg
-from kit.tf_example import example_bytes
+from kit.written import example_bytes
 
 from dali_feed.external_sources import MDS, RecordIO, TFRecords
 

@@ -10,8 +10,6 @@ from typing import Any
 from dali_feed.dead_letters import Letter
 from dali_feed.errors import DeadLetterError
 
-__all__ = ["Held", "letter", "opened"]
-
 
 def letter(n: int = 0, **other: Any) -> Letter:
     """A letter of position n."""

@@ -11,8 +11,6 @@ from dali_feed.external_sources import KafkaStream
 from dali_feed.records.extents import unpack_ids
 from dali_feed.records.live import LiveReader
 
-__all__ = ["Gathered", "gather", "streamed"]
-
 SECONDS = 60.0  # until which a test's records must have come: no speed
 
 

@@ -149,14 +149,7 @@ class Warm:
         env = {**os.environ, **(env or {}), **({"WARM_TO_THE_END": "1"} if to_the_end else {})}
         words = [str(self.python), *([] if beside else ["-P"]), *map(str, command)]
         done = subprocess.run(
-            words,
-            cwd=folder,
-            env=env,
-            timeout=LONG,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
+            words, cwd=folder, env=env, timeout=LONG, capture_output=True, text=True, errors="replace", check=False
         )
         done.stderr = self._told.read_text() + done.stderr
         return done

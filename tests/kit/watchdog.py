@@ -10,8 +10,6 @@ from typing import Any
 from dali_feed import DataLoader, Tuning
 from dali_feed.records.source import Source
 
-__all__ = ["Lines", "said_of"]
-
 
 class Lines(logging.Handler):
     """Runs a cure at the first line of the watchdog that speaks of something, and keeps such lines."""

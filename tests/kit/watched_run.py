@@ -14,8 +14,6 @@ from dali_feed.feed import Feed
 from dali_feed.feed.stats import Stats
 from dali_feed.testing import ScriptedSource
 
-__all__ = ["Counting", "get", "look", "series"]
-
 
 class Counting(Feed):
     """Counts how often it is looked at."""

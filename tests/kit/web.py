@@ -20,8 +20,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
 from urllib.parse import parse_qs
 
-__all__ = ["Web"]
-
 LOOK = "bytes=0-0"
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Wire"]
-
 
 class Wire:
     """Takes blocks as `Uploads` does: each into other memory, asked for by the stream that is to use it."""

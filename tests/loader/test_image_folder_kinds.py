@@ -12,8 +12,8 @@ import pytest
 import torch
 from kit import kinds
 from kit.dali_pipelines import plain
-from kit.gif_files import opened
 from kit.images import QUICK, jpeg
+from kit.kinds import opened
 from kit.warm import Warm
 from numpy.typing import NDArray
 from odd_images import LEVELS, gray_tiff, odd_and_bad, quarantined

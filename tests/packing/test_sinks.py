@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.images import jpeg
 from kit.member_shards import shards
-from kit.tf_example import example_bytes as theirs
-from kit.tf_example import example_class
+from kit.written import example_bytes as theirs
+from kit.written import example_class
 from PIL import Image
 
 from dali_feed.errors import ConfigError, FormatError, StateError

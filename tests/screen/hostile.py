@@ -19,8 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kit.kinds import saved
-from kit.slow_jpegs import slow_jpeg
+from kit.kinds import saved, slow_jpeg
 from PIL import Image
 from zoo import bmp_of, chunk
 

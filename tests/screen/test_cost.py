@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.images import jpeg, pixels
-from kit.slow_jpegs import slow_jpeg
+from kit.kinds import slow_jpeg
 from PIL import Image
 
 from dali_feed.errors import ConfigError

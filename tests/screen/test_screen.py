@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.gif_files import gifs, opened
-from kit.kinds import saved
+from kit.kinds import gifs, opened, saved
 from PIL import Image
 from zoo import big_endian_tiff, chunk, zoo
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kit.blocks import taken
-from kit.packed_images import packed_images
-from kit.striped_sets import striped
+from kit.packed_images import packed_images, striped
 from kit.web import Web
 
 from dali_feed.errors import (

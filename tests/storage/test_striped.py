@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.blocks import taken
 from kit.denied import denied
-from kit.packed_images import packed_images
-from kit.striped_sets import striped
+from kit.packed_images import packed_images, striped
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceDeniedError, StateError
 from dali_feed.external_sources import FileList, ShardSet

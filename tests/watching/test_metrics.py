@@ -1,28 +1,32 @@
-"""The table of numbers: what follows from one declared line, and sums over readers that count nothing twice."""
+"""The table of numbers, the dashboard that asks for them, and the endpoint of a process by its environment."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import json
+import logging
+import re
+import socket
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from kit.broker.handle import Kafka
+from kit.images import QUICK, jpeg, labelled
+from kit.watched_run import look, series
+from kit.web import Web
 
+from dali_feed import Cache, DataLoader, Tuning, endpoint
 from dali_feed.endpoint import Collector, Look
+from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.feed.stats import CpuStats, StageStats, Stats, WaitCause
+from dali_feed.metrics import serve
 from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats, StorageMeter
-from dali_feed.records.metrics import (
-    counted,
-    counter,
-    derived,
-    gauge,
-    key,
-    merged,
-    metrics,
-    nested,
-    since,
-    text,
-)
+from dali_feed.records.metrics import counted, counter, derived, gauge, key, merged, metrics, nested, since, text
+from dali_feed.testing import Message, ScriptedSource
+from dali_feed.testing.shards import write_shard
 
 
 @dataclass(frozen=True)
@@ -160,3 +164,84 @@ def test_stats_since_a_look_are_those_of_the_time_between() -> None:
     assert found.cpu.busy == 0.5
     assert found.wait_causes == (WaitCause("engine", 2.0), WaitCause("source", 0.5))
     assert since(None, after) is after
+
+
+DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana" / "dali_feed.json"
+
+
+def expressions() -> list[str]:
+    """Every query of the dashboard."""
+    found: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    return [target["expr"] for panel in found["panels"] for target in panel["targets"]]
+
+
+def _measured(kafka: KafkaStats | None) -> bool:
+    """Whether its consumers have said all that they say."""
+    if kafka is None or not kafka.brokers or not kafka.partitions:
+        return False
+    latencies = [each.latency_p99 for each in kafka.brokers]
+    return any(each is not None for each in latencies) and kafka.partitions[0].headroom is not None
+
+
+def test_every_metric_of_the_dashboard_is_there(embedded: Kafka, tmp_path: Path) -> None:
+    """On the endpoint of a run over a topic, and over remote shards with a cache; those of a GPU are there by name."""
+    write_shard(tmp_path / "a.tar", [(jpeg(n), 1) for n in range(16)])
+    embedded.publish(embedded.topic, [Message(jpeg(n), partition=0) for n in range(16)], partitions=1)
+    config = {"statistics.interval.ms": 10}
+    topic = KafkaTopic(embedded.topic, embedded.servers, label=None, config=config)
+    cached = Tuning(threads=1, readers=1, cache=Cache("10MB"))
+    with (
+        DataLoader(topic, 4, device="cpu", tuning=QUICK) as streamed,
+        Web({"a.tar": (tmp_path / "a.tar").read_bytes()}) as web,
+        DataLoader(ShardSet(f"{web.url}/a.tar"), 4, device="cpu", tuning=cached) as read,
+        serve({"topic": streamed, "shards": read}) as at,
+    ):
+        list(read)
+        while not _measured(streamed.stats().kafka):
+            list(streamed)
+        here = {name for name, _ in series(at.url)}
+    here |= {metric.name for metric in metrics(Look) if metric.name.startswith("dali_feed_gpu_")}
+    asked = {name for each in expressions() for name in re.findall(r"dali_feed_\w+", each)}
+    assert len(asked) > 20
+    assert asked - here == set()
+    assert all("{job=" in each for each in expressions())
+
+
+def loader_of(items: list[Any], **options: Any) -> DataLoader:
+    """Of a source in memory."""
+    return DataLoader(ScriptedSource(items), 4, device="cpu", tuning=QUICK, **options)
+
+
+@pytest.fixture
+def _own_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process's endpoint begins anew, and is closed."""
+    shared = endpoint._Shared()
+    monkeypatch.setattr(endpoint, "_shared", shared)
+    yield
+    if shared.endpoint is not None:
+        shared.endpoint.close()
+
+
+@pytest.mark.usefixtures("_own_endpoint")
+def test_by_environment(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """DALI_FEED_METRICS serves every DataLoader of the process, numbered; without it no port is opened."""
+    loader_of(labelled(4)).close()
+    assert endpoint._shared.endpoint is None
+    monkeypatch.setenv("DALI_FEED_METRICS", "127.0.0.1:0")
+    with caplog.at_level(logging.INFO, "dali_feed"), loader_of(labelled(4)) as train, loader_of(labelled(8)) as val:
+        url = re.search(r"metrics at (\S+)/metrics", caplog.text)
+        assert url
+        list(val)
+        assert [(each["loader"], each["stats"]["samples"]) for each in look(url[1])] == [("0", 0), ("1", 8)]
+        assert train.rank == 0
+
+
+@pytest.mark.usefixtures("_own_endpoint")
+def test_each_rank_has_a_port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank is added to the port; one that is taken costs a warning, and the run goes on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("DALI_FEED_METRICS", f"127.0.0.1:{port - 1}")
+        with loader_of(labelled(8), rank=1, world_size=2, lanes=2) as loader:
+            assert endpoint._shared.endpoint is None
+            assert len(list(loader)) == 1

@@ -112,9 +112,9 @@ def _fitted(name: str, values: Any, wanted: np.dtype[Any]) -> Any:
 
 # Gives the random operators of a user's graph the states of their generators as inputs.
 #
-# DALI 2.4 has a hidden argument input for that, `_random_state`; a test (test_user_pipelines.py) checks that it behaves as
-# `dali_feed.compiler.user_graph` says. After an `if` of DALI's conditional mode an operator gets a part of the batch:
-# its state is split on the same condition, so that it takes the state of the first sample that it gets.
+# DALI 2.4 has a hidden argument input for that, `_random_state`; tests/engines/test_user_pipelines.py checks that it
+# behaves as `dali_feed.compiler.user_graph` says. After an `if` of DALI's conditional mode an operator gets a part of
+# the batch: its state is split on the same condition, so that it takes the state of the first sample that it gets.
 
 
 _RANDOM = re.compile(r"random|noise__|jitter|CoinFlip|Uniform|NormalDistribution|permutation", re.IGNORECASE)

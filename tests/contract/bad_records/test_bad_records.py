@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.gif_files import broken_gif
 from kit.images import (
     QUICK,
     Seen,
@@ -26,7 +25,7 @@ from kit.images import (
     truncated_jpeg,
 )
 from kit.inside import Corrupt, Feed, Gap, leased
-from kit.slow_jpegs import slow_jpeg
+from kit.kinds import broken_gif, slow_jpeg
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, Decode, Shuffle, Tuning

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kit.bench_command import COMMANDS, SHORT, folder, run
-from kit.ctrl_c import children_hear_ctrl_c
+from kit.command import children_hear_ctrl_c
 from kit.limits import LONG
 
 __all__ = ["folder"]  # a fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.disk_records import epochs, feed, keys, scripted, without
+from kit.cached_feeds import epochs, feed, keys, scripted, without
 from kit.images import jpeg, labelled, seen
 from kit.inside import write_shard
 from kit.member_shards import shards

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.properties import examples
-from kit.tf_example import example_bytes
-from kit.written import EXAMPLE, avro, example, message_class, npy
+from kit.written import EXAMPLE, avro, example, example_bytes, message_class, npy
 
 from dali_feed.errors import FormatError
 from dali_feed.formats import Avro, Example, Format, Json, MsgPack, Npy, Protobuf, bound

@@ -79,7 +79,7 @@ def test_base64_is_a_text(held: Any) -> None:
         bound(Json(base64=("x",)), ["x"])(json.dumps({"x": held}).encode())
 
 
-@pytest.mark.parametrize("member", ["body..x", ""])
+@pytest.mark.parametrize("member", ["", ".", "a.", ".a", "a..b", "a[", "a[x]", "a[-1]", "a[1", 'a["b]', "a]b", "a.[0]"])
 def test_a_mistaken_path_is_told_at_once(member: str) -> None:
     """When the function is made, for both kinds of paths."""
     with pytest.raises(ConfigError, match="must be a path"):

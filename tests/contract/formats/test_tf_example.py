@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.tf_example import example_bytes, example_class
+from kit.written import example_bytes, example_class
 
 from dali_feed.errors import FormatError
 from dali_feed.formats import Example, bound, format_of

@@ -6,13 +6,12 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from kit.blocks import taken
+from kit.blocks import rows, taken
 from kit.by_others import written_to
 from kit.images import QUICK, jpeg, text
-from kit.inside import Extents, SlabPool, write_shard
+from kit.inside import Extents, write_shard
 from kit.record_files import make
 from torchvision.transforms import v2
 
@@ -29,31 +28,12 @@ from dali_feed.errors import (
 from dali_feed.external_sources import MDS, RecordIO, ShardSet, TFRecords
 from dali_feed.testing import assert_resumes_anywhere
 
+pytestmark = pytest.mark.usefixtures("cache_home")
+
+
 KINDS = ("tfrecord", "mds", "recordio")
 each = pytest.mark.parametrize("kind", KINDS)
 CROP = v2.Compose([v2.RandomResizedCrop(16, scale=(0.3, 1.0)), v2.RandomHorizontalFlip()])
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Indexes that cannot lie beside a file lie here."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def rows(source: Any) -> list[tuple[bytes, int, str | None]]:
-    """Payload, label and fault of every record."""
-    snapshot = source.snapshot()
-    pool = SlabPool(1 << 20)
-    reader = source.reader(pool)
-    block = reader.read(Extents(np.arange(len(snapshot.names)), snapshot.starts, snapshot.stops))
-    found = list(map(taken, block.payloads))
-    labels = block.fields["label"].tolist()
-    faults = [block.faults.get(row) for row in range(len(found))]
-    block.lease.release()
-    reader.close()
-    assert pool.leased == 0
-    return list(zip(found, labels, faults, strict=True))
 
 
 @each

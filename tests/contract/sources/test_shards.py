@@ -7,7 +7,6 @@ import os
 import pickle
 import tempfile
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.blocks import taken
+from kit.blocks import read_sizes, rows
 from kit.inside import Extents, SlabPool, write_shard
 from kit.properties import examples
 
@@ -28,45 +27,7 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources import ShardSet
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Indexes that cannot lie beside a shard lie here."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def rows(source: ShardSet, extents: Extents | None = None) -> list[tuple[bytes | None, int | None, str | None]]:
-    """(payload or None, label or None, fault or None) of every position, or of those in `extents`."""
-    snapshot = source.snapshot()
-    if extents is None:
-        extents = Extents(np.arange(len(snapshot.names)), snapshot.starts, snapshot.stops)
-    pool = SlabPool(1 << 20)
-    reader = source.reader(pool)
-    block = reader.read(extents)
-    labels = block.fields["label"].tolist() if "label" in block.fields else [None] * len(block.ids)
-    found = [
-        (None if k in block.faults and not payload else payload, label, block.faults.get(k))
-        for k, (payload, label) in enumerate(zip(map(taken, block.payloads), labels, strict=True))
-    ]
-    block.lease.release()
-    reader.close()
-    assert pool.leased == 0
-    return found
-
-
-def read_sizes(patch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes that each read from now on asks for, in order."""
-    sizes: list[int] = []
-    real = os.preadv
-
-    def recording(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:
-        got = real(fd, views, at, flags)  # what the page cache lacks raises here, and is read again
-        sizes.append(len(views[0]))
-        return got
-
-    patch.setattr(os, "preadv", recording)
-    return sizes
+pytestmark = pytest.mark.usefixtures("cache_home")
 
 
 records = st.lists(st.tuples(st.binary(max_size=2000), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30)
@@ -227,6 +188,35 @@ def test_a_source_can_be_pickled(tmp_path: Path) -> None:
     source = ShardSet(tmp_path / "a.tar")
     source.snapshot()
     assert rows(pickle.loads(pickle.dumps(source))) == [(b"x", 1, None)]
+
+
+def test_a_reader_keeps_few_files_open(tmp_path: Path) -> None:
+    """However many shards there are at most 128 stay open, those that were used last, and none after close()."""
+    for k in range(140):
+        write_shard(tmp_path / f"{k:03}.tar", [(b"x", k)])
+    source = ShardSet(f"{tmp_path}/*.tar")
+    source.snapshot()
+    reader = source.reader()
+
+    def read(shard: int) -> list[str]:
+        block = reader.read(Extents.one(shard, 0, 1))
+        assert block.fields["label"].tolist() == [shard]
+        block.lease.release()
+        return opened()
+
+    def opened() -> list[str]:
+        files = [Path(os.path.realpath(fd)) for fd in Path("/proc/self/fd").iterdir()]
+        return sorted(file.stem for file in files if file.parent == tmp_path)
+
+    assert max(len(read(shard)) for shard in [*range(140)] * 2) == 128
+    assert opened() == [f"{k:03}" for k in range(12, 140)]
+    assert read(12)[0] == "012"
+    assert read(0)[:3] == ["000", "012", "014"]
+    reader.close()
+    reader.close()
+    assert opened() == []
+    with pytest.raises(ClosedError):
+        read(0)
 
 
 def test_patterns(tmp_path: Path) -> None:

@@ -3,57 +3,27 @@
 from __future__ import annotations
 
 import bz2
-import contextlib
 import gzip
-import io
 import lzma
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.blocks import taken
-from kit.inside import Extents, write_shard
+from kit.blocks import rows
+from kit.by_hand import FORMS, LONG, archive
+from kit.denied import denied
+from kit.inside import write_shard
 from kit.properties import examples
 
 from dali_feed.errors import DataLostError, SourceDeniedError, SourceEmptyError, SourceError
 from dali_feed.external_sources import ShardSet
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Indexes that cannot lie beside a shard lie here."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def rows(source: ShardSet) -> list[tuple[bytes, int, str | None]]:
-    """(payload, label, fault or None) of every position of a single shard."""
-    reader = source.reader()
-    block = reader.read(Extents.one(0, 0, len(source.snapshot())))
-    labels = block.fields["label"].tolist()
-    found = [(taken(p), labels[k], block.faults.get(k)) for k, p in enumerate(block.payloads)]
-    block.lease.release()
-    reader.close()
-    return found
-
-
-def archive(path: Path, members: list[tuple[str, bytes]], form: int) -> None:
-    """A tar file as the standard library writes it."""
-    with tarfile.open(path, "w", format=form) as tar:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-
-
-LONG = "folder/" * 30 + "x" * 120
-FORMS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+pytestmark = pytest.mark.usefixtures("cache_home")
 
 
 def test_a_cut_shard_gives_rows_or_a_data_lost_error(tmp_path: Path) -> None:
@@ -188,7 +158,7 @@ def test_any_damage_to_the_headers_gives_rows_or_a_source_error(data: st.DataObj
         except SourceError as error:
             assert str(path) in str(error)
         else:
-            assert sum(len(payload) for payload, _, _ in found) <= len(whole)
+            assert sum(len(payload or b"") for payload, _, _ in found) <= len(whole)
 
 
 def test_a_stale_or_damaged_index_is_built_anew(tmp_path: Path) -> None:
@@ -214,7 +184,9 @@ ENERGON = b"\0\0\0\0\0\0\0\0" + (2048).to_bytes(8, "little")  # offsets of sampl
 
 @pytest.mark.parametrize("name", ["a.tar.idx", "a.idx", "a.tar.dfidx"])
 @pytest.mark.parametrize("held", [ENERGON, b"nonsense", b""], ids=["energon", "nonsense", "empty"])
-def test_a_file_that_is_no_index_of_ours_is_never_replaced(cache: Path, tmp_path: Path, name: str, held: bytes) -> None:
+def test_a_file_that_is_no_index_of_ours_is_never_replaced(
+    cache_home: Path, tmp_path: Path, name: str, held: bytes
+) -> None:
     """Another tool's index beside the shard stays as it is, by whatever name, and the shard is read all the same."""
     path = tmp_path / "a.tar"
     write_shard(path, [(b"x", 1)])
@@ -222,9 +194,9 @@ def test_a_file_that_is_no_index_of_ours_is_never_replaced(cache: Path, tmp_path
     for _ in range(2):
         assert rows(ShardSet(path)) == [(b"x", 1, None)]
         assert (tmp_path / name).read_bytes() == held
-    ours = [tmp_path / "a.tar.dfidx"] if name != "a.tar.dfidx" else list(cache.rglob("*.dfidx"))
+    ours = [tmp_path / "a.tar.dfidx"] if name != "a.tar.dfidx" else list(cache_home.rglob("*.dfidx"))
     assert [kept.read_bytes()[:4] for kept in ours] == [b"dfee"]
-    assert {f.name for f in tmp_path.iterdir() if f != cache} == {"a.tar", name, "a.tar.dfidx"}
+    assert {f.name for f in tmp_path.iterdir() if f != cache_home} == {"a.tar", name, "a.tar.dfidx"}
 
 
 def test_index_dir_with_a_foreign_file_of_that_name_is_refused(tmp_path: Path) -> None:
@@ -238,21 +210,6 @@ def test_index_dir_with_a_foreign_file_of_that_name_is_refused(tmp_path: Path) -
     with pytest.raises(SourceDeniedError, match=rf"not an index of dali_feed.*{home.name}"):
         ShardSet(path, index_dir=homes).snapshot()
     assert home.read_bytes() == ENERGON
-
-
-@contextlib.contextmanager
-def without_rights(folder: Path) -> Iterator[None]:
-    """As somebody who may read `folder` and not write to it."""
-    folder.chmod(0o555)
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-        folder.chmod(0o755)
 
 
 def test_in_a_read_only_folder_the_index_goes_to_the_cache(
@@ -269,7 +226,7 @@ def test_in_a_read_only_folder_the_index_goes_to_the_cache(
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
         path = folder / "a.tar"
         write_shard(path, [(b"x", 1)])
-        with without_rights(folder):
+        with denied(folder, 0o555):
             assert rows(ShardSet(path)) == [(b"x", 1, None)]
             assert len(list((cache / "dali_feed" / "index").iterdir())) == 1
             assert os.listdir(folder) == ["a.tar"]

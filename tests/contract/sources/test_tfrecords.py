@@ -13,7 +13,7 @@ from kit.blocks import taken
 from kit.images import QUICK, jpeg
 from kit.inside import Extents
 from kit.record_files import tfrecord
-from kit.tf_example import example_bytes
+from kit.written import example_bytes
 
 from dali_feed import DataLoader
 from dali_feed.columns import Bytes, Image, Number

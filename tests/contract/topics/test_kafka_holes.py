@@ -6,8 +6,7 @@ import json
 import logging
 
 import pytest
-from kit.broker.handle import Kafka, in_transactions, payloads, read
-from kit.holes import COMMITTED, everything, fill
+from kit.broker.handle import COMMITTED, Kafka, everything, fill, in_transactions, payloads, read
 from kit.images import QUICK
 from kit.inside import Feed, main
 from torchvision.transforms import v2

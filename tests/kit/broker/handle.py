@@ -1,4 +1,4 @@
-"""A broker as tests use it, whichever it is."""
+"""A broker as tests use it, whichever it is; topics half of whose transactions were aborted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Producer
 from kit.broker import real
+from kit.images import jpeg
 
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.records.extents import Extents
-from dali_feed.records.source import Block
+from dali_feed.records.source import Block, Snapshot
 from dali_feed.testing import Broker, Message, publish
 
 
@@ -90,3 +91,20 @@ def in_transactions(
         producer.flush(60)
         (producer.abort_transaction if aborted(k) else producer.commit_transaction)(60)
     Producer(options).init_transactions(60)
+
+
+COMMITTED = [n for n in range(120) if n // 10 % 2 == 0]
+
+
+def fill(kafka: Kafka, count: int = 120, each: int = 10, partitions: int = 2) -> str:
+    """Half of the transactions aborted: of `count` records half are there, of the offsets less than that."""
+    topic = kafka.create(kafka.topic, partitions)
+    records = [Message(jpeg(n), headers=(("label", b"%d" % n),), partition=n % partitions) for n in range(count)]
+    in_transactions(kafka, topic, records, each, lambda k: bool(k % 2))
+    return topic
+
+
+def everything(snapshot: Snapshot) -> Extents:
+    """All that a plan deals, as positions."""
+    first, last = snapshot.numbers
+    return snapshot.located(Extents(np.arange(len(first)), first, last))

@@ -10,8 +10,6 @@ import time
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Proxy"]
-
 PIECE = 16 << 10
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, which the other side sees as a reset
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import atexit
 import base64
+import fcntl
+import functools
+import hashlib
 import os
 import random
 import re
@@ -24,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (
@@ -37,14 +40,16 @@ from confluent_kafka.admin import (
     ResourceType,
     TopicMetadata,
 )
-from kit.broker.begun import archived, archiving, copy_storage, keep_storage, kept_folder
-from kit.broker.with_us import Beside
 
 POM = Path(__file__).with_name("pom.xml")
 ALICE = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
 PASSWORD = "alice-secret"
 START_SECONDS = 600.0  # on a busy machine; it ends with an error as soon as the process does
 
+_CLASSES, _STORAGE = "classes.jsa", "data"
+_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")  # that it does not fit costs seconds, not a line in each log
+# A shell beside each server waits for its end of a pipe to close, which the system does for a process that is gone.
+_SHELL = 'read -r _; kill -9 -- "-$1"; rm -rf -- "$2"'
 _NAMED: set[int] = set()  # ports, by this process
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Each thread wakes three times a second to find nothing: of 105 these are 20, and a sixth of what an idle broker takes.
@@ -108,18 +113,22 @@ def missing() -> str | None:
 def jars() -> Path:
     """The folder of Kafka's jars, filled by Maven where it is not there yet (DALI_FEED_KAFKA_DIR moves it)."""
     folder = _jars_dir()
-    if not _ready(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-            shutil.copy(POM, work)  # Maven writes beside its pom
-            command = ["mvn", "-B", "-q", "-f", f"{work}/pom.xml", "dependency:copy-dependencies"]
-            command += ["-DincludeScope=runtime", f"-DoutputDirectory={work}/jars"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                msg = f"Maven could not bring the jars of Kafka {kafka_version()}:\n{done.stdout}{done.stderr}"
-                raise RuntimeError(msg)
-            shutil.rmtree(folder, ignore_errors=True)
-            Path(work, "jars").rename(folder)  # whole or not at all
+    return folder if _ready(folder) else brought(POM, folder)
+
+
+def brought(pom: Path, folder: Path) -> Path:
+    """The jars that a pom.xml names, brought into a folder by Maven."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+        shutil.copy(pom, work)  # Maven writes beside its pom
+        command = ["mvn", "-B", "-q", "-f", f"{work}/pom.xml", "dependency:copy-dependencies"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={work}/jars"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            msg = f"Maven could not bring the jars of {folder.name}:\n{done.stdout}{done.stderr}"
+            raise RuntimeError(msg)
+        shutil.rmtree(folder, ignore_errors=True)
+        Path(work, "jars").rename(folder)  # whole or not at all
     return folder
 
 
@@ -160,6 +169,75 @@ def free_ports(count: int) -> list[int]:
         each.close()
     _NAMED.update(held)
     return list(held)
+
+
+class Beside:
+    """Of a process that leads a group of its own: when we have ended, that is killed and `folder` removed."""
+
+    def __init__(self, process: subprocess.Popen[Any], folder: Path) -> None:
+        words = ["sh", "-c", _SHELL, "sh", str(process.pid), str(folder)]
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._shell = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, **quiet)
+
+    def let_go(self) -> None:
+        """Of a process that has ended."""
+        self._shell.kill()
+        self._shell.communicate()
+
+
+# What brokers begin with is made once on a machine: formatted storage, and Java's archive of the classes they load. A
+# broker starts with half of the CPU seconds then, and without a process of Java that formats its storage. Java itself
+# goes on without an archive that does not fit its version, its class path or the jars' times.
+
+
+@functools.cache
+def _java_version() -> str:
+    return subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
+
+
+def kept_folder(cache: Path, jars: Path, words: str, make: Callable[[Path], None]) -> Path:
+    """The folder in `cache` for these jars, this Java and `words`; who comes first lets `make` fill it, others wait."""
+    key = [str(jars.resolve()), str(jars.stat().st_mtime_ns), _java_version(), words]
+    folder = cache / f"{jars.name}-begun-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f"{jars.name}-begun.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # left when its holder ends, however it does
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=cache) as work:
+                made = Path(work, "made")
+                made.mkdir()
+                make(made)
+                made.rename(folder)  # whole or not at all
+    return folder
+
+
+def archiving(folder: Path) -> list[str]:
+    """Options of a Java that leaves the archive when it is stopped."""
+    return [f"-XX:ArchiveClassesAtExit={folder / _CLASSES}", *_QUIET]
+
+
+def archived(folder: Path) -> list[str]:
+    """Options of a Java that begins with it, where it could be made."""
+    classes = folder / _CLASSES
+    return [f"-XX:SharedArchiveFile={classes}", *_QUIET] if classes.is_file() else []
+
+
+def keep_storage(formatted: Path, folder: Path) -> None:
+    """Keep a broker's storage, just formatted."""
+    shutil.copytree(formatted, folder / _STORAGE)
+
+
+def copy_storage(folder: Path, to: Path, node: int, cluster: str, directory: str) -> None:
+    """The kept storage as that of another broker: its node, its cluster's id, and an id of the folder's own."""
+    shutil.copytree(folder / _STORAGE, to)
+    meta = to / "meta.properties"
+    text = meta.read_text()
+    for name, value in {"node.id": node, "cluster.id": cluster, "directory.id": directory}.items():
+        text, found = re.subn(rf"(?m)^{re.escape(name)}=.*$", f"{name}={value}", text)
+        assert found == 1, (name, text)
+    meta.write_text(text)
 
 
 class Cluster:
@@ -223,13 +301,13 @@ class RealBroker(Cluster):
     """One Apache Kafka broker in a process group of its own; killed at exit. A context manager.
 
     joins      a broker, of whose cluster it is the second node; the first stays its controller
-    seat       or its place among equals: see `broker.trio`
+    seat       or its place among equals: see test_kafka_cluster.py
     brief      not worth what Java's second compiler costs: it takes five seconds of CPU less to start, and gives less
                of what is measured
     listeners  further ones: name -> (port of 127.0.0.1, protocol)
     more       further lines of its properties
     users      of SCRAM, as `kafka-storage format --add-scram` takes them
-    first      the first on a machine: it leaves here what later ones begin with, see `broker.begun`
+    first      the first on a machine: it leaves here what later ones begin with
     """
 
     def __init__(

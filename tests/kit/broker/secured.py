@@ -9,8 +9,6 @@ import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from kit.broker.real import RealBroker, free_ports
 
-__all__ = ["SCRAM_PASSWORD", "Secured"]
-
 SCRAM_PASSWORD = "scram-pass-7261"
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _OF_TLS = """\

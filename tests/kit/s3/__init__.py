@@ -17,11 +17,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import obstore
-from kit.broker.real import free_ports
-from kit.broker.with_us import Beside
+from kit.broker.real import Beside, brought, free_ports
 from obstore.store import S3Store
-
-__all__ = ["S3Server", "unavailable"]
 
 POM = Path(__file__).with_name("pom.xml")
 VERSION = "2.6.0"
@@ -54,7 +51,8 @@ class S3Server:
         conf = Path(self._home.name, "s3.conf")
         conf.write_text(_CONF.format(port=self._port, user=USER, secret=SECRET))
         brief = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-        command = ["java", *brief, "-cp", f"{_jars()}/*", "org.gaul.s3proxy.Main", "--properties", str(conf)]
+        jars = _folder() if _ready(_folder()) else brought(POM, _folder())
+        command = ["java", *brief, "-cp", f"{jars}/*", "org.gaul.s3proxy.Main", "--properties", str(conf)]
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen(command, start_new_session=True, **quiet)
         self._beside = Beside(self._process, Path(self._home.name))
@@ -93,19 +91,6 @@ class S3Server:
                 time.sleep(0.05)
             else:
                 return
-
-
-def _jars() -> Path:
-    folder = _folder()
-    if not _ready(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-            shutil.copy(POM, work)  # Maven writes beside its pom
-            command = ["mvn", "-B", "-q", "-f", f"{work}/pom.xml", "dependency:copy-dependencies"]
-            subprocess.run([*command, f"-DoutputDirectory={work}/jars"], check=True, capture_output=True)
-            shutil.rmtree(folder, ignore_errors=True)
-            Path(work, "jars").rename(folder)  # whole or not at all
-    return folder
 
 
 def _folder() -> Path:

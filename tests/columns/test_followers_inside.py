@@ -1,4 +1,4 @@
-"""Masks, boxes and points beside torchvision's own functions for them, bit for bit, and what cannot follow."""
+"""Masks, boxes and points beside torchvision's own functions for them, bit for bit; what masks are filled with."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from kit.images import QUICK, encoded
 from kit.torchvision_way import applied
 from torchvision import tv_tensors
 from torchvision.transforms import v2
+from torchvision.transforms.v2.functional._geometry import _get_perspective_coeffs
 
 from dali_feed import BadRecords, DataLoader, Decode
 from dali_feed.compiler.host import compile_host
+from dali_feed.compiler.program import compile_following
+from dali_feed.errors import TransformError
 from dali_feed.transforms.lower import lower
+from dali_feed.transforms.op import effect_key
 
 
 def theirs(transform: Any, numbers: list[int], ids: np.ndarray[Any, Any], seed: int) -> list[tuple[Any, Any, Any]]:
@@ -85,11 +89,7 @@ def test_what_follows_is_torchvisions_bit_for_bit(tmp_path: Path, name: str, eng
         ("mask", None, "column 'mask' of member 'mask': the record has no such member"),
         ("mask", b"junk", "column 'mask' of member 'mask': "),
         ("mask", encoded(np.zeros((9, 9), np.uint8)), "a mask must have the size of its image, 56x40; found 9x9"),
-        (
-            "mask",
-            encoded(np.zeros((40, 56, 3), np.uint8)),
-            "one number for each pixel; found an image of mode RGB",
-        ),
+        ("mask", encoded(np.zeros((40, 56, 3), np.uint8)), "one number for each pixel; found an image of mode RGB"),
         ("boxes", b"[[1, 2, 3]]", "rows of 5 numbers are needed; found an array of shape (1, 3)"),
         ("boxes", b"[[1, 2, 3, 1e999, 0]]", "rows of 5 numbers are needed; json: "),
         ("boxes", b"{", "rows of 5 numbers are needed; "),
@@ -118,3 +118,48 @@ def test_what_cannot_follow_costs_its_slot(
         for slot, (mask, box, _) in enumerate(theirs(transform, batch["n"].tolist(), info.ids.numpy(), 0)):
             assert torch.equal(batch["mask"][slot], mask.as_subclass(torch.Tensor))
             assert torch.equal(batch["boxes"][slot][:, :4], box.as_subclass(torch.Tensor))
+
+
+# Whatever they draw, but for perspective, the mask moves in the same way.
+FILLING: dict[str, Any] = {
+    "pad": lambda fill: v2.Pad((1, 2, 3, 4), fill=fill),
+    "crop": lambda fill: v2.RandomCrop((26, 32), padding=(4, 3), fill=fill),
+    "rotation": lambda fill: v2.RandomRotation((30, 30), fill=fill),
+    "affine": lambda fill: v2.RandomAffine((30, 30), fill=fill),
+    "perspective": lambda fill: v2.RandomPerspective(0.9, 1.0, fill=fill),
+}
+FILLS: list[Any] = [
+    5,
+    {tv_tensors.Mask: 255, "others": 0},
+    {tv_tensors.Mask: 255, tv_tensors.Image: (1, 2, 3)},
+    {tv_tensors.Image: 9},
+    {tv_tensors.Image: 3, "others": 7},
+]
+
+
+@pytest.mark.parametrize("fill", FILLS, ids=str)
+@pytest.mark.parametrize("name", FILLING)
+def test_masks_are_filled_as_torchvision_fills_them(name: str, fill: Any) -> None:
+    """With the number for masks, for all others, or for everything; 0 where none of them is told."""
+    mask = tv_tensors.Mask(torch.ones(1, 20, 24, dtype=torch.int32))
+    transform = FILLING[name](fill)
+    followed = compile_following(lower(transform), boxes=False)
+    arrays = followed.parameters(np.array([[20, 24]]), np.array([1]), 0, 0)
+    if name == "perspective":  # the one whose draws matter here
+        start, ends = [[0, 0], [23, 0], [23, 19], [0, 19]], arrays[effect_key(0)][0].reshape(4, 2).tolist()
+        wanted = transform.transform(mask, {"coefficients": _get_perspective_coeffs(start, ends)})
+    else:
+        wanted = transform(mask)
+    found = followed.run(mask, arrays, 0)
+    assert torch.equal(found, wanted)
+    assert (found != 1).any()
+
+
+@pytest.mark.parametrize("fill", [(1, 2, 3), {"others": (1, 2, 3)}], ids=str)
+@pytest.mark.parametrize("name", FILLING)
+def test_no_mask_is_filled_with_three_numbers(name: str, fill: Any) -> None:
+    """Torchvision raises where it moves the mask; here it is told when the loader is made. Boxes do not mind."""
+    recipe = lower(v2.Compose([v2.Resize((20, 24)), FILLING[name](fill)]))
+    with pytest.raises(TransformError, match=r"masks must be filled with one number; found fill=\(1.0, 2.0"):
+        compile_following(recipe, boxes=False)
+    compile_following(recipe, boxes=True, masks=False)

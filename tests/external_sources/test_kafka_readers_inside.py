@@ -1,0 +1,154 @@
+"""Insides of readers of topics: maps of holes, runs between them, who is late, and what is given up."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+from kit.broker.handle import COMMITTED, Kafka, everything, fill, payloads, rows, value
+from kit.claimed import claimed, made
+from kit.images import QUICK, jpeg
+
+from dali_feed.errors import DataLostError, SourceUnreachableError, StateError
+from dali_feed.external_sources import KafkaStream, KafkaTopic
+from dali_feed.external_sources.kafka.cluster import Identity
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.live_reader import MUCH, LookoutAnswer, Overdue, StreamReader
+from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka.rows import Decoding
+from dali_feed.external_sources.kafka.snapshot import scanned
+from dali_feed.external_sources.kafka.topic import messages
+from dali_feed.feed import Feed
+from dali_feed.plan.order import Shuffle
+from dali_feed.records.extents import unpack_ids
+from dali_feed.records.present import Present, packed
+
+
+def test_the_pin_keeps_what_was_learnt(real_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks learn the same; a pin, through JSON, gives it back without a read, though the topic has grown."""
+    topic = fill(real_kafka)
+    first, second = (KafkaTopic(topic, real_kafka.servers).snapshot() for _ in range(2))
+    assert (first.fingerprint, first.pin, first.present) == (second.fingerprint, second.pin, second.present)
+    real_kafka.publish(topic, [(jpeg(0), 0)] * 2)
+    pin = json.loads(json.dumps(first.pin))
+    monkeypatch.setattr(KafkaReader, "fill", None)
+    again = KafkaTopic(topic, real_kafka.servers).snapshot(pin)
+    assert (again.fingerprint, again.present, again.absent) == (first.fingerprint, first.present, first.absent)
+    for wrong in ({"present": {"runs": [1, 1], "packed": "AAAA"}}, {"present": 3}, {"absent": "many"}):
+        with pytest.raises(StateError, match="a pin must be what a snapshot of a Kafka topic gave"):
+            KafkaTopic(topic, real_kafka.servers).snapshot(pin | wrong)
+
+
+def test_a_record_that_goes_after_the_scan_is_an_absent_one(real_kafka: Kafka) -> None:
+    """Where compaction takes a record that the map has, its slot is replaced and nothing else moves."""
+    topic = fill(real_kafka)
+    source = KafkaTopic(topic, real_kafka.servers)
+    snapshot = source.snapshot()
+    assert snapshot.present is not None
+    there = [np.zeros(72, bool) for _ in range(2)]
+    for partition, position in zip(*unpack_ids(everything(snapshot).ids()), strict=True):
+        there[partition][position] = True
+    assert not there[1][7]
+    there[1][7] = True  # aborted: as gone as one that compaction took
+    pin = dict(snapshot.pin or {}) | {"present": packed(Present.of_flags([0, 0], there), snapshot.starts)}
+    with Feed(source, 61, shuffle=Shuffle(4, 4), tuning=QUICK) as feed:
+        feed._planning._snapshot = source.snapshot(pin)
+        (batch,) = feed
+        assert (len(batch), int(batch.ok.sum()), feed.stats().absent) == (61, 60, 1)
+        assert sorted(batch.fields["label"][batch.ok].tolist()) == COMMITTED
+
+
+def test_a_scan_that_fails_ends_its_threads(kafka: Kafka) -> None:
+    """Offsets that are gone are the error that a reader raises, and nothing is left behind."""
+    kafka.publish(kafka.topic, [(b"x", 1)] * 40, partitions=2)
+    kafka.delete_records(kafka.topic, 1, 12)
+    source = KafkaTopic(kafka.topic, kafka.servers)
+    with pytest.raises(DataLostError, match=rf"{kafka.topic}\[1\]@0"):
+        scanned(lambda stop: source.reader(None, stop), kafka.topic, np.array([0, 0]), np.array([20, 20]))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("dali_feed-scan")]
+
+
+def test_runs_between_holes_are_read_without_a_new_assignment(
+    real_kafka: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Runs that follow each other in a partition come in one go; an end that was seen serves the next run too."""
+    kafka = real_kafka
+    kafka.create(kafka.topic)
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": kafka.topic})
+    producer.init_transactions(60)
+    for n in range(40):
+        producer.begin_transaction()
+        for k in range(3):
+            producer.produce(kafka.topic, value(3 * n + k), headers=[("label", b"%d" % k)])
+        producer.flush(60)
+        (producer.abort_transaction if n % 2 or n == 38 else producer.commit_transaction)(60)
+    runs = [(0, 4 * n, 4 * n + 3) for n in range(0, 38, 2)]
+    want = [value(n) for n in range(114) if n // 3 % 2 == 0]
+    made: list[int] = []
+    assign = KafkaReader._assign
+
+    def counted(reader: KafkaReader, partition: int, offset: int, *, small: bool = False) -> None:
+        made.append(offset)
+        assign(reader, partition, offset, small=small)
+
+    monkeypatch.setattr(KafkaReader, "_assign", counted)
+    reader = KafkaTopic(kafka.topic, kafka.servers, timeout=20).reader()
+    assert payloads(reader.read(rows(*runs))) == want
+    assert payloads(reader.read(rows((0, 150, 155)))) == [None] * 5
+    assert payloads(reader.read(rows((0, 155, 160)))) == [None] * 5
+    assert len(made) == 1
+    assert payloads(reader.read(rows(*runs[::-1]))) == [v for k in range(0, 57, 3)[::-1] for v in want[k : k + 3]]
+    assert len(made) == 1 + len(runs)
+    assert not caplog.records  # none of "connecting again"
+    reader.close()
+
+
+def test_who_is_late() -> None:
+    """A partition is late from when its turn had come, until it moves; a queue that is never empty delays that."""
+    overdue, at = Overdue(), {0: 5, 1: 7}
+    look = LookoutAnswer(0.0, 2, {0: 5, 1: 9}, {})
+    overdue.looked(look, at, 0, 1.0)
+    assert overdue.longest(50.0) == (-1, 0.0)
+    overdue.empty(at, 50.0)
+    overdue.empty(at, 60.0)
+    assert overdue.longest(62.0) == (1, 12.0)
+    assert [overdue.due(1), overdue.due(1)] == [True, False]
+    overdue.looked(look, at | {1: 8}, 0, 63.0)  # it has moved, and has still more
+    assert overdue.longest(99.0) == (-1, 0.0)
+    overdue.looked(look, at | {1: 8}, MUCH + 1, 100.0)
+    assert overdue.longest(103.0) == (1, 3.0)
+    overdue.looked(look, at | {1: 9}, MUCH + 1, 104.0)
+    assert overdue.longest(200.0) == (-1, 0.0)
+
+
+def test_a_partition_without_a_leader_is_named() -> None:
+    """Others may flow meanwhile: where nobody leads it for `timeout` seconds, the stream cannot go on."""
+    options = Connection("t", "nowhere:1", 5.0)
+    reader, now = StreamReader(options, Decoding(), Identity(), {0: 3, 1: 7}), time.monotonic()
+    reader._looked(LookoutAnswer(now, 2, {0: 3}, {1: now - 4}), {})
+    with pytest.raises(SourceUnreachableError, match=r"t\[1\]@7: .*the partition has no leader"):
+        reader._looked(LookoutAnswer(now, 2, {0: 3}, {1: now - 6}), {})
+    reader.close()
+
+
+def test_what_a_worker_gives_up_leaves_the_weight_of_the_rest(embedded: Kafka, tmp_path: Path) -> None:
+    """Payloads count for `batch_bytes` wherever they lie, before partitions go and after."""
+    folder = made(tmp_path)
+    records = [replace(claimed(folder, b"%d" % n * 5_000), partition=n % 2) for n in range(4)]
+    embedded.publish(embedded.topic, records, partitions=2)
+    stream = KafkaStream(embedded.topic, embedded.servers, label=None, fleet=embedded.topic, claims=folder)
+    reader: Any = stream.live()
+    to, decoding = reader._to, reader._decoding
+    reader._taken = [each for p in (0, 1) for each in messages(to, p, 0, 2)]
+    reader._filled = sum(map(decoding.weigh, reader._taken))
+    assert reader._filled == 4 * 5_000
+    reader._forget([1])
+    assert reader._filled == 2 * 5_000
+    reader.close()
