@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Sequence
@@ -75,6 +76,21 @@ def test_a_file_system_that_tells_of_no_cache_gives_its_bytes() -> None:
     assert [bytes(view) for view in views] == [whole[k : k + 9] for k in (0, 4, 8)]
     assert not file.at_once
     file.close()
+
+
+def test_a_read_that_comes_in_parts_goes_on_where_it_was(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the system may give it, before the end of a file too: what came is not read again."""
+    begun, preadv = list[int](), os.preadv
+
+    def short(fd: int, views: Sequence[memoryview], at: int, flags: int = 0) -> int:
+        if flags:
+            raise BlockingIOError(errno.EAGAIN, "not in the page cache")
+        begun.append(at)
+        return preadv(fd, [views[0][:700]], at)
+
+    monkeypatch.setattr(os, "preadv", short)
+    assert filled(LOCAL, path, [5]) == ([DATA[5 : 5 + SIZE]], [SIZE])
+    assert begun == [5, 705, 1405]
 
 
 def test_a_file_that_was_closed_meanwhile_is_opened_again(tmp_path: Path) -> None:
