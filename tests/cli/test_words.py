@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
-import re
-import sys
 from typing import Any
 
 import numpy as np
@@ -17,16 +14,12 @@ from kit.images import jpeg
 from kit.written import npy
 from torchvision.transforms import v2
 
-from dali_feed.cli import view
-from dali_feed.cli.bench import listening
-from dali_feed.cli.inspect import _small, bars, borders, class_lines, sizes_text
+from dali_feed.cli.inspect import _small, bars, borders
 from dali_feed.cli.members import guess
 from dali_feed.cli.options import seconds_of, size_of
 from dali_feed.cli.show import draws_in_words
 from dali_feed.cli.targets import topic_of
-from dali_feed.cli.view import Report, live, progress, show, table
 from dali_feed.feed import Feed
-from dali_feed.records.tally import Tally
 from dali_feed.testing import ScriptedSource
 
 
@@ -64,16 +57,6 @@ def test_a_value_is_guessed_by_what_it_holds(name: str, value: Any, text: str, k
     """By the first bytes, the type, and last by the name: in words, and the column that reads it."""
     found = guess(name, value)
     assert (found.text, found.kind) == (text, kind)
-
-
-def test_sizes_and_classes_are_told_by_a_few() -> None:
-    """Many sizes by their middle and ends; labels that are no classes not at all, and none is named twice."""
-    assert sizes_text([(4, 3), (4, 3), (8, 6)]) == "4x3 (2), 8x6 (1)"
-    many = [(k, 100 - k) for k in range(1, 50)]
-    assert sizes_text(many) == "median 25x75, from 1x99 to 49x51; 49 different"
-    assert class_lines([4, 4, 4], "x") == class_lines([1, 2, 3, None], "x") == []
-    assert class_lines([1, 2, 1, 2], "x")[-1] == "all equally frequent"
-    assert class_lines([1, 1, 2], "x")[0] == "2 in x, 1.5 records each; most frequent 1 (2), 2 (1)"
 
 
 @given(st.lists(st.integers(0, 2**40), min_size=1))
@@ -139,79 +122,3 @@ def test_amounts_are_as_people_write_them(read: Any, text: str, amount: Any) -> 
             read(text)
     else:
         assert read(text) == amount
-
-
-class Screen(io.StringIO):
-    """A terminal that keeps what is written on it."""
-
-    def isatty(self) -> bool:
-        """It is one."""
-        return True
-
-
-def test_what_goes_on_is_a_bar_or_a_place_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records or bytes that are done and how fast; turns of a bench, and who failed; each look over the one before."""
-    for name in ("NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    screen = Screen()
-    for name in ("stdout", "stderr"):
-        monkeypatch.setattr(sys, name, screen)
-    with progress() as tell:
-        tell(50, 200, "0.0 MB/s")
-        tell(150, 200, "1.5 MB/s")
-    with progress(3_000_000, "bytes") as tell:
-        tell(1_500_000)
-    with listening() as listener:
-        listener.begins("tar", "host", 0, 2)
-        listener.took("tar", "host", 250.0)
-        listener.begins("torch", "", 1, 2)
-        listener.failed("torch", "", "no [files]")
-    with live() as look:
-        look(Report("first look"))
-        look(Report("second look"))
-    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
-    for text in ("150/200", "1.5 MB/s", "1.5/3.0 MB", "tar (host): 250/s", "torch: FAILED: no [files]", "second look"):
-        assert text in seen
-    assert "\x1b[2K" in screen.getvalue()  # the line is emptied first
-
-
-def test_a_run_is_a_line_now_and_then_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It says how much is done, how fast, and how long the rest takes at that pace; a failed turn its place."""
-    monkeypatch.setattr(view, "LINE_SECONDS", -1.0)
-    clock = iter((0.0, 1.0, 5.0))
-    monkeypatch.setattr("dali_feed.cli.view.time.monotonic", lambda: next(clock))
-    with progress() as tell:
-        tell(200, 1200, "0.0 MB/s")
-        tell(700, 1200, "1.0 MB/s")
-    with listening() as listener:
-        listener.begins("torch", "pil", 1, 4)
-        listener.failed("torch", "pil", "no files")
-    assert capsys.readouterr().err.splitlines() == [
-        "200 of 1,200 records, 0.0 MB/s, nothing yet",
-        "700 of 1,200 records, 1.0 MB/s, 5 s left",
-        "2/4 torch (pil): FAILED: no files",
-    ]
-
-
-def test_a_report_is_printed_in_its_order_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """Title, facts, tables without empty columns and with the number of rows that are left out, notes; or its data."""
-    tally = Tally()
-    for n in range(5):
-        tally.fail(f"number {n} is odd", f"s#{n}")
-    rows = table(range(5), {"n": str, "empty": lambda _: "", "name": lambda n: f"row {n}"}, left=["name"], most=2)
-    report = Report("title", [("fact", "one"), ("", "two")], [rows], data={"n": 5})
-    assert report.fail(tally) == 5
-    report.warn(["hot"])
-    show(report)
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines == [
-        *("title", "fact one", "two", "n name", "0 row 0", "1 row 1", "... and 3 more"),
-        *("5 records: number N is odd", "s#0: number 0 is odd", "s#1: number 1 is odd", "s#2: number 2 is odd"),
-        *("... and 2 more", "warning hot"),
-    ]
-    show(report, as_json=True)
-    assert capsys.readouterr().out == '{"n": 5}\n'

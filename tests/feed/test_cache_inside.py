@@ -11,14 +11,12 @@ import pytest
 from kit.cached_feeds import feed, scripted
 from kit.images import labelled
 
-from dali_feed import Cache, Tuning
-from dali_feed.errors import ClosedError, ConfigError
+from dali_feed import Cache
+from dali_feed.errors import ClosedError
 from dali_feed.feed.cache import copied
-from dali_feed.live import LiveFeed
 from dali_feed.records.live import PassingOn
 from dali_feed.records.source import Block, Extents
 from dali_feed.testing.scripted import ScriptedSource, Stall
-from dali_feed.testing.scripted_stream import ScriptedStream
 
 CACHES = {
     "bytes": Cache("1MB"),
@@ -99,9 +97,3 @@ def test_a_payload_that_is_read_again_ends_with_the_pass() -> None:
         thread.start()
     thread.join(20)
     assert ended
-
-
-def test_a_stream_refuses_it() -> None:
-    """It has no later epoch that could gain."""
-    with pytest.raises(ConfigError, match="a stream has no epochs"):
-        LiveFeed(ScriptedStream([]), 1, tuning=Tuning(cache=Cache("1GB")))

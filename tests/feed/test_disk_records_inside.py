@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -95,40 +94,6 @@ def test_several_threads_and_connections(tmp_path: Path) -> None:
     last = DiskRows(tmp_path, 1 << 30, "a")
     assert last.records == 200 == sum(row is not None for row in last.find(range(200), FORM))
     last.close()
-
-
-@pytest.mark.parametrize("part", ["head", "about", "rows", "end"])
-def test_a_damaged_file_is_deleted(tmp_path: Path, part: str) -> None:
-    """What SQLite cannot read, or what does not say what it holds, goes; what is found is right, and kept anew."""
-    body = os.urandom(3000)
-    kept(DiskRows(tmp_path, 1 << 30, "a"), range(300), body).close()
-    (path,) = tmp_path.glob("rows-a/*.sqlite")
-    data = bytearray(path.read_bytes())
-    at = {"head": 3, "about": data.index(b'["[[\\"label'), "rows": len(data) // 2, "end": len(data) - 9000}[part]
-    data[at : at + 2000] = os.urandom(2000)
-    path.write_bytes(data)
-    rows = DiskRows(tmp_path, 1 << 30, "a")
-    assert len(held(rows, range(300), body)) < 300
-    assert rows.damaged
-    rows.look()
-    kept(rows, range(300), body)
-    assert held(rows, range(300), body) == [*range(300)]
-    rows.close()
-    again = DiskRows(tmp_path, 1 << 30, "a")
-    assert held(again, range(300), body) == [*range(300)]
-    assert not again.damaged
-    again.close()
-
-
-def test_a_folder_that_goes_away_is_made_anew(tmp_path: Path) -> None:
-    """Somebody who deletes it empties it: the next pass begins again."""
-    rows = kept(DiskRows(tmp_path / "rows", 1 << 30, "a"), range(9), b"x")
-    shutil.rmtree(tmp_path / "rows")
-    assert held(rows, range(9), b"x") in ([], [*range(9)])
-    rows.look()
-    assert not held(kept(rows, range(0), b""), range(9), b"x")
-    assert held(kept(rows, range(4), b"x"), range(9), b"x") == [*range(4)]
-    rows.close()
 
 
 def test_a_process_that_stands_still_in_a_transaction_holds_nothing_up(tmp_path: Path) -> None:

@@ -14,13 +14,11 @@ from kit.limits import LONG
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.columns import Number, Text
 from dali_feed.errors import ClosedError, SourceError, StateError
-from dali_feed.external_sources import KafkaStream
 from dali_feed.live import LiveFeed
 from dali_feed.options import Tuning
 from dali_feed.records.live import Pace
-from dali_feed.testing import ScriptedSource, ScriptedStream, assert_stream_resumes, broker, publish
+from dali_feed.testing import ScriptedSource, ScriptedStream, assert_stream_resumes
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, Item
 
 QUICK = Tuning(threads=1)
@@ -156,15 +154,6 @@ def test_a_loop_that_takes_too_long_has_not_finished() -> None:
         next(batches)
         drain, _ = source.drains[0]
         assert drain([0], 0.0) == {0: 2}
-
-
-def test_a_topic_goes_on_at_any_world_size() -> None:
-    """KafkaStream on a broker, with columns, is held to the same law."""
-    with broker() as embedded:
-        publish(embedded.servers, "clicks", [(f"{n}".encode(), n) for n in range(12)], partitions=3)
-        source = KafkaStream("clicks", embedded.servers, start="earliest", batch_timeout=0.05)
-        columns = {"text": Text("value"), "label": Number("label")}
-        assert_stream_resumes(source, records=12, batch_size=2, columns=columns, positions=(0, 2))
 
 
 def test_an_error_comes_in_its_place_and_a_new_iterator_goes_on_there() -> None:

@@ -20,7 +20,7 @@ from kit.written import example_bytes as theirs
 from kit.written import example_class
 from PIL import Image
 
-from dali_feed.errors import ConfigError, FormatError, StateError
+from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources import FileList
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.index import index_bytes, indexed
@@ -181,18 +181,6 @@ def test_one_process_packs_a_set(tmp_path: Path) -> None:
         pytest.raises(ConfigError, match="one process at a time may pack the set"),
     ):
         pack(source, tmp_path / "out" / "x.dfset")
-
-
-@pytest.mark.parametrize("borders", [[0], [1, 2], [0, 3, 3], "none", None])
-def test_a_plan_that_is_damaged_is_named(borders: object, tmp_path: Path) -> None:
-    """A set under way whose plan is no plan is a state that cannot be gone on with."""
-    source = shards(tmp_path, 4)
-    (tmp_path / "new").mkdir()
-    work = WorkFolder(tmp_path / "new", "x")
-    with work.alone():
-        work.begin({"name": "x", "borders": borders, "fallback": "bin"})
-    with pytest.raises(StateError, match="an unfinished set must have its plan"):
-        pack(source, tmp_path / "new" / "x.dfset")
 
 
 def test_a_path_in_no_encoding_is_a_bad_record(tmp_path: Path) -> None:

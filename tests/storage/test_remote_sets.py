@@ -85,20 +85,6 @@ def test_a_run_of_a_remote_set_resumes_anywhere(web: Web) -> None:
     assert [(each.store, each.reads) for each in storage_of([reader])] == [(web.url, 1)]
 
 
-def test_a_record_that_differs_from_its_checksum_is_a_bad_one(web: Web, plain: Path) -> None:
-    """A byte of one image has changed since it was packed: that record costs its slot, the others are as they were."""
-    name = next(name for name in sorted(web.files) if name.endswith(".tar"))
-    wanted = rows(ShardSet(plain))
-    at = web.files[name].index(wanted[0][3]) + 100
-    whole = bytearray(web.files[name])
-    whole[at] ^= 1
-    web.files[name] = bytes(whole)
-    payloads, labels, faults = rows(ShardSet(f"{web.url}/x.dfset"))
-    assert list(faults) == [3]
-    assert payloads[:3] + payloads[4:] == wanted[0][:3] + wanted[0][4:]
-    assert labels[:3] + labels[4:] == wanted[1][:3] + wanted[1][4:]
-
-
 def test_what_is_not_as_the_manifest_says_is_an_error(web: Web) -> None:
     """A shard or an index that is gone, cut or another; a manifest that is gone, cut or altered."""
     tar = next(name for name in sorted(web.files) if name.endswith(".tar"))

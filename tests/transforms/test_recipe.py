@@ -1,4 +1,4 @@
-"""recipe and program: how ops fold into steps, and what each sample takes into them."""
+"""recipe and program: how ops fold into steps, what each sample takes into them, and what those arrays are called."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from kit.properties import examples
 
 from dali_feed.compiler.dali import DaliProgram, compile_dali
-from dali_feed.compiler.program import DecodeStep, Finish, Parameters, Resample
+from dali_feed.compiler.program import Parameters
 from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import ColorJitter
-from dali_feed.transforms.convert import Normalize, ToFloat
+from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, one_level
-from dali_feed.transforms.keys import Key
+from dali_feed.transforms.keys import FLIPS, Key, by_view, further, numbered, viewed
 from dali_feed.transforms.op import Op, Place, Recipe
 from dali_feed.transforms.resize import RandomResizedCrop
 from dali_feed.transforms.warps import Rotation
@@ -39,24 +39,9 @@ def parameters(*ops: Op, region_decode: bool = False, sizes: Any = SIZES, seed: 
     return program(*ops, region_decode=region_decode).parameters(sizes, IDS[: len(sizes)], seed, epoch)
 
 
-@REGION
-def test_training_recipe(region_decode: bool) -> None:
-    """RandomResizedCrop narrows the decoder where it takes windows and the resize where not: the same window."""
-    ops = (RandomResizedCrop((224, 192)), Flip("x"), ToFloat(), Normalize(MEAN, STD))
-    made = program(*ops, region_decode=region_decode)
-    assert [type(step) for step in made.steps] == [DecodeStep, Resample, Finish]
-    assert made.steps[:2] == [
-        DecodeStep(window=region_decode),
-        Resample(1, (224, 192), not region_decode, "bilinear", True),
-    ]
-    assert made.size == (224, 192)
-    assert made.finish is not None
-    np.testing.assert_allclose(made.finish.scale, 1 / 255 / np.array(STD))
-    np.testing.assert_allclose(made.finish.bias, -np.array(MEAN) / STD)
-    assert (made.finish.flip_x, made.finish.flip_y) == (True, False)
-    found = parameters(*ops, region_decode=region_decode)
-    assert set(found.arrays) == {"flip_x", "window" if region_decode else "roi1"}
-    assert (found.sizes == (224, 192)).all()
+def test_a_window_is_the_same_for_the_decoder_and_for_the_resize() -> None:
+    """RandomResizedCrop narrows the decoder where it takes windows and the resize where not."""
+    ops = (RandomResizedCrop((224, 192)), Flip("x"), ToFloat())
     window = parameters(*ops, region_decode=True).arrays[Key("window")]
     roi = parameters(*ops, region_decode=False).arrays[Key("roi1")]
     np.testing.assert_array_equal(roi, np.concatenate([window[:, :2], window[:, :2] + window[:, 2:]], axis=1))
@@ -141,3 +126,29 @@ def test_ops_draw_from_streams_of_their_own() -> None:
     np.testing.assert_array_equal(longer[Key("roi1")], alone[Key("roi1")])
     np.testing.assert_array_equal(longer[Key("flip_x")], uniforms(0, 0, IDS, [16])[0] < 0.5)
     np.testing.assert_array_equal(longer[Key("flip_y")], uniforms(0, 0, IDS, [32])[0] < 0.5)
+
+
+WHATS, PARTS = ("crop", "flip", "effect", "jitter"), ("", "_order", "_seed", "_weights")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(WHATS), st.integers(0, 2**26), st.sampled_from(PARTS), st.integers(0, 63)),
+        unique=True,
+        min_size=2,
+    )
+)
+def test_no_two_arrays_have_one_name(of: list[tuple[str, int, str, int]]) -> None:
+    """What, number, further part and view are all in a key, and none of them reads as another."""
+    keys = [viewed(further(numbered(what, n), part), view) for what, n, part, view in of]
+    assert len({*keys, *FLIPS.values()}) == len(keys) + 2
+
+
+def test_arrays_go_back_to_their_view() -> None:
+    """Each view gets its own arrays by its own names."""
+    row = np.zeros(3)
+    every = {viewed(numbered("crop", n), view): row + view for n in (1, 21) for view in range(12)}
+    split = by_view(every, 12)
+    assert [{name: rows[0] for name, rows in own.items()} for own in split] == [
+        {"crop1": view, "crop21": view} for view in range(12)
+    ]
