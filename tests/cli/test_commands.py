@@ -26,6 +26,7 @@ from dali_feed.native.library import used
 from dali_feed.records.source import Snapshot
 from dali_feed.testing import ScriptedSource
 from dali_feed.testing.scripted import Gap
+from dali_feed.testing.shards import write_shard
 
 __all__ = ["cli"]  # a fixture
 
@@ -58,6 +59,15 @@ def test_a_sample_is_spread(parts: list[tuple[int, int]], count: int, random_acc
     run = 1 if random_access else 16
     line = extents.start - starts[extents.partition] + (np.cumsum(counts) - counts)[extents.partition]
     assert np.diff(line).max(initial=0) <= run * -(-len(snapshot) // len(ids))
+
+
+def test_the_line_to_paste_is_a_tuning(cli: Cli, tmp_path: Path) -> None:
+    """`dali-feed tune`, in turns over one's own data: with its rate beside the usual one; each option had turns."""
+    write_shard(tmp_path / "x.tar", [(jpeg(0, 48, 64), n) for n in range(32)])
+    done = cli("tune", tmp_path / "x.tar", "--batch", 4, "--device", "cpu", "--seconds", 4)
+    assert done.code == 0, done.err
+    assert re.fullmatch(r"Tuning\([^)]*\)  # [\d,]+ samples/s; Tuning\(\) gives [\d,]+\n", done.out)
+    assert "Tuning(" in done.err
 
 
 def test_the_version(cli: Cli) -> None:

@@ -61,6 +61,8 @@ REFUSED = [  # a command, and words of the line that it ends with
     ("show a.tar --transform t.py:train", "t.py must run without an error; found in line 2 SystemExit: 3"),
     ("show a.tar --transform gone.py:x", "found none at 'gone.py'"),
     (f"show {TOPIC} -X group.id=mine", "group.id"),
+    ("tune a.tar --cpus 4096", "--cpus: must be at most"),
+    ("tune a.tar --transform gone.py:x", "must name a file that exists"),
     ("pack a.tar images out", "source: must be one topic, one folder, or tar shards; found a.tar, images"),
     ("pack '' out", "source: must be named; found ''"),
     ("pack a.tar out --members a=b,c", "--members: must be NAME,NAME or SUFFIX=NAME"),

@@ -59,12 +59,6 @@ def test_resized(height: int, width: int, size: int, more: int | None) -> None:
     assert (int(h[0]), int(w[0])) == _shown_size(height, width, size, most)
 
 
-def test_resized_to_both_edges() -> None:
-    """A (height, width) is taken as it is, for every image of the batch."""
-    h, w = resized(_ints(1, 500, 30), _ints(5, 2, 30), (20, 31), None)
-    assert (h.tolist(), w.tolist()) == ([20] * 3, [31] * 3)
-
-
 def test_resized_never_vanishes() -> None:
     """Where max_size would leave no pixel, and torchvision fails, one is left."""
     with pytest.raises(RuntimeError):

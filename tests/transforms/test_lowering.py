@@ -410,6 +410,7 @@ def test_what_has_a_place_has_one() -> None:
     ends = [*BEHIND, v2.RandomErasing(), v2.RandomApply([v2.RandomErasing()])]
     assert outline(lower(v1.Compose([v2.Grayscale(3), v2.RandomChannelPermutation(), *ends]))).dtype == "float32"
     assert outline(Recipe((AugMix(width=63), RandomApply((AugMix(width=63),))))).size is None
+    outline(Recipe((RandomOrder((*[(RandomInvert(),)] * 3, *[()] * 61)),)))
     leaf: Op = Grayscale()
     wide = RandomApply((leaf,) * 63)
     deep = RandomApply((RandomApply((wide, wide)), leaf))
