@@ -14,7 +14,7 @@ from kit.images import jpeg
 from kit.written import npy
 from torchvision.transforms import v2
 
-from dali_feed.cli.inspect import _small, bars, borders
+from dali_feed.cli.inspect import bars, borders
 from dali_feed.cli.members import guess
 from dali_feed.cli.options import seconds_of, size_of
 from dali_feed.cli.show import draws_in_words
@@ -68,12 +68,6 @@ def test_every_value_has_its_bar(values: list[int]) -> None:
     assert edges == sorted(set(edges))
     assert len(edges) <= 9
     assert (bars("n", values) is None) == (len(set(values)) == 1)
-
-
-def test_what_pillow_cannot_show_has_a_sentence() -> None:
-    """In the place of the small image."""
-    assert _small(memoryview(b"no image")) == "an image that Pillow cannot read"
-    assert str(_small(memoryview(jpeg(0)[:-200]))).startswith("Pillow: ")
 
 
 def test_draws_are_told_in_words() -> None:

@@ -6,14 +6,12 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from kit.cached_feeds import feed, scripted
 from kit.images import labelled
 
 from dali_feed import Cache
 from dali_feed.errors import ClosedError
-from dali_feed.feed.cache import copied
 from dali_feed.records.live import PassingOn
 from dali_feed.records.source import Block, Extents
 from dali_feed.testing.scripted import ScriptedSource, Stall
@@ -24,20 +22,6 @@ CACHES = {
     "pixels": Cache("1MB", pixels=True),
     "few pixels": Cache(50_000, pixels=True),
 }
-
-
-def test_lists_are_given_as_they_were_read() -> None:
-    """What the training loop does with a list, or a reader with its memory, is not done to what is kept."""
-    memory = bytearray(b"abc")
-    value = {"a": [1, (2.5, None)], "b": [memoryview(memory)], "c": np.arange(3)}
-    kept, size = copied(value)
-    memory[:] = b"xyz"
-    value["a"].append(3)  # type: ignore[attr-defined]
-    value["c"][0] = 7  # type: ignore[index]
-    assert kept["a"] == [1, (2.5, None)]
-    assert bytes(kept["b"][0]) == b"abc"
-    assert kept["c"].tolist() == [0, 1, 2]
-    assert size > 3 + 24
 
 
 def test_another_snapshot_is_another_cache() -> None:

@@ -29,13 +29,9 @@ def _spans(*parts: tuple[str, float]) -> list[Span]:
 
 
 def test_a_wait_is_shared_out_among_what_the_feed_thread_was_at_while_it_lasted() -> None:
-    """What it did before does not count, and its own work is the feed's."""
+    """What it did before does not count, its own work is the feed's, and pauses of the collector are nothing else's."""
     spans = _spans(("engine", 1.0), ("finish", 2.0), ("source", 5.0), ("screen", 6.0), ("trainer", 9.0))
     assert spent_on(spans, (), 1.5, 7.0) == {"hand-over": 1.0, "feed": 1.5, "source": 3.0}
-
-
-def test_pauses_of_the_collector_count_as_nothing_else() -> None:
-    """No thread runs while it does."""
     assert spent_on(_spans(("engine", 10.0)), [(1.0, 3.0), (8.0, 20.0)], 2.0, 6.0) == {"engine": 3.0, "garbage": 1.0}
 
 

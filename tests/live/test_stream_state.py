@@ -64,11 +64,16 @@ def test_a_records_random_numbers_are_its_own() -> None:
 
 
 def test_a_state_counts_what_was_handed_over() -> None:
-    """Nothing that was read ahead; before the first batch where the stream began, and plain JSON all the while."""
-    with LiveFeed(stream(), 2, tuning=QUICK) as feed:
+    """Nothing that was read ahead, as is what commit() says; where the stream began first, and plain JSON always."""
+    source = stream()
+    with LiveFeed(source, 2, tuning=QUICK) as feed:
         assert feed.state_dict()["stream"] is None
+        feed.commit()
+        assert source.committed == {}
         batches = iter(feed)
         next(batches)
+        feed.commit()
+        assert source.committed == {0: 3, 1: 0, 2: 0}
         state = json.loads(json.dumps(feed.state_dict()))
         assert state["stream"]["position"] == {"0": 3, "1": 0, "2": 0}
         assert state["info"]["rank"] == 0
@@ -111,18 +116,6 @@ def test_a_state_of_something_else_is_refused() -> None:
             with pytest.raises(StateError, match=why):
                 feed.load_state_dict(bad)
         assert len(next(batches)) == 2
-
-
-def test_commit_says_how_far_the_loop_is() -> None:
-    """The batches that it was handed are finished."""
-    source = stream()
-    with LiveFeed(source, 2, tuning=QUICK) as feed:
-        feed.commit()
-        assert source.committed == {}
-        batches = iter(feed)
-        next(batches)
-        feed.commit()
-        assert source.committed == {0: 3, 1: 0, 2: 0}
 
 
 def test_a_partition_that_is_taken_away_waits_for_the_loop() -> None:

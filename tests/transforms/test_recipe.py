@@ -12,7 +12,6 @@ from kit.properties import examples
 
 from dali_feed.compiler.dali import DaliProgram, compile_dali
 from dali_feed.compiler.program import Parameters
-from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import ColorJitter
 from dali_feed.transforms.convert import ToFloat
@@ -22,7 +21,6 @@ from dali_feed.transforms.op import Op, Place, Recipe
 from dali_feed.transforms.resize import RandomResizedCrop
 from dali_feed.transforms.warps import Rotation
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 REGION = pytest.mark.parametrize("region_decode", [True, False])
 SIZES = np.array([[480, 640], [375, 500], [33, 1000], [1000, 33], [7, 5]])
 IDS = np.arange(5) + (3 << 40)
@@ -37,16 +35,6 @@ def parameters(*ops: Op, region_decode: bool = False, sizes: Any = SIZES, seed: 
     """What a batch takes into them."""
     sizes = np.asarray(sizes)
     return program(*ops, region_decode=region_decode).parameters(sizes, IDS[: len(sizes)], seed, epoch)
-
-
-def test_a_window_is_the_same_for_the_decoder_and_for_the_resize() -> None:
-    """RandomResizedCrop narrows the decoder where it takes windows and the resize where not."""
-    ops = (RandomResizedCrop((224, 192)), Flip("x"), ToFloat())
-    window = parameters(*ops, region_decode=True).arrays[Key("window")]
-    roi = parameters(*ops, region_decode=False).arrays[Key("roi1")]
-    np.testing.assert_array_equal(roi, np.concatenate([window[:, :2], window[:, :2] + window[:, 2:]], axis=1))
-    assert window.dtype == np.int32
-    assert roi.dtype == np.float32
 
 
 @given(
@@ -68,19 +56,6 @@ def test_every_window_stays_inside(sizes: list[tuple[int, int]], seed: int, flip
     found = parameters(*ops, sizes=sizes, seed=seed, region_decode=True)
     y, x, wh, ww = found.arrays[Key("window")].T
     assert ((y >= 0) & (x >= 0) & (wh > 0) & (ww > 0) & (y + wh <= h) & (x + ww <= w)).all()
-
-
-def test_flip_before_crop_mirrors_the_window() -> None:
-    """A window chosen in a mirrored image is mirrored back into the image as it is stored; flips cancel out."""
-    crop = RandomResizedCrop((32, 32))
-    plain = parameters(Flip("x", 0.0), crop, region_decode=True).arrays[Key("window")]
-    mirrored = parameters(Flip("x", 1.0), crop, region_decode=True).arrays[Key("window")]
-    np.testing.assert_array_equal(mirrored[:, [0, 2, 3]], plain[:, [0, 2, 3]])
-    np.testing.assert_array_equal(mirrored[:, 1], SIZES[:, 1] - plain[:, 1] - plain[:, 3])
-    for p, flips in ((1.0, 0), (0.0, 0)):
-        found = parameters(Flip("y", p), Flip("y", p), Flip("x", 1.0))
-        assert found.arrays[Key("flip_y")].tolist() == [flips] * 5
-        assert found.arrays[Key("flip_x")].tolist() == [1] * 5
 
 
 def test_rotation_turns_the_other_way_in_one_mirror() -> None:
@@ -117,15 +92,6 @@ def test_parameters_do_not_depend_on_the_batch(region_decode: bool, seed: int, e
     for name, values in whole.arrays.items():
         np.testing.assert_array_equal(np.concatenate([part.arrays[name] for part in parts]), values[turn])
     np.testing.assert_array_equal(np.concatenate([part.sizes for part in parts]), whole.sizes[turn])
-
-
-def test_ops_draw_from_streams_of_their_own() -> None:
-    """Op n owns streams 16n..16n+15, so that adding an op behind changes nothing in front of it."""
-    alone = parameters(RandomResizedCrop((9, 9))).arrays
-    longer = parameters(RandomResizedCrop((9, 9)), Flip("x"), Flip("y")).arrays
-    np.testing.assert_array_equal(longer[Key("roi1")], alone[Key("roi1")])
-    np.testing.assert_array_equal(longer[Key("flip_x")], uniforms(0, 0, IDS, [16])[0] < 0.5)
-    np.testing.assert_array_equal(longer[Key("flip_y")], uniforms(0, 0, IDS, [32])[0] < 0.5)
 
 
 WHATS, PARTS = ("crop", "flip", "effect", "jitter"), ("", "_order", "_seed", "_weights")
