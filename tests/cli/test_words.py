@@ -1,4 +1,4 @@
-"""What the commands say of values, sizes, classes and draws; and how it comes to a terminal."""
+"""What the commands make of values, sizes and amounts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.images import jpeg
 from kit.written import npy
-from torchvision.transforms import v2
 
 from dali_feed.cli.inspect import bars, borders
 from dali_feed.cli.members import guess
 from dali_feed.cli.options import seconds_of, size_of
-from dali_feed.cli.show import draws_in_words
 from dali_feed.cli.targets import topic_of
-from dali_feed.feed import Feed
-from dali_feed.testing import ScriptedSource
 
 
 @pytest.mark.parametrize(
@@ -68,27 +64,6 @@ def test_every_value_has_its_bar(values: list[int]) -> None:
     assert edges == sorted(set(edges))
     assert len(edges) <= 9
     assert (bars("n", values) is None) == (len(set(values)) == 1)
-
-
-def test_draws_are_told_in_words() -> None:
-    """A crop, a flip, an angle, what was erased, what was added, and the branch that was chosen."""
-    transform = v2.Compose(
-        [
-            v2.RandomCrop(24, padding=4, pad_if_needed=True),
-            v2.RandomRotation(30),
-            v2.RandomHorizontalFlip(0.5),
-            v2.RandomChoice([v2.RandomSolarize(100, p=1.0), v2.ColorJitter(0.4)]),
-            v2.RandomErasing(0.5),
-        ]
-    )
-    sizes = np.array([[20, 30]] * 40)
-    with Feed(ScriptedSource([(jpeg(0), 1)]), 1, transform=transform) as feed:
-        told = draws_in_words(feed.program, sizes, np.arange(40), 3, 0)
-    lines = [line for each in told for line in each]
-    for word in ("degrees", "x 24 at ", "Flip: yes", "Flip: no", "ColorJitter: ", "Solarize"):
-        assert any(word in line for line in lines), (word, told[:3])
-    assert any("Erasing: no" in line for line in lines)
-    assert any("Erasing: " in line and " x " in line for line in lines)
 
 
 @pytest.mark.parametrize(
