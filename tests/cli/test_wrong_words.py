@@ -65,8 +65,6 @@ REFUSED = [  # a command, and words of the line that it ends with
     ("pack a.tar out --part =5", "--part: must be NAME=SHARE, NAME=COUNT or NAME=rest; found '=5'"),
     ("pack a.tar out --part a/b=5", "--part: must be NAME=SHARE, NAME=COUNT or NAME=rest; found 'a/b=5'"),
     ("pack a.tar out --part val=few", "--part: must be NAME=SHARE, NAME=COUNT or NAME=rest; found 'val=few'"),
-    ("pack a.tar out --part val=1 --part val=rest", "each part must have a name of its own; found 'val' twice"),
-    ("pack a.tar out --seed 1", "--seed: decides which record goes into which --part; found 1 without one"),
     ("pack a.tar out --to mds --keys own", "--keys: is of tar shards; found --to mds; leave one of the two out"),
     (f"pack {TOPIC} out -X group.id=mine", "group.id"),
     (f"pack {TOPIC} out --to mds -X group.id=mine", "group.id"),

@@ -1,4 +1,4 @@
-"""What a restored run reads: the window it stood in, and nothing before it; and what a state has reached."""
+"""What a restored run reads: the window it stood in, and nothing before it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import json
 from typing import Any
 
 import numpy as np
-import pytest
-from kit.cached_feeds import feed, scripted
 from kit.images import QUICK, labelled, text
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, Shuffle
-from dali_feed.errors import StateError
 from dali_feed.feed import Feed
-from dali_feed.feed.commit import reached
 from dali_feed.plan.order import EpochPlan
 from dali_feed.records.extents import pack_ids
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
@@ -48,20 +44,3 @@ def test_restoring_reads_nothing_before_the_window() -> None:
     read = [n for p, a, b in source.reads for n in pack_ids(p, np.arange(a, b)).tolist()]
     assert sorted(read) == sorted(may)
     assert len(read) < 37
-
-
-def test_a_state_of_something_else_has_reached_nothing() -> None:
-    """Of another snapshot, of a sampler's order, or with what it was made for left out: each is named."""
-    source = scripted()
-    with feed(source, None) as made:
-        next(iter(made))
-        state, snapshot = made.state_dict(), made.snapshot
-    assert reached(state, snapshot).sum() >= 0
-    changes: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"source": "another"}, "state: it must fit its own pin; the fingerprints are 'another'"),
-        ({"sampler": "x"}, "state: its order came from a sampler, which a state does not hold"),
-        ({"lanes": "many"}, "state: must be the dict that state_dict\\(\\) gave; ValueError"),
-    )
-    for change, said in changes:
-        with pytest.raises(StateError, match=said):
-            reached(state | {"made_for": state["made_for"] | change}, snapshot)
