@@ -48,6 +48,15 @@ def made(**asked: Any) -> Any:
     return create_transform(**({"input_size": 32} | asked))
 
 
+def by_both(transform: Any, sizes: list[tuple[int, int]]) -> Any:
+    """A batch of pictures of those sizes, by the host engine and by the dali engine."""
+    source = ScriptedSource([(png(n, *size), n) for n, size in enumerate(sizes)])
+    for engine in ("host", "dali"):
+        how: dict[str, Any] = {"device": "cpu", "decode": Decode(engine=engine), "tuning": QUICK}
+        with DataLoader(source, len(sizes), transform=transform, **how) as loader:
+            yield next(iter(loader))[0].float()
+
+
 def floats(image: torch.Tensor, recipe: Recipe) -> Any:
     """What a recipe does behind the levels of an image, by torchvision's functions."""
     out: Any = image
@@ -93,14 +102,9 @@ def test_an_interpolation_is_drawn_for_each_sample() -> None:
 
 def test_the_dali_engine_draws_the_same_interpolation() -> None:
     """Each sample is resized as the host engine does it, within what their resizes differ by."""
-    source, drawn = ScriptedSource([(png(n, 40, 50), n) for n in range(12)]), []
     transform = timm_transforms.RandomResizedCropAndInterpolation(30, scale=(0.02, 0.1), interpolation="random")
-    for engine in ("host", "dali"):
-        with DataLoader(
-            source, 12, transform=transform, device="cpu", decode=Decode(engine=engine), tuning=QUICK
-        ) as loader:
-            drawn.append(next(iter(loader))[0].float())
-    assert (drawn[0] - drawn[1]).abs().mean((1, 2, 3)).max() < 0.5
+    host, dali = by_both(transform, [(40, 50)] * 12)
+    assert (host - dali).abs().mean((1, 2, 3)).max() < 0.5
 
 
 class ReplayedErasing:
@@ -229,18 +233,12 @@ FORMS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_evaluation_of_timm(form: str) -> None:
     """Within two levels of timm on PIL images, and the dali engine within its resize of the host engine."""
-    transform = create_transform(**({"input_size": 32} | FORMS[form]))
-    source = ScriptedSource([(png(n, *size), n) for n, size in enumerate(SIZES)])
-    found = {}
-    for engine in ("host", "dali"):
-        with DataLoader(
-            source, len(SIZES), transform=transform, device="cpu", decode=Decode(engine=engine), tuning=QUICK
-        ) as loader:
-            found[engine] = next(iter(loader))[0]
+    transform = made(**FORMS[form])
+    host, dali = by_both(transform, SIZES)
     theirs = torch.stack([transform(Image.fromarray(pixels(n, *size))) for n, size in enumerate(SIZES)])
     level = 1 / 255 / 0.22
-    assert (found["host"] - theirs).abs().max() <= 2 * level
-    assert (found["dali"] - found["host"]).abs().mean() <= 0.6 * level
+    assert (host - theirs).abs().max() <= 2 * level
+    assert (dali - host).abs().mean() <= 0.6 * level
 
 
 def test_a_keep_ratio_is_torchvisions_resize_to_its_size() -> None:
