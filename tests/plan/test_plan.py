@@ -1,7 +1,8 @@
-"""plan: every sample once per epoch, any position restored by arithmetic, world size without effect."""
+"""plan: every sample once per epoch, any position restored by arithmetic and read alone, world size without effect."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -10,12 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.images import QUICK, labelled, text
+from torchvision.transforms import v2
 
+from dali_feed import BadRecords
 from dali_feed.errors import ConfigError, SourceEmptyError
+from dali_feed.feed import Feed
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, canonical, resolve
-from dali_feed.records.extents import Extents, Int64s, unpack_ids
+from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_ids
 from dali_feed.records.present import Present
 from dali_feed.records.source import Snapshot
+from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 
 
 def snapshot(
@@ -302,3 +308,34 @@ def test_progress_counts_what_was_given(case: Case, data: st.DataObject) -> None
     consumed = data.draw(st.integers(0, plan.lane_length))
     partition, _ = unpack_ids(np.concatenate([plan.ids(lane, 0, consumed) for lane in range(plan.lanes)]))
     assert plan.given(consumed, partitions).tolist() == np.bincount(partition, minlength=partitions).tolist()
+
+
+FAULTS = {0: Gap(), 10: Corrupt(), 11: Gap(), 12: Corrupt("torn"), 17: (text(), 1), 35: Gap()}
+
+
+def test_restoring_reads_nothing_before_the_window() -> None:
+    """Each lane reads the window it stood in at most once, and nothing that came before it."""
+    items: list[Any] = [FAULTS.get(n, item) for n, item in enumerate(labelled(37, sizes=True))]
+    options: dict[str, Any] = {"transform": v2.RandomResizedCrop(16), "shuffle": Shuffle(3, 2), "tuning": QUICK}
+    options |= {"lanes": 2, "bad": BadRecords(limit=None)}
+    with Feed(ScriptedSource(items, partitions=2, extent=3), 2, **options) as feed:
+        plan = feed.plan
+        assert isinstance(plan, EpochPlan)
+        batches = iter(feed)
+        for _ in range(9):
+            next(batches)
+        state = json.loads(json.dumps(feed.state_dict()))
+    assert state["consumed"] == 9
+    source = ScriptedSource(items, partitions=2, extent=3)
+    with Feed(source, 2, **options) as other:
+        other.load_state_dict(state)
+        assert source.reads == []
+        list(other)
+    may = []
+    for lane in range(2):
+        bounds = plan.bounds(lane).tolist()
+        first = max(edge for edge in bounds if edge <= 9)
+        may += plan.ids(lane, first, bounds[-1]).tolist()
+    read = [n for p, a, b in source.reads for n in pack_ids(p, np.arange(a, b)).tolist()]
+    assert sorted(read) == sorted(may)
+    assert len(read) < 37
