@@ -9,8 +9,6 @@ import pytest
 from kit.bench_command import COMMANDS, SHORT, SMALL, folder, run
 
 from dali_feed.bench.report import read
-from dali_feed.bench.runner import Race, Turnout
-from dali_feed.bench.storage import findings
 from dali_feed.cli import bench
 
 __all__ = ["folder"]  # a fixture
@@ -85,11 +83,3 @@ def test_storage_is_a_row_for_each_measurement(tmp_path: Path) -> None:
     assert [row.who for row in result.rows] == names
     assert all(row.extra["reads"] == [8.0] for row in result.rows)
     assert "Tuning(readers=2)" in done.stdout
-
-
-def test_the_fewest_readers_that_are_near_the_best_are_advised() -> None:
-    """Sixteen threads that win by a twentieth are not worth it; what the page cache gave does not count."""
-    rates = {"cold, random, 1 B x1": 100, "cold, random, 1 B x4": 190, "cold, random, 1 B x16": 200}
-    rates["warm, random, 1 B x1"] = 9000
-    rows = [Turnout("", who, rates=[float(rate)]) for who, rate in rates.items()]
-    assert findings(Race("storage", "MB", rows=rows))[0].startswith("Tuning(readers=4)")

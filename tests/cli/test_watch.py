@@ -126,21 +126,6 @@ def test_what_is_no_endpoint(cli: Cli) -> None:
         assert_one_line(cli("watch", address, "--once"), "URL", "host:port", address)
 
 
-def test_what_comes_out_of_a_cache() -> None:
-    """Of records, and of images on the device, each where there are some."""
-    records, images = (
-        {"hits": 30, "misses": 10, "held": 2**20},
-        {"device_hits": 1, "device_misses": 1, "device_held": 2**21},
-    )
-    for cache, shown in (
-        (records, "75% of 1.0 MB"),
-        (images, "50% of 2.1 MB"),
-        ({**records, **images}, "75% of 1.0 MB, 50%"),
-    ):
-        with Web({"stats.json": _said(stats={"samples": 1, "cache": cache})}) as web:
-            assert shown in drawn(WatchedEndpoint(web.url).look())
-
-
 def test_an_answer_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that goes on sending holds up a look no longer than one that is silent."""
     monkeypatch.setattr(watch, "PATIENCE", 0.2)

@@ -60,30 +60,19 @@ def test_an_empty_one_is_waited_for_in_vain() -> None:
     assert channel.get(0.0) == 1
 
 
-def test_its_end_wakes_whoever_waits_for_an_item() -> None:
-    """Several threads at once, and for good."""
+@pytest.mark.parametrize("full", [False, True], ids=["for an item", "for room"])
+def test_its_end_wakes_whoever_waits(full: bool) -> None:
+    """Several threads at once, and for good; what was in it is given back, and nothing comes in any more."""
     channel: Channel[int] = Channel(1)
-    threads = [in_thread(channel.get) for _ in range(3)]
-    assert channel.close() == []
+    if full:
+        channel.put(1)
+    threads = [in_thread(lambda: channel.put(2) if full else channel.get()) for _ in range(3)]
+    assert channel.close() == [1] * full
     for thread, found in threads:
         thread.join(60)
         assert found == [ClosedError]
-    for _ in range(2):
+    calls = (channel.put, channel.end, lambda item: channel.offer(item, 0.0), lambda _: channel.get(0.0))
+    for call in (*calls, calls[-1]):
         with pytest.raises(ClosedError):
-            channel.get(0.0)
-    assert len(channel) == 0
-
-
-def test_its_end_wakes_whoever_waits_for_room() -> None:
-    """Several threads at once; what was in it is given back, and nothing comes in any more."""
-    channel: Channel[int] = Channel(1)
-    channel.put(1)
-    threads = [in_thread(lambda: channel.put(2)) for _ in range(3)]
-    assert channel.close() == [1]
-    for thread, found in threads:
-        thread.join(60)
-        assert found == [ClosedError]
-    for add in (channel.put, channel.end, lambda item: channel.offer(item, 0.0)):
-        with pytest.raises(ClosedError):
-            add(3)
-    assert channel.close() == []
+            call(3)
+    assert (channel.close(), len(channel)) == ([], 0)

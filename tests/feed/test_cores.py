@@ -23,6 +23,13 @@ def written(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+def old(groups: str, group: str, quota: int) -> dict[str, str]:
+    """The files of the kernel's old form, with a period of 0.1 s."""
+    limits = {"cpu.cfs_quota_us": quota, "cpu.cfs_period_us": 100_000}
+    files = {f"sys/fs/cgroup/cpu{group}/{name}": f"{limit}\n" for name, limit in limits.items()}
+    return {"proc/self/cgroup": groups} | files
+
+
 @pytest.mark.parametrize(
     ("files", "most"),
     [
@@ -30,22 +37,8 @@ def written(root: Path, files: dict[str, str]) -> Path:
         ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, None),
         ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "50000 100000\n"}, 0.5),
         ({"proc/self/cgroup": "0::/not/here\n", "sys/fs/cgroup/cpu.max": "25000 100000\n"}, 0.25),
-        (
-            {
-                "proc/self/cgroup": "4:cpu,cpuacct:/job\n1:memory:/job\n",
-                "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "75000\n",
-                "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
-            },
-            0.75,
-        ),
-        (
-            {
-                "proc/self/cgroup": "4:cpu:/\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            None,
-        ),
+        (old("4:cpu,cpuacct:/job\n1:memory:/job\n", "/job", 75_000), 0.75),
+        (old("4:cpu:/\n", "", -1), None),
     ],
 )
 def test_a_limit_of_a_control_group_counts_as_fewer_cores(tmp_path: Path, files: dict[str, str], most: float) -> None:

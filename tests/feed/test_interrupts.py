@@ -6,8 +6,11 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 from kit.images import QUICK, labelled, seen
+from kit.limits import LONG
 
+from dali_feed.engines.workers import Alone
 from dali_feed.errors import ClosedError, SourceError
 from dali_feed.feed import Feed, machine
 from dali_feed.feed.epoch import EpochRun
@@ -156,3 +159,19 @@ def test_another_thread_may_close_while_the_first_pass_begins(monkeypatch: pytes
         iter(feed)
     assert len(closed) == 1
     assert set(threading.enumerate()) <= before
+
+
+def test_torch_has_its_number_of_threads_again() -> None:
+    """Threads that cannot all be begun end, and torch's number for other threads is what it was."""
+    before, alone, ran = torch.get_num_threads(), Alone(2), threading.Event()
+    thread = threading.Thread(target=alone.around(ran.set))
+
+    def start() -> None:
+        with alone.starting():
+            thread.start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    thread.join(LONG)
+    assert (thread.is_alive(), ran.is_set(), torch.get_num_threads()) == (False, False, before)

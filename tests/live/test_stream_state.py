@@ -14,13 +14,11 @@ from kit.limits import LONG
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.columns import Number, Text
 from dali_feed.errors import ClosedError, SourceError, StateError
-from dali_feed.external_sources import KafkaStream
 from dali_feed.live import LiveFeed
 from dali_feed.options import Tuning
 from dali_feed.records.live import Pace
-from dali_feed.testing import ScriptedSource, ScriptedStream, assert_stream_resumes, broker, publish
+from dali_feed.testing import ScriptedSource, ScriptedStream, assert_stream_resumes
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, Item
 
 QUICK = Tuning(threads=1)
@@ -66,11 +64,16 @@ def test_a_records_random_numbers_are_its_own() -> None:
 
 
 def test_a_state_counts_what_was_handed_over() -> None:
-    """Nothing that was read ahead; before the first batch where the stream began, and plain JSON all the while."""
-    with LiveFeed(stream(), 2, tuning=QUICK) as feed:
+    """Nothing that was read ahead, as is what commit() says; where the stream began first, and plain JSON always."""
+    source = stream()
+    with LiveFeed(source, 2, tuning=QUICK) as feed:
         assert feed.state_dict()["stream"] is None
+        feed.commit()
+        assert source.committed == {}
         batches = iter(feed)
         next(batches)
+        feed.commit()
+        assert source.committed == {0: 3, 1: 0, 2: 0}
         state = json.loads(json.dumps(feed.state_dict()))
         assert state["stream"]["position"] == {"0": 3, "1": 0, "2": 0}
         assert state["info"]["rank"] == 0
@@ -115,18 +118,6 @@ def test_a_state_of_something_else_is_refused() -> None:
         assert len(next(batches)) == 2
 
 
-def test_commit_says_how_far_the_loop_is() -> None:
-    """The batches that it was handed are finished."""
-    source = stream()
-    with LiveFeed(source, 2, tuning=QUICK) as feed:
-        feed.commit()
-        assert source.committed == {}
-        batches = iter(feed)
-        next(batches)
-        feed.commit()
-        assert source.committed == {0: 3, 1: 0, 2: 0}
-
-
 def test_a_partition_that_is_taken_away_waits_for_the_loop() -> None:
     """The reader waits until all that was read of it is finished, for the loop asked for more; then knows how far."""
     source = ScriptedStream([(jpeg(n), n) for n in range(5)], pace=Pace())
@@ -156,15 +147,6 @@ def test_a_loop_that_takes_too_long_has_not_finished() -> None:
         next(batches)
         drain, _ = source.drains[0]
         assert drain([0], 0.0) == {0: 2}
-
-
-def test_a_topic_goes_on_at_any_world_size() -> None:
-    """KafkaStream on a broker, with columns, is held to the same law."""
-    with broker() as embedded:
-        publish(embedded.servers, "clicks", [(f"{n}".encode(), n) for n in range(12)], partitions=3)
-        source = KafkaStream("clicks", embedded.servers, start="earliest", batch_timeout=0.05)
-        columns = {"text": Text("value"), "label": Number("label")}
-        assert_stream_resumes(source, records=12, batch_size=2, columns=columns, positions=(0, 2))
 
 
 def test_an_error_comes_in_its_place_and_a_new_iterator_goes_on_there() -> None:

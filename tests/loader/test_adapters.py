@@ -87,40 +87,24 @@ def cars(root: Path) -> None:
 
 
 def textures(root: Path) -> None:
-    """A text of paths."""
-    base, names = root / "dtd" / "dtd", [f"{['zigzag', 'banded'][n % 2]}/{n}.jpg" for n in range(COUNT)]
-    for n, name in enumerate(names):
-        put(base / "images" / name, n)
-    text(base / "labels" / "train1.txt", names)
+    """A text of paths, beside class folders."""
+    folders("dtd", "dtd", "images", classes=("zigzag", "banded"))(root)
+    names = [f"{['zigzag', 'banded'][n % 2]}/{n}.jpg" for n in range(COUNT)]
+    text(root / "dtd" / "dtd" / "labels" / "train1.txt", names)
 
 
-def folders(*parts: str, end: str = "jpg") -> Callable[[Path], None]:
-    """Class folders, below `parts`."""
+def folders(
+    *parts: str, classes: tuple[str, str] = ("AnnualCrop", "River"), name: str = "{}.jpg", listed: str = ""
+) -> Callable[[Path], None]:
+    """Class folders, below `parts`; a text of the classes, if it is `listed`."""
 
     def make(root: Path) -> None:
         for n in range(COUNT):
-            put(root.joinpath(*parts, ["AnnualCrop", "River"][n % 2], f"{n}.{end}"), n)
+            put(root.joinpath(*parts, classes[n % 2], name.format(n)), n)
+        if listed:
+            text(root / listed, [f"/a/{each}" for each in classes])
 
     return make
-
-
-def sun(root: Path) -> None:
-    """Folders by letter, and a text of classes."""
-    for n in range(COUNT):
-        put(root / "SUN397" / "a" / ["abbey", "alley"][n % 2] / f"sun_{n}.jpg", n)
-    text(root / "SUN397" / "ClassName.txt", ["/a/abbey", "/a/alley"])
-
-
-def reviews(root: Path) -> None:
-    """Rendered texts."""
-    for n in range(COUNT):
-        put(root / "rendered-sst2" / "train" / ["negative", "positive"][n % 2] / f"{n}.png", n)
-
-
-def imagenette(root: Path) -> None:
-    """Folders by WordNet's numbers."""
-    for n in range(COUNT):
-        put(root / "imagenette2-160" / "train" / ["n01440764", "n02102040"][n % 2] / f"{n}.JPEG", n)
 
 
 MADE: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
@@ -131,9 +115,15 @@ MADE: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "DTD": (textures, {}),
     "EuroSAT": (folders("eurosat", "2750"), {}),
     "Country211": (folders("country211", "train"), {}),
-    "SUN397": (sun, {}),
-    "RenderedSST2": (reviews, {}),
-    "Imagenette": (imagenette, {"size": "160px"}),
+    "SUN397": (
+        folders("SUN397", "a", classes=("abbey", "alley"), name="sun_{}.jpg", listed="SUN397/ClassName.txt"),
+        {},
+    ),
+    "RenderedSST2": (folders("rendered-sst2", "train", classes=("negative", "positive"), name="{}.png"), {}),
+    "Imagenette": (
+        folders("imagenette2-160", "train", classes=("n01440764", "n02102040"), name="{}.JPEG"),
+        {"size": "160px"},
+    ),
 }
 
 

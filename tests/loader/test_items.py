@@ -10,13 +10,11 @@ import pytest
 import torch
 from kit.images import QUICK, jpeg
 from torch.utils.data import default_collate
-from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.loader.arguments import moved
-from dali_feed.loader.functions import split
 from dali_feed.loader.items import stacked
 from dali_feed.testing import Broker, Message
 from dali_feed.testing.publisher import publish
@@ -107,9 +105,3 @@ def test_batches_of_any_class_move() -> None:
     assert there["b"]["x"].is_meta
     assert there["d"].value.is_meta
     assert (type(there["b"]), type(there["d"])) == (OrderedDict, Pair)
-
-
-def test_nothing_is_split_off_what_has_no_functions_of_the_users() -> None:
-    """It goes on as it is."""
-    for transform in (None, v2.Resize(3), v2.Compose([v2.Resize(3), v1.ToTensor()]), v1.Compose([]), "Resize"):
-        assert split(transform) == (transform, (None,))

@@ -1,4 +1,4 @@
-"""Bytes of tar files with their indexes, of TFRecords and of MDS; what a value is as a file, a feature, a column."""
+"""Bytes of tar files with their indexes, of TFRecords and of MDS; what a value becomes there; a set of a topic."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from kit.written import example_bytes as theirs
 from kit.written import example_class
 from PIL import Image
 
-from dali_feed.errors import ConfigError, FormatError, StateError
+from dali_feed.errors import ConfigError, DataLostError, FormatError, StateError
 from dali_feed.external_sources import FileList
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.index import index_bytes, indexed
+from dali_feed.external_sources.replay import Replay, rows_of
 from dali_feed.packing import pack
 from dali_feed.packing.changes import Reencode
 from dali_feed.packing.rows import as_file
@@ -37,6 +38,8 @@ from dali_feed.packing.sinks import (
     tfrecord_bytes,
 )
 from dali_feed.packing.work import WorkFolder
+from dali_feed.records.extents import Extents
+from dali_feed.records.present import Present, packed
 
 INTS = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(width=32, allow_nan=False)
@@ -183,18 +186,6 @@ def test_one_process_packs_a_set(tmp_path: Path) -> None:
         pack(source, tmp_path / "out" / "x.dfset")
 
 
-@pytest.mark.parametrize("borders", [[0], [1, 2], [0, 3, 3], "none", None])
-def test_a_plan_that_is_damaged_is_named(borders: object, tmp_path: Path) -> None:
-    """A set under way whose plan is no plan is a state that cannot be gone on with."""
-    source = shards(tmp_path, 4)
-    (tmp_path / "new").mkdir()
-    work = WorkFolder(tmp_path / "new", "x")
-    with work.alone():
-        work.begin({"name": "x", "borders": borders, "fallback": "bin"})
-    with pytest.raises(StateError, match="an unfinished set must have its plan"):
-        pack(source, tmp_path / "new" / "x.dfset")
-
-
 def test_a_path_in_no_encoding_is_a_bad_record(tmp_path: Path) -> None:
     """A file's name that is no UTF-8 has no place in a column of text; the other files are converted."""
     for name in (b"a.jpg", b"b\xff.jpg"):
@@ -224,3 +215,25 @@ def test_images_are_made_smaller() -> None:
     with Image.open(io.BytesIO(Reencode(None, 5)(jpeg(3)))) as image, Image.open(io.BytesIO(jpeg(3))) as before:
         assert image.size == before.size
     assert len(Reencode(None, 5)(jpeg(3))) < len(Reencode(None, 95)(jpeg(3)))
+
+
+def pin(starts: list[int], ends: list[int], present: Present | None = None) -> dict[str, Any]:
+    """The pin of a topic that is nowhere."""
+    told = {"topic": "t", "id": "", "starts": starts, "ends": ends, "extent": 4, "record_bytes": 10, "absent": 0.0}
+    return told if present is None else told | {"present": packed(present, np.array(starts, np.int64))}
+
+
+def test_a_set_of_a_topic_with_known_holes_deals_the_same_records() -> None:
+    """Where the topic's snapshot knew which offsets hold a record, so does the set's; other pins are refused."""
+    present = Present.of(Extents(np.array([0, 1]), np.array([11, 2]), np.array([13, 6])), 2)
+    found = Replay.missing(pin([10, 0], [16, 6], present), [[1, 3, 4]])
+    assert rows_of(found.held, np.array([0, 0, 0, 1, 1, 1]), np.array([10, 11, 13, 2, 3, 5])).tolist() == [
+        -1, 0, -1, 2, -1, 4,
+    ]  # fmt: skip
+    snapshot = found.snapshot("set", np.array([5]))
+    assert snapshot.present == present
+    assert found.snapshot("set", np.array([5]), snapshot.pin).fingerprint == snapshot.fingerprint
+    with pytest.raises(StateError, match="the pin must be of the stretch of t"):
+        found.snapshot("set", np.array([5]), pin([10, 0], [16, 6]))
+    with pytest.raises(DataLostError, match="must hold 5 records of its topic; found 4 samples"):
+        found.snapshot("set", np.array([4]))

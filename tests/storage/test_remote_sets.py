@@ -6,10 +6,8 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from kit.blocks import taken
-from kit.packed_images import packed_images, striped
+from kit.packed_images import plain, rows, striped
 from kit.web import Web
 
 from dali_feed.errors import (
@@ -25,6 +23,8 @@ from dali_feed.records.gauges import storage_of
 from dali_feed.storage import remote
 from dali_feed.testing import assert_resumes_anywhere
 
+__all__ = ["plain"]  # a fixture
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,30 +33,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "FIRST_PAUSE_S", 0.01)
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Twelve images of two classes in two shards."""
-    folder = tmp_path_factory.mktemp("plain")
-    packed_images(folder, folder / "set" / "x.dfset", 12, 48, 20000)
-    return folder / "set" / "x.dfset"
-
-
 @pytest.fixture
 def web(plain: Path) -> Iterator[Web]:
     """A server of the set's files, and of nothing else."""
     with Web({path.name: path.read_bytes() for path in plain.parent.iterdir()}) as server:
         yield server
-
-
-def rows(source: ShardSet) -> tuple[list[bytes], list[int], dict[int, str]]:
-    """Payloads, labels and faults of all records."""
-    found = source.snapshot()
-    reader = source.reader()
-    block = reader.read(Extents(np.arange(len(found.names)), found.starts, found.stops))
-    result = [taken(each) for each in block.payloads], block.fields["label"].tolist(), dict(block.faults)
-    block.lease.release()
-    reader.close()
-    return result
 
 
 def test_a_set_behind_an_address_is_what_the_files_are(web: Web, plain: Path) -> None:
@@ -83,20 +64,6 @@ def test_a_run_of_a_remote_set_resumes_anywhere(web: Web) -> None:
     reader = source.reader()
     reader.read(Extents.one(0, 0, 2)).lease.release()
     assert [(each.store, each.reads) for each in storage_of([reader])] == [(web.url, 1)]
-
-
-def test_a_record_that_differs_from_its_checksum_is_a_bad_one(web: Web, plain: Path) -> None:
-    """A byte of one image has changed since it was packed: that record costs its slot, the others are as they were."""
-    name = next(name for name in sorted(web.files) if name.endswith(".tar"))
-    wanted = rows(ShardSet(plain))
-    at = web.files[name].index(wanted[0][3]) + 100
-    whole = bytearray(web.files[name])
-    whole[at] ^= 1
-    web.files[name] = bytes(whole)
-    payloads, labels, faults = rows(ShardSet(f"{web.url}/x.dfset"))
-    assert list(faults) == [3]
-    assert payloads[:3] + payloads[4:] == wanted[0][:3] + wanted[0][4:]
-    assert labels[:3] + labels[4:] == wanted[1][:3] + wanted[1][4:]
 
 
 def test_what_is_not_as_the_manifest_says_is_an_error(web: Web) -> None:

@@ -13,15 +13,14 @@ import pytest
 from kit.denied import denied
 from kit.images import jpeg
 
-from dali_feed.errors import ConfigError, DaliFeedError, DataLostError, SourceDeniedError, SourceError
-from dali_feed.external_sources import MDS, DeadLetterFolder, FileList, ParquetRows
+from dali_feed.errors import ConfigError, DaliFeedError, SourceDeniedError, SourceError
+from dali_feed.external_sources import MDS, DeadLetterFolder, FileList
 from dali_feed.external_sources import file_source as kept_index
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.arrays import array_file
 from dali_feed.external_sources.kafka.produce import load
 from dali_feed.external_sources.recordio import RECORDIO
 from dali_feed.external_sources.request import LARGEST, load_file
-from dali_feed.external_sources.tar import tar_keys
 from dali_feed.records.slabs import SlabPool
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import load_manifest
@@ -91,19 +90,6 @@ def test_a_file_is_a_record_or_says_why_not(tmp_path: Path) -> None:
     assert load_file(str(tmp_path / "large"), lease) == f"a file of {LARGEST + 1} bytes; at most {LARGEST} are allowed"
     assert load_file(str(tmp_path), lease) == "a folder, not a file"
     assert load_file(str(tmp_path / "pipe"), lease) == "not a regular file"
-
-
-def test_damaged_archives_are_told_wherever_they_are_read(tmp_path: Path) -> None:
-    """Keys of samples come from headers, which have checksums; the columns of a table from its footer."""
-    write_shard(tmp_path / "a.tar", [(jpeg(0), 1), (jpeg(1), 2)])
-    whole = bytearray((tmp_path / "a.tar").read_bytes())
-    whole[3] ^= 1
-    (tmp_path / "a.tar").write_bytes(whole)
-    with pytest.raises(DataLostError, match=r"a\.tar: a shard must be whole; found at byte 0: .*; fetch or write it"):
-        tar_keys(str(tmp_path / "a.tar"))
-    (tmp_path / "a.parquet").write_bytes(b"PAR1" + bytes(40) + (20).to_bytes(4, "little") + b"PAR1")
-    with pytest.raises(SourceError, match=r"a\.parquet: "):
-        ParquetRows(tmp_path / "a.parquet").snapshot()
 
 
 @pytest.mark.parametrize(

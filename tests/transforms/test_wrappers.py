@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.compiler.program import as_views
-from dali_feed.errors import FallbackWarning, TransformError
+from dali_feed.errors import TransformError
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop
 from dali_feed.transforms.lower import lower, taken_apart
@@ -217,15 +217,6 @@ def test_what_does_more_is_left_as_it_is(name: str) -> None:
     assert as_views(odd(name)) is None
     with pytest.raises(TransformError, match=f"{name} is not supported"):
         lower(odd(name))
-
-
-def test_a_folder_with_one_that_chooses_is_torchs(tmp_path: Path) -> None:
-    """With the reason."""
-    path = tmp_path / "class" / "0.jpg"
-    path.parent.mkdir()
-    path.write_bytes(jpeg(0))
-    with pytest.warns(FallbackWarning, match="ByACoin is not supported"):
-        DataLoader(ImageFolder(str(tmp_path), odd("ByACoin")), device="cpu")
 
 
 def test_it_stays_as_it_was() -> None:

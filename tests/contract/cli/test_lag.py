@@ -95,6 +95,12 @@ def pin(kafka: Kafka) -> dict[str, Any]:
     return dict(KafkaTopic(kafka.topic, kafka.servers).snapshot().pin or {})
 
 
+def changed(kafka: Kafka, **other: object) -> dict[str, Any]:
+    """A state of a loader that was made for something else."""
+    state = saved(DataLoader(KafkaTopic(kafka.topic, kafka.servers), 2, device="cpu"))
+    return state | {"made_for": state["made_for"] | other}
+
+
 def sampled(kafka: Kafka) -> dict[str, Any]:
     """A state of a loader with a sampler."""
     return saved(DataLoader(KafkaTopic(kafka.topic, kafka.servers), 2, sampler=[3, 1, 2], device="cpu"))
@@ -107,6 +113,8 @@ def sampled(kafka: Kafka) -> dict[str, Any]:
         (lambda kafka: {"version": 9, "source": {"pin": pin(kafka)}, "epoch": 0}, ("version must be 1", "9")),
         (lambda kafka: saved(DataLoader(ScriptedSource([jpeg(1)] * 4), 2, device="cpu")), ("reads a Kafka topic",)),
         (sampled, ("came from a sampler",)),
+        (lambda kafka: changed(kafka, source="another"), ("must fit its own pin; the fingerprints are 'another'",)),
+        (lambda kafka: changed(kafka, lanes="many"), ("must be the dict that state_dict() gave; ValueError",)),
         (lambda kafka: {"stream": None, "version": 1, "made_for": {}}, ("before anything of",)),
         (lambda kafka: {"source": {"pin": pin(kafka) | {"topic": "other"}}}, ("it is of other",)),
     ],

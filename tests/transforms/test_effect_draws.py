@@ -1,4 +1,4 @@
-"""RandomPhotometricDistort and RandomChannelPermutation: torchvision's draws, and its pixels to the bit."""
+"""Distortion, permutation, noise and noisy erasing: torchvision's draws, and its pixels to the bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.images import png
+from kit.images import pixels, png
 from kit.photographs import decoded
 from kit.recipes import SMALL
 from kit.torchvision_way import both, distance, ran
@@ -25,6 +25,9 @@ from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import Grayscale, RandomChannelPermutation, RandomPhotometricDistort
 from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.crops import Flip
+from dali_feed.transforms.erasing import NoisyErasing
+from dali_feed.transforms.filters import GaussianNoise
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply
 from dali_feed.transforms.op import Op, Recipe
@@ -152,3 +155,41 @@ def test_the_dali_engine_permutes_and_has_no_operator_for_the_other() -> None:
     with pytest.raises(TransformError, match="^RandomPhotometricDistort: the dali engine has no operator for it.*host"):
         compiled(v2.RandomPhotometricDistort(), Decode(engine="dali"), 0)
     assert compiled(v2.RandomPhotometricDistort(), Decode(), 0)[0] == "host"  # before a GPU too
+
+
+def rows_of(recipe: Recipe, key: str, count: int, size: int = 16) -> Any:
+    """What those samples draw."""
+    return compile_host(recipe).parameters(np.array([[size, size]] * count), np.arange(count), 0, 0).arrays[Key(key)]
+
+
+@pytest.mark.parametrize("clip", [True, False])
+@pytest.mark.parametrize("before", [(), (ToFloat(),)])
+def test_noise_is_torchvisions(before: tuple[Any, ...], clip: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whole levels and in floats: with our normal numbers torchvision's own function gives the same bits."""
+    recipe = Recipe((*before, GaussianNoise(0.05, 0.2, clip=clip)))
+    seeds = rows_of(recipe, f"effect{len(before)}_seed", 5)
+    assert len(set(seeds.tolist())) == 5
+    for n, ours in enumerate(ran(recipe, [png(3)] * 5, range(5))):
+        image: Any = torch.from_numpy(pixels(3)).permute(2, 0, 1)
+        image = v2.functional.to_dtype(image, torch.float32, scale=True) if before else image
+        drawn = torch.randn(image.shape, generator=torch.Generator().manual_seed(int(seeds[n])))
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "randn_like", lambda *_, drawn=drawn, **__: drawn)
+            assert torch.equal(ours, v2.functional.gaussian_noise(image, 0.05, 0.2, clip))
+
+
+def test_random_erasing_is_torchvisions() -> None:
+    """The rectangle that the sample drew, filled with its numbers, by torchvision's own function; behind Normalize."""
+    floats = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.5])]
+    recipe = lower(v2.Compose([*floats, v2.RandomErasing(0.8, value="random")]))
+    assert recipe.ops[-1] == NoisyErasing(0.8)
+    rectangles, seeds = rows_of(recipe, "effect2", 12), rows_of(recipe, "effect2_seed", 12)
+    for n, ours in enumerate(ran(recipe, [png(3)] * 12, range(12))):
+        image: Any = torch.from_numpy(pixels(3)).permute(2, 0, 1)
+        image = v2.functional.normalize(v2.functional.to_dtype(image, torch.float32, scale=True), [0.5], [0.5])
+        y, x, h, w = rectangles[n, 0].tolist()
+        if h:
+            value = torch.randn((3, h, w), generator=torch.Generator().manual_seed(int(seeds[n])))
+            image = v2.functional.erase(image, y, x, h, w, value)
+        assert torch.equal(ours, image)
+    assert 5 < (rectangles[:, 0, 2] > 0).sum() < 12
