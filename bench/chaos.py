@@ -341,7 +341,7 @@ def streaming(options: argparse.Namespace, _: random.Random, stack: ExitStack, w
 def produce(shard: str, servers: str, topic: str, transactional: str, folder: str) -> None:
     """Worker: says when the first records count."""
     journal, said = Path(folder, "journal"), False
-    options: dict[str, Any] = {"every": 0.1, "queue_bytes": 256 << 10, "linger": 0.005}
+    options: dict[str, Any] = {"every": 0.1, "queue_bytes": 256 << 10, "config": {"linger.ms": 5}}
 
     def tell(so_far: Any) -> None:
         nonlocal said
