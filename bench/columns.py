@@ -76,7 +76,7 @@ def small(options: Options, name: str) -> Small:
     root = cached(f"columns-v2-{suffix}-{which.count}", make)
     for path in root.iterdir():
         path.read_bytes()
-    return replace(which, paths=tuple(sorted(map(str, root.iterdir()))))
+    return replace(which, paths=tuple(sorted(map(str, root.glob("*.tar")))))
 
 
 def straight(which: Small) -> Opens:
