@@ -16,7 +16,7 @@ import gc
 import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or JAX takes 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 from hypothesis import HealthCheck, settings
 from kit.broker import real
-from kit.broker.handle import Kafka
+from kit.broker.handle import Kafka, value
 from kit.kept import Kept, PtxOf
 from kit.warm import Warm
 
@@ -173,6 +173,15 @@ def compiled_ptx(kept: Kept) -> PtxOf:
 def embedded(embedded_broker: Broker) -> Kafka:
     """The embedded one alone."""
     return Kafka("embedded", embedded_broker)
+
+
+@pytest.fixture
+def answers(embedded: Kafka) -> Callable[..., None]:
+    """Has the broker, with twenty records in a topic, answer the next requests of a kind with these errors."""
+    embedded.publish(embedded.topic, [(value(i), i) for i in range(20)], partitions=1)
+    cluster = embedded.cluster
+    assert isinstance(cluster, Broker)
+    return lambda request, *errors: cluster.fail_next(request, list(errors))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from kit.broker.handle import Kafka, value
+from kit.broker.handle import Kafka
 from kit.limits import LONG
 
 from dali_feed.cli.targets import Access, topic_of
@@ -22,7 +22,6 @@ from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import GROUP_RIGHT, Meaning, NotYetError, Patience, Trouble, meaning
 from dali_feed.external_sources.kafka.group import GroupCommits
 from dali_feed.secrets import hidden, is_secret, revealed
-from dali_feed.testing import Broker
 
 TO = Connection("t", "h:1", 30.0)
 
@@ -94,17 +93,7 @@ def test_a_question_is_asked_until_it_is_answered() -> None:
         Patience(TO, Trouble(), stop).until(_answers(7))
 
 
-FETCH, LIST_OFFSETS, COMMIT, OFFSETS, JOIN = 1, 2, 8, 9, 11  # requests, by their numbers in Kafka's protocol
-VALUES = [value(i) for i in range(20)]
-
-
-@pytest.fixture
-def answers(embedded: Kafka) -> Callable[..., None]:
-    """Has the broker, with twenty records in a topic, answer the next requests of a kind with these errors."""
-    embedded.publish(embedded.topic, [(each, i) for i, each in enumerate(VALUES)], partitions=1)
-    cluster = embedded.cluster
-    assert isinstance(cluster, Broker)
-    return lambda request, *errors: cluster.fail_next(request, list(errors))
+COMMIT, OFFSETS = 8, 9  # requests, by their numbers in Kafka's protocol
 
 
 def options_of(kafka: Kafka, timeout: float = LONG) -> Connection:

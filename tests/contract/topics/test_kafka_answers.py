@@ -19,21 +19,11 @@ from dali_feed.errors import (
     SourceError,
 )
 from dali_feed.external_sources import KafkaStream, KafkaTopic
-from dali_feed.testing import Broker
 
 pytestmark = pytest.mark.waits
 
-FETCH, LIST_OFFSETS, COMMIT, OFFSETS, JOIN = 1, 2, 8, 9, 11  # requests, by their numbers in Kafka's protocol
+FETCH, LIST_OFFSETS, JOIN = 1, 2, 11  # requests, by their numbers in Kafka's protocol
 VALUES = [value(i) for i in range(20)]
-
-
-@pytest.fixture
-def answers(embedded: Kafka) -> Callable[..., None]:
-    """Has the broker, with twenty records in a topic, answer the next requests of a kind with these errors."""
-    embedded.publish(embedded.topic, [(each, i) for i, each in enumerate(VALUES)], partitions=1)
-    cluster = embedded.cluster
-    assert isinstance(cluster, Broker)
-    return lambda request, *errors: cluster.fail_next(request, list(errors))
 
 
 SOON = [
