@@ -10,15 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.images import QUICK, labelled
+from kit.mixes import BOTH, loader
 from numpy.typing import NDArray
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader, Decode, Shuffle
+from dali_feed import Decode
 from dali_feed.engines.gpu.device import Uploaded, size_of
 from dali_feed.errors import TransformError
 from dali_feed.kernels.finish import MixArrays, mixed_values
-from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.mixing import Mixed, Mixing, label_pairs, mixed, soft_labels
 
 SIZE = (48, 64)
@@ -118,17 +117,6 @@ def test_values_that_cannot_be(wrong: dict[str, Any]) -> None:
     """Are TransformErrors that name them."""
     with pytest.raises(TransformError, match="Mixing"):
         Mixing(**wrong)
-
-
-FLOAT = v2.Compose([v2.RandomResizedCrop((12, 10)), v2.ToDtype(torch.float32, scale=True)])
-BOTH = Mixing(mixup=0.4, cutmix=1.0, p=0.8, classes=30, smoothing=0.1)
-
-
-def loader(mixing: Any, size: int = 6, transform: Any = FLOAT, **options: Any) -> DataLoader:
-    """Twenty images in batches."""
-    source = ScriptedSource(labelled(20), extent=4)
-    how = {"shuffle": Shuffle(4, 2), "seed": 3, "device": "cpu", "tuning": QUICK, **options}
-    return DataLoader(source, size, transform=transform, collate_fn=mixing, **how)
 
 
 def drawn_for(info: Any, mixing: Mixing, epoch: int = 0) -> Mixed:
