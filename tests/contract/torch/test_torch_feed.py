@@ -357,8 +357,11 @@ def test_stats_count_samples_and_name_who_is_slow(workers: int) -> None:
         assert (stats.samples, stats.batches, stats.bottleneck) == (20, 5, "torch")
         assert "torch" in str(stats)
     with made(batch_size=3) as loader:
+        waited, asked = 0.0, time.perf_counter()
         for _ in loader:
-            time.sleep(0.1)  # the model
+            waited += time.perf_counter() - asked
+            time.sleep(0.01 + 20 * waited)  # the model: slow, however long this machine takes for a batch
+            asked = time.perf_counter()
         stats = loader.stats()
     assert (stats.samples, stats.batches, stats.bottleneck) == (20, 7, "trainer")
 
