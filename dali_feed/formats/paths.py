@@ -10,7 +10,7 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError
 
-__all__ = ["WHOLE", "Steps", "flatten", "path_of", "pick", "steps_of"]
+__all__ = ["WHOLE", "MissingPathError", "Steps", "flatten", "path_of", "pick", "steps_of"]
 
 Steps = tuple[str | int, ...]
 
@@ -20,6 +20,10 @@ MOST = 200  # members that are listed of one value
 DEEPEST = 32  # levels that they are looked for in
 
 _STEP = re.compile(r'(?:^|(?<!^)\.)([^.\[\]"]+)|\[([0-9]{1,9})\]|\["([^"]*)"\]')
+
+
+class MissingPathError(FormatError):
+    """A value has nothing at a path: where another name or a default may stand in, its record is none the worse."""
 
 
 def steps_of(path: str) -> Steps:
@@ -59,7 +63,7 @@ def pick(record: Any, steps: Steps, of: str) -> Any:
     """What lies at the steps in nested dicts, lists and arrays. `of`, the format, begins messages.
 
     Raises:
-        FormatError: nothing does; the message says how far the path goes and what is there.
+        MissingPathError: nothing does; the message says how far the path goes and what is there.
     """
     found = record
     try:
@@ -69,7 +73,7 @@ def pick(record: Any, steps: Steps, of: str) -> Any:
             found = found[step]
     except (KeyError, IndexError, TypeError):
         msg = f"{of}: {path_of(steps)}: no such member{_lost(record, steps)}"
-        raise FormatError(msg) from None
+        raise MissingPathError(msg) from None
     return found.item() if isinstance(found, np.generic) else found
 
 

@@ -9,14 +9,14 @@ it: nothing is lost and nothing comes twice.
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
-from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
-from dali_feed.records.source import Block, Reader, Slabs
+from dali_feed.records.source import Block, Extents, Lease, Reader, Records
 
-__all__ = ["Drain", "LiveBlock", "LiveReader", "LiveSource", "Pace", "PassingOn", "Positions", "is_live"]
+__all__ = ["Drain", "LiveBlock", "LiveReader", "Pace", "Positions", "Stream", "is_live"]
 
 
 Positions = Mapping[int, int]  # partition -> the next position to read there
@@ -54,109 +54,66 @@ class LiveBlock:
     position: dict[int, int]
 
 
-class LiveReader(Protocol):
-    """One thread's way into a stream. Not shared between threads, but for `commit`; never inherited through fork.
+class LiveReader(Reader):
+    """One thread's way into a stream. Not shared between threads, but for `commit`; never inherited through fork."""
 
-    Where it has an attribute `trouble`, a str, the watchdog shows it; for `gauges` and `rest` see `source.Reader`.
-    """
-
-    def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
+    @abstractmethod
+    def poll(self, records: int, size: float, seconds: float, lease: Lease) -> LiveBlock:
         """Up to `records` records: as soon as so many are there, or `size` bytes of payload, or after `seconds`.
 
         The record that would pass `size` is left for the next call, unless it is the first. Seconds 0 asks for
         what has come already. `records` 0 asks for none: whoever has no room does so every second or two, as the member
-        of a group must hear what becomes of its partitions (`drain` is called in here). Raises ClosedError when the
-        stop event is set, and a SourceError where it cannot go on.
+        of a group must hear what becomes of its partitions (`drain` is called in here). Memory is taken of `lease`,
+        which the caller releases, also when this raises: a ClosedError when the stop event is set, and a SourceError
+        where it cannot go on.
         """
-        ...
 
+    def read(self, extents: Extents, lease: Lease) -> Block:
+        """What has no end is polled."""
+        raise NotImplementedError
+
+    @abstractmethod
     def commit(self, position: Positions) -> None:
         """Publish how far the loop is. Raises a SourceError after a few seconds where that cannot be done."""
-        ...
-
-    def close(self) -> None:
-        """Release connections. Safe to call twice."""
-        ...
 
 
-class LiveSource(Protocol):
+class Stream(Records):
     """Where records come from that never end. Cheap to make: nothing is opened before `live`."""
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the fields beside the image, in the order a batch gives them; usually ('label',)."""
-        ...
-
-    @property
+    @abstractmethod
     def pace(self) -> Pace:
         """When a batch is handed over."""
-        ...
 
+    @abstractmethod
     def live(
         self,
         at: Mapping[str, Any] | None,
+        members: Sequence[str],
         *,
         rank: int = 0,
         world_size: int = 1,
-        slabs: Slabs | None = None,
         stop: threading.Event | None = None,
         drain: Drain | None = None,
     ) -> LiveReader:
-        """A reader of this rank's partitions, from `at` on, a mark of before; None: from where the source begins.
+        """A reader of these members of this rank's partitions, from `at` on, a mark of before; None: from the begin.
 
         Where it begins is captured here, once. Raises StateError where `at` is of something else, or lacks a partition
         of this rank.
         """
-        ...
 
+    @abstractmethod
     def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
         """A rank's position as plain JSON, with what it was made for: all of its partitions, as blocks said them."""
-        ...
 
+    @abstractmethod
     def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One mark of those of several ranks of one run, which a run of any world size goes on from.
 
         Raises StateError where they are not of one run, or two are of one rank.
         """
-        ...
-
-    def where(self, partition: int, position: int) -> str:
-        """A record's coordinates as people write them: `clicks[3]@41872`."""
-        ...
 
 
-def is_live(found: object) -> TypeGuard[LiveSource]:
-    """Whether records come from it that never end. It is not asked for its fields, which may cost reading an index."""
-    return hasattr(found, "live") and hasattr(found, "pace")
-
-
-# What a reader that stands before another one passes on, whatever it makes of the records.
-
-
-class PassingOn:
-    """The base of such a reader; its subclass has `read`, or `poll` and `commit`."""
-
-    def __init__(self, reader: Reader | LiveReader) -> None:
-        self._reader: Any = reader
-
-    @property
-    def trouble(self) -> str:
-        """The source's reader's, where it has one."""
-        return getattr(self._reader, "trouble", "")
-
-    def gauges(self) -> KafkaStats | None:
-        """What the source's reader has measured, where it does."""
-        return summed([self._reader])
-
-    def storage(self) -> tuple[StorageStats, ...]:
-        """What the source's reader has measured of its files, where it does."""
-        return storage_of([self._reader])
-
-    def rest(self) -> None:
-        """Let the source's reader look after itself, where it has to."""
-        if (rest := getattr(self._reader, "rest", None)) is not None:
-            rest()
-
-    def close(self) -> None:
-        """Safe to call twice."""
-        self._reader.close()
+def is_live(source: object) -> TypeGuard[Stream]:
+    """Whether records come from it that never end."""
+    return isinstance(source, Stream)

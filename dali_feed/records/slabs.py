@@ -13,7 +13,7 @@ import mmap
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,14 @@ def slabs_for(records: int, record_bytes: int, slab_bytes: int) -> int:
     if record_bytes > slab_bytes // 2:
         return records * max(record_bytes, slab_bytes)
     return -(-records * record_bytes // (slab_bytes * 7 // 8)) * slab_bytes
+
+
+class LeaseMark(NamedTuple):
+    """What a lease held: so many slabs, the rest of the last of them, and the bytes that were put into them."""
+
+    slabs: int
+    free: memoryview
+    filled: int
 
 
 class SlabLease:
@@ -93,6 +101,16 @@ class SlabLease:
         given = [slab for slab in self._slabs if id(slab) in unused]
         self._slabs = [slab for slab in self._slabs if id(slab) not in unused]
         self._pool._give(given, 0)
+
+    def mark(self) -> LeaseMark:
+        """See `dali_feed.records.source.Lease.mark`."""
+        return LeaseMark(len(self._slabs), self._free, self._filled)
+
+    def rewind(self, mark: LeaseMark) -> None:
+        """See `dali_feed.records.source.Lease.rewind`."""
+        back, self._slabs = self._slabs[mark.slabs :], self._slabs[: mark.slabs]
+        self._free, self._filled, self._rest = mark.free, mark.filled, None
+        self._pool._give(back, 0)
 
     def _added(self, size: int) -> memoryview:
         taken = self._pool._take(size)

@@ -1,5 +1,8 @@
 """What a source gives: snapshots, extents, blocks; and the contract it keeps.
 
+The law: a source reads members by name, those that it is asked for and no others; all else that is made of a record
+(formats, columns, the screen) is a function from block to block behind it.
+
 A position is a Kafka offset or a record's index in its shard. Positions may be absent: Kafka offsets
 have holes. A block marks them; it never shifts the rows after a hole. Where a source knows the holes, a
 snapshot says which positions are present, and a plan orders those alone.
@@ -10,36 +13,43 @@ from __future__ import annotations
 import bisect
 import math
 import threading
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_id, unpack_ids
+from dali_feed.records.gauges import KafkaStats, StorageStats
 from dali_feed.records.present import Present
+
+if TYPE_CHECKING:
+    from dali_feed.formats.format import Format
+    from dali_feed.records.pieces import Arrays, Pieces
 
 __all__ = [
     "LABEL",
     "MANY_ABSENT",
     "Block",
-    "Commits",
     "Extents",
+    "Fault",
     "Int64s",
     "Lease",
     "Member",
-    "Members",
     "Mixture",
+    "Original",
     "Reader",
+    "Records",
     "Slabs",
     "Snapshot",
     "Source",
-    "Stamped",
+    "Stage",
     "Stop",
-    "Tabular",
+    "Values",
     "alternatives",
-    "lacking",
     "pack_ids",
     "unpack_id",
     "unpack_ids",
@@ -113,7 +123,7 @@ def whole_shares(weights: tuple[float, ...]) -> tuple[int, ...]:
     return tuple(parts)
 
 
-LABEL = "label"  # the field that is an int64 array of classes, where a source has one
+LABEL = "label"  # the column of classes, where a source's preset has one
 MANY_ABSENT = 0.004  # share of positions without a record above which their slots are worth a look
 
 
@@ -173,8 +183,15 @@ class Snapshot:
         return numbers if self.present is None else self.present.positions(numbers)
 
 
+Stage = Literal["source", "screen", "decode"]  # where a record was refused
+
+Values: TypeAlias = "Pieces | Arrays | NDArray[Any] | list[Any]"
+"""One value per row. `Pieces`: bytes, none where `of` < 0. `Arrays`: arrays over such. NDArray: numbers, none missing.
+list: anything, None where a row has none."""
+
+
 class Lease(Protocol):
-    """Memory that a block's payloads lie in; grows while the block is read, and goes back whole."""
+    """Memory that a block's bytes lie in; grows while the block is read, and goes back whole."""
 
     @property
     def slab_bytes(self) -> int:
@@ -201,6 +218,17 @@ class Lease(Protocol):
         """Those of `ahead` that nothing was put into, given back; `filled` bytes were put into the others."""
         ...
 
+    def mark(self) -> Any:
+        """What it holds now, for `rewind`."""
+        ...
+
+    def rewind(self, mark: Any) -> None:
+        """Give back what was taken since `mark`; what was there before stays. A reader goes back to its own mark alone.
+
+        Of several readers that fill one lease each has its part, so none may clear it.
+        """
+        ...
+
     def release(self) -> None:
         """Give the memory back; views into it must not be used again. Safe to call twice."""
         ...
@@ -214,112 +242,88 @@ class Slabs(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a record cannot be used: which stage refused it, the reason, and the member or column that it is about."""
+
+    stage: Stage
+    reason: str
+    member: str = ""
+
+
 @dataclass(slots=True)
 class Block:
     """Records of one read, row for row the positions that were asked for.
 
-    ids       int64 (n,)
-    payloads  views into the lease's slabs; None where the position is absent
-    fields    per field beside the image an array, a list or `Pieces` of n values; rows without one hold any value
-    faults    row -> why its record cannot be used, where the source or the codec knows already
+    ids     int64 (n,)
+    values  name -> values of n rows: of members as a source gives them, of columns behind `Columns`. A row that is
+            absent or has a fault may hold any value
+    lease   all memory that views among the values lie in; whoever leased it releases it, once
+    faults  row -> why its record cannot be used
+    absent  bool (n,): positions that hold no record; None: none of them
     """
 
     ids: Int64s
-    payloads: list[memoryview | None]
-    fields: dict[str, Any]
+    values: dict[str, Values | Any]
     lease: Lease
-    faults: dict[int, str] = field(default_factory=dict)
+    faults: dict[int, Fault] = field(default_factory=dict)
+    absent: NDArray[np.bool_] | None = None
+
+    def absent_rows(self) -> list[int]:
+        """Rows whose positions hold no record, ascending."""
+        return [] if self.absent is None else np.flatnonzero(self.absent).tolist()
+
+    def usable(self) -> NDArray[np.bool_]:
+        """Rows with a record that has no fault, bool (n,)."""
+        rows = np.ones(len(self.ids), bool) if self.absent is None else ~self.absent
+        rows[list(self.faults)] = False
+        return rows
 
 
-class Reader(Protocol):
+class Reader(ABC):
     """One thread's way into a source. Not shared between threads, never inherited through fork.
 
-    Where it has an attribute `trouble`, a str, the watchdog shows it: what hinders a read that is under way. Where it
-    has `gauges()`, which gives `KafkaStats` or None, or `storage()`, a tuple of `StorageStats`, a loader's stats have
-    what it measures (called from any thread, while it reads); where it has `rest()`, its thread calls that every few
-    seconds while there is nothing to read.
+    trouble  what hinders a read that is under way, for the watchdog; "": nothing. Read by other threads
     """
 
-    def read(self, extents: Extents) -> Block:
-        """All records of `extents`, in their order, in one block.
+    trouble: str = ""
 
-        Blocks until they are there. Returns early with a DaliFeedError when the stop event is set.
-        A record that cannot be used is a row in `faults`; only what concerns more than one record
-        is raised, as a SourceError.
+    @abstractmethod
+    def read(self, extents: Extents, lease: Lease) -> Block:
+        """All records of `extents`, in their order, in one block, with the members that the reader was made for.
+
+        Blocks until they are there. Memory is taken of `lease`, which the caller releases, also when this raises.
+        Returns early with a DaliFeedError when the stop event is set. A record that cannot be used is a row in
+        `faults`; only what concerns more than one record is raised, as a SourceError.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Release connections and files. Safe to call twice."""
-        ...
 
+    def gauges(self) -> KafkaStats | None:
+        """What it has measured of a broker; called from any thread, while it reads. None: it does not."""
+        return None
 
-class Source(Protocol):
-    """Where records are. Cheap to make: nothing is opened before `snapshot` or `reader`."""
+    def storage(self) -> tuple[StorageStats, ...]:
+        """What it has measured of its files; called from any thread, while it reads."""
+        return ()
 
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the fields beside the image, in the order a batch gives them; usually ('label',)."""
-        ...
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """What there is now, or, given the pin of an earlier snapshot, that one again.
-
-        Raises SourceChangedError or DataLostError where the pinned data is no longer there.
-        """
-        ...
-
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """A new reader whose blocks lie in `slabs` (its own where None) and whose waits end at `stop`."""
-        ...
-
-    def where(self, partition: int, position: int) -> str:
-        """A record's coordinates as people write them: `imagenet-train[3]@41872`, `train-0007.tar#118`."""
-        ...
-
-
-@runtime_checkable
-class Stamped(Protocol):
-    """A source of files. Its fingerprint says what is in them, not that they were written again with the same sizes."""
-
-    def file_stamps(self) -> bytes:
-        """Size and time of each file, by which what is kept of it from run to run is known to be of that file."""
-        ...
-
-
-def lacking(found: object) -> list[str]:
-    """What an object lacks to be a source. Its properties are not asked: one may read an index to answer."""
-    kind = type(found)
-    names = ("snapshot", "reader", "where", "fields")
-    return [name for name in names if not (hasattr(kind, name) or hasattr(found, name))]
-
-
-@runtime_checkable
-class Commits(Protocol):
-    """A source that can publish, for tools that watch, how far it has been consumed. Most cannot."""
-
-    def commit(self, positions: Int64s) -> None:
-        """Publish a position per partition of the snapshot. It is never read back.
-
-        Raises a SourceError after a few seconds where that cannot be done.
-        """
-        ...
-
-
-@runtime_checkable
-class Tabular(Protocol):
-    """A source whose columns have names of their own: a loader's batches are dicts of them. Most have none."""
+    def rest(self) -> None:  # noqa: B027  most readers need none
+        """Called by its thread every few seconds while there is nothing to read."""
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The names in order: all of `fields`, and one more, which is the images'."""
-        ...
+    def rests(self) -> bool:
+        """Whether `rest` does anything."""
+        return type(self).rest is not Reader.rest
 
 
 # Members: the named pieces of a record, and what a source says and gives of them.
 #
 # A tar sample's members are its files by suffix, a Kafka record's are `value`, `key`, `timestamp` and its headers, a
-# table row's are its columns. A name may list several, "jpg;png": the foremost that a record has counts.
+# table row's are its columns. A column's name of one may list several, "jpg;png": the first that a record has counts;
+# and it may go on inside of one that has a format, `json:body.label`. Both are resolved before a source is asked
+# (`dali_feed.columns.request`).
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,24 +339,102 @@ class Member:
     bytes: int
 
 
-@runtime_checkable
-class Members(Protocol):
-    """A source that can give any of its records' members, and nothing but those that it is asked for."""
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A record as its log holds it, of which members are a part."""
 
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Records(ABC):
+    """Where records are, bounded (`Source`) or without an end (`dali_feed.records.live.Stream`).
+
+    Cheap to make: nothing is opened before it is asked for members, a snapshot or a reader.
+
+    inner      the member whose format's paths need no `member:` before them, such as a topic's `value`; None: none
+    named      whether a batch of its preset is a dict of columns; else it is a tuple of them
+    any_names  whether it resolves names of columns itself (a source made of several does, part by part)
+    """
+
+    inner: str | None = None
+    named = False
+    any_names = False
+
+    @property
+    def preset(self) -> Mapping[str, Any]:
+        """What a batch holds where nobody says `columns=`: name -> `dali_feed.columns.Column`, in order."""
+        return {}
+
+    @abstractmethod
     def members(self) -> tuple[Member, ...]:
         """What its records have, in a stable order."""
-        ...
 
-    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        """The same records with other members.
+    def can_have(self, member: str) -> bool:
+        """Whether a record may have such a member; by default one that `members` lists."""
+        return any(member == each.name for each in self.members())
 
-        Its payloads are the member `image`, empty views where that is None; its `fields` are `members`: lists of views
-        of the slab, None where a record has none of it, or values where the source has them. Snapshot, ids and
-        coordinates are the same. Raises ConfigError for a member that no record can have.
+    def format_of(self, member: str) -> Format | None:
+        """The format of what a member holds; None where it has none, and a colon is a letter of its name."""
+        del member
+        return None
+
+    @abstractmethod
+    def where(self, partition: int, position: int) -> str:
+        """A record's coordinates as people write them: `imagenet-train[3]@41872`, `train-0007.tar#118`."""
+
+    def original(self, partition: int, position: int) -> Original | None:
+        """The record in full, read again, of a source that keeps more of it than its members; None where it is gone.
+
+        Raises a SourceError where there is no answer.
         """
-        ...
+        del partition, position
+        return None
+
+    @property
+    def originals(self) -> bool:
+        """Whether `original` gives records in full."""
+        return type(self).original is not Source.original
+
+
+class Source(Records):
+    """A bounded source: a snapshot says what it holds, and every position of it can be read, again and again."""
+
+    @abstractmethod
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """What there is now, or, given the pin of an earlier snapshot, that one again.
+
+        It does not depend on the members that are asked for. Raises SourceChangedError or DataLostError where the
+        pinned data is no longer there.
+        """
+
+    @abstractmethod
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
+        """A new reader of these members, by their plain names; its waits end at `stop`.
+
+        Raises ConfigError for a member that no record can have.
+        """
+
+    def file_stamps(self) -> bytes | None:
+        """Size and time of each file, by which what is kept of it from run to run is known to be of that file.
+
+        A fingerprint says what is in the files, not that they were written again with the same sizes. None: no files.
+        """
+        return None
+
+    def commit(self, positions: Int64s) -> None:  # noqa: B027  most sources have nobody to tell
+        """Publish a position per partition of the snapshot, for tools that watch. It is never read back.
+
+        Raises a SourceError after a few seconds where that cannot be done.
+        """
+
+    @property
+    def commits(self) -> bool:
+        """Whether `commit` does anything."""
+        return type(self).commit is not Source.commit
 
 
 def alternatives(name: str) -> tuple[str, ...]:
-    """The members that a name lists, the foremost first."""
+    """The members that a name lists, the first choice first."""
     return tuple(filter(None, (part.strip().lstrip(".") for part in name.split(";"))))

@@ -1,0 +1,307 @@
+"""What is asked of a source: names as columns have them, resolved to the plain members that are read.
+
+The law: a record's member is parsed once, however many columns are made of it, and what cannot be parsed costs its
+record alone. Where a name lists several, "json:caption;txt", what a record lacks makes room for the next.
+
+A name is a member, `jpg`, or a path inside of one that has a format, `json:body.label`, or several of both, the first
+choice first. Of a source with an `inner` member its paths stand alone: `body.label`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dali_feed.errors import ConfigError, FormatError
+from dali_feed.formats.format import Format, Parse, bound
+from dali_feed.formats.named import format_of
+from dali_feed.formats.paths import MissingPathError
+from dali_feed.records.gauges import KafkaStats, StorageStats
+from dali_feed.records.live import LiveBlock, LiveReader, Positions
+from dali_feed.records.pieces import Pieces
+from dali_feed.records.source import Block, Extents, Fault, Lease, Reader, Records, Source, alternatives
+
+__all__ = ["Request", "RequestReader", "formats_of", "open_reader"]
+
+_SHOWN = 8  # members that an error lists
+_BYTES = (memoryview, bytes, bytearray, str)
+
+
+def formats_of(formats: Any, alone: str | None, title: str) -> dict[str, Format]:
+    """The formats of a source's members by name. A format by itself is that of the member `alone`.
+
+    Raises ConfigError, which `title` begins, for what is none.
+    """
+    if formats is None:
+        return {}
+    if isinstance(formats, Mapping):
+        return {str(name).strip().lstrip("."): format_of(form) for name, form in formats.items()}
+    if alone is None:
+        msg = f'{title}: format must name the format of each member, such as {{"json": "json"}}; found {formats!r}'
+        raise ConfigError(msg)
+    return {alone: format_of(formats)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One choice of a name: a member, or a path in one."""
+
+    member: str
+    path: str | None = None
+
+
+@dataclass(slots=True)
+class _Opener:
+    """What is read out of one member, by one parse of all its paths, or by one of each where a value lacks some."""
+
+    form: Format
+    places: dict[str, int] = field(default_factory=dict)  # path -> place in what `parse` gives
+    single: dict[str, Parse] = field(default_factory=dict)
+    parse: Parse | None = None
+
+    def bind(self) -> None:
+        """Once all paths are known. ConfigError for one that no value of the format can have."""
+        self.parse = bound(self.form, list(self.places))
+        if len(self.places) > 1:
+            self.single = {path: bound(self.form, [path]) for path in self.places}
+
+
+class Request:
+    """The plain members that names need, and the stage that makes the names' values of them. Pure; threads share it.
+
+    members   what a source's reader is asked for, each once
+    names     as they were asked for
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        parts: Mapping[str, tuple[_Part, ...]],
+        openers: dict[str, _Opener],
+        optional: Collection[str],
+        inner: str | None,
+    ) -> None:
+        self.names, self._parts, self._openers, self._inner = tuple(names), parts, openers, inner
+        self._optional = frozenset(optional)
+        self.members = tuple(dict.fromkeys(part.member for name in names for part in parts[name]))
+        self._plain = all(parts[name] == (_Part(name),) for name in names)
+
+    @classmethod
+    def of(cls, source: Records, names: Iterable[str], optional: Collection[str] = ()) -> Request:
+        """What these names are of that source.
+
+        Args:
+            source: whose members they are.
+            names: as columns have them.
+            optional: those of them that a record may lack without being a bad one.
+
+        Raises:
+            ConfigError: a name that no record can have; a path that no value of its format can have.
+        """
+        names = tuple(dict.fromkeys(names))
+        if source.any_names:
+            return cls(names, {name: (_Part(name),) for name in names}, {}, optional, None)
+        parts, openers = {name: _parts_of(source, name) for name in names}, dict[str, _Opener]()
+        for its in parts.values():
+            for part in its:
+                if part.path is not None:
+                    form = source.format_of(part.member)
+                    if form is not None:
+                        places = openers.setdefault(part.member, _Opener(form)).places
+                        places.setdefault(part.path, len(places))
+        for opener in openers.values():
+            opener.bind()
+        return cls(names, parts, openers, optional, source.inner)
+
+    def __call__(self, block: Block) -> Block:
+        """A block of the plain members becomes one of the names; what cannot be parsed is a fault of its row."""
+        if self._plain:
+            return block
+        opened = {member: self._opened(member, opener, block) for member, opener in self._openers.items()}
+        block.values = {name: self._valued(name, block, opened) for name in self.names}
+        return block
+
+    def _opened(self, member: str, opener: _Opener, block: Block) -> list[Any]:
+        """Of each row what its paths are: a tuple in their order; None without a value, or the error of the whole."""
+        out: list[Any] = [None] * len(block.ids)
+        parse, absent = opener.parse, set(block.absent_rows())
+        assert parse is not None, "bound when the request was made"
+        for row, value in enumerate(block.values[member]):
+            if value is None or row in block.faults or row in absent:
+                continue
+            try:
+                out[row] = parse(_bytes(value, member))
+            except MissingPathError as error:
+                out[row] = error if len(opener.places) == 1 else self._one_by_one(opener, value, member)
+            except FormatError as error:
+                out[row] = error
+        return out
+
+    @staticmethod
+    def _one_by_one(opener: _Opener, value: Any, member: str) -> tuple[Any, ...]:
+        """As far as a value has them; the error in the place of what it lacks."""
+        whole: list[Any] = []
+        for path in opener.places:
+            try:
+                whole.append(opener.single[path](_bytes(value, member))[0])
+            except FormatError as error:
+                whole.append(error)
+        return tuple(whole)
+
+    def _valued(self, name: str, block: Block, opened: Mapping[str, list[Any]]) -> Any:
+        parts = self._parts[name]
+        if all(part.path is None for part in parts):
+            return _first_of([block.values[part.member] for part in parts])
+        out: list[Any] = [None] * len(block.ids)
+        reasons: dict[int, Fault] = {}
+        for part in parts:
+            if part.path is None:
+                for row, value in enumerate(block.values[part.member]):
+                    if out[row] is None:
+                        out[row] = value
+                continue
+            place = self._openers[part.member].places[part.path]
+            for row, found in enumerate(opened[part.member]):
+                if out[row] is not None:
+                    continue
+                value = found[place] if found.__class__ is tuple else found
+                if isinstance(value, FormatError):
+                    missing = isinstance(value, MissingPathError) and name in self._optional
+                    if not missing:
+                        reasons[row] = Fault("source", self._why(part.member, value), name)
+                elif value is None and found is None and len(parts) == 1 and name not in self._optional:
+                    reasons[row] = Fault("source", self._lacks(part.member), name)
+                else:
+                    out[row] = _view(value)
+        absent = set(block.absent_rows()) if reasons else set()
+        for row, fault in reasons.items():
+            if out[row] is None and row not in absent:
+                block.faults.setdefault(row, fault)
+        return out
+
+    def _why(self, member: str, error: FormatError) -> str:
+        return str(error) if member == self._inner else f"member {member!r}: {error}"
+
+    def _lacks(self, member: str) -> str:
+        return f"the record has no {member}{' (a tombstone)' if member == self._inner == 'value' else ''}"
+
+
+def _parts_of(source: Records, name: str) -> tuple[_Part, ...]:
+    """The choices of a name that a record can have, the first choice first."""
+    choices = [_part_of(source, one) for one in alternatives(name)]
+    there = [part for part in choices if source.can_have(part.member)]
+    if there:
+        return tuple(dict.fromkeys(there))
+    known = [member.name for member in source.members()]
+    near = difflib.get_close_matches(choices[0].member if choices else name, known, n=1)
+    cure = f"Did you mean {near[0]!r}?" if near else "`dali-feed inspect` lists them"
+    member, colon, path = name.partition(":")
+    if colon and path and member in known:
+        cure = f'To read a path inside {member!r}, give the source format={{{member!r}: "json"}}'
+    msg = f"member {name!r}: no record has it; found {', '.join(known[:_SHOWN])}. {cure}"
+    raise ConfigError(msg)
+
+
+def _part_of(source: Records, one: str) -> _Part:
+    member, colon, path = one.partition(":")
+    if colon and path and source.format_of(member) is not None:
+        return _Part(member, path)
+    inner = source.inner
+    if inner is not None and source.format_of(inner) is not None and one != inner and not source.can_have(one):
+        return _Part(inner, one)
+    return _Part(one)
+
+
+def _first_of(choices: Sequence[Any]) -> Any:
+    """Of each row the first that it has; of `Pieces` without a look at each."""
+    if len(choices) == 1:
+        return choices[0]
+    if all(isinstance(each, Pieces) for each in choices):
+        whole = Pieces.joined(choices)
+        rows = len(choices[0])
+        has = np.stack([each.of >= 0 for each in choices])
+        return whole[has.argmax(axis=0) * rows + np.arange(rows)]
+    out = list(choices[0])
+    for each in choices[1:]:
+        for row, value in enumerate(each):
+            if out[row] is None:
+                out[row] = value
+    return out
+
+
+def _view(value: Any) -> Any:
+    """Bytes as views, which columns take; other values as they are."""
+    return memoryview(value) if value.__class__ is bytes or value.__class__ is bytearray else value
+
+
+def _bytes(value: Any, member: str) -> Any:
+    if value.__class__ is memoryview:
+        return value
+    if not isinstance(value, _BYTES):
+        msg = f"{member}: a format reads bytes or text; found {type(value).__name__}"
+        raise FormatError(msg)
+    return value.encode() if isinstance(value, str) else value
+
+
+class RequestReader(LiveReader):
+    """A reader, of a stream or not, with stages behind it: `Block -> Block`, in its thread."""
+
+    def __init__(self, reader: Any, *stages: Callable[[Block], Block]) -> None:
+        self._reader, self._stages = reader, stages
+
+    def read(self, extents: Extents, lease: Lease) -> Block:
+        """Of the reader's block; see `dali_feed.records.source.Reader`."""
+        block = self._reader.read(extents, lease)
+        for stage in self._stages:
+            block = stage(block)
+        return block
+
+    def poll(self, records: int, size: float, seconds: float, lease: Lease) -> LiveBlock:
+        """Of the reader's block; see `dali_feed.records.live.LiveReader`."""
+        polled: LiveBlock = self._reader.poll(records, size, seconds, lease)
+        for stage in self._stages:
+            polled.block = stage(polled.block)
+        return polled
+
+    def commit(self, position: Positions) -> None:
+        """The reader's."""
+        self._reader.commit(position)
+
+    @property
+    def trouble(self) -> str:  # type: ignore[override]  # read only here
+        """The reader's."""
+        return self._reader.trouble
+
+    def gauges(self) -> KafkaStats | None:
+        """The reader's."""
+        return self._reader.gauges()
+
+    def storage(self) -> tuple[StorageStats, ...]:
+        """The reader's."""
+        return self._reader.storage()
+
+    def rest(self) -> None:
+        """The reader's."""
+        self._reader.rest()
+
+    @property
+    def rests(self) -> bool:
+        """The reader's."""
+        return self._reader.rests
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        self._reader.close()
+
+
+def open_reader(
+    source: Source, names: Iterable[str], stop: threading.Event | None = None, optional: Collection[str] = ()
+) -> Reader:
+    """A reader of a source that gives these names, as columns have them; see `Request.of`."""
+    request = Request.of(source, names, optional)
+    return RequestReader(source.reader(request.members, stop), request)
