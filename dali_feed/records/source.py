@@ -14,7 +14,7 @@ import bisect
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -355,7 +355,8 @@ class Records(ABC):
 
     inner      the member whose format's paths need no `member:` before them, such as a topic's `value`; None: none
     named      whether a batch of its preset is a dict of columns; else it is a tuple of them
-    any_names  whether it resolves names of columns itself (a source made of several does, part by part)
+    any_names  whether it resolves names of columns itself (a source made of several does, part by part): `can_have` is
+               asked for each of them, which may raise ConfigError, and `named_reader` reads them
     """
 
     inner: str | None = None
@@ -415,6 +416,15 @@ class Source(Records):
 
         Raises ConfigError for a member that no record can have.
         """
+
+    def named_reader(
+        self, names: Sequence[str], optional: Collection[str], stop: threading.Event | None = None
+    ) -> Reader:
+        """A new reader of names as columns have them, of a source with `any_names`; records may lack the optional ones.
+
+        Raises ConfigError for a name that no record can have.
+        """
+        raise NotImplementedError
 
     def file_stamps(self) -> bytes | None:
         """Size and time of each file, by which what is kept of it from run to run is known to be of that file.
