@@ -196,7 +196,11 @@ class Request:
 def _parts_of(source: Records, name: str) -> tuple[_Part, ...]:
     """The choices of a name that a record can have, the first choice first."""
     choices = [_part_of(source, one) for one in alternatives(name)]
-    there = [part for part in choices if source.can_have(part.member)]
+    there = [
+        part
+        for part in choices
+        if source.can_have(part.member) and (part.path is None or source.has_path(part.member, part.path))
+    ]
     if there:
         return tuple(dict.fromkeys(there))
     raise _unknown(source, name, choices)
@@ -204,7 +208,7 @@ def _parts_of(source: Records, name: str) -> tuple[_Part, ...]:
 
 def _unknown(source: Records, name: str, choices: Sequence[_Part] = ()) -> ConfigError:
     known = [member.name for member in source.members()]
-    near = difflib.get_close_matches(choices[0].member if choices else name, known, n=1)
+    near = difflib.get_close_matches(choices[0].path or choices[0].member if choices else name, known, n=1)
     cure = f"Did you mean {near[0]!r}?" if near else "`dali-feed inspect` lists them"
     member, colon, path = name.partition(":")
     if colon and path and member in known:

@@ -376,6 +376,19 @@ class Records(ABC):
         """Whether a record may have such a member; by default one that `members` lists."""
         return any(member == each.name for each in self.members())
 
+    def has_path(self, member: str, path: str) -> bool:
+        """Whether a member with a format may have something at that path; by default nobody knows that it has not."""
+        del member, path
+        return True
+
+    def image_of(self, member: str) -> str:
+        """What is asked for where a column of images is made of `member`, which may list several, "a;b".
+
+        It is that itself, but of a source whose member is the path of a file, or the pixels of an image: there it is
+        a member that holds the encoded image. Raises ConfigError where no image can be made of it.
+        """
+        return member
+
     def format_of(self, member: str) -> Format | None:
         """The format of what a member holds; None where it has none, and a colon is a letter of its name."""
         del member
