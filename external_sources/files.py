@@ -6,25 +6,97 @@ The law: a folder gives the same list, in the same order, with the same labels a
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
+import stat
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dali_feed.checks import path_of, paths_of
-from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
-from dali_feed.external_sources.request import MemberReader, MemberSource, foremost, forms_of, with_formats
+from dali_feed.columns import Image, Number
+from dali_feed.columns.request import formats_of
+from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceError, SourceNotFoundError
+from dali_feed.external_sources.ranges import RowReader, check_known
 from dali_feed.formats.format import Format
-from dali_feed.records.source import LABEL, Block, Int64s, Member, Reader, Slabs, Snapshot, Source
+from dali_feed.records.pieces import Filling, Pieces
+from dali_feed.records.source import LABEL, Block, Fault, Int64s, Lease, Member, Reader, Snapshot, Source
+from dali_feed.storage.store import Stamp
 
-__all__ = ["EXTENT_BYTES", "IMG_EXTENSIONS", "SAMPLED", "FileList", "shared_folder"]
+__all__ = [
+    "EXTENT_BYTES",
+    "IMG_EXTENSIONS",
+    "LARGEST",
+    "SAMPLED",
+    "FileList",
+    "load_file",
+    "load_files",
+    "shared_folder",
+]
+
+
+# One file read into a slab: what every source that names single files shares.
+
+
+LARGEST = 1 << 31
+_OURS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # the process's trouble, not the file's
+
+
+def load_file(path: str, lease: Lease) -> memoryview | str:
+    """The bytes of a file, or why there are none."""
+    try:
+        # Without O_NONBLOCK a pipe with an image's name would hold the reader up for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        return _fault(path, "the file cannot be opened", error)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return "a folder, not a file" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        size = status.st_size
+        if size > LARGEST:
+            return f"a file of {size} bytes; at most {LARGEST} are allowed"
+        view = lease.room(size)
+        got = more = os.preadv(fd, (view,), 0)
+        while more and got < size:
+            got += (more := os.preadv(fd, (view[got:],), got))
+        if got < size:
+            return f"the file ended at byte {got} of {size} while it was read"
+        changed = Stamp.of(status).change(Stamp.of(os.fstat(fd)))  # half of one picture and half of another is none
+        return f"the file changed while it was read: {changed}" if changed else view
+    except OSError as error:
+        return _fault(path, "the file cannot be read", error)
+    finally:
+        os.close(fd)
+
+
+def load_files(paths: Sequence[str | None], block: Block, check: Callable[[], None]) -> Pieces:
+    """The bytes of each row's file; none where it has no path, and where they cannot be read, which is a fault.
+
+    `check` is called before each, and raises where the reader is to stop.
+    """
+    filling = Filling(len(paths), block.lease)
+    for row, path in enumerate(paths):
+        check()
+        found = None if path is None else load_file(path, block.lease)
+        if isinstance(found, str):
+            block.faults.setdefault(row, Fault("source", found))
+        else:
+            filling.keep(row, found)
+    return filling.pieces()
+
+
+def _fault(path: str, what: str, error: OSError | ValueError) -> str:
+    if isinstance(error, OSError) and error.errno in _OURS:
+        msg = f"{path}: {what}: {error.strerror}; raise the limit (ulimit -n) or use fewer readers"
+        raise SourceError(msg) from error
+    return f"{what}: {error.strerror if isinstance(error, OSError) else error}"
 
 
 # The files of each class: what lies below its folder, links followed, as torchvision's `ImageFolder` lists them.
@@ -88,7 +160,7 @@ SAMPLED = 64
 BYTES, PATH = "bytes", "path"
 
 
-class FileList:
+class FileList(Source):
     """One image per file; position k is paths[k].
 
     paths    files in order; duplicates are allowed
@@ -120,7 +192,7 @@ class FileList:
         self._classes = None if classes is None else tuple(classes)
         self._labels = None if labels is None else _checked(labels, len(self._paths), self._classes)
         self._root = shared_folder(min(self._paths), max(self._paths))
-        self._forms = forms_of(format, BYTES, "FileList")
+        self._formats = formats_of(format, BYTES, "FileList")
 
     @classmethod
     def from_folder(cls, root: str | os.PathLike[str], extensions: str | tuple[str, ...] = IMG_EXTENSIONS) -> FileList:
@@ -171,7 +243,7 @@ class FileList:
         """These files, in this order; negative positions count from the end. IndexError for one that is not there."""
         labels = None if self._labels is None else self._labels[positions]
         paths = [self._paths[k] for k in positions.tolist()]
-        return FileList(paths, labels, classes=self._classes, format=self._forms)
+        return FileList(paths, labels, classes=self._classes, format=self._formats)
 
     def __repr__(self) -> str:
         return f"FileList({self._root or '.'}, {len(self._paths)} files)"
@@ -195,9 +267,13 @@ class FileList:
         return self._classes
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """('label',) or ()."""
-        return () if self._labels is None else (LABEL,)
+    def preset(self) -> Mapping[str, Any]:
+        """`image`, and `label` where there are labels."""
+        return {"image": Image(BYTES)} | ({} if self._labels is None else {LABEL: Number(LABEL)})
+
+    def format_of(self, member: str) -> Format | None:
+        """What was given for it."""
+        return self._formats.get(member)
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All files, as one partition. Looks at the sizes of up to 64 of them.
@@ -234,25 +310,17 @@ class FileList:
         found = (Member(BYTES, 1.0, self.snapshot().record_bytes), Member(PATH, 1.0, 0))
         return found if self._labels is None else (*found, Member(LABEL, 1.0, 0))
 
-    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        """The same files with other members; see `records.members`."""
-        return with_formats(self._giving, self._forms.get, image, members, known=lambda: (BYTES,))
+    def can_have(self, member: str) -> bool:
+        """Whether it is one of its members."""
+        return member in (BYTES, PATH) or (member == LABEL and self._labels is not None)
 
-    def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        known, told = (BYTES, PATH, *self.fields), "a file's members are"
-        asked = {name: foremost(name, known, told) for name in members}
-        if image is not None and foremost(image, known, told) != BYTES:
-            msg = f"member {image!r}: an image is made of a file's {BYTES!r}; write Image({BYTES!r})"
-            raise ConfigError(msg)
-        opened = partial(_FileReader, self._paths, self._labels, asked, image is not None)
-        return MemberSource(self, members, opened)
-
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""
-        return self._giving(BYTES, self.fields).reader(slabs, stop)
+        check_known(members, (BYTES, PATH, *(() if self._labels is None else (LABEL,))), repr(self))
+        return _FileReader(self._paths, self._labels, members, stop)
 
     def file_stamps(self) -> bytes:
-        """Size and time of each file, zeros where there is none. See `records.source.Stamped`."""
+        """Size and time of each file, zeros where there is none. See `Source.file_stamps`."""
         stamps = np.zeros((len(self._paths), 2), "<i8")
         for k, path in enumerate(self._paths):
             with suppress(OSError):
@@ -282,29 +350,22 @@ class FileList:
         return max(1, round(sum(sizes) / len(sizes)))
 
 
-class _FileReader(MemberReader):
-    """Opens a file only where its bytes are asked for, as the image or by one of the names in `asked`."""
+class _FileReader(RowReader):
+    """Opens files only where their bytes are asked for."""
 
     def __init__(
-        self,
-        paths: list[str],
-        labels: Int64s | None,
-        asked: Mapping[str, str],
-        image: bool,
-        slabs: Slabs,
-        stop: threading.Event | None,
+        self, paths: list[str], labels: Int64s | None, members: Sequence[str], stop: threading.Event | None
     ) -> None:
-        super().__init__("FileList", len(paths), slabs, stop)
-        self._paths, self._labels, self._asked, self._image = paths, labels, asked, image
+        super().__init__("FileList", len(paths), stop)
+        self._paths, self._labels, self._members = paths, labels, members
 
     def _fill(self, block: Block, _: Int64s, position: Int64s) -> None:
         paths = [self._paths[row] for row in position.tolist()]
-        members: dict[str, Any] = {PATH: paths, LABEL: None if self._labels is None else self._labels[position]}
-        if self._image or BYTES in self._asked.values():
-            members[BYTES] = [self._loaded(path, block, k) for k, path in enumerate(paths)]
-        if self._image:
-            block.payloads[:] = [view or memoryview(b"") for view in members[BYTES]]
-        block.fields.update({name: members[member] for name, member in self._asked.items()})
+        for name in self._members:
+            if name == BYTES:
+                block.values[name] = load_files(paths, block, self._check_stop)
+            else:
+                block.values[name] = paths if name == PATH or self._labels is None else self._labels[position]
 
 
 def shared_folder(least: str, most: str) -> str:

@@ -8,79 +8,158 @@ what lies between members of one record that are read together.
 from __future__ import annotations
 
 import threading
+import zlib
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from dali_feed.errors import (
     ClosedError,
+    ConfigError,
     DaliFeedError,
     DataLostError,
     SourceChangedError,
     SourceError,
     SourceNotFoundError,
 )
-from dali_feed.external_sources.request import MemberReader
-from dali_feed.external_sources.tar import compare
 from dali_feed.records.gauges import StorageStats, storage_of
 from dali_feed.records.pieces import Pieces
-from dali_feed.records.source import Block, Int64s, Slabs, unpack_ids
+from dali_feed.records.source import Block, Extents, Fault, Int64s, Lease, Reader, unpack_ids
 from dali_feed.storage.store import File, Stamp, Store
 
-__all__ = ["FileReader", "FileTable", "RangeReader", "Spans", "check_file", "runs_of"]
+__all__ = ["NONE", "FileTable", "RangeReader", "RowReader", "Spans", "check_crc", "check_file", "check_known"]
 
 RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of its own
 FAR_BYTES = 64 << 10
 ALIGNED = 64  # bytes: of a cache line
-_NOTHING = memoryview(b"")
+NONE = -1  # of a member that a record lacks, and of a checksum that nobody knows
 _NOWHERE = np.iinfo(np.int64).max
-_NO_IMAGE = "the sample has no image member"
+
+
+class RowReader(Reader):
+    """Reads records of a source of `counts` records in each partition, for one thread; a subclass has `_fill`."""
+
+    def __init__(self, title: str, counts: Int64s | int, stop: threading.Event | None) -> None:
+        self._title, self._counts = title, np.atleast_1d(np.asarray(counts, np.int64))
+        self._stop, self._closed = stop or threading.Event(), False
+
+    def read(self, extents: Extents, lease: Lease) -> Block:
+        """All records of `extents` in order; see `dali_feed.records.source.Reader`.
+
+        Raises:
+            ConfigError: an extent that leaves the snapshot.
+            SourceChangedError: a file is not what it was when the source looked at it.
+            DataLostError: it is gone, or ends before a record does.
+            ClosedError: the reader is closed or the stop event is set.
+            SourceError: the process has no descriptors or memory left, or the disk fails.
+        """
+        if self._closed or self._stop.is_set():
+            msg = f"{self._title}: this reader is closed, or its read was stopped; make another one"
+            raise ClosedError(msg)
+        extents.check_inside(self._counts, self._title)
+        block = Block(extents.ids(), {}, lease)
+        self._fill(block, *unpack_ids(block.ids))
+        return block
+
+    def close(self) -> None:
+        """Nothing stays open between reads. Safe to call twice."""
+        self._closed = True
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            msg = f"{self._title}: the read was stopped"
+            raise ClosedError(msg)
+
+    def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
+        """Put the values of these records into the block."""
+        raise NotImplementedError
+
+
+def check_known(members: Iterable[str], known: Iterable[str], title: str) -> None:
+    """Raise ConfigError, which `title` begins, for a member that is none of those known."""
+    names = tuple(known)
+    for member in members:
+        if member not in names:
+            msg = f"{title}: member {member!r}: no record has it; found {', '.join(names[:8])}"
+            raise ConfigError(msg)
 
 
 @dataclass(frozen=True, slots=True)
 class FileTable:
     """All records of all files, file after file: row base[p] + k is record k of file p.
 
-    `stamps` are what each file was when it was indexed.
+    kind     of source, as messages name it
+    stamps   what each file was when it was indexed
+    digests  of what each file's index says
+    counts   records of each, int64 (files,); `base` the row that each begins at
     """
 
-    names: tuple[str, ...]
+    kind: str
+    paths: tuple[str, ...]
     stamps: tuple[Stamp, ...]
     digests: tuple[str, ...]
     counts: Int64s
     base: Int64s
 
+    def located(self, rows: Int64s) -> tuple[Int64s, Int64s]:
+        """File and place in it of each row, int64 (n,) each."""
+        file = np.searchsorted(self.base + self.counts, rows, side="right")
+        return file, rows - self.base[file]
+
 
 @dataclass(frozen=True, slots=True)
-class Spans(FileTable):
-    """Where members of the records lie, int64 (members, rows); `at` 0 says that a record lacks one.
+class Spans:
+    """Where members of all records lie in their files.
 
-    `crc` is what `tar.expected` says of each member.
+    names     of the members
+    at, size  int64 (members, rows); `at` -1: a record lacks one
+    crc       CRC-32 of each member's bytes, int64 (rows,), -1 where nobody knows; None: of none is it known
     """
 
+    names: tuple[str, ...]
     at: Int64s
     size: Int64s
     crc: tuple[Int64s | None, ...]
 
+    @classmethod
+    def one(cls, name: str, at: Int64s, size: Int64s) -> Spans:
+        """Of one member, without checksums."""
+        return cls((name,), at[None], size[None], (None,))
+
 
 def _bounds(at: Int64s, size: Int64s) -> tuple[Int64s, Int64s]:
-    """From and up to which byte the members of each row lie; 0 where it has none."""
-    low = np.where(at > 0, at, _NOWHERE).min(axis=0)
-    low[low == _NOWHERE] = 0
-    return low, (at + size).max(axis=0)
+    """From and up to which byte the members of each row lie; -1 where it has none."""
+    low = np.where(at >= 0, at, _NOWHERE).min(axis=0, initial=_NOWHERE)
+    low[low == _NOWHERE] = NONE
+    return low, (at + size).max(axis=0, initial=NONE)
 
 
-class FileReader(MemberReader):
-    """What readers of shards share: files that are what they were, and reads that end where they should."""
+class RangeReader(RowReader):
+    """Reads the members of neighbours with one pread, those that lie far from each other one by one.
 
-    told = "ShardSet"  # whose reader it is, in messages
+    table   of all files, and `store` how their bytes are read
+    spans   where what is read lies
+    finish  makes the block's values of what was read, a `Pieces` per member of the spans; None: they are the values
+    locate  the row of the table at each partition and position, -1 for a position that holds no record; None: a
+            partition is a file, a position a record's number in it
+    """
 
     def __init__(
-        self, paths: tuple[str, ...], table: FileTable, slabs: Slabs, stop: threading.Event | None, store: Store
+        self,
+        table: FileTable,
+        store: Store,
+        spans: Spans,
+        stop: threading.Event | None = None,
+        *,
+        finish: Callable[[Block, list[Pieces]], None] | None = None,
+        locate: Callable[[Int64s, Int64s], Int64s] | None = None,
+        ends: Int64s | None = None,
     ) -> None:
-        super().__init__(self.told, table.counts, slabs, stop)
-        self._paths, self._shards, self._store = paths, table, store.metered()
+        super().__init__(table.kind, table.counts if ends is None else ends, stop)
+        self._table, self._store, self._spans = table, store.metered(), spans
+        self._finish, self._locate = finish, locate
         self._open: OrderedDict[int, File] = OrderedDict()
         self._left: tuple[StorageStats, ...] = ()  # what the files measured that are closed
 
@@ -96,159 +175,57 @@ class FileReader(MemberReader):
         own = () if meter is None else (meter.stats(),)
         return storage_of(list(self._open.values()), self._left, own)
 
-    def _let_go(self, file: File) -> None:
-        self._left = storage_of([file], self._left)
-        file.close()
-
-    def _check_read(self, partition: Int64s) -> None:
-        """The shards that a block came from are still what they were."""
-        for shard in np.unique(partition).tolist():
-            if shard in self._open:
-                _check(self._paths[shard], self._shards.stamps[shard], self._open[shard].stamp(), self.told)
-
-    def _read(self, file: File, view: memoryview, at: int, ids: Int64s, row: int) -> int:
-        """Fill `view` from byte `at`; return how many bytes there were."""
-        if self._stop.is_set():
-            msg = f"{self.told}: the read was stopped"
-            raise ClosedError(msg)
-        try:
-            return file.read(view, at)
-        except OSError as error:
-            found = f"{error.strerror} (errno {error.errno})"
-            msg = f"{self._where(ids[row])}: the shard must be readable; found: {found}; check the disk"
-            raise SourceError(msg) from error
-
-    def _fill_views(
-        self,
-        shards: list[int],
-        views: list[memoryview],
-        at: list[int],
-        ids: Int64s,
-        rows: list[int],
-        highs: Int64s | None = None,
-    ) -> None:
-        """Fill views from bytes of shards, each with rows from `rows` on; `highs`: where each row of the block ends.
-
-        Raises:
-            DataLostError: a shard ends before a row does, the first of its view where `highs` is not known.
-        """
-        counts = self._store.fill(self._file, shards, views, at, self._stop)
-        for k, (got, view) in enumerate(zip(counts, views, strict=True)):
-            if got == len(view):
-                continue
-            # Short, stopped, or an error, of which the careful way tells.
-            got, row = self._read(self._file(shards[k]), view, at[k], ids, rows[k]), rows[k]  # noqa: PLW2901
-            if got < len(view):
-                row += 0 if highs is None else int(np.argmax(highs[row:] > at[k] + got))
-                raise self._lost(ids[row], at[k] + got)
-
-    def _file(self, shard: int) -> File:
-        file = self._open.get(shard)
-        if file is not None:
-            self._open.move_to_end(shard)
-            return file
-        path = self._paths[shard]
-        try:
-            file = self._store.open(path, self._stop)
-        except SourceNotFoundError as error:
-            raise gone(path) from error
-        try:
-            _check(path, self._shards.stamps[shard], file.stamp(), self.told)
-        except DaliFeedError:
-            file.close()
-            raise
-        self._open[shard] = file
-        if len(self._open) > self._store.most_open:
-            oldest, old = self._open.popitem(last=False)
-            try:
-                # This block may have read it.
-                _check(self._paths[oldest], self._shards.stamps[oldest], old.stamp(), self.told)
-            finally:
-                self._let_go(old)
-        return file
-
-    def _where(self, sample: np.int64) -> str:
-        partition, position = unpack_ids(np.asarray(sample))
-        return f"{self._paths[int(partition)]}#{int(position)}"
-
-    def _lost(self, sample: np.int64, byte: int) -> DataLostError:
-        msg = (
-            f"{self._where(sample)}: the shard ends at byte {byte}, before the end of the sample; fetch the shard again"
-        )
-        return DataLostError(msg)
-
-
-class RangeReader(FileReader):
-    """Reads the members of neighbours with one pread, those that lie far from each other one by one.
-
-    members  the names of `table`'s members, behind the image where there is one
-    image    whether the first of them is the payload
-    """
-
-    def __init__(
-        self,
-        paths: tuple[str, ...],
-        table: Spans,
-        members: tuple[str, ...],
-        slabs: Slabs,
-        stop: threading.Event | None,
-        store: Store,
-        *,
-        image: bool,
-    ) -> None:
-        super().__init__(paths, table, slabs, stop, store)
-        self._table, self._members, self._image = table, members, image
-
     def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
-        row = self._table.base[partition] + position
-        at, size = self._table.at[:, row], self._table.size[:, row]
-        there, (low, high) = at > 0, _bounds(at, size)
-        far = (high - low - size.sum(axis=0) > FAR_BYTES) & (low > 0)
-        together = np.where(far, 0, low), np.where(far, 0, high)
-        begin, end = runs_of(partition, position, *together)
-        read = together[0][begin] > 0
-        memories, of, base = self._read_runs(block, partition, low, high, begin[read], end[read])
+        if self._locate is None:
+            file, row = partition, self._table.base[partition] + position
+            at, size = self._spans.at[:, row], self._spans.size[:, row]
+        else:
+            row = self._locate(partition, position)
+            gone = row < 0
+            block.absent = gone if gone.any() else None
+            row = row.clip(0)
+            file, position = self._table.located(row)
+            at, size = np.where(gone, NONE, self._spans.at[:, row]), np.where(gone, 0, self._spans.size[:, row])
+        low, high = _bounds(at, size)
+        far = (high - low - size.sum(axis=0) > FAR_BYTES) & (low >= 0)
+        together = np.where(far, NONE, low), np.where(far, NONE, high)
+        begin, end = runs_of(file, position, *together)
+        read = together[0][begin] >= 0
+        rows = _Rows(block.lease, row, file, low, high)
+        memories, of, base = self._read_runs(rows, begin[read], end[read])
         members = [
-            Pieces(memories, np.where(has, of, -1), np.where(has, offset - base, 0), length)
-            for has, offset, length in zip(there, at, size, strict=True)
+            Pieces(memories, np.where(has, of, NONE), np.where(has, offset - base, 0), length)
+            for has, offset, length in zip(at >= 0, at, size, strict=True)
         ]
         for k in np.flatnonzero(far).tolist():
             for pieces, offset, length in zip(members, at[:, k].tolist(), size[:, k].tolist(), strict=True):
-                if offset:
-                    pieces[k] = self._whole(int(partition[k]), block.lease.room(length), offset, block.ids, k)
-        self._given(block, members)
-        self._check_read(partition)
-        self._compare(block, row, members)
-
-    def _compare(self, block: Block, row: Int64s, members: list[Pieces]) -> None:
-        """A fault for each row whose bytes are not those of its checksums."""
-        for what, pieces, crc in zip(self._named(), members, self._table.crc, strict=True):
+                if offset >= 0:
+                    pieces[k] = self._lone(rows, k, block.lease.room(length), offset)
+        self._check_read(file)
+        for name, pieces, crc in zip(self._spans.names, members, self._spans.crc, strict=True):
+            block.values[name] = pieces
             if crc is not None:
-                compare(pieces, crc[row], block.faults, what)
+                check_crc(name, pieces, crc[row], block.faults)
+        if self._finish is not None:
+            self._finish(block, members)
 
-    def _named(self) -> tuple[str, ...]:
-        """What the members are called in faults."""
-        return (*(("the image",) if self._image else ()), *(f"member {name!r}" for name in self._members))
-
-    def _read_runs(
-        self, block: Block, partition: Int64s, low: Int64s, high: Int64s, begin: Int64s, end: Int64s
-    ) -> tuple[list[memoryview], Int64s, Int64s]:
+    def _read_runs(self, rows: _Rows, begin: Int64s, end: Int64s) -> tuple[list[memoryview], Int64s, Int64s]:
         """Read runs of rows: the memories that they lie in, and of each row which of them, and the byte it begins at.
 
         A memory is a slab full of runs, each from a multiple of ALIGNED on: lone members of one size then lie at one
         distance from each other, though the labels behind them have one digit or three.
         """
-        first = low[begin]
-        sizes = high[end - 1] - first
-        run = np.searchsorted(begin, np.arange(len(partition)), side="right") - 1  # a row of no run may be given any
+        first = rows.low[begin]
+        sizes = rows.high[end - 1] - first
+        run = np.searchsorted(begin, np.arange(len(rows.file)), side="right") - 1  # a row of no run may be given any
         if not len(begin):
             return [], run, run
         stops = np.cumsum(-(-sizes // ALIGNED) * ALIGNED)
         starts = np.concatenate([[0], stops[:-1]])
         memories, views, of, a = list[memoryview](), list[memoryview](), np.empty_like(begin), 0
         while a < len(begin):
-            b = max(a + 1, int(np.searchsorted(stops, starts[a] + block.lease.slab_bytes, side="right")))
-            memory = block.lease.room(int(starts[b - 1] - starts[a] + sizes[b - 1]))
+            b = max(a + 1, int(np.searchsorted(stops, starts[a] + rows.lease.slab_bytes, side="right")))
+            memory = rows.lease.room(int(starts[b - 1] - starts[a] + sizes[b - 1]))
             starts[a:b] -= starts[a]
             views += [
                 memory[at:upto] for at, upto in zip(starts[a:b].tolist(), (starts + sizes)[a:b].tolist(), strict=True)
@@ -256,38 +233,126 @@ class RangeReader(FileReader):
             of[a:b] = len(memories)
             memories.append(memory)
             a = b
-        self._fill_views(partition[begin].tolist(), views, first.tolist(), block.ids, begin.tolist(), high)
+        self._fill_views(rows, views, first.tolist(), begin)
         return memories, of[run], (first - starts)[run]
 
-    def _given(self, block: Block, members: list[Pieces]) -> None:
-        if self._image:
-            missing = np.flatnonzero(members[0].missing).tolist()
-            block.payloads[:] = members[0].views()
-            for row in missing:
-                block.payloads[row] = _NOTHING
-            block.faults.update(dict.fromkeys(missing, _NO_IMAGE))
-        block.fields.update(zip(self._members, members[1:] if self._image else members, strict=True))
+    def _fill_views(self, rows: _Rows, views: list[memoryview], at: list[int], begin: Int64s) -> None:
+        """Fill views from bytes of files, each with rows from `begin` on.
 
-    def _whole(self, shard: int, view: memoryview, at: int, ids: Int64s, row: int) -> memoryview:
-        """`view`, filled; DataLostError where the shard ends before."""
-        if len(view):
-            got = self._read(self._file(shard), view, at, ids, row)
+        Raises:
+            DataLostError: a file ends before a row does.
+        """
+        files = rows.file[begin].tolist()
+        counts = self._store.fill(self._file, files, views, at, self._stop)
+        for k, (got, view) in enumerate(zip(counts, views, strict=True)):
+            if got == len(view):
+                continue
+            # Short, stopped, or an error, of which the careful way tells.
+            row = int(begin[k])
+            got = self._read(rows, row, view, at[k])  # noqa: PLW2901
             if got < len(view):
-                raise self._lost(ids[row], at + got)
+                row += int(np.argmax(rows.high[row:] > at[k] + got))
+                raise self._lost(rows, row, at[k] + got)
+
+    def _lone(self, rows: _Rows, row: int, view: memoryview, at: int) -> memoryview:
+        """`view`, filled; DataLostError where the file ends before."""
+        if len(view):
+            got = self._read(rows, row, view, at)
+            if got < len(view):
+                raise self._lost(rows, row, at + got)
         return view
 
+    def _read(self, rows: _Rows, row: int, view: memoryview, at: int) -> int:
+        """Fill `view` from byte `at` of the row's file; return how many bytes there were."""
+        self._check_stop()
+        try:
+            return self._file(int(rows.file[row])).read(view, at)
+        except OSError as error:
+            found = f"{error.strerror} (errno {error.errno})"
+            msg = f"{self._where(rows, row)}: the shard must be readable; found: {found}; check the disk"
+            raise SourceError(msg) from error
 
-def check_file(store: Store, path: str, stamp: Stamp, told: str = "ShardSet") -> None:
+    def _check_read(self, file: Int64s) -> None:
+        """The files that a block came from are still what they were."""
+        for k in np.unique(file).tolist():
+            if k in self._open:
+                self._check(k, self._open[k])
+
+    def _check(self, k: int, file: File) -> None:
+        _check(self._table.paths[k], self._table.stamps[k], file.stamp(), self._table.kind)
+
+    def _file(self, k: int) -> File:
+        file = self._open.get(k)
+        if file is not None:
+            self._open.move_to_end(k)
+            return file
+        path = self._table.paths[k]
+        try:
+            file = self._store.open(path, self._stop)
+        except SourceNotFoundError as error:
+            raise gone(path) from error
+        try:
+            self._check(k, file)
+        except DaliFeedError:
+            file.close()
+            raise
+        self._open[k] = file
+        if len(self._open) > self._store.most_open:
+            oldest, old = self._open.popitem(last=False)
+            try:
+                self._check(oldest, old)  # this block may have read it
+            finally:
+                self._let_go(old)
+        return file
+
+    def _let_go(self, file: File) -> None:
+        self._left = storage_of([file], self._left)
+        file.close()
+
+    def _where(self, rows: _Rows, row: int) -> str:
+        k = int(rows.file[row])
+        return f"{self._table.paths[k]}#{int(rows.row[row] - self._table.base[k])}"
+
+    def _lost(self, rows: _Rows, row: int, byte: int) -> DataLostError:
+        where = self._where(rows, row)
+        return DataLostError(
+            f"{where}: the shard ends at byte {byte}, before the end of the sample; fetch the shard again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What is read: of each row of a block its row in the table, its file, and from and up to which byte it lies."""
+
+    lease: Lease
+    row: Int64s
+    file: Int64s
+    low: Int64s
+    high: Int64s
+
+
+def check_crc(name: str, values: Iterable[memoryview | None], crc: Int64s, faults: dict[int, Fault]) -> None:
+    """A fault for each row whose bytes are not those of their CRC-32: no wrong byte passes for a right one."""
+    for row, (view, known) in enumerate(zip(values, crc.tolist(), strict=True)):
+        if known != NONE and view is not None and (found := zlib.crc32(view)) != known:
+            reason = (
+                f"member {name!r} is not what was packed: its CRC-32 is {found:08x}, and the index has {known:08x}; "
+                "fetch the shard again, or pack it again"
+            )
+            faults.setdefault(row, Fault("source", reason, name))
+
+
+def check_file(store: Store, path: str, stamp: Stamp, kind: str) -> None:
     """SourceChangedError where the file at `path` is not what it was; DataLostError where there is none."""
     try:
-        _check(path, stamp, store.stamp(path), told)
+        _check(path, stamp, store.stamp(path), kind)
     except SourceNotFoundError as error:
         raise gone(path) from error
 
 
-def _check(path: str, stamp: Stamp, now: Stamp, told: str) -> None:
+def _check(path: str, stamp: Stamp, now: Stamp, kind: str) -> None:
     if changed := stamp.change(now):
-        msg = f"{path}: a shard must not change after it was indexed; {changed}; make a new {told} to read it as it is"
+        msg = f"{path}: a shard must not change after it was indexed; {changed}; make a new {kind} to read it as it is"
         raise SourceChangedError(msg)
 
 
@@ -299,7 +364,7 @@ def gone(path: str) -> DataLostError:
 def runs_of(partition: Int64s, position: Int64s, low: Int64s, high: Int64s) -> tuple[Int64s, Int64s]:
     """Begin and end of the rows that each read takes in: neighbours with little between them, up to RUN_BYTES."""
     gap = low[1:] - high[:-1]
-    joined = (np.diff(partition) == 0) & (np.diff(position) == 1) & (low[1:] > 0) & (low[:-1] > 0)
+    joined = (np.diff(partition) == 0) & (np.diff(position) == 1) & (low[1:] >= 0) & (low[:-1] >= 0)
     joined &= (gap >= 0) & (gap <= 4096 + (high - low)[1:] // 4)
     borders = np.concatenate([[0], np.flatnonzero(~joined) + 1, [len(low)]]) if len(low) else np.zeros(1, np.int64)
     begins, ends = borders[:-1], borders[1:]

@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.errors import ConfigError, DataLostError, StateError
-from dali_feed.records.live import PassingOn
-from dali_feed.records.pieces import Pieces
+from dali_feed.errors import DataLostError, StateError
 from dali_feed.records.present import Present, packed, unpacked
-from dali_feed.records.source import Block, Extents, Int64s, Reader, Snapshot, unpack_ids
+from dali_feed.records.source import Extents, Int64s, Snapshot
 
 __all__ = ["Replay", "rows_of"]
 
@@ -73,13 +71,18 @@ class Replay:
             raise StateError(msg)
         return replace(asked, source=f"{title} of topic {self.pin['topic']}")
 
-    def reader(self, made: Reader, counts: Int64s) -> Reader:
-        """A reader of the topic's offsets, around one of the set's samples."""
-        return _ReplayReader(made, self.held, counts)
+    def rows(self, partition: Int64s, position: Int64s) -> Int64s:
+        """Which sample stood at each offset, int64 (n,); -1 where none did. See `rows_of`."""
+        return rows_of(self.held, partition, position)
+
+    @property
+    def ends(self) -> Int64s:
+        """Behind the last offset of each partition, int64 (partitions,)."""
+        return _snapshot(self.pin).stops
 
     def where(self, partition: int, position: int, names: tuple[str, ...], counts: Int64s) -> str:
         """`train[3]@41872 (train-000004.tar#17)`."""
-        row = int(rows_of(self.held, np.array([partition]), np.array([position]))[0])
+        row = int(self.rows(np.array([partition]), np.array([position]))[0])
         told = f"{self.pin['topic']}[{partition}]@{position}"
         if row < 0:
             return told
@@ -100,60 +103,6 @@ def rows_of(held: Present, partition: Int64s, position: Int64s) -> Int64s:
             inside = position[here] - held.start[run]
             fits = (run >= a) & (inside >= 0) & (inside < lengths[run])
             found[here[fits]] = held.before[run[fits]] + inside[fits]
-    return found
-
-
-class _ReplayReader(PassingOn):
-    """Reads samples where they lie, and gives them at their offsets."""
-
-    def __init__(self, reader: Any, held: Present, counts: Int64s) -> None:
-        super().__init__(reader)
-        self._held, self._ends = held, np.cumsum(counts)
-        self._counts = counts
-
-    def read(self, extents: Extents) -> Block:
-        """All positions of `extents`; see `dali_feed.records.source.Reader`."""
-        ids = extents.ids()
-        partition, position = unpack_ids(ids)
-        if len(ids) and int(partition.max()) >= len(self._held.runs):
-            msg = "ShardSet: extents must lie inside the snapshot; found one that does not"
-            raise ConfigError(msg)
-        rows = rows_of(self._held, partition, position)
-        there = np.flatnonzero(rows >= 0)
-        block = self._reader.read(self._lying(rows[there]))
-        if len(there) == len(ids):
-            return Block(ids, block.payloads, block.fields, block.lease, block.faults)
-        payloads: list[memoryview | None] = [None] * len(ids)
-        for row, payload in zip(there.tolist(), block.payloads, strict=True):
-            payloads[row] = payload
-        fields = {name: _spread(column, there, len(ids)) for name, column in block.fields.items()}
-        faults = {int(there[row]): reason for row, reason in block.faults.items()}
-        return Block(ids, payloads, fields, block.lease, faults)
-
-    def _lying(self, rows: Int64s) -> Extents:
-        """Where samples lie, in their order: runs of neighbours in a shard."""
-        shard = np.searchsorted(self._ends, rows, side="right")
-        index = rows - (self._ends - self._counts)[shard]
-        begins = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
-        begins = np.union1d(begins, np.flatnonzero(np.diff(shard, prepend=-1)))
-        ends = np.append(begins[1:], len(rows))[: len(begins)]
-        return Extents(shard[begins], index[begins], index[begins] + (ends - begins))
-
-
-def _spread(column: Any, there: Int64s, rows: int) -> Any:
-    """A field with rows between those that are there."""
-    if isinstance(column, Pieces):
-        made = Pieces.none(rows)
-        made.memories = column.memories
-        made.of[there], made.at[there], made.size[there] = column.of, column.at, column.size
-        return made
-    if isinstance(column, np.ndarray):
-        out = np.zeros((rows, *column.shape[1:]), column.dtype)
-        out[there] = column
-        return out
-    found: list[Any] = [None] * rows
-    for row, value in zip(there.tolist(), column, strict=True):
-        found[row] = value
     return found
 
 

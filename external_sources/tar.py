@@ -12,8 +12,7 @@ import logging
 import os
 import re
 import threading
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,12 +44,13 @@ from dali_feed.external_sources.index import (
     mode_of,
     write_index,
 )
+from dali_feed.external_sources.ranges import NONE
 from dali_feed.records.source import Int64s
 from dali_feed.storage.local import LOCAL, LocalFile
 from dali_feed.storage.sets import SetStore
 from dali_feed.storage.store import Ahead, File, Stamp, Store, read_at
 
-__all__ = ["SUFFIX", "TarIndex", "behind", "build", "compare", "expected", "index_path", "load", "members", "tar_keys"]
+__all__ = ["SUFFIX", "TarIndex", "behind", "build", "index_path", "load", "members", "tar_keys"]
 
 
 BLOCK = 512
@@ -285,23 +285,28 @@ class TarIndex:
     def __len__(self) -> int:
         return len(self.first) - 1
 
-    def member(self, suffixes: Sequence[bytes]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Offset and length, int64 (samples,) each, of the member that has the foremost of `suffixes`.
+    def member(self, suffix: bytes) -> tuple[Int64s, Int64s]:
+        """Offset and length, int64 (samples,) each, of the member with that suffix; -1 and 0 where a sample has none.
 
-        Offset 0 where a sample has none. Of two members with one name the later counts, as in any tar.
+        Of two members with one name the later counts, as in any tar.
         """
-        member = self.chosen(suffixes)
+        member = self._of(suffix)
         has = member >= 0
-        return np.where(has, self.offset[member], 0), np.where(has, self.length[member], 0)
+        return np.where(has, self.offset[member], NONE), np.where(has, self.length[member], 0)
 
-    def chosen(self, suffixes: Sequence[bytes]) -> NDArray[np.int64]:
-        """Which member has the foremost of `suffixes`, int64 (samples,); -1 where a sample has none."""
-        found = np.full(len(self), -1, np.int64)
-        sample = np.repeat(np.arange(len(self)), np.diff(self.first))
-        for wanted in reversed(suffixes):
-            if wanted in self.suffixes:
-                has = np.flatnonzero(self.suffix == self.suffixes.index(wanted))
-                found[sample[has]] = has
+    def crc_of(self, suffix: bytes) -> Int64s:
+        """The CRC-32 of the same members, int64 (samples,); -1 where nobody knows."""
+        if self.crc is None:
+            return np.full(len(self), NONE, np.int64)
+        member = self._of(suffix)
+        return np.where(member >= 0, self.crc[member].astype(np.int64), NONE)
+
+    def _of(self, suffix: bytes) -> Int64s:
+        """Which member has the suffix, int64 (samples,); -1 where a sample has none."""
+        found = np.full(len(self), NONE, np.int64)
+        if suffix in self.suffixes:
+            has = np.flatnonzero(self.suffix == self.suffixes.index(suffix))
+            found[np.searchsorted(self.first, has, side="right") - 1] = has
         return found
 
 
@@ -573,42 +578,3 @@ def tar_keys(path: str, most: int | None = None, store: Store = LOCAL) -> list[s
     finally:
         file.close()
     return found
-
-
-# Checksums of what was read, where an index has them: no wrong byte passes for a right one.
-#
-# The law: what does not agree with its CRC-32 costs its own row, and says so.
-
-
-NONE = -1  # of a member that has none
-
-
-def expected(indexes: Sequence[TarIndex], suffixes: Sequence[bytes]) -> Int64s | None:
-    """The CRC-32 of each sample's member, int64 (all samples,), as `TarIndex.member` chooses it; -1 where nobody knows.
-
-    None where no index has any.
-    """
-    if all(index.crc is None for index in indexes):
-        return None
-    return np.concatenate([_of(index, suffixes) for index in indexes])
-
-
-def _of(index: TarIndex, suffixes: Sequence[bytes]) -> Int64s:
-    if index.crc is None:
-        return np.full(len(index), NONE, np.int64)
-    member = index.chosen(suffixes)
-    crc = np.append(index.crc, np.uint32(0))  # one more, for samples without the member
-    return np.where(member >= 0, crc[member].astype(np.int64), NONE)
-
-
-def compare(
-    views: Iterable[memoryview | bytes | None], crc: Int64s, faults: dict[int, str], what: str = "the image"
-) -> None:
-    """A fault for each row whose bytes are not those of its checksum."""
-    for row, (view, known) in enumerate(zip(views, crc.tolist(), strict=True)):
-        if known != NONE and view is not None and (found := zlib.crc32(view)) != known:
-            faults.setdefault(
-                row,
-                f"{what} is not what was packed: its CRC-32 is {found:08x}, and the index has {known:08x}; fetch "
-                "the shard again, or pack it again",
-            )

@@ -105,6 +105,8 @@ class Request:
         """
         names = tuple(dict.fromkeys(names))
         if source.any_names:
+            if unknown := [name for name in names if not source.can_have(name)]:
+                raise _unknown(source, unknown[0])
             return cls(names, {name: (_Part(name),) for name in names}, {}, optional, None)
         parts, openers = {name: _parts_of(source, name) for name in names}, dict[str, _Opener]()
         for its in parts.values():
@@ -201,17 +203,24 @@ class Request:
 def _parts_of(source: Records, name: str) -> tuple[_Part, ...]:
     """The choices of a name that a record can have, the first choice first."""
     choices = [_part_of(source, one) for one in alternatives(name)]
-    there = [part for part in choices if source.can_have(part.member)]
+    there = [
+        part
+        for part in choices
+        if source.can_have(part.member) and (part.path is None or source.has_path(part.member, part.path))
+    ]
     if there:
         return tuple(dict.fromkeys(there))
+    raise _unknown(source, name, choices)
+
+
+def _unknown(source: Records, name: str, choices: Sequence[_Part] = ()) -> ConfigError:
     known = [member.name for member in source.members()]
-    near = difflib.get_close_matches(choices[0].member if choices else name, known, n=1)
+    near = difflib.get_close_matches(choices[0].path or choices[0].member if choices else name, known, n=1)
     cure = f"Did you mean {near[0]!r}?" if near else "`dali-feed inspect` lists them"
     member, colon, path = name.partition(":")
     if colon and path and member in known:
         cure = f'To read a path inside {member!r}, give the source format={{{member!r}: "json"}}'
-    msg = f"member {name!r}: no record has it; found {', '.join(known[:_SHOWN])}. {cure}"
-    raise ConfigError(msg)
+    return ConfigError(f"member {name!r}: no record has it; found {', '.join(known[:_SHOWN])}. {cure}")
 
 
 def _part_of(source: Records, one: str) -> _Part:
@@ -311,4 +320,6 @@ def open_reader(
 ) -> Reader:
     """A reader of a source that gives these names, as columns have them; see `Request.of`."""
     request = Request.of(source, names, optional)
+    if source.any_names:
+        return source.named_reader(request.names, optional, stop)
     return RequestReader(source.reader(request.members, stop), request)

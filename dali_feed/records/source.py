@@ -14,7 +14,7 @@ import bisect
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -355,7 +355,8 @@ class Records(ABC):
 
     inner      the member whose format's paths need no `member:` before them, such as a topic's `value`; None: none
     named      whether a batch of its preset is a dict of columns; else it is a tuple of them
-    any_names  whether it resolves names of columns itself (a source made of several does, part by part)
+    any_names  whether it resolves names of columns itself (a source made of several does, part by part): `can_have` is
+               asked for each of them, which may raise ConfigError, and `named_reader` reads them
     """
 
     inner: str | None = None
@@ -374,6 +375,19 @@ class Records(ABC):
     def can_have(self, member: str) -> bool:
         """Whether a record may have such a member; by default one that `members` lists."""
         return any(member == each.name for each in self.members())
+
+    def has_path(self, member: str, path: str) -> bool:
+        """Whether a member with a format may have something at that path; by default nobody knows that it has not."""
+        del member, path
+        return True
+
+    def image_of(self, member: str) -> str:
+        """What is asked for where a column of images is made of `member`, which may list several, "a;b".
+
+        It is that itself, but of a source whose member is the path of a file, or the pixels of an image: there it is
+        a member that holds the encoded image. Raises ConfigError where no image can be made of it.
+        """
+        return member
 
     def format_of(self, member: str) -> Format | None:
         """The format of what a member holds; None where it has none, and a colon is a letter of its name."""
@@ -415,6 +429,15 @@ class Source(Records):
 
         Raises ConfigError for a member that no record can have.
         """
+
+    def named_reader(
+        self, names: Sequence[str], optional: Collection[str], stop: threading.Event | None = None
+    ) -> Reader:
+        """A new reader of names as columns have them, of a source with `any_names`; records may lack the optional ones.
+
+        Raises ConfigError for a name that no record can have.
+        """
+        raise NotImplementedError
 
     def file_stamps(self) -> bytes | None:
         """Size and time of each file, by which what is kept of it from run to run is known to be of that file.

@@ -61,9 +61,16 @@ def join(parts: Sequence[Any]) -> Any:
         return type(first).joined(parts)
     if all(isinstance(part, Pieces) for part in parts):
         return Pieces.joined(parts)
-    if all(isinstance(part, np.ndarray) for part in parts):
+    if all(isinstance(part, Arrays) and (part.dtype, part.shape) == (first.dtype, first.shape) for part in parts):
+        return Arrays(Pieces.joined([part.pieces for part in parts]), first.dtype, first.shape)
+    if all(isinstance(part, np.ndarray) and _alike(part, first) for part in parts):
         return np.concatenate(parts)
     return [value for part in parts for value in part]
+
+
+def _alike(one: np.ndarray[Any, Any], other: Any) -> bool:
+    """Whether both are arrays of one kind of number and one shape of rows."""
+    return one.dtype.kind == other.dtype.kind and one.shape[1:] == other.shape[1:]
 
 
 def room(values: Any, rows: int) -> Any:

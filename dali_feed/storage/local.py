@@ -93,9 +93,9 @@ class LocalStore:
         """See `storage.store.Store`."""
         return replace(self, meter=StorageMeter("local"))
 
-    def matches(self, pattern: str) -> list[str]:
+    def matches(self, pattern: str, subject: str = "ShardSet") -> list[str]:
         """See `storage.store.Store`."""
-        return matches(pattern)
+        return matches(pattern, subject)
 
     def stamp(self, path: str) -> Stamp:
         """What `stat` says."""

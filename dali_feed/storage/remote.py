@@ -203,10 +203,10 @@ class RemoteStore:
         name = f"{self.kind}://{self.address.partition('://')[2].partition('/')[0]}"
         return replace(self, meter=StorageMeter(name))
 
-    def matches(self, pattern: str) -> list[str]:
+    def matches(self, pattern: str, subject: str = "ShardSet") -> list[str]:
         """See `storage.store.Store`. A name without `*` or `[` is not looked for: its index is asked for soon."""
         names: list[str] = []
-        for name in braces(pattern):
+        for name in braces(pattern, subject):
             web = self.kind in _WEB
             if not has_magic(name.partition("?")[0] if web else name):
                 names.append(called(name) if web else name)
@@ -215,11 +215,11 @@ class RemoteStore:
                 continue
             if web:
                 what = f"found the pattern {shown(name)!r}"
-                msg = f"ShardSet: a web server lists no files; {what}; write a range, {{0000..0099}}"
+                msg = f"{subject}: a web server lists no files; {what}; write a range, {{0000..0099}}"
                 raise ConfigError(msg)
             some = [path for path in self._one(name, partial(self._matching, name)) if not path.endswith(INDEXES)]
             if not some:
-                msg = f"ShardSet: {pattern!r} must name files that are there; found no match {name!r}; check the path"
+                msg = f"{subject}: {pattern!r} must name files that are there; found no match {name!r}; check the path"
                 raise SourceNotFoundError(msg)
             names += some
         return sorted(names)

@@ -95,10 +95,10 @@ class SetStore:
         layouts = [each.layout for each, _ in list(self._sets.values())]
         return max(8, self.below.most_open // max((each.stripe_count for each in layouts if each), default=1))
 
-    def matches(self, pattern: str) -> list[str]:
+    def matches(self, pattern: str, subject: str = "ShardSet") -> list[str]:
         """The shards of a set, in its order, or those of them that a pattern behind the set's path names."""
         if not is_set_path(pattern):
-            return self.below.matches(pattern)
+            return self.below.matches(pattern, subject)
         home, inside = _split(os.path.expanduser(pattern))
         shards = [
             f"{each}/{shard.name}"
@@ -107,7 +107,7 @@ class SetStore:
             if not inside or fnmatch.fnmatchcase(shard.name, inside)
         ]
         if not shards:
-            msg = f"ShardSet: {pattern!r} must name shards of a set; found none; check the path"
+            msg = f"{subject}: {pattern!r} must name shards of a set; found none; check the path"
             raise SourceNotFoundError(msg)
         return shards
 

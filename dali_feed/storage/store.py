@@ -96,8 +96,8 @@ class Store(Protocol):
         """The same store for one more reader, with a meter of its own."""
         ...
 
-    def matches(self, pattern: str) -> list[str]:
-        """The files that one pattern names, sorted.
+    def matches(self, pattern: str, subject: str = "ShardSet") -> list[str]:
+        """The files that one pattern names, sorted; errors begin with `subject`, who asks for them.
 
         Raises:
             SourceNotFoundError: it names a file that is not there, or matches none.

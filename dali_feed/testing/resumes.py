@@ -17,13 +17,14 @@ from typing import Any, Self
 import numpy as np
 
 from dali_feed.checks import whole
-from dali_feed.columns.column import Kind
+from dali_feed.columns.column import Column
+from dali_feed.columns.image import Image
 from dali_feed.errors import ConfigError, DaliFeedError
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Cache, Tuning
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
-from dali_feed.records.source import Members, Snapshot, Source, unpack_ids
+from dali_feed.records.source import Snapshot, Source, unpack_ids
 from dali_feed.testing.rows import assert_rows_are_pure
 from dali_feed.testing.slots import Packs, Slot, Slots, packs_of, slots_of
 from dali_feed.testing.watched import WatchedSource
@@ -45,7 +46,7 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
     positions: int | Sequence[int] = 6,
     drop_last: bool = False,
     absent: int | None = None,
-    columns: Mapping[str, Kind] | None = None,
+    columns: Mapping[str, Column] | None = None,
     cache: Cache | None = None,
 ) -> None:
     """Check the law of resume on a source: a run that stops anywhere continues unchanged, at any world size.
@@ -101,8 +102,11 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
     }
     with _told("the snapshot, or a read of single records"):
         snapshot = _stable_snapshot(source)
-        missing = assert_rows_are_pure(_with_members(source, columns), snapshot, absent)
+        given: Mapping[str, Column] = source.preset if columns is None else columns
+        names = list(dict.fromkeys(column.member for column in given.values()))
+        missing = assert_rows_are_pure(source, names, snapshot, absent)
     check = _Check(source, snapshot, missing, batch_size, options)
+    check.fields = tuple(name for name, column in given.items() if not isinstance(column, Image))
     runs = {size: check.whole_run(size) for size in sizes}
     wanted = runs[sizes[0]]
     for size in sizes[1:]:
@@ -132,13 +136,6 @@ class _Run:
     @property
     def batches(self) -> int:
         return len(self.given) - 1
-
-
-def _with_members(source: Source, columns: Mapping[str, Kind] | None) -> Source:
-    """The records as they are read for columns: with those members, and no others."""
-    if columns is None or not isinstance(source, Members):
-        return source
-    return source.giving(None, tuple(dict.fromkeys(kind.member for kind in columns.values())))
 
 
 class _Ranks:
@@ -209,7 +206,7 @@ class _Check:
     def __init__(
         self, source: Source, snapshot: Snapshot, missing: set[int], batch_size: int, options: dict[str, Any]
     ) -> None:
-        self._source, self._missing = source, missing
+        self._source, self._missing, self.fields = source, missing, tuple[str, ...]()
         self._batch_size, self._options = batch_size, options
         chosen = {name: options[name] for name in ("seed", "lanes", "drop_last")}
         order = resolve(options["shuffle"], snapshot)
@@ -262,7 +259,7 @@ class _Check:
         at = f"saved after {position} batches at world size {saved_at}, restored at world size {size}"
         with _told(at), self._ranks(size) as ranks:
             ranks.load(state)
-            assert not any(watched.asked for watched in ranks.sources), (
+            assert not any(watched.reads for watched in ranks.sources), (
                 f"{at}: load_state_dict() must read no records; it read some"
             )
             assert _position(ranks.state()) == _position(state), (
@@ -270,11 +267,11 @@ class _Check:
             )
             rest = list(ranks.batches())
             for rank, watched in enumerate(ranks.sources):
-                self._read_little(watched.asked, rank, size, state, at)
+                self._read_little(watched.reads, rank, size, state, at)
             rest.append(next(ranks.batches()))
         self._compare(wanted.given[position:], rest, position, at)
 
-    def _read_little(self, asked: Counter[int], rank: int, size: int, state: dict[str, Any], at: str) -> None:
+    def _read_little(self, reads: Counter[int], rank: int, size: int, state: dict[str, Any], at: str) -> None:
         plan, consumed = self._plan, state["consumed"]
         may: Counter[int] = Counter()
         for lane in range(rank, plan.lanes, size):
@@ -285,7 +282,7 @@ class _Check:
                     may.update(strand.ids(lane, first, length).tolist())
                     for a, b in itertools.pairwise(bounds[bounds >= first].tolist()):
                         may.update(self._borrowed(strand, lane, a, b))
-        more = asked - may
+        more = reads - may
         assert not more, (
             f"{at}: rank {rank} must read the windows that its lanes were in, and those after, once;"
             f" found {more.total()} more reads, such as of {self._where(next(iter(more)))}"
@@ -324,7 +321,7 @@ class _Check:
         return self._source.where(int(partition), int(position))
 
     def _told(self, slot: Slot) -> str:
-        fields = ", ".join(f"{k}={v!r}" for k, v in zip(self._source.fields, slot.fields, strict=False))
+        fields = ", ".join(f"{k}={v!r}" for k, v in zip(self.fields, slot.fields, strict=False))
         return f"{self._where(slot.sample)} (ok={slot.ok}, {fields}, pixels {slot.pixels})"
 
 

@@ -2,7 +2,8 @@
 
     source = ScriptedSource([(jpeg, 3), Corrupt(), Gap(), Stall(event, then=(jpeg, 4)), Abort()], partitions=2)
 
-It keeps the whole contract of `dali_feed.records.source.Source`, and says afterwards what was read.
+It keeps the whole contract of `dali_feed.records.source.Source`, and says afterwards what was read. Its records have
+the members "value", their bytes, and "label", an int, -1 where an item has none.
 """
 
 from __future__ import annotations
@@ -10,15 +11,29 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dali_feed.columns.image import Image
+from dali_feed.columns.number import Number
 from dali_feed.errors import ClosedError, ConfigError, SourceError
-from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Lease, Slabs, Snapshot, unpack_ids
+from dali_feed.records.pieces import Filling
+from dali_feed.records.source import (
+    LABEL,
+    Block,
+    Extents,
+    Fault,
+    Lease,
+    Member,
+    Reader,
+    Snapshot,
+    Source,
+    Values,
+    unpack_ids,
+)
 
 __all__ = [
     "Abort",
@@ -35,6 +50,7 @@ __all__ = [
 ]
 
 NO_LABEL = -1
+VALUE = "value"
 GARBAGE = b"\xff\xd8\xff\xe0 this is where a picture should be"
 _POLL_S = 0.005
 
@@ -70,7 +86,7 @@ class Abort:
 Item = bytes | tuple[bytes, int] | Corrupt | Gap | Stall | Abort
 
 
-class ScriptedSource:
+class ScriptedSource(Source):
     """`items`, divided over `partitions` in contiguous parts whose lengths differ by one at most.
 
     first          position of each partition's first item: above 0 as in a Kafka log that retention has cut
@@ -79,7 +95,7 @@ class ScriptedSource:
     interleaved    as in `dali_feed.records.source.Snapshot`
     name           for messages and coordinates: `name[partition]@position`
 
-    It has a label field if any item has a label; rows without one hold -1.
+    A batch has images of "value", and labels if any item has one.
 
     Raises:
         ConfigError: fewer than one partition, an extent below 1, or an item of another type.
@@ -135,9 +151,16 @@ class ScriptedSource:
         return self._name
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """('label',) if any item has a label."""
-        return ("label",) if self._labelled else ()
+    def preset(self) -> Mapping[str, Any]:
+        """Images, and labels if any item has one."""
+        images = {"image": Image(VALUE)}
+        return images | {LABEL: Number(LABEL)} if self._labelled else images
+
+    def members(self) -> tuple[Member, ...]:
+        """The bytes, and the labels if any item has one."""
+        sizes = [len(payload_of(plain_of(item))) for items in self._items for item in items]
+        value = Member(VALUE, 1.0, round(sum(sizes) / max(1, len(sizes))))
+        return (value, Member(LABEL, 1.0, 0)) if self._labelled else (value,)
 
     @property
     def reads(self) -> list[tuple[int, int, int]]:
@@ -180,25 +203,27 @@ class ScriptedSource:
             fingerprint=digest.hexdigest(),
         )
 
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> ScriptedReader:
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> ScriptedReader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""
-        return ScriptedReader(self, SlabPool() if slabs is None else slabs, stop or threading.Event())
+        for name in members:
+            if not self.can_have(name):
+                msg = f"{self._name}: its records have no member {name!r}"
+                raise ConfigError(msg)
+        return ScriptedReader(self, tuple(members), stop or threading.Event())
 
     def where(self, partition: int, position: int) -> str:
         """`scripted[0]@17`."""
         return f"{self._name}[{partition}]@{position}"
 
 
-class ScriptedReader:
-    """Copies items into slabs, and does what the faults among them say."""
+class ScriptedReader(Reader):
+    """Copies items into the lease, and does what the faults among them say."""
 
-    def __init__(self, source: ScriptedSource, slabs: Slabs, stop: threading.Event) -> None:
-        self._source = source
-        self._slabs = slabs
-        self._stop = stop
+    def __init__(self, source: ScriptedSource, members: tuple[str, ...], stop: threading.Event) -> None:
+        self._source, self._members, self._stop = source, members, stop
         self._closed = False
 
-    def read(self, extents: Extents) -> Block:
+    def read(self, extents: Extents, lease: Lease) -> Block:
         """The items of `extents`; see `dali_feed.records.source.Reader`.
 
         Raises:
@@ -209,30 +234,32 @@ class ScriptedReader:
         if self._closed:
             msg = f"{self._source!r}: this reader is closed; make another one"
             raise ClosedError(msg)
-        source, lease, ids = self._source, self._slabs.lease(), extents.ids()
-        block = Block(ids, [None] * len(ids), {}, lease)
-        labels = [NO_LABEL] * len(ids)
+        source, ids = self._source, extents.ids()
+        absent, faults = np.zeros(len(ids), bool), dict[int, Fault]()
+        labels, values = np.full(len(ids), NO_LABEL, np.int64), Filling(len(ids), lease)
+        filled = 0
         with source._lock:
             columns = (extents.partition, extents.start, extents.stop)
             source._reads += zip(*(column.tolist() for column in columns), strict=True)
-        try:
-            for row, (partition, position) in enumerate(zip(*(c.tolist() for c in unpack_ids(ids)), strict=True)):
-                item = self._item(partition, position)
-                self._act(item, partition, position)
-                plain, label = plain_of(item), label_of(item)
-                labels[row] = NO_LABEL if label is None else label
-                if not isinstance(plain, Gap):
-                    block.payloads[row] = copied(payload_of(plain), lease)
-                if isinstance(plain, Corrupt) and plain.reason is not None:
-                    block.faults[row] = plain.reason
-        except BaseException:
-            lease.release()
-            raise
-        if source._labelled:
-            block.fields["label"] = np.array(labels, np.int64)
+        for row, (partition, position) in enumerate(zip(*(c.tolist() for c in unpack_ids(ids)), strict=True)):
+            item = self._item(partition, position)
+            self._act(item, partition, position)
+            plain, label = plain_of(item), label_of(item)
+            if label is not None:
+                labels[row] = label
+            if isinstance(plain, Gap):
+                absent[row] = True
+            elif VALUE in self._members:
+                payload = payload_of(plain)
+                values.keep(row, copied(payload, lease))
+                filled += len(payload)
+            if isinstance(plain, Corrupt) and plain.reason is not None:
+                faults[row] = Fault("source", plain.reason)
         with source._lock:
-            source._bytes_read += sum(len(payload) for payload in block.payloads if payload is not None)
-        return block
+            source._bytes_read += filled
+        both: dict[str, Values] = {VALUE: values.pieces(), LABEL: labels}
+        given = {name: both[name] for name in self._members}
+        return Block(ids, given, lease, faults, absent if absent.any() else None)
 
     def close(self) -> None:
         """Safe to call twice."""

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from dali_feed.columns.column import Kind
+from dali_feed.columns.column import Column
 from dali_feed.errors import ConfigError, WaitError
 from dali_feed.live import LiveFeed
 from dali_feed.options import Tuning
-from dali_feed.records.live import LiveSource
+from dali_feed.records.live import Stream
 from dali_feed.records.source import unpack_id
 from dali_feed.testing.slots import Slot, slots_of
 
@@ -27,7 +27,7 @@ Lines = dict[int, list[Slot]]  # partition -> its records in order
 
 
 def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in LiveFeed
-    source: LiveSource,
+    source: Stream,
     *,
     records: int,
     batch_size: int = 4,
@@ -35,7 +35,7 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in LiveFe
     seed: int = 0,
     world_sizes: Sequence[int] = (1, 2),
     positions: Sequence[int] = (0, 1, 2, 3),
-    columns: Mapping[str, Kind] | None = None,
+    columns: Mapping[str, Column] | None = None,
     timeout: float = 60.0,
 ) -> None:
     """Check that a stream's states lose nothing and repeat nothing, at any world size.
@@ -89,7 +89,7 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in LiveFe
 
 
 class _Check:
-    def __init__(self, source: LiveSource, batch_size: int, given: dict[str, Any], timeout: float) -> None:
+    def __init__(self, source: Stream, batch_size: int, given: dict[str, Any], timeout: float) -> None:
         self._source, self._batch_size, self._given, self._timeout = source, batch_size, given, timeout
 
     @contextmanager

@@ -4,27 +4,42 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dali_feed.errors import ConfigError
-from dali_feed.records.source import Block, Extents, Member, Members, Reader, Slabs, Snapshot, Source
+from dali_feed.records.source import Block, Extents, Int64s, Lease, Member, Original, Reader, Snapshot, Source
+
+if TYPE_CHECKING:
+    from dali_feed.formats.format import Format
 
 __all__ = ["WatchedSource"]
 
 
-class WatchedSource:
+class WatchedSource(Source):
     """A source, with a note of every position that its readers had to read."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.asked: Counter[int] = Counter()
+        self.inner, self.named, self.any_names = source.inner, source.named, source.any_names
+        self.reads: Counter[int] = Counter()
         self._lock = threading.Lock()
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """As the source has them."""
-        return self._source.fields
+    def preset(self) -> Mapping[str, Any]:
+        """The source's."""
+        return self._source.preset
+
+    def members(self) -> tuple[Member, ...]:
+        """The source's."""
+        return self._source.members()
+
+    def can_have(self, member: str) -> bool:
+        """As the source has it."""
+        return self._source.can_have(member)
+
+    def format_of(self, member: str) -> Format | None:
+        """As the source has it."""
+        return self._source.format_of(member)
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """The source's."""
@@ -34,41 +49,51 @@ class WatchedSource:
         """As the source has it."""
         return self._source.where(partition, position)
 
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """A reader of the source's that notes what it is asked for."""
-        return _WatchedReader(self, self._source.reader(slabs, stop))
+    def original(self, partition: int, position: int) -> Original | None:
+        """As the source has it."""
+        return self._source.original(partition, position)
 
-    def members(self) -> tuple[Member, ...]:
+    @property
+    def originals(self) -> bool:
+        """As the source has it."""
+        return self._source.originals
+
+    def file_stamps(self) -> bytes | None:
         """The source's."""
-        found: tuple[Member, ...] = self._named().members()
-        return found
+        return self._source.file_stamps()
 
-    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        """The same with other members; its reads are noted here."""
-        given = WatchedSource(self._named().giving(image, members))
-        given.asked, given._lock = self.asked, self._lock
-        return given
+    def commit(self, positions: Int64s) -> None:
+        """The source's."""
+        self._source.commit(positions)
 
-    def _named(self) -> Members:
-        if not isinstance(self._source, Members):
-            rule = "a source must list the members of its records"
-            msg = f"columns: {rule}; {type(self._source).__name__} does not; leave columns out"
-            raise ConfigError(msg)
-        return self._source
+    @property
+    def commits(self) -> bool:
+        """As the source has it."""
+        return self._source.commits
+
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
+        """A reader of the source's that notes what it has to read."""
+        return _WatchedReader(self, self._source.reader(members, stop))
+
+    def named_reader(
+        self, names: Sequence[str], optional: Collection[str], stop: threading.Event | None = None
+    ) -> Reader:
+        """A reader of the source's that notes what it has to read."""
+        return _WatchedReader(self, self._source.named_reader(names, optional, stop))
 
     def note(self, extents: Extents) -> None:
         """Note these positions."""
         with self._lock:
-            self.asked.update(extents.ids().tolist())
+            self.reads.update(extents.ids().tolist())
 
 
-class _WatchedReader:
+class _WatchedReader(Reader):
     def __init__(self, source: WatchedSource, reader: Reader) -> None:
         self._source, self._reader = source, reader
 
-    def read(self, extents: Extents) -> Block:
+    def read(self, extents: Extents, lease: Lease) -> Block:
         self._source.note(extents)
-        return self._reader.read(extents)
+        return self._reader.read(extents, lease)
 
     def close(self) -> None:
         self._reader.close()

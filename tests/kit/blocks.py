@@ -1,4 +1,4 @@
-"""What the tests of sources share: rows as tuples, bytes of payloads that must be there, how few reads they took."""
+"""What the tests of sources share: rows as dicts, bytes of values that must be there, how few reads they took."""
 
 from __future__ import annotations
 
@@ -10,35 +10,64 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_feed.records.extents import Extents
+from dali_feed.columns.request import open_reader
 from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block, Extents, Source
 
 
 def taken(view: memoryview | None) -> bytes:
-    """A payload as bytes; None, an absent position, fails the test."""
-    assert view is not None, "the position is absent"
+    """A value as bytes; None fails the test."""
+    assert view is not None, "the record has none"
     return bytes(view)
 
 
-def rows(
-    source: Any, extents: Extents | None = None, stop: threading.Event | None = None
-) -> list[tuple[Any, Any, Any]]:
-    """(payload or None, label or None, fault or None) of every position, or of those in `extents`; no slab is kept."""
+def plain(value: Any) -> Any:
+    """A value of a block that stays when its memory goes back: views as bytes, arrays as lists."""
+    if isinstance(value, memoryview):
+        return bytes(value)
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def everything(source: Source) -> Extents:
+    """All positions of a source, in the order of its partitions."""
     snapshot = source.snapshot()
-    if extents is None:
-        extents = Extents(np.arange(len(snapshot.names)), snapshot.starts, snapshot.stops)
-    pool = SlabPool(1 << 20)
-    reader = source.reader(pool, stop)
-    block = reader.read(extents)
-    labels = block.fields["label"].tolist() if "label" in block.fields else [None] * len(block.ids)
-    found = [
-        (None if k in block.faults and not payload else payload, label, block.faults.get(k))
-        for k, (payload, label) in enumerate(zip(map(taken, block.payloads), labels, strict=True))
-    ]
-    block.lease.release()
-    reader.close()
-    assert pool.leased == 0
+    return Extents(np.arange(len(snapshot.names)), snapshot.starts, snapshot.stops)
+
+
+def rows_of(block: Block) -> list[dict[str, Any]]:
+    """Each row's values by name, None where it has none; {} of an absent one; {"fault": reason} of a bad one."""
+    absent, columns = set(block.absent_rows()), list(block.values.items())
+    found: list[dict[str, Any]] = []
+    for k in range(len(block.ids)):
+        if k in absent:
+            found.append({})
+        elif k in block.faults:
+            found.append({"fault": block.faults[k].reason})
+        else:
+            found.append({name: plain(values[k]) for name, values in columns})
     return found
+
+
+def rows(
+    source: Source, *names: str, extents: Extents | None = None, stop: threading.Event | None = None
+) -> list[dict[str, Any]]:
+    """What records have of these names, of every position or of those in `extents`, as `rows_of` gives them.
+
+    Without names it is what the columns of the source's preset are made of, by the names of the columns. No memory is
+    kept.
+    """
+    members = {name: name for name in names} or {name: column.member for name, column in source.preset.items()}
+    pool = SlabPool(1 << 20)
+    reader, lease = open_reader(source, members.values(), stop), pool.lease()
+    try:
+        block = reader.read(everything(source) if extents is None else extents, lease)
+        block.values = {name: block.values[member] for name, member in members.items()}
+        assert block.lease is lease
+        return rows_of(block)
+    finally:
+        lease.release()
+        reader.close()
+        assert pool.leased == 0
 
 
 def read_sizes(patch: pytest.MonkeyPatch) -> list[int]:

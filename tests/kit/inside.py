@@ -8,7 +8,10 @@ from typing import Any
 from dali_feed.cli.app import app, main
 
 # A column of a user's own is made by this class.
-from dali_feed.columns.column import Kind
+from dali_feed.columns.column import Column
+
+# How a test reads some records by hand.
+from dali_feed.columns.request import open_reader
 
 # What a place for dead letters is handed.
 from dali_feed.dead_letters import DeadLetters, Letter
@@ -29,12 +32,12 @@ from dali_feed.loader.torch_run import TorchFeed
 # Whether the loops in C are there; None without a compiler.
 from dali_feed.native.library import library
 
-# The contract of a source: what its authors implement, and how a test reads one record by hand.
+# The contract of a source: what its authors implement.
 from dali_feed.records.extents import Extents, pack_ids, unpack_ids
 from dali_feed.records.live import Pace
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Member, Reader, Slabs, Snapshot, Source
+from dali_feed.records.source import Block, Fault, Lease, Member, Reader, Snapshot, Source
 
 # Faults and shards as data.
 from dali_feed.testing.scripted import GARBAGE, Abort, Corrupt, Gap, Item, Stall
@@ -45,14 +48,16 @@ __all__ = [
     "Abort",
     "Batch",
     "Block",
+    "Column",
     "Corrupt",
     "CpuStats",
     "DeadLetters",
     "Extents",
+    "Fault",
     "Feed",
     "Gap",
     "Item",
-    "Kind",
+    "Lease",
     "Letter",
     "Member",
     "Pace",
@@ -60,7 +65,6 @@ __all__ = [
     "Reader",
     "Running",
     "SlabPool",
-    "Slabs",
     "Snapshot",
     "Source",
     "StageStats",
@@ -74,6 +78,7 @@ __all__ = [
     "leased",
     "library",
     "main",
+    "open_reader",
     "pack_ids",
     "running",
     "torchs",

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from kit.blocks import taken
 from kit.images import jpeg
 
-from dali_feed.external_sources import FileList, ShardSet
+from dali_feed.external_sources import FileList
 from dali_feed.packing import PackedSet, pack
-from dali_feed.records.extents import Extents
 from dali_feed.storage.manifest import load_manifest, manifest_bytes
 from dali_feed.storage.striping import BLOCK, Layout, StripeWriter
 
@@ -31,17 +28,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plain")
     packed_images(folder, folder / "set" / "x.dfset", 12, 48, 20000)
     return folder / "set" / "x.dfset"
-
-
-def rows(source: ShardSet) -> tuple[list[bytes], list[int], dict[int, str]]:
-    """Payloads, labels and faults of all records."""
-    found = source.snapshot()
-    reader = source.reader()
-    block = reader.read(Extents(np.arange(len(found.names)), found.starts, found.stops))
-    result = [taken(each) for each in block.payloads], block.fields["label"].tolist(), dict(block.faults)
-    block.lease.release()
-    reader.close()
-    return result
 
 
 def striped(plain: Path, home: Path, targets: int = 3, count: int | None = None, stripe: int = BLOCK) -> Path:

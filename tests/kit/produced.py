@@ -6,8 +6,10 @@ from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
+from dali_feed.columns.request import open_reader
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
+from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Source
 from dali_feed.testing.shards import write_shard
 
@@ -23,11 +25,12 @@ def shard_of(folder: Path, values: list[bytes]) -> ShardSet:
     return ShardSet(folder / "s.tar", image=("bin",), index_dir=folder)
 
 
-def block_of(topic: Source, partition: int) -> Block:
-    """All that a partition holds, as a reader has it."""
-    snapshot, reader = topic.snapshot(), topic.reader()
+def block_of(topic: Source, partition: int, *names: str) -> Block:
+    """All that a partition holds, as a reader has it: the values, unless other names are given."""
+    snapshot, reader = topic.snapshot(), open_reader(topic, names or ["value"])
     try:
-        return reader.read(Extents.one(partition, int(snapshot.starts[partition]), int(snapshot.stops[partition])))
+        start, stop = int(snapshot.starts[partition]), int(snapshot.stops[partition])
+        return reader.read(Extents.one(partition, start, stop), SlabPool().lease())
     finally:
         reader.close()
 

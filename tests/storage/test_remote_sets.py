@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.packed_images import plain, rows, striped
+from kit.blocks import rows
+from kit.packed_images import plain, striped
 from kit.web import Web
 
 from dali_feed.errors import (

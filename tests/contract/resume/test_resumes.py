@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from kit.broker.handle import Kafka, in_transactions
 from kit.images import broken_png, jpeg, labelled, text
-from kit.inside import Abort, Block, Corrupt, Extents, Gap, Reader, Slabs, Snapshot, write_shard
+from kit.inside import Abort, Block, Corrupt, Extents, Gap, Lease, Reader, Snapshot, write_shard
 from torchvision.transforms import v2
 
 from dali_feed import Shuffle
@@ -98,20 +99,20 @@ class Broken(ScriptedSource):
         super().__init__(labelled(24), partitions=2, extent=4)
         self.harm, self.count = harm, itertools.count()
 
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Any:
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Any:
         """One that does harm."""
-        return BrokenReader(self, super().reader(slabs, stop))
+        return BrokenReader(self, super().reader(members, stop))
 
 
-class BrokenReader:
+class BrokenReader(Reader):
     """Reads as the sound one, then does harm."""
 
     def __init__(self, source: Broken, reader: Reader) -> None:
         self.source, self.inner = source, reader
 
-    def read(self, extents: Extents) -> Block:
+    def read(self, extents: Extents, lease: Lease) -> Block:
         """What the sound reader gives, harmed."""
-        block = self.inner.read(extents)
+        block = self.inner.read(extents, lease)
         self.source.harm(next(self.source.count), block)
         return block
 
@@ -123,31 +124,38 @@ class BrokenReader:
 def shift_by_calls(nth: int, block: Block) -> None:
     """Every other read gives its rows turned by one, ids and all else in place."""
     if nth % 2:
-        block.payloads.insert(0, block.payloads.pop())
+        block.values["value"] = block.values["value"][np.roll(np.arange(len(block.ids)), 1)]
+
+
+def lose(block: Block, row: int) -> None:
+    """The block has no record there."""
+    absent = np.zeros(len(block.ids), bool) if block.absent is None else block.absent
+    absent[row] = True
+    block.absent = absent
 
 
 def lose_a_first_record(nth: int, block: Block) -> None:
     """After some reads the first record of each is lost, as by a reader that starts one too late."""
     if nth > 50:
-        block.payloads[0] = None
+        lose(block, 0)
 
 
 def relabel(nth: int, block: Block) -> None:
     """Pixels stay and labels change from read to read."""
-    block.fields["label"] = block.fields["label"] + nth
+    block.values["label"] = block.values["label"] + nth
 
 
 def lose_always(nth: int, block: Block) -> None:
     """Position 5 of partition 1 is never there."""
     for row, sample in enumerate(block.ids.tolist()):
         if sample == (1 << 40) | 5:
-            block.payloads[row] = None
+            lose(block, row)
 
 
 def leave_out(nth: int, block: Block) -> None:
     """A block without its last row."""
     block.ids = block.ids[:-1]
-    block.payloads.pop()
+    block.values = {name: values[:-1] for name, values in block.values.items()}
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.blocks import taken
-from kit.inside import GARBAGE, Abort, Corrupt, Extents, Gap, SlabPool, Stall, unpack_ids
+from kit.blocks import rows, taken
+from kit.inside import GARBAGE, Abort, Corrupt, Extents, Gap, SlabPool, Stall, open_reader, unpack_ids
 
 from dali_feed.errors import ClosedError, ConfigError, SourceError
 from dali_feed.testing import ScriptedSource
@@ -22,49 +22,52 @@ def test_items_are_dealt_in_contiguous_parts_and_read_back() -> None:
     snapshot = source.snapshot()
     assert snapshot.starts.tolist() == [10, 10]
     assert snapshot.stops.tolist() == [13, 14]
-    block = source.reader().read(Extents(np.array([1, 0]), np.array([10, 10]), np.array([14, 13])))
-    payloads = [None if p is None else bytes(p) for p in block.payloads]
+    extents, lease = Extents(np.array([1, 0]), np.array([10, 10]), np.array([14, 13])), SlabPool().lease()
+    block = open_reader(source, ["value", "label"]).read(extents, lease)
+    payloads = [p if p is None else bytes(p) for p in block.values["value"]]
     assert payloads == [None, b"t", b"f", b"g", b"a", b"b", GARBAGE]
-    assert block.fields["label"].tolist() == [-1, -1, -1, -1, -1, 7, -1]
-    assert block.faults == {1: "torn"}
+    assert block.values["label"].tolist() == [-1, -1, -1, -1, -1, 7, -1]
+    assert {row: fault.reason for row, fault in block.faults.items()} == {1: "torn"}
+    assert block.absent_rows() == [0]
     assert [c.tolist() for c in unpack_ids(block.ids)] == [[1] * 4 + [0] * 3, [10, 11, 12, 13, 10, 11, 12]]
     assert source.where(1, 12) == "scripted[1]@12"
     assert source.reads == [(1, 10, 14), (0, 10, 13)]
     assert source.bytes_read == sum(len(p) for p in payloads if p)
 
 
-def test_without_labels_there_is_no_label_field() -> None:
-    """A source of bare bytes has no field."""
+def test_without_labels_there_is_no_label_column() -> None:
+    """A source of bare bytes has no labels, and is refused a reader of them."""
     source = ScriptedSource([b"a", Gap()])
-    assert source.fields == ()
-    assert source.reader().read(Extents.one(0, 0, 2)).fields == {}
-    assert ScriptedSource([Stall(threading.Event(), then=(b"a", 1))]).fields == ("label",)
+    assert list(source.preset) == ["image"]
+    assert rows(source) == [{"image": b"a"}, {}]
+    with pytest.raises(ConfigError, match="no member 'label'"):
+        source.reader(("value", "label"))
+    assert list(ScriptedSource([Stall(threading.Event(), then=(b"a", 1))]).preset) == ["image", "label"]
 
 
 def test_a_stall_waits_for_its_event() -> None:
     """The read is under way and not done until the event is set; then it gives what follows."""
     event = threading.Event()
     source = ScriptedSource([b"a", Stall(event, then=(b"late", 3)), Stall(event)])
-    done = []
-    thread = threading.Thread(target=lambda: done.append(source.reader().read(Extents.one(0, 0, 3))))
+    done: list[Any] = []
+    thread = threading.Thread(target=lambda: done.extend(rows(source)))
     thread.start()
     while not source.reads:
         pass
     assert not done
     event.set()
     thread.join()
-    assert [p and bytes(p) for p in done[0].payloads] == [b"a", b"late", None]
-    assert done[0].fields["label"].tolist() == [-1, 3, -1]
+    assert done == [{"image": b"a", "label": -1}, {"image": b"late", "label": 3}, {}]
 
 
-def test_a_stop_ends_a_stall_and_the_memory_goes_back() -> None:
+def test_a_stop_ends_a_stall() -> None:
     """The waiting read raises ClosedError with its coordinates."""
-    stop, pool, errors = threading.Event(), SlabPool(), []
+    stop, errors = threading.Event(), list[str]()
     source = ScriptedSource([b"a", Stall(threading.Event())])
 
     def read() -> None:
         try:
-            source.reader(pool, stop).read(Extents.one(0, 0, 2))
+            rows(source, stop=stop)
         except ClosedError as error:
             errors.append(str(error))
 
@@ -74,23 +77,21 @@ def test_a_stop_ends_a_stall_and_the_memory_goes_back() -> None:
     thread.join()
     assert len(errors) == 1
     assert "was stopped" in errors[0]
-    assert pool.leased == 0
 
 
 def test_an_abort_raises_what_it_says() -> None:
-    """Its own exception, or a SourceError with the coordinates; the memory goes back, the rest stays readable."""
-    pool = SlabPool()
+    """Its own exception, or a SourceError with the coordinates; the rest stays readable."""
+    lease = SlabPool().lease()
     source = ScriptedSource([b"a", Abort(), Abort(OSError("torn cable")), b"d"])
-    reader = source.reader(pool)
+    reader = source.reader(["value"])
     with pytest.raises(SourceError, match=r"scripted\[0\]@1"):
-        reader.read(Extents.one(0, 0, 2))
+        reader.read(Extents.one(0, 0, 2), lease)
     with pytest.raises(OSError, match="torn cable"):
-        reader.read(Extents.one(0, 2, 3))
-    assert pool.leased == 0
-    assert taken(reader.read(Extents.one(0, 3, 4)).payloads[0]) == b"d"
+        reader.read(Extents.one(0, 2, 3), lease)
+    assert taken(reader.read(Extents.one(0, 3, 4), lease).values["value"][0]) == b"d"
     reader.close()
     with pytest.raises(ClosedError):
-        reader.read(Extents.one(0, 3, 4))
+        reader.read(Extents.one(0, 3, 4), lease)
 
 
 def test_the_snapshot_passes_its_options_on_and_knows_its_items() -> None:
@@ -128,4 +129,4 @@ def test_wrong_arguments_are_refused() -> None:
         source.snapshot({"a": 1})
     for run in ((0, 4, 5), (0, 5, 7), (1, 5, 6)):
         with pytest.raises(ConfigError, match="inside the snapshot"):
-            source.reader().read(Extents.one(*run))
+            rows(source, extents=Extents.one(*run))

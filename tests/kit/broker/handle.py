@@ -12,8 +12,10 @@ from confluent_kafka import Producer
 from kit.broker import real
 from kit.images import jpeg
 
+from dali_feed.columns.request import open_reader
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.records.extents import Extents
+from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Snapshot
 from dali_feed.testing import Broker, Message, publish
 
@@ -55,15 +57,15 @@ def value(i: int) -> bytes:
 
 
 def payloads(block: Block) -> list[bytes | None]:
-    """The payloads as bytes."""
-    return [None if view is None else bytes(view) for view in block.payloads]
+    """The values as bytes."""
+    return [None if view is None else bytes(view) for view in block.values["value"]]
 
 
-def read(source: KafkaTopic, extents: Extents) -> Block:
-    """One read of a new reader."""
-    reader = source.reader()
+def read(source: KafkaTopic, extents: Extents, *names: str) -> Block:
+    """One read of a new reader, of the values unless other names are given."""
+    reader = open_reader(source, names or ["value"])
     try:
-        return reader.read(extents)
+        return reader.read(extents, SlabPool().lease())
     finally:
         reader.close()
 
