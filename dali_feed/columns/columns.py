@@ -38,6 +38,7 @@ class Columns:
     """The columns of a batch by name, in order; threads share it.
 
     given     as they were given, with the loader's way to decode
+    reads     by column what is asked of the source
     as_tuple  whether a batch is a tuple of them, not a dict
     alone     whether it is not even that, but its one image
     preset    whether they are the source's own
@@ -47,8 +48,10 @@ class Columns:
     fits      by image column what tells which sizes its transform cannot take; the feed knows it
     """
 
-    def __init__(self, given: Mapping[str, Column], *, as_tuple: bool, preset: bool = False) -> None:
-        self.given, self.as_tuple, self.preset = dict(given), as_tuple, preset
+    def __init__(
+        self, given: Mapping[str, Column], reads: Mapping[str, str], *, as_tuple: bool, preset: bool = False
+    ) -> None:
+        self.given, self.reads, self.as_tuple, self.preset = dict(given), dict(reads), as_tuple, preset
         self.images = {name: column for name, column in given.items() if isinstance(column, Image)}
         self.drawn_as = drawn_as(self.images)
         self.alone = preset and as_tuple and len(given) == 1 and bool(self.images)
@@ -94,7 +97,12 @@ class Columns:
             if not isinstance(column, Column):
                 msg = f"columns: {name!r} must be a class of dali_feed.columns such as Text('txt'); found {column!r}"
                 raise ConfigError(msg)
-        return cls({name: each.decoding(decode) for name, each in named.items()}, as_tuple=as_tuple, preset=preset)
+        reads = {
+            name: source.image_of(column.member) if column.stage == "screen" else column.member
+            for name, column in named.items()
+        }
+        given = {name: column.decoding(decode) for name, column in named.items()}
+        return cls(given, reads, as_tuple=as_tuple, preset=preset)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -114,12 +122,12 @@ class Columns:
     @property
     def members(self) -> tuple[str, ...]:
         """What they are made from, each name once, as columns have it."""
-        return tuple(dict.fromkeys(column.member for column in self.given.values()))
+        return tuple(dict.fromkeys(self.reads.values()))
 
     @property
     def optional(self) -> frozenset[str]:
         """The members that a record may lack without being a bad one."""
-        needed = {column.member for column in self.given.values() if not column.optional}
+        needed = {self.reads[name] for name, column in self.given.items() if not column.optional}
         return frozenset(self.members) - needed
 
     @property
@@ -182,7 +190,7 @@ class Columns:
     def _settle(self, block: Block | None) -> None:
         """With the lock held. A block is needed only where a column is open."""
         settled = {
-            name: column.settled(_first(block, column.member)) if block is not None and column.open else column
+            name: column.settled(_first(block, self.reads[name])) if block is not None and column.open else column
             for name, column in self.given.items()
         }
         self._defaults = {name: _default(name, column) for name, column in settled.items() if column.optional}
@@ -213,7 +221,7 @@ class Columns:
         first = self.image
         # The first image comes last: what else is wrong with a record is said before what is wrong with that.
         for name, column in sorted(self.settled().items(), key=lambda each: each[0] == first):
-            made[name] = self._read(name, column, block.values[column.member], there, faults)
+            made[name] = self._read(name, column, block.values[self.reads[name]], there, faults)
         for name, fits in self.fits.items():
             for row, why in fits(made[name].sizes).items():
                 faults.setdefault(row, self._refused(name, why))
@@ -248,7 +256,7 @@ class Columns:
 
         So no decoder sees them.
         """
-        given = block.values[self.images[str(self.image)].member]
+        given = block.values[self.reads[str(self.image)]]
         for row in block.faults:
             value = given[row]
             if isinstance(value, memoryview | bytes | bytearray):
