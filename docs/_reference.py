@@ -45,7 +45,7 @@ SECTIONS = {
     "Options": {"dali_feed": "Shuffle BadRecords Decode Tuning Cache Mixing"},
     "Columns": {
         "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Packed Number Text JsonValue Bytes"
-        " TokenBatch PackedBatch Counted Kind"
+        " TokenBatch PackedBatch Counted Column"
     },
     "Formats": {"dali_feed.formats": "Avro Example Json MsgPack Npy Protobuf"},
     "Sources": {

@@ -16,13 +16,13 @@ from kit.member_shards import shards
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle
-from dali_feed.columns import Array, Bytes, Image, JsonValue, Kind, Number, Text, Tokens
+from dali_feed.columns import Array, Bytes, Column, Image, JsonValue, Number, Text, Tokens
 from dali_feed.errors import ConfigError
 
 CROP = v2.Compose([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
 
-EVERY: dict[str, Kind] = {
+EVERY: dict[str, Column] = {
     "image": Image("jpg;png", CROP),
     "caption": Text("txt"),
     "record": JsonValue("json"),
@@ -102,7 +102,7 @@ def test_a_bad_member_costs_its_slot_and_no_other(tmp_path: Path, member: str, d
 
 
 @pytest.mark.parametrize("columns", [EVERY, {"caption": Text("txt"), "features": Array("f32", "float32")}])
-def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Kind]) -> None:
+def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Column]) -> None:
     """Stopped after any batch, the next loader gives what was left."""
     source = shards(tmp_path, broken={"7.txt": b"\xff"})
     bad = BadRecords(limit=None)
