@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dali_feed.checks import paths_of
+from dali_feed.columns import Image, Number
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceEmptyError, SourceError
 from dali_feed.external_sources.index import Pread, homes_of, keep, mode_of, write_index
 from dali_feed.external_sources.ranges import FileTable, RangeReader, Spans, check_file, check_known
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Int64s, Member, Reader, Snapshot, Source
+from dali_feed.records.source import LABEL, Block, Extents, Int64s, Member, Reader, Snapshot, Source
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import shown, unique_names
 from dali_feed.storage.sets import store_for
@@ -40,6 +42,8 @@ __all__ = [
     "RecordIndex",
     "build",
     "files_of",
+    "heads",
+    "images_and_labels",
     "load",
     "members_of",
     "named_files",
@@ -255,6 +259,22 @@ class FileSource(Source):
             return reader.read(Extents(file, position, position + 1), SlabPool(1 << 20).lease())
         finally:
             reader.close()
+
+
+def images_and_labels(title: str, image: str | None, label: str | None) -> dict[str, Any]:
+    """The preset of a source of images with labels, where there is one.
+
+    Raises ConfigError, which `title` begins, where there is no image.
+    """
+    if image is None:
+        msg = f"{title}: without columns= a batch has images; found none; give image=, or ask for columns="
+        raise ConfigError(msg)
+    return {"image": Image(image)} | ({} if label is None else {LABEL: Number(label)})
+
+
+def heads(records: Pieces, width: int) -> NDArray[np.uint8]:
+    """The first bytes of each record, uint8 (n, width); 0 behind the end of a shorter one."""
+    return Pieces(records.memories, records.of, records.at, records.size.clip(max=width)).padded(width)
 
 
 def members_of(values: Mapping[str, Any], rows: int) -> tuple[Member, ...]:
