@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError, DataLostError, FormatError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.file_source import RecordFiles, RecordIndex, heads, images_and_labels, members_of
+from dali_feed.external_sources.file_source import RecordFiles, RecordIndex, images_and_labels, members_of
 from dali_feed.packages import needed
 from dali_feed.records.gauges import StorageMeter
 from dali_feed.records.pieces import Arrays, Pieces
@@ -445,7 +445,7 @@ def columns_of(samples: Pieces, sizes: Sequence[int | None], reasons: dict[int, 
     A sample that its columns do not fill has none of them, and a reason.
     """
     varying = sizes.count(None)
-    head = heads(samples, 4 * varying).view("<u4").astype(np.int64).reshape(len(samples), varying)
+    head = samples.padded(4 * varying).view("<u4").astype(np.int64).reshape(len(samples), varying)
     every, place = np.empty((len(samples), len(sizes)), np.int64), 0
     for k, size in enumerate(sizes):
         every[:, k] = head[:, place] if size is None else size

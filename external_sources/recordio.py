@@ -17,7 +17,6 @@ from dali_feed.external_sources.file_source import (
     RecordFiles,
     RecordIndex,
     files_of,
-    heads,
     images_and_labels,
     load,
     members_of,
@@ -91,8 +90,8 @@ def _joined(parts: memoryview) -> bytes | None:
 RECORDIO = Framing("RecordIO", _frames, lambda *_: "")
 MEMBERS = ("image", "label", "id", "id2")
 
-# MXNet's `IRHeader` before what a record holds, as python/mxnet/recordio.py has it. Behind it come `flag` times float32,
-# the labels where flag is not 0, and then the rest.
+# MXNet's `IRHeader` before what a record holds, as python/mxnet/recordio.py has it. Behind it come `flag` times
+# float32, the labels where flag is not 0, and then the rest.
 
 _HEADER = np.dtype([("flag", "<u4"), ("label", "<f4"), ("id", "<u8"), ("id2", "<u8")])
 _UNENDED = "the last part of the record does not end where the record ends: the file was not written to its end"
@@ -148,7 +147,7 @@ class RecordIO(RecordFiles):
     def finish(self, block: Block, read: list[Pieces], members: tuple[str, ...]) -> None:
         """Members of records, whose headers are read all at once. Only a record in parts is copied."""
         records = _records(block, read[0])
-        head = heads(records[records.of >= 0], _HEADER.itemsize).view(_HEADER).reshape(-1)
+        head = records[records.of >= 0].padded(_HEADER.itemsize).view(_HEADER).reshape(-1)
         header = np.zeros(len(records), _HEADER)
         header[records.of >= 0] = head
         begin = _HEADER.itemsize + 4 * header["flag"].astype(np.int64)
@@ -167,7 +166,7 @@ class RecordIO(RecordFiles):
 
 def _records(block: Block, frames: Pieces) -> Pieces:
     """What the frames hold: views of whole ones, parts put together; none, and a fault, where that cannot be."""
-    word = heads(frames, 4).view("<u4").reshape(-1).astype(np.int64)
+    word = frames.padded(4).view("<u4").reshape(-1).astype(np.int64)
     records = Pieces(frames.memories, frames.of.copy(), frames.at + 4, frames.size - 4)
     for row in np.flatnonzero((word != frames.size - 4) | (frames.size < 4)).tolist():
         whole = _joined(frames[row])
