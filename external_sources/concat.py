@@ -6,37 +6,37 @@ import dataclasses
 import hashlib
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dali_feed.checks import whole
-from dali_feed.dead_letters import HasOriginals, Original
+from dali_feed.columns.number import Number
+from dali_feed.columns.request import Request, open_reader
 from dali_feed.errors import ClosedError, ConfigError, StateError
+from dali_feed.records import values
 from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
 from dali_feed.records.metrics import merged
 from dali_feed.records.present import Present
-from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import (
     Block,
-    Commits,
     Int64s,
     Lease,
     Member,
-    Members,
     Mixture,
+    Original,
     Reader,
-    Slabs,
     Snapshot,
     Source,
     Stop,
-    lacking,
 )
 
 __all__ = ["Concat", "Mix"]
+
+_PRESET = "preset:"  # before the name of a column that is made of another member in each source
 
 
 # One reader over the readers of several sources: each opened when it is first asked, all filling the same lease.
@@ -47,118 +47,45 @@ def base_of(counts: Sequence[int]) -> Int64s:
     return np.concatenate([[0], np.cumsum(np.asarray(counts, np.int64))]).astype(np.int64)
 
 
-@dataclass(slots=True)
-class Kinds:
-    """What each field's values are in the source that was read first; the others must agree. Shared by readers."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is read of one source: for each name here the one that it has there."""
 
-    title: str
-    _known: dict[str, tuple[str, str]] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    source: Source
+    names: Mapping[str, str]
+    optional: frozenset[str]
 
-    def check(self, name: str, values: Any, source: Source) -> None:
-        """ConfigError that names both sources where the field is something else in this one."""
-        kind = _told(values)
-        with self._lock:
-            first, of = self._known.setdefault(name, (kind, repr(source)))
-        if kind != first:
-            msg = (
-                f"{self.title}: the field {name!r} must be of one kind in all sources; {of} has {first}, "
-                f"{source!r} has {kind}. Make them the same (for a topic by codec=, for shards by label=), or "
-                "give label=None"
-            )
-            raise ConfigError(msg)
+    def reader(self, stop: threading.Event | None) -> Reader:
+        return open_reader(self.source, self.names.values(), stop, self.optional)
 
 
-def _told(values: Any) -> str:
-    if not isinstance(values, np.ndarray):
-        return "a list"
-    shape = f" of shape {values.shape[1:]}" if values.ndim > 1 else ""
-    return ("int64" if values.dtype.kind in "iu" else str(values.dtype)) + " numbers" + shape
+class SeveralReader(Reader):
+    """Records of several sources whose partitions stand one after another from `base` on."""
 
-
-class _Held:
-    """The lease that inner readers fill together; who leased it outside gives it back, they do not."""
-
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-        self.slab_bytes = lease.slab_bytes
-
-    @property
-    def size(self) -> int:
-        """Bytes that it holds now."""
-        return self._lease.size
-
-    def room(self, size: int) -> memoryview:
-        """A writable view of `size` bytes that nobody else has."""
-        return self._lease.room(size)
-
-    def ahead(self, size: int) -> list[memoryview]:
-        """Writable views of `size` bytes in all, or of fewer."""
-        return self._lease.ahead(size)
-
-    def back(self, views: list[memoryview], filled: int) -> None:
-        """Those of them that nothing was put into, given back."""
-        self._lease.back(views, filled)
-
-    def release(self) -> None:
-        """Nothing: the block's lease is given back as a whole."""
-
-
-class _OneLease:
-    """Slabs whose leases are all the one of the read under way."""
-
-    def __init__(self, slabs: Slabs) -> None:
-        self._slabs = slabs
-        self.now: Lease | None = None
-
-    def lease(self) -> Lease:
-        return self._slabs.lease() if self.now is None else _Held(self.now)
-
-
-class SeveralReader:
-    """Records of several sources whose partitions stand one after another from `base` on, with these fields alone."""
-
-    def __init__(
-        self,
-        sources: Sequence[Source],
-        base: Int64s,
-        fields: tuple[str, ...],
-        kinds: Kinds,
-        slabs: Slabs,
-        stop: threading.Event | None,
-    ) -> None:
-        self._sources, self._base, self._fields, self._kinds = sources, base, fields, kinds
-        self._slabs, self._one, self._stop = slabs, _OneLease(slabs), stop
+    def __init__(self, title: str, parts: Sequence[_Asked], base: Int64s, stop: threading.Event | None) -> None:
+        self._title, self._parts, self._base, self._stop = title, parts, base, stop
         self._readers: dict[int, Reader] = {}
         self._closed = False
 
-    def read(self, extents: Extents) -> Block:
-        """All records of `extents`, in their order; see `records.source.Reader`."""
+    def read(self, extents: Extents, lease: Lease) -> Block:
+        """All records of `extents`, in their order; see `dali_feed.records.source.Reader`."""
         if self._closed:
-            msg = f"{self._kinds.title}: this reader is closed; make another one"
+            msg = f"{self._title}: this reader is closed; make another one"
             raise ClosedError(msg)
         which = np.searchsorted(self._base, extents.partition, side="right") - 1
-        if ((which < 0) | (which >= len(self._sources))).any():
-            msg = f"{self._kinds.title}: extents must lie inside the snapshot; found one that does not"
+        if ((which < 0) | (which >= len(self._parts))).any():
+            msg = f"{self._title}: extents must lie inside the snapshot; found one that does not"
             raise ConfigError(msg)
         lengths = extents.lengths
         ends = np.cumsum(lengths)
-        rows, lease = int(lengths.sum()), self._slabs.lease()
-        whole = Block(extents.ids(), [None] * rows, {}, lease)
-        self._one.now = lease
-        try:
-            for k in np.unique(which).tolist():
-                mine = which == k
-                asked = extents[mine]
-                inner = Extents(asked.partition - self._base[k], asked.start, asked.stop)
-                block = self._reader(k).read(inner)
-                _put(whole, block, _rows(ends[mine], lengths[mine]), self._fields, self._kinds, self._sources[k])
-        except BaseException:
-            lease.release()
-            raise
-        finally:
-            self._one.now = None
-        return whole
+        blocks, places = list[tuple[_Asked, Block]](), list[Int64s]()
+        for k in np.unique(which).tolist():
+            mine = which == k
+            its = extents[mine]
+            inner = Extents(its.partition - self._base[k], its.start, its.stop)
+            blocks.append((self._parts[k], self._reader(k).read(inner, lease)))
+            places.append(_rows(ends[mine], lengths[mine]))
+        return _joined(extents.ids(), blocks, places, lease)
 
     def close(self) -> None:
         """Close all that were opened. Safe to call twice."""
@@ -167,9 +94,9 @@ class SeveralReader:
             reader.close()
 
     @property
-    def trouble(self) -> str:
+    def trouble(self) -> str:  # type: ignore[override]  # read only here
         """The readers', where they have any."""
-        return "; ".join(filter(None, (getattr(reader, "trouble", "") for reader in list(self._readers.values()))))
+        return "; ".join(filter(None, (reader.trouble for reader in list(self._readers.values()))))
 
     def gauges(self) -> KafkaStats | None:
         """What readers of topics have measured; partitions have their numbers here."""
@@ -190,14 +117,12 @@ class SeveralReader:
     def rest(self) -> None:
         """Let the readers look after themselves that have to."""
         for reader in self._readers.values():
-            if (rest := getattr(reader, "rest", None)) is not None:
-                rest()
+            reader.rest()
 
     def _reader(self, k: int) -> Reader:
         reader = self._readers.get(k)
         if reader is None:
-            reader = self._sources[k].reader(self._one, self._stop)
-            self._readers[k] = reader
+            reader = self._readers[k] = self._parts[k].reader(self._stop)
         return reader
 
 
@@ -207,43 +132,41 @@ def _rows(ends: Int64s, lengths: Int64s) -> Int64s:
     return np.asarray(np.arange(int(lengths.sum())) + np.repeat(ends - lengths - first, lengths), np.int64)
 
 
-def _put(whole: Block, block: Block, rows: Int64s, fields: tuple[str, ...], kinds: Kinds, source: Source) -> None:
-    """What a source gave becomes those rows of the whole."""
-    places = rows.tolist()
-    for place, payload in zip(places, block.payloads, strict=True):
-        whole.payloads[place] = payload
-    for row, reason in block.faults.items():
-        whole.faults[places[row]] = reason
-    count = len(whole.payloads)
-    for name in fields:
-        values = block.fields[name]
-        kinds.check(name, values, source)
-        if isinstance(values, np.ndarray):
-            if name not in whole.fields:
-                dtype = np.dtype(np.int64) if values.dtype.kind in "iu" else values.dtype
-                whole.fields[name] = np.zeros((count, *values.shape[1:]), dtype)
-            whole.fields[name][rows] = values
-        elif len(places) == count:
-            whole.fields[name] = values
-        else:
-            kept = whole.fields.setdefault(name, [None] * count)
-            for place, value in zip(places, values, strict=True):
-                kept[place] = value
+def _joined(ids: Int64s, blocks: list[tuple[_Asked, Block]], places: list[Int64s], lease: Lease) -> Block:
+    """One block of those of several sources, whose rows go to these places of it."""
+    if not blocks:
+        return Block(ids, {}, lease)
+    order = np.argsort(np.concatenate(places))
+    ordered = np.array_equal(order, np.arange(len(order)))
+    given = {}
+    for name in blocks[0][0].names:
+        column = values.join([block.values[part.names[name]] for part, block in blocks])
+        given[name] = column if ordered else values.take(column, order)
+    faults = {}
+    absent = np.zeros(len(ids), bool)
+    for (_, block), rows in zip(blocks, places, strict=True):
+        faults |= {int(rows[row]): fault for row, fault in block.faults.items()}
+        if block.absent is not None:
+            absent[rows] = block.absent
+    return Block(ids, given, lease, faults, absent if absent.any() else None)
 
 
-class Concat:
+class Concat(Source):
     """The records of several bounded sources, those of each after those of the one before, as one source.
 
     sources  two or more: topics, shards, files, tables, in any mixture; one may stand there twice. All must have
              records when the first snapshot is taken
 
     Each source keeps its names and coordinates; its partitions get the numbers after those of the sources before it, so
-    ids stay the same from run to run as long as the sources and their order do. `fields` are those that all have. A
-    shuffle mixes the records of all: sample by sample where single records of all are cheap to read, and else by
-    extents as each source wants them. A state holds what all sources' snapshots need to be taken again.
+    ids stay the same from run to run as long as the sources and their order do. Without `columns=` a batch holds what
+    all of them have in the same place: images, then labels. A shuffle mixes the records of all: sample by sample where
+    single records of all are cheap to read, and else by extents as each source wants them. A state holds what all
+    sources' snapshots need to be taken again.
 
     Raises ConfigError for what is no bounded source, or fewer than one.
     """
+
+    any_names = True
 
     def __init__(self, sources: Sequence[Source]) -> None:
         given = list(sources) if isinstance(sources, Sequence) and not isinstance(sources, str) else [sources]
@@ -252,29 +175,18 @@ class Concat:
             msg = f"{name}: sources must be a sequence of sources; found an empty one"
             raise ConfigError(msg)
         for each in given:
-            if missing := lacking(each):
-                msg = (
-                    f"{name}: sources must be bounded sources of dali_feed.external_sources; found {each!r}, which has"
-                    f" no {', '.join(missing)}"
-                )
+            if not isinstance(each, Source):
+                msg = f"{name}: sources must be bounded sources of dali_feed.external_sources; found {each!r}"
                 raise ConfigError(msg)
-        self._sources: tuple[Any, ...] = tuple(given)
-        self._begin()
-
-    def _begin(self) -> None:
+        self._sources: tuple[Source, ...] = tuple(given)
         self._base: Int64s | None = None  # of the snapshot that was taken last
-        self._kinds = Kinds(repr(self))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self._sources))})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what was looked at: another process, perhaps on another machine, looks for itself."""
-        return {name: kept for name, kept in self.__dict__.items() if name not in {"_base", "_kinds"}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
+        return self.__dict__ | {"_base": None}
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -282,10 +194,31 @@ class Concat:
         return self._sources
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """Those that all sources have, in the order of the first."""
-        first, *others = (source.fields for source in self._sources)
-        return tuple(name for name in first if all(name in other for other in others))
+    def preset(self) -> Mapping[str, Any]:
+        """What all sources have in the same place, by the names of the first: up to the shortest.
+
+        Raises ConfigError that names two sources which have another kind of column there.
+        """
+        first, *others = (list(source.preset.items()) for source in self._sources)
+        return {
+            name: self._common(name, [column, *(its[1] for its in same)])
+            for (name, column), *same in zip(first, *others, strict=False)
+        }
+
+    def _common(self, name: str, columns: Sequence[Any]) -> Any:
+        """A column of the member that each source has for it: one of each where they differ."""
+        members = {column.member for column in columns}
+        kinds = [replace(column, member=name) for column in columns]
+        if all(type(kind) is Number and np.dtype(kind.dtype).kind in "iu" for kind in kinds) and len(set(kinds)) > 1:
+            kinds = [Number(name)] * len(kinds)
+        for kind, column, source in zip(kinds, columns, self._sources, strict=True):
+            if kind != kinds[0]:
+                msg = (
+                    f"{self!r}: the column {name!r} must be of one kind in all sources; {self._sources[0]!r} has"
+                    f" {columns[0]!r}, {source!r} has {column!r}. Make them the same, or give columns="
+                )
+                raise ConfigError(msg)
+        return replace(kinds[0], member=members.pop() if len(members) == 1 else _PRESET + name)
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """What all sources hold now, or, given the pin of an earlier snapshot, that again.
@@ -339,31 +272,74 @@ class Concat:
         records = [len(part) for part in parts]
         return max(1, round(sum(n * part.record_bytes for n, part in zip(records, parts, strict=True)) / sum(records)))
 
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """A reader for one thread; it opens a source's when that is first asked for a record."""
-        pool = SlabPool() if slabs is None else slabs
-        return SeveralReader(self._sources, self._bases(), self.fields, self._kinds, pool, stop)
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
+        """As `named_reader`, of names none of which a record may lack."""
+        return self.named_reader(members, (), stop)
+
+    def named_reader(
+        self, names: Sequence[str], optional: Collection[str], stop: threading.Event | None = None
+    ) -> Reader:
+        """A reader for one thread; it opens a source's when that is first asked for a record.
+
+        Raises ConfigError that names the source whose records cannot have one.
+        """
+        parts = [self._asked(source, names, optional) for source in self._sources]
+        return SeveralReader(repr(self), parts, self._bases(), stop)
+
+    def can_have(self, member: str) -> bool:
+        """Whether records of all sources may have it, a name as columns have it.
+
+        Raises ConfigError that names the source whose records cannot.
+        """
+        for source in self._sources:
+            try:
+                Request.of(source, self._asked(source, [member], ()).names.values())
+            except ConfigError as error:
+                msg = (
+                    f"{type(self).__name__}: all sources must have the members that the columns name; {source!r} "
+                    f"does not: {error}"
+                )
+                raise ConfigError(msg) from error
+        return True
+
+    def _asked(self, source: Source, names: Sequence[str], optional: Collection[str]) -> _Asked:
+        """The names that a source has for these."""
+        there = {name: name for name in names}
+        if any(name.startswith(_PRESET) for name in names):
+            for name, column in zip(self.preset, source.preset.values(), strict=False):
+                if _PRESET + name in there:
+                    there[_PRESET + name] = column.member
+        return _Asked(source, there, frozenset(there[name] for name in optional))
 
     def where(self, partition: int, position: int) -> str:
         """As the source has it."""
         source, inner = self._of(partition)
-        return str(source.where(inner, position))
+        return source.where(inner, position)
 
     def original(self, partition: int, position: int) -> Original | None:
-        """The record in full, where its source keeps more than the payload; None elsewhere."""
+        """The record in full, where its source keeps more than its members; None elsewhere."""
         source, inner = self._of(partition)
-        return source.original(inner, position) if isinstance(source, HasOriginals) else None
+        return source.original(inner, position)
+
+    @property
+    def originals(self) -> bool:
+        """Whether any source gives records in full."""
+        return any(source.originals for source in self._sources)
 
     def commit(self, positions: Int64s) -> None:
         """Publish the positions of each source that can."""
         base = self._bases()
         for k, source in enumerate(self._sources):
-            if isinstance(source, Commits):
-                source.commit(positions[base[k] : base[k + 1]])
+            source.commit(positions[base[k] : base[k + 1]])
+
+    @property
+    def commits(self) -> bool:
+        """Whether any source publishes positions."""
+        return any(source.commits for source in self._sources)
 
     def members(self) -> tuple[Member, ...]:
         """What all sources' records have: the members of the first that the others have too."""
-        found = [self._named(source).members() for source in self._sources]
+        found = [source.members() for source in self._sources]
         out = []
         for member in found[0]:
             same = [next((each for each in its if each.name == member.name), None) for its in found]
@@ -373,41 +349,12 @@ class Concat:
                 out.append(Member(member.name, min(each.share for each in there), size))
         return tuple(out)
 
-    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        """The same records with other members; see `records.members`.
-
-        Raises ConfigError that names the source whose records cannot have one.
-        """
-        given = []
-        for source in self._sources:
-            try:
-                given.append(self._named(source).giving(image, members))
-            except ConfigError as error:
-                msg = (
-                    f"{type(self).__name__}: all sources must have the members that the columns name; {source!r} "
-                    f"does not: {error}"
-                )
-                raise ConfigError(msg) from error
-        return self._over(given)
-
-    def _over(self, sources: Sequence[Source]) -> Concat:
-        return Concat(sources)
-
-    def _named(self, source: Any) -> Members:
-        if not isinstance(source, Members):
-            msg = (
-                f"columns: {type(self).__name__} needs sources that list the members of their records; "
-                f"{source!r} does not; leave columns out"
-            )
-            raise ConfigError(msg)
-        return source
-
     def _bases(self) -> Int64s:
         if self._base is None:
             return base_of([len(part.starts) for part in self._looked_at()])
         return self._base
 
-    def _of(self, partition: int) -> tuple[Any, int]:
+    def _of(self, partition: int) -> tuple[Source, int]:
         base = self._bases()
         k = int(np.searchsorted(base, partition, side="right")) - 1
         return self._sources[k], partition - int(base[k])
@@ -435,8 +382,7 @@ def _present(parts: tuple[Snapshot, ...]) -> Present | None:
     """Which positions hold a record, where a part knows that of its own: of the other parts all do."""
     if all(part.present is None for part in parts):
         return None
-    told: Callable[[Snapshot], Present] = lambda part: part.present or _all(part)  # noqa: E731
-    given = [told(part) for part in parts]
+    given = [part.present or _all(part) for part in parts]
     before, at = [np.zeros(1, np.int64)], 0
     for each in given:
         before.append(each.before[1:] + at)
@@ -533,8 +479,3 @@ class Mix(Concat):
 
     def _record_bytes(self, parts: tuple[Snapshot, ...]) -> int:
         return max(part.record_bytes for part in parts)
-
-    def _over(self, sources: Sequence[Source]) -> Mix:
-        made = Mix(sources)
-        made._mix = self._mix
-        return made

@@ -1,4 +1,4 @@
-"""Columns: what a batch is asked to hold, each made from a member of the records by a kind.
+"""Columns: what a batch is asked to hold, each made from a member of the records by its class.
 
 Never: an image's pixels, I/O.
 """
@@ -11,7 +11,7 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.columns.array import Array
-    from dali_feed.columns.column import Kind
+    from dali_feed.columns.column import Column
     from dali_feed.columns.follow import Boxes, Counted, Keypoints, Mask
     from dali_feed.columns.image import Image
     from dali_feed.columns.number import Number
@@ -23,11 +23,11 @@ __all__ = [
     "Array",
     "Boxes",
     "Bytes",
+    "Column",
     "Counted",
     "Image",
     "JsonValue",
     "Keypoints",
-    "Kind",
     "Mask",
     "Number",
     "Packed",
@@ -43,11 +43,11 @@ __getattr__ = lazily(
         "Array": "array",
         "Boxes": "follow",
         "Bytes": "text",
+        "Column": "column",
         "Counted": "follow",
         "Image": "image",
         "JsonValue": "text",
         "Keypoints": "follow",
-        "Kind": "column",
         "Mask": "follow",
         "Number": "number",
         "Packed": "packed",

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.columns.column import Faults, Kind, check_member, missing
+from dali_feed.columns.column import Column, Faults, check_member
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.npy import MAGIC, array_of, header_of
 from dali_feed.records.pieces import Arrays, Pieces
@@ -32,13 +32,14 @@ _KINDS = "biufc"  # of NumPy's dtypes, what numbers may be: each holds those bef
 
 
 @dataclass(frozen=True)
-class Array(Kind):
+class Array(Column):
     """Numbers of one dtype and shape. Gives (n, *shape) on the device.
 
-    member  the member that it is made from; for "a;b" the first of these that a record has
-    dtype  of NumPy's: integers, floats or bool. None: the first record's, of a `.npy` file or an array
-    shape  of one record's array. None: that of the first record, which all others must have too; for raw bytes it is
-           flat
+    member   the member that it is made from; for "a;b" the first of these that a record has
+    dtype    of NumPy's: integers, floats or bool. None: the first record's, of a `.npy` file or an array
+    shape    of one record's array. None: that of the first record, which all others must have too; for raw bytes it is
+             flat
+    default  of a record without one: an array, or a number that fills one
     """
 
     member: str
@@ -82,24 +83,30 @@ class Array(Kind):
 
     def read(self, values: Any, faults: Faults) -> Sequence[Any]:
         """Raw bytes as they are, and arrays of all others: views, where the source's are."""
-        missing(values.pieces if isinstance(values, Arrays) else values, faults)
         dtype, shape = np.dtype(self.dtype), self.shape or ()
         size = math.prod(shape) * dtype.itemsize
         if isinstance(values, Arrays) and values.are(dtype, shape):
             values = values.pieces
-        if isinstance(values, Pieces) and ((values.size == size) | values.missing).all():
+        if isinstance(values, Pieces) and (values.size == size).all():
             return values
         out = list(values)
         if set(map(type, out)) <= _BYTE_TYPES and set(map(len, out)) == {size}:
             return out  # all as they should be, by two calls
         for row, value in enumerate(out):
-            if row in faults or (value.__class__ in _BYTES and len(value) == size):
+            if value.__class__ in _BYTES and len(value) == size:
                 continue
             try:
                 out[row] = array_from(dtype, shape, value)
             except FormatError as error:
                 faults[row] = str(error)
         return out
+
+    def read_default(self, faults: Faults) -> Any:
+        """An array of the column's shape."""
+        value = self.default
+        if isinstance(value, int | float | np.number | np.bool_):
+            value = np.full(self.shape or (), value)
+        return self.read([value], faults)
 
     def batch(self, values: Sequence[Any]) -> NDArray[Any]:
         """One array, in memory of its own: each record's bytes are copied once."""

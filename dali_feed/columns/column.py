@@ -1,33 +1,57 @@
-"""Kind: how a column is made from a member.
+"""Column: how a column of a batch is made from a member of the records.
 
 The law: what a value needs to be is known when its record is read, so a member that is missing or malformed makes a bad
-record, and its slot goes to another. Nothing is copied before a batch is made, where the kind can help it.
+record, and its slot goes to another. Nothing is copied before a batch is made, where the column can help it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
+from dali_feed.errors import BadRecordError, ConfigError, DaliFeedError, FormatError
+from dali_feed.options import Decode
+from dali_feed.records.source import Stage
 
-from dali_feed.errors import ConfigError
-from dali_feed.records.pieces import Pieces
-
-__all__ = ["Faults", "Follower", "Kind", "Moved", "check_member", "missing"]
+__all__ = ["REQUIRED", "Column", "Faults", "Follower", "Late", "Moved", "Required", "attempt", "check_member"]
 
 
 Faults = dict[int, str]  # row -> why its record cannot be used
 
 
-class Kind:
+class Required(enum.Enum):
+    """What stands in place of a default where there is none."""
+
+    REQUIRED = "required"
+
+
+REQUIRED = Required.REQUIRED
+
+
+@dataclass(frozen=True)
+class Column:
     """What a column takes and gives: a base for frozen dataclasses with a field `member`. Used by many threads at once.
 
-    A user's own kind has `read`; it has `batch` if a batch is not what `read` kept, and `open` and `settled` if the
+    A user's own column has `read`; it has `batch` if a batch is not what `read` kept, and `open` and `settled` if the
     first record can tell what the user did not.
+
+    member   that it is made from, or several, "jpg;png", of which the first one counts
+    default  what stands for a record without that member, or with null; a record without it is a bad one where no
+             default is given
     """
 
-    member: str  # that it is made from, or several, "jpg;png", of which the first one counts
+    default: Any = field(default=REQUIRED, kw_only=True, repr=False)
+
+    if TYPE_CHECKING:
+        member: str  # a field of the subclass
+    stage: ClassVar[Stage] = "source"  # what refuses a value: the screen, of what is an image
+
+    @property
+    def optional(self) -> bool:
+        """Whether a record may lack its member."""
+        return self.default is not REQUIRED
 
     @property
     def open(self) -> bool:
@@ -35,20 +59,29 @@ class Kind:
         return False
 
     def settled(self, first: Any) -> Self:
-        """This kind, with what the first record tells; None: none of the first few has a value.
+        """This column, with what the first record tells; None: none of the first few has a value.
 
-        ConfigError if it tells too little. It is called only if the kind is `open`.
+        ConfigError if it tells too little. It is called only if the column is `open`.
         """
+        return self
+
+    def decoding(self, decode: Decode) -> Self:
+        """This column in a loader that decodes images so; one that is no image is as it is."""
+        del decode
         return self
 
     def read(self, values: Any, faults: Faults) -> Any:
         """What is kept of a read's values until they stand in a batch, row for row: an array, a list, or `Pieces`.
 
-        Called by the threads that read. `values` is a sequence: a value is a view of bytes, or what the source has;
-        None means that there is none. Where it is a `dali_feed.records.pieces.Pieces`, all views can be asked about at
-        once, and it can be kept as it is. Rows with a fault, now or before, may be given any value.
+        Called by the threads that read. `values` is a sequence without a missing one: a value is a view of bytes, or
+        what the source has. It may be empty. Where it is a `dali_feed.records.pieces.Pieces`, all views can be asked
+        about at once, and it can be kept as it is. Rows that are put into `faults` may be given any value.
         """
         raise NotImplementedError
+
+    def read_default(self, faults: Faults) -> Any:
+        """One row of what `read` keeps, for records without the member; a `default` that cannot be is a fault."""
+        return self.read([self.default], faults)
 
     def batch(self, values: Any) -> Any:
         """The column of a batch, from rows of what `read` kept, while the memory of its views is still there."""
@@ -57,37 +90,28 @@ class Kind:
     def of_lanes(self, values: Any, lanes: int) -> Any:
         """The same, from rows of so many lanes, equally many each, one lane after the other.
 
-        For a kind that makes something of several records together: what it makes of one lane must not depend on the
+        For a column that makes something of several records together: what it makes of one lane must not depend on the
         other lanes, because a rank has more or fewer lanes at another world size.
         """
+        del lanes
         return self.batch(values)
 
 
-def check_member(kind: str, member: object) -> None:
+def check_member(title: str, member: object) -> None:
     """A member's name; ConfigError otherwise."""
     if not isinstance(member, str) or not member.strip(" ;."):
-        msg = f"{kind}: member must be a name such as 'txt', or several such as 'jpg;png'; found {member!r}"
+        msg = f"{title}: member must be a name such as 'txt', or several such as 'jpg;png'; found {member!r}"
         raise ConfigError(msg)
 
 
-def missing(values: Sequence[Any], faults: Faults) -> None:
-    """Rows without a value are faults."""
-    if isinstance(values, Pieces):
-        rows = np.flatnonzero(values.missing).tolist()
-    else:
-        rows = [row for row, value in enumerate(values) if value is None]
-    for row in rows:
-        faults.setdefault(row, "the record has no such member")
-
-
-# Kinds that follow the image they belong to: what is kept of a record, and what becomes of it in a slot.
+# Columns that follow the image they belong to: what is kept of a record, and what becomes of it in a slot.
 
 
 Moved = Callable[[Any], Any]  # a tv_tensor, as its image's transforms move it
 
 
-class Follower(Kind):
-    """A kind whose values are finished by threads, slot by slot, with the draws of the image in the slot."""
+class Follower(Column):
+    """A column whose values are finished by threads, slot by slot, with the draws of the image in the slot."""
 
     of: str  # the image column that it follows
 
@@ -97,7 +121,7 @@ class Follower(Kind):
         return True
 
     def by_exif(self) -> Follower:
-        """This kind where images are turned by EXIF: what is itself an image is turned by its own."""
+        """This column where images are turned by EXIF: what is itself an image is turned by its own."""
         return self
 
     def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
@@ -106,3 +130,38 @@ class Follower(Kind):
         A ValueError says why the record cannot be used. Torch is loaded where this is called.
         """
         raise NotImplementedError
+
+
+# Columns that are made late: of a record's bytes, by threads of the engine, when its batch is run.
+
+
+class Late(Column):
+    """A column whose `read` keeps bytes, of which `made` makes a value. It follows no image, and is never `open`.
+
+    A record that is in no batch, such as one that is read to stand in for others, costs no call.
+    """
+
+    @property
+    def late(self) -> bool:
+        """Whether anything is left to make."""
+        return True
+
+    def made(self, data: memoryview) -> Any:
+        """The value, of bytes in memory of their own: it may be a view of them. Called by many threads at once.
+
+        What it raises makes the record a bad one, but for errors that speak of no record (see `attempt`).
+        """
+        raise NotImplementedError
+
+
+def attempt(column: Late, data: memoryview) -> tuple[Any, str]:
+    """What is made of a record's bytes; or None, and why its record is a bad one.
+
+    Errors of ours that speak of no record go on, and so does what is no Exception, such as KeyboardInterrupt.
+    """
+    try:
+        return column.made(data), ""
+    except Exception as error:
+        if isinstance(error, DaliFeedError) and not isinstance(error, BadRecordError | FormatError):
+            raise
+        return None, f"{type(error).__name__}: {error}"

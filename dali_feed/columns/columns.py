@@ -1,329 +1,335 @@
-"""A source whose fields are columns: another source's members, each made by its kind as it is read."""
+"""What a batch is made of, and the stage that makes it: a block of members becomes one of columns.
+
+The law: row k stays row k. A column never sees a missing value: its `default` stands there, or the record is a bad one.
+Bounded sources and streams go the same way, in the threads that read.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dali_feed.columns.array import Array, Room
-from dali_feed.columns.column import Faults, Follower, Kind
-from dali_feed.columns.image import FurtherImage, Image, drawn_as
-from dali_feed.errors import BadRecordError, ConfigError, DaliFeedError, FormatError
+from dali_feed.columns.column import Column, Faults, Follower, Late
+from dali_feed.columns.image import Image, Images, drawn_as
+from dali_feed.columns.request import open_reader
+from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 from dali_feed.plan.order import canonical
-from dali_feed.records.live import LiveBlock, LiveReader, Pace, PassingOn, Positions
-from dali_feed.records.source import Block, Extents, Members, Reader, Slabs, Snapshot, Source
+from dali_feed.records import values as rows_of
+from dali_feed.records.pieces import Arrays, Pieces
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block, Extents, Fault, Reader, Records, Source
 
-__all__ = ["Columnar", "Late", "LiveColumnar", "attempt", "with_columns"]
-
-
-# Kinds that are made late: of a record's bytes, by threads of the engine, when its batch is run.
-
-
-class Late(Kind):
-    """A kind whose `read` keeps bytes, of which `made` makes a value. It follows no image, and is never `open`.
-
-    A record that is in no batch, such as one that is read to stand in for others, costs no call.
-    """
-
-    @property
-    def late(self) -> bool:
-        """Whether anything is left to make."""
-        return True
-
-    def made(self, data: memoryview) -> Any:
-        """The value, of bytes in memory of their own: it may be a view of them. Called by many threads at once.
-
-        What it raises makes the record a bad one, but for errors that speak of no record (see `attempt`).
-        """
-        raise NotImplementedError
+__all__ = ["Columns", "Fits"]
 
 
-def attempt(kind: Late, data: memoryview) -> tuple[Any, str]:
-    """What is made of a record's bytes; or None, and why its record is a bad one.
+_LOOKED_AT = 64  # records, for the first that a column can be settled by
 
-    Errors of ours that speak of no record go on, and so does what is no Exception, such as KeyboardInterrupt.
-    """
-    try:
-        return kind.made(data), ""
-    except Exception as error:
-        if isinstance(error, DaliFeedError) and not isinstance(error, BadRecordError | FormatError):
-            raise
-        return None, f"{type(error).__name__}: {error}"
+Fits = Callable[[NDArray[Any]], Mapping[int, str]]  # sizes of images -> why those of some rows cannot be transformed
 
 
-_LOOKED_AT = 64  # records, for the first that a kind can be settled by
+class Columns:
+    """The columns of a batch by name, in order; threads share it.
 
-
-class Columnar:
-    """`source`'s records with columns for fields. The first image column, where there is one, is the payload.
-
-    columns   name -> kind, in the order of a batch: `given`
+    given     as they were given, with the loader's way to decode
+    reads     by column what is asked of the source
     as_tuple  whether a batch is a tuple of them, not a dict
-    decode    of images behind the first
-    images    the image columns, in order
+    alone     whether it is not even that, but its one image
+    preset    whether they are the source's own
+    images    those that are images, in order
     drawn_as  image column -> the one whose random numbers it takes
-    asked     the source as it was given, and the members that it was asked for: the payload, and the fields
-
-    Raises:
-        ConfigError: the source cannot name its members, or no record can have one; draws of a column that is no image.
+    late      those that are made when their batch is run
+    fits      by image column what tells which sizes its transform cannot take; the feed knows it
     """
 
     def __init__(
-        self, source: Source, columns: Mapping[str, Kind], *, as_tuple: bool, decode: Decode = Decode()
+        self, given: Mapping[str, Column], reads: Mapping[str, str], *, as_tuple: bool, preset: bool = False
     ) -> None:
-        self.images = {name: kind for name, kind in columns.items() if isinstance(kind, Image)}
+        self.given, self.reads, self.as_tuple, self.preset = dict(given), dict(reads), as_tuple, preset
+        self.images = {name: column for name, column in given.items() if isinstance(column, Image)}
         self.drawn_as = drawn_as(self.images)
-        if not isinstance(source, Members):
-            rule = "a source must list the members of its records"
-            msg = f"columns: {rule}; {type(source).__name__} does not; leave columns out"
-            raise ConfigError(msg)
-        self.image = next(iter(self.images), None)
-        self.as_tuple = as_tuple
-        self.transform = None if self.image is None else self.images[self.image].transform
-        self._names = tuple(columns)
-        self.given = dict(columns)
-        self._kinds = {
-            name: FurtherImage(kind.member, decode) if name in self.images else kind
-            for name, kind in columns.items()
-            if name != self.image
-        }
-        self._fields = tuple(name for name in self._kinds if name not in self.images)
-        member = None if self.image is None else columns[self.image].member
-        members = tuple(dict.fromkeys(kind.member for kind in self._kinds.values()))
-        self.asked: tuple[Source, str | None, tuple[str, ...]] = source, member, members
-        self._source = source.giving(member, members)
-        self._settled: dict[str, Kind] | None = None
-        self._settling = threading.Lock()
+        self.alone = preset and as_tuple and len(given) == 1 and bool(self.images)
+        self.late = {name: column for name, column in given.items() if isinstance(column, Late) and column.late}
+        self.fits: Mapping[str, Fits] = {}
+        self._lock = threading.Lock()  # guards that columns are settled once
+        self._settled: dict[str, Column] | None = None
+        self._defaults: dict[str, Any] = {}  # of the settled: a row of what each keeps, where it has a default
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # also in a copy that has nothing yet
-            raise AttributeError(name)
-        return getattr(self._source, name)  # original, commit: where the source has them
+    @classmethod
+    def of(
+        cls,
+        source: Records,
+        columns: Mapping[str, Column] | Sequence[Column] | None = None,
+        transform: object = None,
+        decode: Decode = Decode(),
+    ) -> Columns:
+        """What batches of that source hold.
+
+        Args:
+            source: whose preset it is where nothing else is given.
+            columns: by name, for batches that are dicts; a sequence for tuples; None: the source's preset.
+            transform: of the preset's images.
+            decode: how images are decoded, and which are refused.
+
+        Raises:
+            ConfigError: what are no columns; a transform beside `columns`, or for no image; draws of no image column;
+                a follower of none.
+        """
+        preset = columns is None
+        if columns is None:
+            columns, as_tuple = _preset(source, transform), not source.named
+        elif transform is not None:
+            msg = "transform: with columns=, each column has its own; write Image(member, transform) in columns"
+            raise ConfigError(msg)
+        else:
+            as_tuple = not isinstance(columns, Mapping)
+        named = dict(columns) if isinstance(columns, Mapping) else {str(k): each for k, each in enumerate(columns)}
+        if not named:
+            msg = "columns: must name at least one; found none. Leave columns out for what the source gives"
+            raise ConfigError(msg)
+        for name, column in named.items():
+            if not isinstance(column, Column):
+                msg = f"columns: {name!r} must be a class of dali_feed.columns such as Text('txt'); found {column!r}"
+                raise ConfigError(msg)
+        reads = {
+            name: source.image_of(column.member) if column.stage == "screen" else column.member
+            for name, column in named.items()
+        }
+        given = {name: column.decoding(decode) for name, column in named.items()}
+        return cls(given, reads, as_tuple=as_tuple, preset=preset)
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """The columns but images."""
-        return self._fields
+    def names(self) -> tuple[str, ...]:
+        """All of them, in order."""
+        return tuple(self.given)
+
+    @property
+    def image(self) -> str | None:
+        """The first image column, whose bytes a dead letter keeps."""
+        return next(iter(self.images), None)
+
+    @property
+    def transform(self) -> object:
+        """The first image column's."""
+        return None if self.image is None else self.images[self.image].transform
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """All but the images."""
+        return tuple(name for name in self.given if name not in self.images)
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """What they are made from, each name once, as columns have it."""
+        return tuple(dict.fromkeys(self.reads.values()))
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """The members that a record may lack without being a bad one."""
+        needed = {self.reads[name] for name, column in self.given.items() if not column.optional}
+        return frozenset(self.members) - needed
 
     @property
     def followers(self) -> dict[str, dict[str, Follower]]:
         """For each image column what is moved with it. ConfigError for a column that follows none."""
         found: dict[str, dict[str, Follower]] = {name: {} for name in self.images}
-        for name, kind in self._kinds.items():
-            if isinstance(kind, Follower):
-                if kind.of not in found:
+        for name, column in self.given.items():
+            if isinstance(column, Follower):
+                if column.of not in found:
                     images = ", ".join(map(repr, found)) or None
-                    rule = f"{name!r} is changed together with the image column {kind.of!r}, which must be there"
+                    rule = f"{name!r} is changed together with the image column {column.of!r}, which must be there"
                     msg = f"columns: {rule}; found {images}. Give of="
                     raise ConfigError(msg)
-                found[kind.of][name] = kind
+                found[column.of][name] = column
         return found
 
-    def called(self, column: str) -> str:
-        """An image column in the reason why a record is bad; empty where it is the only one."""
-        return f"column {column!r} of member {self.images[column].member!r}: " if len(self.images) > 1 else ""
+    def title(self, name: str) -> str:
+        """A column before the reason why a record is bad; empty for the only image."""
+        if name in self.images and len(self.images) == 1:
+            return ""
+        return f"column {name!r} of member {self.given[name].member!r}: "
+
+    def reader(self, source: Source, stop: threading.Event | None = None) -> Reader:
+        """A reader of a bounded source that gives what the columns are made from, by the names of `members`."""
+        return open_reader(source, self.members, stop, self.optional)
+
+    # What the first record tells.
 
     @property
-    def late(self) -> dict[str, Late]:
-        """Columns that are made when their batch is run."""
-        return {name: kind for name, kind in self._kinds.items() if isinstance(kind, Late) and kind.late}
+    def open(self) -> bool:
+        """Whether a column leaves something to the first record that has not been seen yet."""
+        return self._settled is None and any(column.open for column in self.given.values())
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """All of them, in order."""
-        return self._names
+    def settle(self, block: Block | None) -> None:
+        """Settle each open column by the first record of a block of members that has its member and is no fault.
 
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """The source's."""
-        return self._source.snapshot(pin)
-
-    def reader(
-        self,
-        slabs: Slabs | None = None,
-        stop: threading.Event | None = None,
-        between: Callable[[Reader], Reader] | None = None,
-    ) -> Reader:
-        """A reader of the source's, and the kinds behind it; what `between` makes of it stands in its place."""
-        reader = self._source.reader(slabs, stop)
-        return _Reader(reader if between is None else between(reader), self.kinds)
-
-    def where(self, partition: int, position: int) -> str:
-        """As the source has it."""
-        return self._source.where(partition, position)
-
-    def kinds(self) -> dict[str, Kind]:
-        """The kinds with what the first records tell: those are read once, where a kind leaves something open."""
-        with self._settling:
+        None where no column is open. The second call does nothing. ConfigError where that tells too little, and for a
+        default that cannot be.
+        """
+        with self._lock:
             if self._settled is None:
-                self._settled = self._settle()
-            return self._settled
+                self._settle(block)
 
-    def batch(self, fields: Mapping[str, Any], lanes: int, room: Room | None = None) -> dict[str, Any]:
-        """The columns of a batch, of rows of fields, equally many of each lane; `room` is for `Array.laid`."""
-        kinds, out = self.kinds(), dict[str, Any]()
-        for name, values in fields.items():
-            kind = kinds[name]
-            if room is not None and isinstance(kind, Array):
-                out[name] = kind.laid(values, room)
+    def settle_by(self, source: Source) -> None:
+        """The same by the first records of a bounded source, in canonical order: they are read where it is needed."""
+        if self._settled is not None:
+            return
+        with self._lock:
+            if self._settled is not None:
+                return
+            if not any(column.open for column in self.given.values()):
+                self._settle(None)
+                return
+            snapshot = source.snapshot()
+            first = snapshot.located(canonical(snapshot, snapshot.extent)[:1])
+            few = Extents(first.partition[:1], first.start[:1], first.stop[:1].clip(max=first.start[:1] + _LOOKED_AT))
+            reader, lease = self.reader(source), SlabPool().lease()
+            try:
+                self._settle(reader.read(few, lease))
+            finally:
+                lease.release()
+                reader.close()
+
+    def _settle(self, block: Block | None) -> None:
+        """With the lock held. A block is needed only where a column is open."""
+        settled = {
+            name: column.settled(_first(block, self.reads[name])) if block is not None and column.open else column
+            for name, column in self.given.items()
+        }
+        self._defaults = {name: _default(name, column) for name, column in settled.items() if column.optional}
+        self._settled = settled
+
+    def settled(self) -> dict[str, Column]:
+        """The columns with what the first records told. ConfigError before any has come."""
+        if self.open:
+            rule = "the dtype or shape of a column is taken from the first record of the stream, and none has come"
+            msg = f"columns: {rule}; give dtype= and shape= to the column"
+            raise ConfigError(msg)
+        if self._settled is None:
+            self.settle(None)
+        return self._settled or {}
+
+    # The stage, and what becomes of its rows.
+
+    def __call__(self, block: Block) -> Block:
+        """A block of members becomes one of columns; what is missing, malformed or refused is a fault of its row.
+
+        Of a stream the first block with records settles what is open.
+        """
+        if self._settled is None:
+            if self.open and not len(block.ids):
+                return Block(block.ids, {}, block.lease, block.faults, block.absent)
+            self.settle(block)
+        there, faults, made = block.usable(), dict(block.faults), dict[str, Any]()
+        first = self.image
+        # The first image comes last: what else is wrong with a record is said before what is wrong with that.
+        for name, column in sorted(self.settled().items(), key=lambda each: each[0] == first):
+            made[name] = self._read(name, column, block.values[self.reads[name]], there, faults)
+        for name, fits in self.fits.items():
+            for row, why in fits(made[name].sizes).items():
+                faults.setdefault(row, self._refused(name, why))
+        if first is not None:
+            self._keep_refused(made[first], block)
+        values = {name: made[name] for name in self.given}
+        return Block(block.ids, values, block.lease, faults, block.absent)
+
+    def _read(self, name: str, column: Column, values: Any, there: NDArray[np.bool_], faults: dict[int, Fault]) -> Any:
+        """What a column keeps of these values; a row that is not `there` has none, and is no fault of it."""
+        lacks, own = _missing(values), Faults()
+        if lacks is None and there.all():
+            kept = column.read(values, own)
+            for row, why in own.items():
+                faults.setdefault(row, self._refused(name, why))
+            return list(kept) if isinstance(kept, Arrays) else kept
+        at = np.flatnonzero(there if lacks is None else there & ~lacks)
+        kept = column.read(rows_of.take(values, at), own)
+        for row, why in own.items():
+            faults.setdefault(int(at[row]), self._refused(name, why))
+        whole = rows_of.put(rows_of.room(kept, len(there)), at, kept)
+        gaps = at[:0] if lacks is None else np.flatnonzero(there & lacks)
+        if len(gaps) and column.optional:
+            return rows_of.put(whole, gaps, rows_of.take(self._defaults[name], np.zeros(len(gaps), np.int64)))
+        for row in gaps.tolist():
+            why = f"column {name!r} of member {column.member!r}: the record has no such member"
+            faults.setdefault(row, Fault("source", why, column.member))
+        return whole
+
+    def _keep_refused(self, images: Images, block: Block) -> None:
+        """Records that the source has refused keep the bytes of their first image, for a dead letter; without a size.
+
+        So no decoder sees them.
+        """
+        given = block.values[self.reads[str(self.image)]]
+        for row in block.faults:
+            value = given[row]
+            if isinstance(value, memoryview | bytes | bytearray):
+                images.payloads[row] = memoryview(value)
+
+    def _refused(self, name: str, why: str) -> Fault:
+        column = self.given[name]
+        return Fault(column.stage, self.title(name) + why, column.member)
+
+    def batch(self, kept: Mapping[str, Any], lanes: int, room: Room | None = None) -> dict[str, Any]:
+        """The columns of a batch, of rows that were kept, equally many of each lane; `room` is for `Array.laid`."""
+        columns, out = self.settled(), dict[str, Any]()
+        for name, values in kept.items():
+            column = columns[name]
+            if room is not None and isinstance(column, Array):
+                out[name] = column.laid(values, room)
             else:
-                out[name] = kind.of_lanes(values, lanes)
+                out[name] = column.of_lanes(values, lanes)
         return out
 
-    def _settle(self) -> dict[str, Kind]:
-        """Each by the first record that has its member and is no fault, of the first few in canonical order."""
-        if not any(kind.open for kind in self._kinds.values()):
-            return self._kinds
-        snapshot = self._source.snapshot()
-        first = snapshot.located(canonical(snapshot, snapshot.extent)[:1])
-        few = Extents(first.partition[:1], first.start[:1], first.stop[:1].clip(max=first.start[:1] + _LOOKED_AT))
-        reader = self._source.reader()
-        try:
-            block = reader.read(few)
-            try:
-                return self._settled_by(block)
-            finally:
-                block.lease.release()
-        finally:
-            reader.close()
 
-    def _settled_by(self, block: Block) -> dict[str, Kind]:
-        return {
-            name: kind.settled(_first(block, kind.member)) if kind.open else kind for name, kind in self._kinds.items()
-        }
+def _preset(source: Records, transform: object) -> dict[str, Column]:
+    """The source's own columns, its first image with this transform."""
+    preset: dict[str, Column] = dict(source.preset)
+    image = next((name for name, column in preset.items() if isinstance(column, Image)), None)
+    if image is not None:
+        return {name: replace(each, transform=transform) if name == image else each for name, each in preset.items()}
+    if transform is not None:
+        msg = (
+            f"transform: is for images; {source!r} gives rows without change. If its rows are images, give"
+            " columns={'image': Image('row', transform)}"
+        )
+        raise ConfigError(msg)
+    return preset
 
 
-def _first(block: Block, field: str) -> Any:
-    values = (value for row, value in enumerate(block.fields[field]) if row not in block.faults)
+def _first(block: Block, member: str) -> Any:
+    there = block.usable()
+    values = (value for row, value in enumerate(block.values[member]) if there[row])
     return next((value for value in values if value is not None), None)
 
 
-def columns_of(block: Block, its_kinds: Callable[[], Mapping[str, Kind]]) -> Block:
-    """A source's block, its members made into columns; its memory is released where that raises."""
+def _default(name: str, column: Column) -> Any:
+    """A row of what stands for a record without the member; ConfigError where it cannot be."""
+    faults: Faults = {}
     try:
-        kinds = its_kinds()
-        absent = _absent(block.payloads)
-        known: Faults = {**block.faults, **dict.fromkeys(absent, "")}
-        fields = {}
-        for name, kind in kinds.items():
-            faults = dict(known)
-            fields[name] = kind.read(block.fields[kind.member], faults)
-            for row in faults.keys() - known.keys():
-                block.faults.setdefault(row, f"column {name!r} of member {kind.member!r}: {faults[row]}")
-    except BaseException:
-        block.lease.release()
-        raise
-    return Block(block.ids, block.payloads, fields, block.lease, block.faults)
-
-
-def _absent(payloads: Sequence[Any]) -> list[int]:
-    """Rows without a payload: seldom any, and to look at each in Python costs more than to know that there are none."""
-    if type(None) not in set(map(type, payloads)):
-        return []
-    return [row for row, payload in enumerate(payloads) if payload is None]
-
-
-class _Reader(PassingOn):
-    """Reads members, and makes of them what their columns keep."""
-
-    def __init__(self, reader: Reader, kinds: Callable[[], dict[str, Kind]]) -> None:
-        super().__init__(reader)
-        self._kinds = kinds
-
-    def read(self, extents: Extents) -> Block:
-        """Of the source's block, its members made into columns; see `records.Reader`."""
-        return columns_of(self._reader.read(extents), self._kinds)
-
-
-def with_columns(
-    source: Source,
-    columns: Mapping[str, Kind] | Sequence[Kind],
-    transform: object = None,
-    decode: Decode = Decode(),
-    made: type[Columnar] = Columnar,
-) -> tuple[Columnar, object]:
-    """The source with these columns, a sequence of kinds giving tuples, as `made`; and the image's transform.
-
-    ConfigError for what are no columns, or a transform beside them.
-    """
-    if transform is not None:
-        msg = "transform: with columns=, each column has its own; write Image(member, transform) in columns"
+        kept = column.read_default(faults)
+    except (TypeError, ValueError) as error:
+        faults[0] = str(error)
+    if faults:
+        msg = f"columns: {name!r}: default= must be a value of that column; found {column.default!r}: {faults[0]}"
         raise ConfigError(msg)
-    as_tuple = not isinstance(columns, Mapping)
-    named: dict[str, Kind] = (
-        dict(columns) if isinstance(columns, Mapping) else {str(k): kind for k, kind in enumerate(columns)}
-    )
-    if not named:
-        msg = "columns: must name at least one; found none. Leave columns out for images and labels"
-        raise ConfigError(msg)
-    for name, kind in named.items():
-        if not isinstance(kind, Kind):
-            msg = f"columns: {name!r} must be a class of dali_feed.columns such as Text('txt'); found {kind!r}"
-            raise ConfigError(msg)
-    whole = made(source, named, as_tuple=as_tuple, decode=decode)
-    return whole, whole.transform
+    return kept
 
 
-# A stream whose fields are columns: another one's members, each made by its kind as it is polled.
-
-
-class LiveColumnar(Columnar):
-    """As `Columnar`, of a stream: what a kind leaves to the first record is told by the first that is polled."""
-
-    _source: Any  # of LiveSource
-
-    @property
-    def pace(self) -> Pace:
-        """The source's."""
-        found: Pace = self._source.pace
-        return found
-
-    def live(self, at: Mapping[str, Any] | None, **how: Any) -> LiveReader:
-        """A reader of the source's, and the kinds behind it; see `records.live.LiveSource`."""
-        return _LiveReader(self._source.live(at, **how), self)
-
-    def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
-        """The source's."""
-        found: dict[str, Any] = self._source.mark(position, rank=rank, world_size=world_size)
-        return found
-
-    def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The source's."""
-        found: dict[str, Any] = self._source.merged(marks)
-        return found
-
-    def kinds(self) -> dict[str, Kind]:
-        """The kinds, with what the first records told. ConfigError before any has come."""
-        if self._settled is None:
-            if any(kind.open for kind in self._kinds.values()):
-                rule = "the dtype or shape of a column is taken from the first record of the stream, and none has come"
-                msg = f"columns: {rule}; give dtype= and shape= to the column"
-                raise ConfigError(msg)
-            self._settled = self._kinds
-        return self._settled
-
-    def made(self, block: Block) -> Block:
-        """A block of the source's with its members made into columns."""
-        if self._settled is None and len(block.ids):
-            with self._settling:
-                if self._settled is None:
-                    self._settled = self._settled_by(block)
-        return columns_of(block, self.kinds) if len(block.ids) else block
-
-
-class _LiveReader(PassingOn):
-    """Polls members, and makes of them what their columns keep."""
-
-    def __init__(self, reader: LiveReader, source: LiveColumnar) -> None:
-        super().__init__(reader)
-        self._source = source
-
-    def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
-        """Of the source's block, its members made into columns; see `records.live.LiveReader`."""
-        found = self._reader.poll(records, size, seconds)
-        return LiveBlock(self._source.made(found.block), found.position)
-
-    def commit(self, position: Positions) -> None:
-        """The source's."""
-        self._reader.commit(position)
+def _missing(values: Any) -> NDArray[np.bool_] | None:
+    """Which rows have no value, bool (n,); None: all have one. A look at each in Python is spared where it can be."""
+    if isinstance(values, Images | np.ndarray):
+        return None
+    if isinstance(values, Arrays):
+        values = values.pieces
+    if isinstance(values, Pieces):
+        lacks = values.missing
+        return lacks if lacks.any() else None
+    if type(None) not in set(map(type, values)):
+        return None
+    return np.array([value is None for value in values], bool)

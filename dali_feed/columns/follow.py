@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns.column import Faults, Follower, Moved, check_member, missing
-from dali_feed.columns.image import screened_views
+from dali_feed.columns.column import Faults, Follower, Moved, check_member
+from dali_feed.columns.image import screened
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.json_text import loads
+from dali_feed.options import Decode
+from dali_feed.records.source import Stage
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
 from dali_feed.screen.pillow import opened
 from dali_feed.screen.screen import header_of
@@ -29,14 +31,18 @@ _MODES = ("1", "L", "P", "I;16", "I")  # of Pillow: one number a pixel; a palett
 class Mask(Follower):
     """An encoded image of one number a pixel: gray, or a palette's indices. Gives (n, height, width) on the device.
 
-    member  the member that it is made from; for "a;b" the first of these that a record has
-    of     the image column that it belongs to, whose size it must have and with which it is moved; nearest pixels
-    dtype  of NumPy's: uint8, int16, int32, int64
+    member   the member that it is made from; for "a;b" the first of these that a record has
+    of       the image column that it belongs to, whose size it must have and with which it is moved; nearest pixels
+    dtype    of NumPy's: uint8, int16, int32, int64
+    default  the bytes of a mask that stands for a record without one
     """
 
     member: str
     of: str = "image"
     dtype: str = "uint8"
+
+    stage: ClassVar[Stage] = "screen"
+    _decode: Decode = field(default=Decode(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_member("Mask", self.member)
@@ -49,10 +55,16 @@ class Mask(Follower):
         """It is moved pixel by pixel."""
         return False
 
-    def read(self, values: Sequence[Any], faults: Faults) -> Sequence[Any]:
+    def decoding(self, decode: Decode) -> Self:
+        """With the loader's bounds."""
+        made = copy.copy(self)
+        object.__setattr__(made, "_decode", decode)
+        return made
+
+    def read(self, values: Any, faults: Faults) -> list[Any]:
         """Views as they are, screened: nothing unscreened reaches a decoder."""
-        screened_views(values, faults)
-        return values
+        views, _ = screened(values, faults, self._decode)
+        return views
 
     def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
         """Nearest pixels."""
@@ -75,7 +87,7 @@ class Mask(Follower):
 
     def by_exif(self) -> Mask:
         """The same, turned by its own EXIF."""
-        return _Turned(self.member, self.of, self.dtype)
+        return _Turned(self.member, self.of, self.dtype, default=self.default)
 
     def _pixels(self, payload: Any) -> NDArray[Any]:
         return _decoded(payload)
@@ -126,14 +138,12 @@ class _Rows(Follower):
 
     def read(self, values: Any, faults: Faults) -> list[Any]:
         """float32 (k, width + more) of each record."""
-        missing(values, faults)
         out: list[Any] = [None] * len(values)
         for row, value in enumerate(values):
-            if row not in faults:
-                try:
-                    out[row] = self._rows(value)
-                except (FormatError, ValueError, TypeError, OverflowError) as error:
-                    faults[row] = f"rows of {self.width + self.more} numbers are needed; {error}"
+            try:
+                out[row] = self._rows(value)
+            except (FormatError, ValueError, TypeError, OverflowError) as error:
+                faults[row] = f"rows of {self.width + self.more} numbers are needed; {error}"
         return out
 
     def _rows(self, value: Any) -> NDArray[np.float32]:
@@ -181,6 +191,7 @@ class Boxes(_Rows):
     most      at most so many a record: rows come in one array (n, most, 4 + more), with a count
     min_size  as torchvision's SanitizeBoundingBoxes: after the transforms, boxes with an edge below it, or that leave
               the image, are dropped; None keeps all
+    default   the rows of a record without any, such as []
     """
 
     member: str
@@ -223,10 +234,11 @@ class Boxes(_Rows):
 class Keypoints(_Rows):
     """k rows of x and y. Gives a list of n arrays float32 (k, 2 + more), or a `Counted` where `most` is given.
 
-    member  the member that it is made from; for "a;b" the first of these that a record has
-    of    the image column with which they are moved
-    more  numbers after the two, such as visibility, which stay with their point
-    most  at most so many a record: rows come in one array (n, most, 2 + more), with a count
+    member   the member that it is made from; for "a;b" the first of these that a record has
+    of       the image column with which they are moved
+    more     numbers after the two, such as visibility, which stay with their point
+    most     at most so many a record: rows come in one array (n, most, 2 + more), with a count
+    default  the rows of a record without any, such as []
     """
 
     member: str

@@ -1,39 +1,28 @@
-"""An encoded image, decoded and transformed by the engine."""
+"""An encoded image, decoded and transformed by the engine.
+
+The law: nothing unscreened reaches a decoder. An image is screened where it is read, by the reader's thread, with the
+bounds that the loader was given; what the screen refuses keeps its bytes for a dead letter, and makes its record bad.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Self, overload
 
-from dali_feed.columns.column import Faults, Kind, check_member, missing
+import numpy as np
+from numpy.typing import NDArray
+
+from dali_feed.columns.column import Column, Faults, check_member
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
+from dali_feed.records.extents import Int64s
+from dali_feed.records.pieces import Pieces
+from dali_feed.records.source import Stage
 from dali_feed.screen.screen import Screened, screen, turned
 
-__all__ = ["Encoded", "FurtherImage", "Image", "drawn_as", "screened_views"]
-
-
-@dataclass(frozen=True)
-class Image(Kind):
-    """An encoded image, which the screen and the engine take. Gives (n, 3, height, width) on the device.
-
-    member     the member that it is made from; for "a;b" the first of these that a record has
-    transform  as `DataLoader(transform=...)` takes it: torchvision's, a DALI graph function, or None; if there are
-               several images, torchvision's or None
-    draws      another image column, whose random numbers are taken: equal transforms then move images of one size
-               equally. None: its own, which depend on its name; the first image column's are those of an image alone
-    """
-
-    member: str
-    transform: Any = None
-    draws: str | None = None
-
-    def __post_init__(self) -> None:
-        check_member("Image", self.member)
-
-
-# Image columns behind the first: they are no payload, so they are screened where they are read.
+__all__ = ["Encoded", "Image", "Images", "drawn_as", "screened"]
 
 
 class Encoded(NamedTuple):
@@ -43,39 +32,146 @@ class Encoded(NamedTuple):
     size: tuple[int, ...]
 
 
+class Images(Sequence[Encoded]):
+    """What is kept of images until they are decoded: values of their own, see `dali_feed.records.values.OwnValues`.
+
+    payloads  views of the images as they were read; None in rows that have none
+    sizes     int32 (n, 2): height and width as decoded, 0 where a decoder must not see the image; where images are
+              turned (n, 3): height and width once turned, and the orientation 1..8
+    plain     row -> what a decoder must be given in place of the payload
+    """
+
+    __slots__ = ("payloads", "plain", "sizes")
+
+    def __init__(
+        self, payloads: list[memoryview | None], sizes: NDArray[np.int32], plain: dict[int, memoryview]
+    ) -> None:
+        self.payloads, self.sizes, self.plain = payloads, sizes, plain
+
+    @classmethod
+    def joined(cls, parts: Sequence[Images]) -> Images:
+        """Parts end to end."""
+        payloads, plain = list[memoryview | None](), dict[int, memoryview]()
+        for part in parts:
+            plain |= {len(payloads) + row: view for row, view in part.plain.items()}
+            payloads += part.payloads
+        return cls(payloads, np.concatenate([part.sizes for part in parts]), plain)
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[Encoded]:
+        return map(Encoded, self.decodable(), map(tuple, self.sizes.tolist()))
+
+    @overload
+    def __getitem__(self, rows: int) -> Encoded: ...
+
+    @overload
+    def __getitem__(self, rows: slice | NDArray[Any]) -> Images: ...
+
+    def __getitem__(self, rows: int | slice | NDArray[Any]) -> Encoded | Images:
+        if isinstance(rows, slice | np.ndarray):
+            return self.taken(rows)
+        payload: Any = self.plain.get(rows, self.payloads[rows])
+        return Encoded(payload, tuple(self.sizes[rows].tolist()))
+
+    def decodable(self) -> list[Any]:
+        """The bytes of each row as a decoder gets them, which must have passed the screen."""
+        if not self.plain:
+            return self.payloads
+        return [self.plain.get(row, payload) for row, payload in enumerate(self.payloads)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the payloads."""
+        return sum(map(len, filter(None, self.payloads)))
+
+    def taken(self, rows: slice | Int64s) -> Images:
+        """Those rows."""
+        if isinstance(rows, slice):
+            if not self.plain:
+                return Images(self.payloads[rows], self.sizes[rows], {})
+            rows = np.arange(*rows.indices(len(self)))
+        numbers = rows.tolist()
+        plain = {k: self.plain[row] for k, row in enumerate(numbers) if row in self.plain} if self.plain else {}
+        return Images([self.payloads[row] for row in numbers], self.sizes[rows], plain)
+
+    def room(self, rows: int) -> Images:
+        """So many rows that have nothing yet."""
+        return Images([None] * rows, np.zeros((rows, self.sizes.shape[1]), np.int32), {})
+
+    def put(self, rows: slice | int | Int64s, values: Any) -> None:
+        """Those rows become those of other images, or one the row of an `Encoded`."""
+        if isinstance(values, Encoded):
+            values = Images([values.payload], np.array([values.size], np.int32), {})
+            rows = slice(rows, rows + 1) if isinstance(rows, int) else rows
+        numbers: Any = range(len(self))[rows] if isinstance(rows, slice) else np.atleast_1d(rows).tolist()
+        if isinstance(rows, slice):
+            self.payloads[rows] = values.payloads
+        else:
+            for row, payload in zip(numbers, values.payloads, strict=True):
+                self.payloads[row] = payload
+        self.sizes[rows] = values.sizes
+        if self.plain:
+            self.plain = {row: view for row, view in self.plain.items() if row not in set(numbers)}
+        self.plain |= {numbers[k]: view for k, view in values.plain.items()}
+
+    __setitem__ = put
+
+    def copy(self) -> Images:
+        """The same rows, whose places can be taken by others."""
+        return Images(list(self.payloads), self.sizes.copy(), dict(self.plain))
+
+
 @dataclass(frozen=True)
-class FurtherImage(Kind):
-    """What `Image` keeps of a record where another image is its payload: an `Encoded`."""
+class Image(Column):
+    """An encoded image, which the screen and the engine take. Gives (n, 3, height, width) on the device.
+
+    member     the member that it is made from; for "a;b" the first of these that a record has
+    transform  as `DataLoader(transform=...)` takes it: torchvision's, a DALI graph function, or None; if there are
+               several images, torchvision's or None
+    draws      another image column, whose random numbers are taken: equal transforms then move images of one size
+               equally. None: its own, which depend on its name; the first image column's are those of an image alone
+    default    the bytes of an image that stands for a record without one
+    """
 
     member: str
-    decode: Decode
+    transform: Any = None
+    draws: str | None = None
 
-    def read(self, values: Sequence[Any], faults: Faults) -> list[Encoded | None]:
-        """Views with their sizes: nothing unscreened reaches a decoder."""
-        there, views, found = screened_views(values, faults, self.decode)
-        if self.decode.exif:
+    stage: ClassVar[Stage] = "screen"
+    _decode: Decode = field(default=Decode(), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_member("Image", self.member)
+
+    def decoding(self, decode: Decode) -> Self:
+        """With the loader's bounds."""
+        made = copy.copy(self)
+        object.__setattr__(made, "_decode", decode)
+        return made
+
+    def read(self, values: Any, faults: Faults) -> Images:
+        """Views with their sizes; what is no bytes, or refused by the screen, is a fault."""
+        views, found = screened(values, faults, self._decode)
+        if self._decode.exif:
             found = turned(found, views)
-        out: list[Encoded | None] = [None] * len(values)
-        for k, (row, size) in enumerate(zip(there, found.sizes.tolist(), strict=True)):
-            if k not in found.reasons:
-                out[row] = Encoded(found.plain.get(k, views[k]), tuple(size))
-        return out
+        return Images(views, found.sizes, found.plain)
 
 
-def screened_views(
-    values: Sequence[Any], faults: Faults, decode: Decode = Decode()
-) -> tuple[list[int], list[memoryview], Screened]:
-    """Rows with bytes, these, and what the screen found. What is missing, no bytes, or refused there is a fault."""
-    missing(values, faults)
-    for row, value in enumerate(values):
-        if row not in faults and not isinstance(value, memoryview | bytes | bytearray):
-            faults[row] = f"an encoded image must be bytes; found {type(value).__name__}"
-    there = [row for row in range(len(values)) if row not in faults]
-    views = [memoryview(values[row]) for row in there]
+def screened(values: Any, faults: Faults, decode: Decode) -> tuple[list[memoryview | None], Screened]:
+    """Views of bytes, and what the screen says of them: what is no bytes, or refused there, is a fault."""
+    views: list[Any] = values.views() if isinstance(values, Pieces) else list(values)
+    if not set(map(type, views)) <= {memoryview}:
+        for row, value in enumerate(views):
+            if isinstance(value, bytes | bytearray):
+                views[row] = memoryview(value)
+            elif not isinstance(value, memoryview):
+                faults[row] = f"an encoded image must be bytes; found {type(value).__name__}"
+                views[row] = None
     found = screen(views, decode.max_pixels, decode.max_work)
-    for k, reason in found.reasons.items():
-        faults[there[k]] = reason
-    return there, views, found
+    faults.update(found.reasons)
+    return views, found
 
 
 def drawn_as(images: Mapping[str, Image]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.columns.column import Faults, Kind, check_member
+from dali_feed.columns.column import Column, Faults, check_member
 from dali_feed.errors import ConfigError
 from dali_feed.records.pieces import MOST_DIGITS, Pieces
 
@@ -21,11 +21,12 @@ _SHOWN = 40
 
 
 @dataclass(frozen=True)
-class Number(Kind):
+class Number(Column):
     """An int, a float, or decimal text. Gives (n,) of `dtype`, on the device.
 
-    member  the member that it is made from; for "a;b" the first of these that a record has
-    dtype  of NumPy's: int8..int64, uint8, float16..float64, bool. A number that it cannot hold makes a bad record.
+    member   the member that it is made from; for "a;b" the first of these that a record has
+    dtype    of NumPy's: int8..int64, uint8, float16..float64, bool. A number that it cannot hold makes a bad record.
+    default  the number of a record without one
     """
 
     member: str
@@ -50,8 +51,6 @@ class Number(Kind):
             return quick
         out = np.zeros(len(values), dtype)
         for row, value in enumerate(values):
-            if row in faults:
-                continue
             try:
                 out[row] = _number(value, dtype)
             except ValueError as error:
@@ -80,9 +79,6 @@ def _digits(values: Sequence[Any]) -> NDArray[np.int64] | None:
 
 def _number(value: Any, dtype: np.dtype[Any]) -> Any:
     """The value as a number that the dtype holds; ValueError says why there is none."""
-    if value is None:
-        msg = "the record has no such member"
-        raise ValueError(msg)
     if isinstance(value, memoryview | bytes | str):
         text = value if isinstance(value, str) else bytes(value[:_SHOWN]).decode("ascii", "replace")
         if len(value) >= _SHOWN or "_" in text:  # to Python 1_0 is a number too

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns.column import Faults, Kind, check_member
+from dali_feed.columns.column import Column, Faults, check_member
 from dali_feed.columns.text import Text
 from dali_feed.columns.tokens import MOST, Tokenize, tokenized, tokenizing
 from dali_feed.errors import ConfigError
@@ -50,7 +50,7 @@ class PackedBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Packed(Kind):
+class Packed(Column):
     """UTF-8 text as token ids, documents end to end in rows of `length`. Gives a `PackedBatch` on the device.
 
     `batch_size` counts documents. Those that a batch takes from one lane are packed together, and fill as many rows as
@@ -66,7 +66,7 @@ class Packed(Kind):
                longer one is cut after `length` tokens; rows are filled first fit, the longest document first
     rows       rows that each lane's part of a batch gives: missing rows are filled, and the tokens of further rows are
                cut and counted. A rank has one lane, unless `lanes` is above the world size. None: as many as are needed
-    add_special_tokens  as in `Tokens`
+    add_special_tokens, default  as in `Tokens`
     """
 
     member: str

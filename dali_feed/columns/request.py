@@ -62,7 +62,7 @@ class _Opener:
     form: Format
     places: dict[str, int] = field(default_factory=dict)  # path -> place in what `parse` gives
     single: dict[str, Parse] = field(default_factory=dict)
-    parse: Parse | None = None
+    parse: Parse = field(init=False)
 
     def bind(self) -> None:
         """Once all paths are known. ConfigError for one that no value of the format can have."""
@@ -131,13 +131,13 @@ class Request:
     def _opened(self, member: str, opener: _Opener, block: Block) -> list[Any]:
         """Of each row what its paths are: a tuple in their order; None without a value, or the error of the whole."""
         out: list[Any] = [None] * len(block.ids)
-        parse, absent = opener.parse, set(block.absent_rows())
-        assert parse is not None, "bound when the request was made"
-        for row, value in enumerate(block.values[member]):
-            if value is None or row in block.faults or row in absent:
+        values = block.values[member]
+        for row in np.flatnonzero(block.usable()).tolist():
+            value = values[row]
+            if value is None:
                 continue
             try:
-                out[row] = parse(_bytes(value, member))
+                out[row] = opener.parse(_bytes(value, member))
             except MissingPathError as error:
                 out[row] = error if len(opener.places) == 1 else self._one_by_one(opener, value, member)
             except FormatError as error:
@@ -162,29 +162,36 @@ class Request:
         out: list[Any] = [None] * len(block.ids)
         reasons: dict[int, Fault] = {}
         for part in parts:
-            if part.path is None:
-                for row, value in enumerate(block.values[part.member]):
-                    if out[row] is None:
-                        out[row] = value
-                continue
-            place = self._openers[part.member].places[part.path]
-            for row, found in enumerate(opened[part.member]):
-                if out[row] is not None:
-                    continue
-                value = found[place] if found.__class__ is tuple else found
-                if isinstance(value, FormatError):
-                    missing = isinstance(value, MissingPathError) and name in self._optional
-                    if not missing:
-                        reasons[row] = Fault("source", self._why(part.member, value), name)
-                elif value is None and found is None and len(parts) == 1 and name not in self._optional:
-                    reasons[row] = Fault("source", self._lacks(part.member), name)
-                else:
-                    out[row] = _view(value)
+            self._fill(out, reasons, name, part, block, opened)
         absent = set(block.absent_rows()) if reasons else set()
         for row, fault in reasons.items():
             if out[row] is None and row not in absent:
                 block.faults.setdefault(row, fault)
         return out
+
+    def _fill(
+        self,
+        out: list[Any],
+        reasons: dict[int, Fault],
+        name: str,
+        part: _Part,
+        block: Block,
+        opened: Mapping[str, list[Any]],
+    ) -> None:
+        """Rows that have nothing yet get what this part of the name gives them, or a reason why it gives nothing."""
+        place = None if part.path is None else self._openers[part.member].places[part.path]
+        optional, alone = name in self._optional, len(self._parts[name]) == 1
+        for row, whole in enumerate(block.values[part.member] if place is None else opened[part.member]):
+            if out[row] is not None:
+                continue
+            value = whole[place] if place is not None and whole.__class__ is tuple else whole
+            if isinstance(value, FormatError):
+                if not (optional and isinstance(value, MissingPathError)):
+                    reasons[row] = Fault("source", self._why(part.member, value), name)
+            elif place is not None and whole is None and alone and not optional:
+                reasons[row] = Fault("source", self._lacks(part.member), name)
+            else:
+                out[row] = value if place is None else _view(value)
 
     def _why(self, member: str, error: FormatError) -> str:
         return str(error) if member == self._inner else f"member {member!r}: {error}"

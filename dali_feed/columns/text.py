@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dali_feed.columns.column import Faults, Kind, check_member, missing
-from dali_feed.columns.columns import Late
+from dali_feed.columns.column import Column, Faults, Late, check_member
 from dali_feed.formats.json_text import loads
+from dali_feed.records.pieces import Pieces
 
 __all__ = ["Bytes", "JsonValue", "Text"]
 
@@ -17,10 +17,11 @@ _BYTES = (memoryview, bytes, bytearray)
 
 
 @dataclass(frozen=True)
-class Text(Kind):
+class Text(Column):
     """UTF-8 text. Gives a list of n str; bytes that are no UTF-8 make a bad record.
 
-    member  the member that it is made from; for "a;b" the first of these that a record has
+    member   the member that it is made from; for "a;b" the first of these that a record has
+    default  what stands in the list for a record without one: a text, or None
     """
 
     member: str
@@ -32,12 +33,18 @@ class Text(Kind):
         """The texts, decoded."""
         return _each(values, faults, _text, "")
 
+    def read_default(self, faults: Faults) -> list[Any]:
+        """As it is."""
+        del faults
+        return [self.default]
+
 
 @dataclass(frozen=True)
-class JsonValue(Kind):
+class JsonValue(Column):
     """A JSON document (RFC 8259: no NaN, no Infinity). Gives a list of n values as Python's json has them.
 
-    member  the member that it is made from; for "a;b" the first of these that a record has
+    member   the member that it is made from; for "a;b" the first of these that a record has
+    default  what stands in the list for a record without one
     """
 
     member: str
@@ -49,6 +56,11 @@ class JsonValue(Kind):
         """The documents, parsed."""
         return _each(values, faults, loads, None)
 
+    def read_default(self, faults: Faults) -> list[Any]:
+        """As it is."""
+        del faults
+        return [self.default]
+
 
 @dataclass(frozen=True)
 class Bytes(Late):
@@ -56,10 +68,11 @@ class Bytes(Late):
 
     Arrays and tensors that it makes stay a list, of equal shapes too; arrays of numbers come as tensors on the device.
 
-    member  the member that it is made from; for "a;b" the first of these that a record has
-    decode  is called with a memoryview of one record's bytes, which it may keep and write to, by `Tuning(threads=...)`
-            threads at once, when the record's batch is run. What it raises makes that record a bad one. It must not use
-            random numbers of its own, or a resumed run differs.
+    member   the member that it is made from; for "a;b" the first of these that a record has
+    decode   is called with a memoryview of one record's bytes, which it may keep and write to, by `Tuning(threads=...)`
+             threads at once, when the record's batch is run. What it raises makes that record a bad one. It must not
+             use random numbers of its own, or a resumed run differs.
+    default  the bytes of a record without them, which `decode` gets too
     """
 
     member: str
@@ -75,9 +88,10 @@ class Bytes(Late):
 
     def read(self, values: Any, faults: Faults) -> Any:
         """Views as they are; what is no bytes is a fault."""
-        missing(values, faults)
+        if isinstance(values, Pieces):
+            return values
         for row, value in enumerate(values):
-            if value.__class__ not in _BYTES and row not in faults:
+            if value.__class__ not in _BYTES:
                 faults[row] = f"must be bytes; found {type(value).__name__}"
         return values
 
@@ -96,12 +110,10 @@ def _text(value: Any) -> str:
 
 def _each(values: Sequence[Any], faults: Faults, made: Callable[[Any], Any], instead: Any) -> list[Any]:
     """What is made of each value; one that fails is a fault."""
-    missing(values, faults)
     out: list[Any] = [instead] * len(values)
     for row, value in enumerate(values):
-        if row not in faults:
-            try:
-                out[row] = made(value)
-            except Exception as error:  # noqa: BLE001 - whatever a user's function raises is about this record
-                faults[row] = f"{type(error).__name__}: {error}"
+        try:
+            out[row] = made(value)
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises is about this record
+            faults[row] = f"{type(error).__name__}: {error}"
     return out

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns.column import Faults, Kind, check_member
+from dali_feed.columns.column import Column, Faults, check_member
 from dali_feed.columns.text import Text
 from dali_feed.errors import ConfigError
 
@@ -154,7 +154,7 @@ class TokenBatch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tokens(Kind):
+class Tokens(Column):
     """UTF-8 text as token ids. Gives a `TokenBatch` of int64 (n, length) on the device.
 
     A text that cannot be tokenized, and ids that are no whole numbers in 0..2**31-1, make a bad record.
@@ -168,6 +168,7 @@ class Tokens(Kind):
     add_special_tokens  whether the tokenizer adds what its post-processor says, such as [CLS] and [SEP]: they are kept
                where a text is cut, as Hugging Face does. A callable adds its own, and its ids are cut as they are
     truncation_side, padding_side  where a row is cut, and filled: "right" or "left"
+    default    the text of a record without one
     """
 
     member: str

@@ -4,7 +4,8 @@
     stream.append(0, (jpeg, 6))      # a producer
     stream.grow((jpeg, 7))           # a new partition
 
-It keeps the contract of `dali_feed.records.live.LiveSource`, and says what was committed.
+It keeps the contract of `dali_feed.records.live.Stream`, and says what was committed. Its records have the members of
+`ScriptedSource`: "value" and "label".
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from typing import Any
 
 import numpy as np
 
+from dali_feed.columns.image import Image
+from dali_feed.columns.number import Number
 from dali_feed.errors import ClosedError, ConfigError, SourceError, StateError
-from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, Positions
-from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Lease, Member, Slabs, pack_ids
+from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, Positions, Stream
+from dali_feed.records.pieces import Filling
+from dali_feed.records.source import LABEL, Block, Fault, Lease, Member, Values, pack_ids
 from dali_feed.testing.scripted import (
     NO_LABEL,
+    VALUE,
     Abort,
     Corrupt,
     Gap,
@@ -38,7 +42,7 @@ __all__ = ["ScriptedStream", "ScriptedStreamReader"]
 _POLL_S = 0.05  # how often a stall's event and the stop event are looked at
 
 
-class ScriptedStream:
+class ScriptedStream(Stream):
     """Partitions of items, to which more can be added at any time, by any thread.
 
     pace   when a batch is handed over
@@ -53,8 +57,6 @@ class ScriptedStream:
         self._pace, self._start, self._name = pace or Pace(), start, name
         self._labelled = any(label_of(item) is not None for items in self._items for item in items)
         self._changed = threading.Condition()
-        self._given: tuple[str, ...] | None = None  # members, for columns
-        self._as_image = True
         self.committed: dict[int, int] = {}
         self.drains: list[tuple[Drain, ScriptedStreamReader]] = []  # of the readers that were given one
 
@@ -78,9 +80,10 @@ class ScriptedStream:
     # A source's.
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """('label',) if any item that it began with has a label; or the members that were asked for."""
-        return self._given if self._given is not None else ("label",) if self._labelled else ()
+    def preset(self) -> Mapping[str, Any]:
+        """Images, and labels if any item that it began with has one."""
+        images = {"image": Image(VALUE)}
+        return images | {LABEL: Number(LABEL)} if self._labelled else images
 
     @property
     def pace(self) -> Pace:
@@ -89,29 +92,23 @@ class ScriptedStream:
 
     def members(self) -> tuple[Member, ...]:
         """The payload is "value", the label "label"."""
-        return Member("value", 1.0, 0), Member("label", 1.0, 0)
-
-    def giving(self, image: str | None, members: tuple[str, ...]) -> ScriptedStream:
-        """The same stream with other members."""
-        for name in (*([] if image is None else [image]), *members):
-            if name not in ("value", "label"):
-                msg = f"{self._name}: its records have the members 'value' and 'label'; found {name!r}"
-                raise ConfigError(msg)
-        given = ScriptedStream(pace=self._pace, start=self._start, name=self._name)
-        given.__dict__ |= {**self.__dict__, "_given": members, "_as_image": image is not None}
-        return given
+        return Member(VALUE, 1.0, 0), Member(LABEL, 1.0, 0)
 
     def live(
         self,
-        at: Mapping[str, Any] | None = None,
+        at: Mapping[str, Any] | None,
+        members: Sequence[str],
         *,
         rank: int = 0,
         world_size: int = 1,
-        slabs: Slabs | None = None,
         stop: threading.Event | None = None,
         drain: Drain | None = None,
     ) -> LiveReader:
-        """A reader; see `dali_feed.records.live.LiveSource`."""
+        """A reader; see `dali_feed.records.live.Stream`."""
+        for name in members:
+            if not self.can_have(name):
+                msg = f"{self._name}: its records have the members 'value' and 'label'; found {name!r}"
+                raise ConfigError(msg)
         with self._changed:
             ends = {p: len(items) for p, items in enumerate(self._items) if p % world_size == rank}
         if at is None:
@@ -123,7 +120,7 @@ class ScriptedStream:
             if missing:
                 msg = f"{self._name}: the mark must have all partitions of rank {rank} of {world_size}; lacks {missing}"
                 raise StateError(msg)
-        reader = ScriptedStreamReader(self, position, rank, world_size, slabs or SlabPool(), stop or threading.Event())
+        reader = ScriptedStreamReader(self, position, tuple(members), rank, world_size, stop or threading.Event())
         if drain is not None:
             self.drains.append((drain, reader))
         return reader
@@ -155,24 +152,23 @@ class ScriptedStream:
         return {int(p): n for p, n in mark["position"].items()}
 
 
-class ScriptedStreamReader:
+class ScriptedStreamReader(LiveReader):
     """Gives the items of its partitions in turn; see `dali_feed.records.live.LiveReader`."""
 
     def __init__(
         self,
         source: ScriptedStream,
         position: dict[int, int],
+        members: tuple[str, ...],
         rank: int,
         world_size: int,
-        slabs: Slabs,
         stop: threading.Event,
     ) -> None:
         self._source, self._at, self._rank, self._world_size = source, position, rank, world_size
-        self._slabs, self._stop = slabs, stop
+        self._members, self._stop = members, stop
         self._told = self._closed = False
-        self.trouble = ""
 
-    def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
+    def poll(self, records: int, size: float, seconds: float, lease: Lease) -> LiveBlock:
         """The items that are there; whatever an `Abort` says is raised."""
         deadline, source = time.monotonic() + seconds, self._source
         found: list[tuple[int, int, Item]] = []
@@ -189,7 +185,7 @@ class ScriptedStreamReader:
                 source._changed.wait(min(left, _POLL_S))
             moved = {p: n for p, n in self._at.items() if first.get(p) != n or not self._told}
             self._told = True
-        return LiveBlock(self._block(found), moved)
+        return LiveBlock(self._block(found, lease), moved)
 
     def _take(self, found: list[tuple[int, int, Item]], records: int, size: float) -> bool:
         """Take what is there, a partition after the other; whether that is enough."""
@@ -216,24 +212,17 @@ class ScriptedStreamReader:
                 self._at[p] += 1
         return len(found) >= records or held >= size
 
-    def _block(self, found: list[tuple[int, int, Item]]) -> Block:
-        source, lease = self._source, self._slabs.lease()
+    def _block(self, found: list[tuple[int, int, Item]], lease: Lease) -> Block:
         ids = pack_ids(np.array([p for p, _, _ in found], np.int64), np.array([n for _, n, _ in found], np.int64))
-        payloads = [copied(payload_of(plain_of(item)), lease) for _, _, item in found]
-        labels = [label_of(item) for _, _, item in found]
-        faults = {
-            row: plain.reason
-            for row, (_, _, item) in enumerate(found)
-            if isinstance(plain := plain_of(item), Corrupt) and plain.reason is not None
-        }
-        fields: dict[str, Any] = {}
-        for name in source.fields:
-            if source._given is None:
-                fields[name] = np.array([NO_LABEL if label is None else label for label in labels], np.int64)
-            else:
-                fields[name] = list(payloads) if name == "value" else labels
-        images: list[memoryview | None] = list(payloads) if source._as_image else [_empty(lease) for _ in payloads]
-        return Block(ids, images, fields, lease, faults)
+        values, faults, labels = Filling(len(found), lease), dict[int, Fault](), list[int]()
+        for row, (_, _, item) in enumerate(found):
+            plain, label = plain_of(item), label_of(item)
+            values.keep(row, copied(payload_of(plain), lease))
+            labels.append(NO_LABEL if label is None else label)
+            if isinstance(plain, Corrupt) and plain.reason is not None:
+                faults[row] = Fault("source", plain.reason)
+        both: dict[str, Values] = {VALUE: values.pieces(), LABEL: np.array(labels, np.int64)}
+        return Block(ids, {name: both[name] for name in self._members}, lease, faults)
 
     def commit(self, position: Positions) -> None:
         """Kept in the source."""
@@ -242,7 +231,3 @@ class ScriptedStreamReader:
     def close(self) -> None:
         """Safe to call twice."""
         self._closed = True
-
-
-def _empty(lease: Lease) -> memoryview:
-    return lease.room(0)

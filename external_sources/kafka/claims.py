@@ -35,7 +35,7 @@ from dali_feed.errors import (
     SourceNotFoundError,
     SourceUnreachableError,
 )
-from dali_feed.external_sources.request import LARGEST, load_file
+from dali_feed.external_sources.files import LARGEST, load_file
 from dali_feed.records.source import Lease
 from dali_feed.storage.durable import sync_folder, write_whole
 from dali_feed.storage.paths import shown

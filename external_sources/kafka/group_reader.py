@@ -27,9 +27,9 @@ from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, failed, unreachable
 from dali_feed.external_sources.kafka.group import Fleet, Membership, Start
 from dali_feed.external_sources.kafka.reader import TopicReader
-from dali_feed.external_sources.kafka.rows import MOST, Decoding, Taken
-from dali_feed.records.live import Drain, LiveBlock, Positions
-from dali_feed.records.source import Slabs
+from dali_feed.external_sources.kafka.rows import MOST, Cells, KafkaParts
+from dali_feed.records.live import Drain, LiveBlock, LiveReader, Positions
+from dali_feed.records.source import Lease
 
 __all__ = ["FleetReader"]
 
@@ -43,7 +43,7 @@ LINGER_SECONDS = 0.1  # to hear the answer of a commit, which else would wait fo
 CLOSE_SECONDS = 2.0
 
 
-class FleetReader(TopicReader):
+class FleetReader(TopicReader, LiveReader):
     """See `dali_feed.records.live.LiveReader`. It joins when it is first polled.
 
     Raises from `poll`:
@@ -54,20 +54,19 @@ class FleetReader(TopicReader):
         ClosedError: closed, or the stop event is set (seen within 0.1 s).
     """
 
-    def __init__(  # noqa: PLR0913  what is read, and whose it is
+    def __init__(
         self,
         to: Connection,
-        decoding: Decoding,
+        parts: KafkaParts,
         fleet: Fleet,
         start: Start,
         *,
         rank: int = 0,
         world_size: int = 1,
-        slabs: Slabs | None = None,
         stop: threading.Event | None = None,
         drain: Drain | None = None,
     ) -> None:
-        super().__init__(to, decoding, slabs, stop, Identity())
+        super().__init__(to, parts, stop, Identity())
         self._fleet, self._start, self._drain = fleet, start, drain
         self._settings = fleet.settings(rank, world_size)
         self._turn = threading.Lock()  # whose turn it is to poll
@@ -87,14 +86,14 @@ class FleetReader(TopicReader):
         return () if self._member is None else tuple(sorted(self._member.dealt))
 
     @property
-    def trouble(self) -> str:
+    def trouble(self) -> str:  # type: ignore[override]
         """What hinders: the last error of librdkafka, or that the worker has no partitions."""
         member = self._member
         if member is None:
             return ""
         return member.trouble.last or ("" if member.dealt else f"{member.who}: no partition is assigned to it")
 
-    def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
+    def poll(self, records: int, size: float, seconds: float, lease: Lease) -> LiveBlock:
         """Up to `records` records; see `LiveReader.poll`. A partition that was dealt is in `position` from then on."""
         deadline = time.monotonic() + seconds
         while not self._turn.acquire(timeout=max(0.0, min(POLL_SECONDS, deadline - time.monotonic()))):
@@ -104,7 +103,7 @@ class FleetReader(TopicReader):
             if (seconds := now - self._barred) >= self._to.timeout:
                 raise unreachable(self._to, seconds, "a commit waits for its answer")
             if now >= deadline:
-                return self._block([], {})
+                return self._block([], {}, lease)
         self._barred = 0.0
         try:
             self._guard.check()
@@ -118,7 +117,7 @@ class FleetReader(TopicReader):
             self._linger(member)
             taken, self._taken, self._filled = self._taken, [], 0
             moved, self._moved = self._moved, {}
-            return self._block(taken, moved)
+            return self._block(taken, moved, lease)
         except KafkaException as error:
             raise failed(self._to, error) from error
         finally:
@@ -224,7 +223,7 @@ class FleetReader(TopicReader):
             if offset is None or partition not in known or offset < known[partition]:
                 left.popleft()  # of an assignment before this one
                 continue
-            weight = self._decoding.weigh(message)
+            weight = self._parts.weigh(message)
             if taken and self._filled + weight > size:
                 return True
             left.popleft()
@@ -234,16 +233,12 @@ class FleetReader(TopicReader):
             member.progress()
         return len(taken) >= records or self._filled >= size
 
-    def _block(self, messages: list[Message], moved: dict[int, int]) -> LiveBlock:
-        taken = Taken(self._decoding, self._slabs, len(messages))
-        try:
-            for message in messages:
-                taken.take(message.partition() or 0, message.offset() or 0, message)
-        except BaseException:
-            taken.release()
-            raise
+    def _block(self, messages: list[Message], moved: dict[int, int], lease: Lease) -> LiveBlock:
+        cells = Cells(self._parts, len(messages), lease)
+        for message in messages:
+            cells.append(message.partition() or 0, message.offset() or 0, message)
         self._statistics.seen(messages)
-        return LiveBlock(taken.block(), moved)
+        return LiveBlock(cells.block(), moved)
 
     def _begin(self, dealt: Positions) -> None:
         self._next |= dealt
@@ -255,7 +250,7 @@ class FleetReader(TopicReader):
         self._left.clear()
         self._left.extend(kept)
         self._taken[:] = [each for each in self._taken if each.partition() not in partitions]
-        self._filled = sum(map(self._decoding.weigh, self._taken))
+        self._filled = sum(map(self._parts.weigh, self._taken))
         for partition in partitions:
             self._next.pop(partition, None)
             self._moved.pop(partition, None)

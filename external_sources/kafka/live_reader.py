@@ -35,9 +35,9 @@ from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, Meaning, denied, failed, gone, meaning, unreachable
 from dali_feed.external_sources.kafka.reader import TopicReader, range_text
-from dali_feed.external_sources.kafka.rows import Decoding, Taken
-from dali_feed.records.live import LiveBlock, Positions
-from dali_feed.records.source import Slabs
+from dali_feed.external_sources.kafka.rows import MOST, Cells, KafkaParts
+from dali_feed.records.live import LiveBlock, LiveReader, Positions
+from dali_feed.records.source import Lease
 
 __all__ = ["StreamReader"]
 
@@ -215,7 +215,7 @@ class Overdue:
 MORE = 31  # records taken along with the one that was waited for: few enough that their bytes stay in cache
 
 
-class StreamReader(TopicReader):
+class StreamReader(TopicReader, LiveReader):
     """Polls the partitions p of a topic with p % world_size == rank; see `dali_feed.records.live.LiveReader`.
 
     at  the next offset to read of each of them
@@ -229,20 +229,19 @@ class StreamReader(TopicReader):
         ConfigError: used in a process that was forked from the reader's.
     """
 
-    def __init__(  # noqa: PLR0913  what is read, and whose it is
+    def __init__(
         self,
         to: Connection,
-        decoding: Decoding,
+        parts: KafkaParts,
         identity: Identity,
         at: dict[int, int],
         *,
         rank: int = 0,
         world_size: int = 1,
         group: str | None = None,
-        slabs: Slabs | None = None,
         stop: threading.Event | None = None,
     ) -> None:
-        super().__init__(to, decoding, slabs, stop, identity)
+        super().__init__(to, parts, stop, identity)
         self._group, self._at = group, at
         self._rank, self._world_size = rank, world_size
         self._told = False
@@ -256,12 +255,12 @@ class StreamReader(TopicReader):
         self._doubted: dict[int, int] = {}  # partition -> offset that the broker said it does not have
         weakref.finalize(self, self._watch.close)
 
-    def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
+    def poll(self, records: int, size: float, seconds: float, lease: Lease) -> LiveBlock:
         """The records that have come; see `dali_feed.records.live.LiveReader.poll`."""
         self._guard.check()
         self._watch.begin()
         before: dict[int, int] = {}  # of the partitions that move
-        taken = Taken(self._decoding, self._slabs, records)
+        taken = Cells(self._parts, min(records, MOST), lease)
         try:
             if records > 0:
                 self._take(taken, before, size, time.monotonic() + seconds)
@@ -270,7 +269,6 @@ class StreamReader(TopicReader):
             position = {p: self._at[p] for p in before} if self._told else dict(self._at)
             block = taken.block()
         except BaseException as error:
-            taken.release()
             self._at.update(before)  # nobody was given them: they come again
             self._told = False
             self._drop()
@@ -287,7 +285,7 @@ class StreamReader(TopicReader):
                 cluster.commit(self._group, position)
 
     @property
-    def trouble(self) -> str:
+    def trouble(self) -> str:  # type: ignore[override]
         """The last error of librdkafka; empty while records come."""
         return self._trouble.last or self._watch.trouble
 
@@ -311,7 +309,7 @@ class StreamReader(TopicReader):
         """What must not be destroyed in a child."""
         return *super().clients(), *self._watch.clients()
 
-    def _take(self, taken: Taken, before: dict[int, int], size: float, deadline: float) -> None:
+    def _take(self, taken: Cells, before: dict[int, int], size: float, deadline: float) -> None:
         """Records into `taken`, until one of the limits holds; `before` gets the old position of what moves."""
         batch, self._left = self._left, []
         while True:
@@ -323,17 +321,17 @@ class StreamReader(TopicReader):
                 elif message.error() is not None:
                     self._event(message, partition, before)
                 elif offset >= want:  # else an older assignment's
-                    if taken.count and taken.size + taken.weigh(message) > size:
+                    if taken.count and taken.size + self._parts.weigh(message) > size:
                         self._left = batch[n:]
                         return
-                    taken.take(partition, offset, message)
+                    taken.append(partition, offset, message)
                     before.setdefault(partition, want)
                     self._at[partition] = offset + 1
                     if taken.full or taken.size >= size:
                         self._left = batch[n + 1 :]
                         return
             seconds = deadline - time.monotonic()
-            batch = self._more(taken.most - taken.count, max(0.0, seconds), before)
+            batch = self._more(taken.rows - taken.count, max(0.0, seconds), before)
             if not batch and seconds <= 0:
                 return
 

@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 
 from dali_feed.bad_records import place_of
+from dali_feed.columns import Number
+from dali_feed.columns.request import open_reader
 from dali_feed.errors import (
     ConfigError,
     DaliFeedError,
@@ -34,11 +36,12 @@ from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.writes import TOMBSTONE, WHERE, Writes, Written
 from dali_feed.locks import locked
 from dali_feed.records.extents import Extents, Int64s, unpack_ids
-from dali_feed.records.source import Block, Reader, Snapshot, Source, unpack_id
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import LABEL, Block, Reader, Snapshot, Source, unpack_id
 from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder, write_whole
 
-__all__ = ["Item", "Journal", "Numbered", "ReadAhead", "journal_lock", "load", "save"]
+__all__ = ["Item", "Journal", "Numbered", "ReadAhead", "Reading", "journal_lock", "load", "save"]
 
 VERSION = 1
 
@@ -225,11 +228,37 @@ class Numbered:
 Item = Written | str | None  # a record, why there is none, or that there is none to be had
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is read of a source.
+
+    payload  the member that is the payload; None: none is wanted
+    fields   what each field is made from
+    members  what is read beside
+    """
+
+    source: Source
+    payload: str | None
+    fields: Mapping[str, str]
+    members: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of it, each once."""
+        own = () if self.payload is None else (self.payload,)
+        return tuple(dict.fromkeys((*own, *self.fields.values(), *self.members)))
+
+    @property
+    def optional(self) -> set[str]:
+        """What a record may lack without being a bad one."""
+        return set(self.members) - {self.payload, self.fields.get(LABEL)}
+
+
 class ReadAhead:
     """Reads a line from a number on, some pieces ahead, in threads; an item is made of each record there too.
 
     Args:
-        sources: what is read: the payloads and their fields where they are wanted, then the members.
+        reading: what is read.
         line: all records, of which `number` is the first that is wanted.
         readers: how many threads.
         writes, map, claim: of the run.
@@ -238,7 +267,7 @@ class ReadAhead:
 
     def __init__(
         self,
-        sources: list[Source],
+        reading: Reading,
         line: Numbered,
         number: int,
         readers: int,
@@ -248,15 +277,15 @@ class ReadAhead:
         claim: Claim | None,
         where: Callable[[int, int], str],
     ) -> None:
-        self._sources, self._writes, self._map, self._claim = sources, writes, map, claim
+        self._reading, self._writes, self._map, self._claim = reading, writes, map, claim
         self._where = where if WHERE in writes.members else None
-        self._has_members = bool(set(writes.members) - {WHERE})
+        self._pool = SlabPool()
         self._todo = line.after(number) if number < len(line) else iter(())
         self._stop = threading.Event()
         self._own = threading.local()
         self._lock = threading.Lock()
         self._opened: list[Reader] = []
-        self._pool = ThreadPoolExecutor(readers, "dali-feed-produce")
+        self._threads = ThreadPoolExecutor(readers, "dali-feed-produce")
         self._under_way: deque[Future[list[Item]]] = deque()
         self._most = readers + 1
 
@@ -266,7 +295,7 @@ class ReadAhead:
         Raises what a reader raises.
         """
         while len(self._under_way) < self._most and (found := next(self._todo, None)) is not None:
-            self._under_way.append(self._pool.submit(self.read, found[1]))
+            self._under_way.append(self._threads.submit(self.read, found[1]))
         if not self._under_way:
             return None
         if not wait([self._under_way[0]], timeout).done:
@@ -278,31 +307,29 @@ class ReadAhead:
         self._stop.set()
         for future in self._under_way:
             future.cancel()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
         for reader in self._opened:
             reader.close()
 
-    def _readers(self) -> list[Reader]:
+    def _reader(self) -> Reader:
         """This thread's."""
-        mine: list[Reader] | None = getattr(self._own, "readers", None)
+        mine: Reader | None = getattr(self._own, "reader", None)
         if mine is None:
-            mine = self._own.readers = [source.reader(None, self._stop) for source in self._sources]
+            of = self._reading
+            mine = self._own.reader = open_reader(of.source, of.names, self._stop, of.optional)
             with self._lock:
-                self._opened += mine
+                self._opened.append(mine)
         return mine
 
     def read(self, extents: Extents) -> list[Item]:
         """The items of these records, read by this thread."""
-        blocks: list[Block] = []
+        lease = self._pool.lease()
         try:
-            for reader in self._readers():
-                block = reader.read(extents)
-                blocks.append(block)  # at once: the next read may fail
-            return [self._elsewhere(self._row(blocks, row)) for row in range(len(blocks[0].payloads))]
+            block = self._reader().read(extents, lease)
+            absent = set(block.absent_rows())
+            return [None if row in absent else self._elsewhere(self._row(block, row)) for row in range(len(block.ids))]
         finally:
-            for block in blocks:
-                block.payloads.clear()
-                block.lease.release()
+            lease.release()
 
     def _elsewhere(self, item: Item) -> Item:
         """The record as it is sent: without a value that is stored elsewhere."""
@@ -310,24 +337,26 @@ class ReadAhead:
             return item
         return Written(b"", item.key, [*item.headers, *claim], len(item.value or b""))
 
-    def _row(self, blocks: list[Block], row: int) -> Item:
-        for block in blocks:
-            if row in block.faults:
-                return block.faults[row]
-        payload = blocks[0].payloads[row]
-        if payload is None:
-            return None
+    def _row(self, block: Block, row: int) -> Item:
+        if row in block.faults:
+            return block.faults[row].reason
+        of = self._reading
+        fields = {name: _value(block, member, row) for name, member in of.fields.items()}
+        payload = b"" if of.payload is None else _value(block, of.payload, row)
+        gone = payload is None and TOMBSTONE in fields
+        if payload is None and not gone:
+            return f"the record has no member {of.payload!r}" + (" (a tombstone)" if of.payload == "value" else "")
         stage: Any = self._map
         try:
-            fields = _values(blocks[0], row) if self._writes.payload else {}
-            gone = fields.get(TOMBSTONE, False)
-            value = bytes(payload)
+            if LABEL in fields:
+                fields[LABEL] = _label(fields[LABEL])
+            value = b"" if gone else bytes(payload)
             if self._map is not None and not gone:
                 value = self._map(value)
             stage = self._writes.record
-            members = _values(blocks[-1], row) if self._has_members else {}
+            members = {name: _value(block, name, row) for name in of.members}
             if self._where is not None:
-                members[WHERE] = self._where(*unpack_id(int(blocks[0].ids[row])))
+                members[WHERE] = self._where(*unpack_id(int(block.ids[row])))
             made = self._writes.record(value, fields, members)
             if not isinstance(made.value, bytes) and not (gone and made.value is None):
                 msg = f"a value must be bytes; found {type(made.value).__name__}"
@@ -343,9 +372,16 @@ class ReadAhead:
         return made
 
 
-def _values(block: Block, row: int) -> dict[str, Any]:
-    found = {}
-    for name, column in block.fields.items():
-        value = column[row]
-        found[name] = value.item() if isinstance(value, np.generic) else value
-    return found
+def _value(block: Block, name: str, row: int) -> Any:
+    value = block.values[name][row]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _label(value: Any) -> int:
+    """The number of a class. FormatError where it is none."""
+    faults: dict[int, str] = {}
+    number = Number("label").read([value], faults)
+    if value is None or faults:
+        msg = f"label: {faults[0] if value is not None else 'a decimal number is needed; the record has none'}"
+        raise FormatError(msg)
+    return int(number[0])

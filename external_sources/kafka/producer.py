@@ -31,9 +31,9 @@ from dali_feed.external_sources.kafka.lanes import (
     codec_for,
     name_of,
 )
-from dali_feed.external_sources.kafka.produce import Journal, Numbered, ReadAhead, journal_lock, load, save
+from dali_feed.external_sources.kafka.produce import Journal, Numbered, ReadAhead, Reading, journal_lock, load, save
 from dali_feed.external_sources.kafka.writes import WHERE, Payload, Writes, Written
-from dali_feed.records.source import Members, Source, lacking
+from dali_feed.records.source import Source
 from dali_feed.records.tally import Tally
 
 __all__ = ["Produced", "Producer"]
@@ -124,10 +124,10 @@ class Producer:
             msg = f"{topic}: map must be a function of bytes, or None; found {map!r}"
             raise ConfigError(msg)
         of_kind(f"{topic}: claim", claim, Claim)
-        if lacks := lacking(source):
+        if not isinstance(source, Source):
             msg = (
-                f"{topic}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}, "
-                f"without {', '.join(lacks)}; of a stream give what replay() makes of two states"
+                f"{topic}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}; "
+                "of a stream give what replay() makes of two states"
             )
             raise ConfigError(msg)
         self._main, self._source = self._writes.of(source), source
@@ -148,7 +148,9 @@ class Producer:
         if map is not None and not self._writes.payload:
             msg = f"{topic}: map= changes payloads, and {self._writes!r} writes none; leave one of them out"
             raise ConfigError(msg)
-        self._sources = self._read_from()
+        payload, fields = self._writes.reads(self._main)
+        members = tuple(name for name in self._writes.members if name != WHERE)
+        self._reading = Reading(self._main, payload, fields, members)
         self._map, self._readers, self._by, self._compression = map, readers, by, compression
         self._claim = claim
         self._journal = None if journal is None else Path(path_of(f"{topic}: journal", journal))
@@ -175,16 +177,6 @@ class Producer:
         """
         with nullcontext() if self._journal is None else journal_lock(self._journal):
             return ProduceRun(self, tell or (lambda _: None)).whole()
-
-    def _read_from(self) -> list[Source]:
-        members = tuple(name for name in self._writes.members if name != WHERE)
-        if not members:
-            return [self._main]
-        if not isinstance(self._source, Members):
-            msg = f"{self._topic}: {self._writes!r} needs members, and {self._source!r} has none"
-            raise ConfigError(msg)
-        beside = self._source.giving(None, members)
-        return [self._main, beside] if self._writes.payload else [beside]
 
     def _decisive(self) -> dict[str, Any]:
         """What a run must go on with. Of a function its name is known."""
@@ -269,7 +261,7 @@ class ProduceRun:
     def _ahead(self, number: int) -> ReadAhead:
         of = self._of
         how: Any = {"writes": of._writes, "map": of._map, "claim": of._claim, "where": of._main.where}
-        return ReadAhead(of._sources, self._line, number, of._readers, **how)
+        return ReadAhead(of._reading, self._line, number, of._readers, **how)
 
     def _through(self, lane: ProducerLane) -> None:
         """Send what is left."""

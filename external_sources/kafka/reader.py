@@ -21,12 +21,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import confluent_kafka
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceError
 from dali_feed.external_sources.kafka.client import (
@@ -40,14 +37,13 @@ from dali_feed.external_sources.kafka.client import (
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, failed, gone, meaning, remade
-from dali_feed.external_sources.kafka.rows import CellsWanted, Decoding, Event, Filled, OffsetRun
+from dali_feed.external_sources.kafka.rows import Cells, Event, KafkaParts, OffsetRun
 from dali_feed.external_sources.kafka.statistics import Statistics
-from dali_feed.native.kafka import EMPTY, LOOK, ROOM, Functions, Queue, RunInC, functions, newest_client, plugin
+from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import KafkaStats
-from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Slabs
+from dali_feed.records.source import Block, Lease, Reader
 
-__all__ = ["ByColumn", "ByMessage", "KafkaReader", "TopicReader", "by_column", "range_text"]
+__all__ = ["ByMessage", "KafkaReader", "TopicReader", "range_text"]
 
 
 class ByMessage:
@@ -56,8 +52,8 @@ class ByMessage:
     The consumer is assigned to one partition at a time.
     """
 
-    def __init__(self, consumer: Consumer, topic: str) -> None:
-        self._consumer, self._topic = consumer, topic
+    def __init__(self, consumer: Consumer, topic: str, doubts: Callable[[], bool]) -> None:
+        self._consumer, self._topic, self._doubts = consumer, topic, doubts
         self._left: list[Message] = []
         self._at = 0  # the first of them that nobody has had
 
@@ -66,28 +62,28 @@ class ByMessage:
         self.drop()
         self._consumer.assign([TopicPartition(self._topic, partition, offset)])
 
-    def come(self, run: OffsetRun, most: int) -> bool:
-        """Whether something is there, waiting for it for a slice of time; `most` records are best taken at once."""
-        del run
-        if self._at < len(self._left):
-            return True
-        batch = self._consumer.consume(most, 0)
-        if not batch and (message := self._consumer.poll(SLICE_SECONDS)) is not None:
-            batch = [message]
-        self._left, self._at = batch, 0
-        return bool(batch)
+    def fetch(self, run: OffsetRun, most: int) -> Event | None:
+        """Records of the run into their rows, as far as they have come; what is no record and stands behind them.
 
-    def look(self, run: OffsetRun) -> Event | None:
-        """Deal with what is there and belongs to the run, up to an event, which stays there until `skip`."""
+        Waits for a slice of time where nothing is there; `most` records are best taken at once. Of a topic in doubt
+        nothing is taken.
+        """
+        if self._at >= len(self._left):
+            batch = self._consumer.consume(most, 0)
+            if not batch and (message := self._consumer.poll(SLICE_SECONDS)) is not None:
+                batch = [message]
+            self._left, self._at = batch, 0
+        return None if self._doubts() else self._take(run)
+
+    def _take(self, run: OffsetRun) -> Event | None:
         left, take = self._left, run.take
-        if run.filled is not None:  # meant for C, whose client could not be had
-            run.filled.leave_out(slice(0))
         partition, want, stop, shift, received = run.partition, run.want, run.stop, run.shift, 0
         event = None
         for n in range(self._at, len(left)):
             message = left[n]
             if (error := message.error()) is not None:
                 event = Event(error, message.partition(), message.offset())
+                n += 1  # noqa: PLW2901  it is dealt with
                 break
             offset = message.offset()
             if offset is not None and offset >= want and message.partition() == partition:  # else an older assignment's
@@ -106,10 +102,6 @@ class ByMessage:
         run.received += received
         return event
 
-    def skip(self) -> None:
-        """The event has been dealt with."""
-        self._at += 1
-
     def drop(self) -> None:
         """What is there is not wanted."""
         self._left, self._at = [], 0
@@ -117,141 +109,6 @@ class ByMessage:
     def close(self) -> None:
         """Before the consumer is closed."""
         self.drop()
-
-
-@cache
-def librdkafka() -> str | None:
-    """The library that confluent_kafka's wheel has beside it; None where it was built in another way."""
-    package = Path(confluent_kafka.__file__).parent
-    found = sorted((package.parent / f"{package.name}.libs").glob("librdkafka*.so*"))
-    return str(found[0]) if len(found) == 1 else None
-
-
-def by_column(wanted: CellsWanted) -> bool:
-    """Whether records can be taken so."""
-    path = librdkafka()
-    return wanted.fits() and path is not None and functions(path) is not None
-
-
-class ByColumn:
-    """Records that C takes of the partition's own queue; see `ByMessage`. Its runs have `filled`."""
-
-    def __init__(self, consumer: Consumer, own: Functions, handle: int, topic: str) -> None:
-        self._consumer, self._topic = consumer, topic
-        self._own, self._handle = own, handle
-        self._queue: Queue | None = None
-        self._left: Queue | None = None  # of the partition before this one
-        self._partition = -1
-        self._run = RunInC()
-        self._events: list[Message] = []  # of the client's own queue
-
-    def assign(self, partition: int, offset: int) -> None:
-        """See `ByMessage`."""
-        self.drop()
-        if partition != self._partition or self._queue is None:
-            self._leave()
-            # Before it is assigned, or its first records would go to the client's queue.
-            new = Queue(self._own, self._handle, self._topic, partition, keeps=self._consumer)
-            self._left, self._queue, self._partition = self._queue, new, partition
-        self._consumer.assign([TopicPartition(self._topic, partition, offset)])
-
-    def come(self, run: OffsetRun, most: int) -> bool:
-        """See `ByMessage`."""
-        del most
-        if self._events:
-            return True
-        queue, filled, told = self._queue, _filled(run), self._run
-        if not queue:  # librdkafka has none of that partition
-            self._hear(SLICE_SECONDS)
-            return bool(self._events)
-        told.want, told.stop, told.bytes = run.want, run.stop, 0
-        filled.begin(run.shift)
-        until = time.monotonic() + SLICE_SECONDS
-        while (why := queue.take(told, filled.told, max(0, int((until - time.monotonic()) * 1000)))) == ROOM:
-            filled.grow(told.need)
-            if time.monotonic() >= until:  # large records, each with memory of its own, never let C look at the clock
-                why = LOOK
-                break
-        came = told.want > run.want or why not in (EMPTY, LOOK)
-        run.want = told.want
-        run.received += told.bytes
-        if came:
-            self._leave()
-        self._hear(0)
-        return came or bool(self._events)
-
-    def _hear(self, seconds: float) -> None:
-        """Take what the client itself has: logs and statistics go to their functions meanwhile."""
-        while (message := self._consumer.poll(seconds)) is not None:
-            self._events.append(message)
-
-    def look(self, run: OffsetRun) -> Event | None:
-        """See `ByMessage`."""
-        if self._events:
-            first = self._events[0]
-            if (told := first.error()) is not None:
-                return Event(told, first.partition(), first.offset())
-            self.assign(run.partition, run.want)  # a record, which has no business there: all from there on once more
-            return None
-        queue = self._queue
-        if queue is None or not queue.waits or run.want >= run.stop:
-            return None
-        offset = queue.offset
-        if offset is not None and offset >= run.stop:
-            run.want = run.stop
-            return None
-        head: Any = queue.head()
-        if offset is None:
-            if not head.error:  # skipped, it might have been records
-                msg = (
-                    f"{self._topic}[{run.partition}]@{run.want}: a partition's queue must hold records and errors; "
-                    "librdkafka gave something else: set DALI_FEED_NATIVE=0 to read without the loops in C"
-                )
-                raise SourceError(msg)
-            return Event(KafkaError(head.error, head.said, head.fatal), head.partition, head.offset)
-        row = offset + run.shift
-        _filled(run).leave_out(row)
-        run.take(row, head)
-        run.received += len(head)
-        run.want = offset + 1
-        queue.skip()
-        return None
-
-    def skip(self) -> None:
-        """See `ByMessage`."""
-        if self._events:
-            self._events.pop(0)
-        elif self._queue is not None:
-            self._queue.skip()
-
-    def drop(self) -> None:
-        """See `ByMessage`."""
-        self._events.clear()
-        if self._queue is not None:
-            self._queue.skip()
-
-    def close(self) -> None:
-        """See `ByMessage`."""
-        self._leave()
-        queue, self._queue = self._queue, None
-        if queue is not None:
-            queue.close()
-
-    def _leave(self) -> None:
-        """Close the queue of the partition before: nothing more comes into it once there are records of this one.
-
-        Closed sooner it would keep a fetch, some megabytes of each partition, for as long as the client lives.
-        """
-        queue, self._left = self._left, None
-        if queue is not None:
-            queue.close()
-
-
-def _filled(run: OffsetRun) -> Filled:
-    if run.filled is None:  # never: the reader takes such a run by message
-        msg = f"partition {run.partition}@{run.want}: rows that C does not fill must be read by message"
-        raise SourceError(msg)
-    return run.filled
 
 
 Take = Callable[[int, Message], None]
@@ -263,19 +120,11 @@ MORE = 32  # at most
 CACHED = 256 << 10  # bytes of records taken at once, then: they are copied while a core still has them in its cache
 
 
-class TopicReader:
+class TopicReader(Reader):
     """What readers of a topic have: one consumer at a time, and what it says of itself."""
 
-    def __init__(
-        self,
-        to: Connection,
-        decoding: Decoding,
-        slabs: Slabs | None,
-        stop: threading.Event | None,
-        identity: Identity,
-    ) -> None:
-        self._to, self._decoding, self._identity = to, decoding, identity
-        self._slabs: Slabs = SlabPool() if slabs is None else slabs
+    def __init__(self, to: Connection, parts: KafkaParts, stop: threading.Event | None, identity: Identity) -> None:
+        self._to, self._parts, self._identity = to, parts, identity
         self._guard = Guard(to.topic, self, stop)
         self._trouble = Trouble()
         self._statistics = Statistics(to.topic)
@@ -285,7 +134,7 @@ class TopicReader:
         self._doubting = 0.0  # since when it stands at another topic
 
     @property
-    def trouble(self) -> str:
+    def trouble(self) -> str:  # type: ignore[override]  # read only here
         """The last error of librdkafka; empty while records come."""
         return self._trouble.last
 
@@ -357,7 +206,7 @@ def range_text(low: int, high: int) -> str:
 
 
 class _DoubtedError(Exception):
-    """What C has filled may be another topic's."""
+    """What was filled may be another topic's."""
 
 
 class KafkaReader(TopicReader):
@@ -375,66 +224,51 @@ class KafkaReader(TopicReader):
     def __init__(
         self,
         to: Connection,
-        decoding: Decoding | None = None,
-        slabs: Slabs | None = None,
+        parts: KafkaParts | None = None,
         stop: threading.Event | None = None,
         identity: Identity | None = None,
         *,
         modest: bool = False,
     ) -> None:
-        super().__init__(to, decoding or Decoding(), slabs, stop, identity or Identity())
+        super().__init__(to, parts or KafkaParts(), stop, identity or Identity())
         self._modest = modest  # one that is modest fetches little at once
-        self._way: ByMessage | ByColumn | None = None  # how its records are taken
-        self._columns = False  # whether by column
+        self._way: ByMessage | None = None  # how its records are taken
         self._at = (-1, -1)  # the partition, and the offset from which everything is with the way or still to come
+        self._end = -1  # where the partition has ended, said once for an assignment
         self._passed = self._received = 0  # offsets, and bytes of their records
-        self._row_bytes = 0  # that C put into a row of the last read: of what is asked for, holes too
         self._use = threading.RLock()  # of the connection: another thread that closes waits for the read to end
 
-    def read(self, extents: Extents) -> Block:
+    def read(self, extents: Extents, lease: Lease) -> Block:
         """All records of `extents`, in their order, in one block; see `dali_feed.records.source.Reader.read`."""
-        while True:
-            try:
-                return self._block(extents)
-            except _DoubtedError:
-                continue
-
-    def _block(self, extents: Extents) -> Block:
         self._guard.check()
-        lease = self._slabs.lease()
-        count = int(extents.lengths.sum())
-        rows = self._decoding.rows(count, lease)
-        try:
-            wanted = rows.wanted()
-            if wanted is not None and by_column(wanted):
-                rows.filled = Filled(wanted, count, lease, self._row_bytes)
-            self.fill(extents, rows.take, rows.filled)
-            rows.finish()
-            if rows.filled is not None:
-                self._row_bytes = rows.filled.settle()
-        except BaseException:
-            lease.release()
-            raise
-        return Block(extents.ids(), rows.payloads, rows.columns(), lease, rows.faults)
+        mark = lease.mark()
+        while True:
+            cells = Cells(self._parts, int(extents.lengths.sum()), lease)
+            try:
+                self.fill(extents, cells.take)
+            except _DoubtedError:  # all of it once more
+                lease.rewind(mark)
+            else:
+                return cells.block(extents.ids())
 
-    def fill(self, extents: Extents, take: Take, filled: Filled | None = None) -> None:
-        """Give each record of `extents`, with its row, to `take`, or to C for `filled`. Raises what `read` does."""
+    def fill(self, extents: Extents, take: Take) -> None:
+        """Give each record of `extents`, with its row, to `take`. Raises what `read` does."""
         self._guard.check()
         with self._use:
             try:
-                self._runs(extents, take, filled)
+                self._runs(extents, take)
             finally:
                 if self._guard.closed:  # by another thread, which may not have waited
                     self._drop()
 
-    def _runs(self, extents: Extents, take: Take, filled: Filled | None) -> None:
+    def _runs(self, extents: Extents, take: Take) -> None:
         try:
             first = 0
             for partition, start, stop in zip(
                 extents.partition.tolist(), extents.start.tolist(), extents.stop.tolist(), strict=True
             ):
                 if start < stop:
-                    self._run(OffsetRun(partition, start, stop, first - start, take, filled))
+                    self._run(OffsetRun(partition, start, stop, first - start, take))
                 first += stop - start
             if len(extents) and not self._witness.vouches(self._identity.topic_id):
                 self._identify(self._to.where(int(extents.partition[0]), int(extents.start[0])))
@@ -470,12 +304,10 @@ class KafkaReader(TopicReader):
         partition, start, stop = run.partition, run.want, run.stop
         self._trouble.clear()
         patience = Patience(self._to, self._trouble, self._guard.stop)
-        columns = run.filled is not None
-        if columns != self._columns:  # these are read in the other way
-            self._drop()
-            self._columns = columns
         if not self._is_near(partition, start):
             self._assign(partition, start)
+        elif self._end > start:  # which proves that these rows are absent
+            run.want, run.end_seen = min(self._end, stop), self._end if self._end < stop else None
         self._passed += stop - self._at[1]
         while run.want < stop:
             self._more(run, patience)
@@ -486,24 +318,21 @@ class KafkaReader(TopicReader):
         """The next records or events, where some come within a slice of time; waits as long as the timeout allows."""
         way, want = self._line(), run.want
         most = FIRST if not self._received else max(1, min(MORE, CACHED * self._passed // self._received))
-        came = way.come(run, most)
-        where = self._to.where(run.partition, want)
+        event = way.fetch(run, most)
+        where = self._to.where(run.partition, run.want)
         if self._guard.stop.is_set():
             patience.check(where)
         if self._doubts(where):
             if run.want > want:
                 raise _DoubtedError
             return self._assign(run.partition, want)
-        if not came:
-            return self._silence(run, patience)
-        event = way.look(run)
         if run.want > want:
             patience.progress()
             run.end_seen = None
         if event is not None:
             run.want = max(run.want, self._event(event, run))
-            if run.want < run.stop and way is self._way:  # an end, said once, may prove the next run's rows absent
-                way.skip()
+        elif run.want == want:
+            self._silence(run, patience)
         return None
 
     def _silence(self, run: OffsetRun, patience: Patience) -> None:
@@ -532,6 +361,7 @@ class KafkaReader(TopicReader):
         if kind in (Meaning.END, Meaning.RESET) and about != run.partition:
             return run.want  # of an assignment before this one
         if kind is Meaning.END:
+            self._end = -1 if end is None else end
             run.end_seen = end if end is not None and end < run.stop else None
             return run.want if end is None else end
         if kind is Meaning.RESET:
@@ -591,24 +421,13 @@ class KafkaReader(TopicReader):
     def _assign(self, partition: int, offset: int, *, small: bool = False) -> None:
         if self._way is None:
             keep_freed()
-            self._way = self._begin(small=small)
+            client = self._connect({}, small=small or self._modest, quiet=self._modest)
+            self._way = ByMessage(client, self._to.topic, self._stands_elsewhere)
         self._way.assign(partition, offset)
-        self._at = (partition, offset)
+        self._at, self._end = (partition, offset), -1
 
-    def _begin(self, *, small: bool) -> ByMessage | ByColumn:
-        """A new consumer, and how its records are taken: by column where that is wanted, and its handle is known."""
-        topic, path = self._to.topic, librdkafka() if self._columns else None
-        own = None if path is None else functions(path)
-        if own is not None and ";" in plugin(own):  # which would be two paths
-            own = None
-        if own is not None:
-            newest_client(own)  # none that this thread made before counts
-        settings = {} if own is None else {"plugin.library.paths": plugin(own)}
-        client = self._connect(settings, small=small or self._modest, quiet=self._modest)
-        handle = None if own is None else newest_client(own)
-        if own is None or handle is None:
-            return ByMessage(client, topic)
-        return ByColumn(client, own, handle, topic)
+    def _stands_elsewhere(self) -> bool:
+        return self._witness.doubts(self._identity.topic_id)
 
     def _live(self) -> Consumer:
         self._guard.check()
@@ -616,7 +435,7 @@ class KafkaReader(TopicReader):
             raise ClosedError(self._to.topic)
         return self._consumer
 
-    def _line(self) -> ByMessage | ByColumn:
+    def _line(self) -> ByMessage:
         self._guard.check()
         if self._way is None:  # never between _assign and _drop
             raise ClosedError(self._to.topic)

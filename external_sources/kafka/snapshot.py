@@ -17,6 +17,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +25,13 @@ import numpy as np
 from confluent_kafka import Message
 
 from dali_feed.errors import DataLostError, SourceChangedError, StateError
+from dali_feed.external_sources.kafka.claims import Claims, weight_of
 from dali_feed.external_sources.kafka.errors import LOG, remade
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.records.present import Present, packed, unpacked
 from dali_feed.records.source import Extents, Int64s, Snapshot
 
-__all__ = ["Pin", "TopicSample", "pin_of", "sampled", "scanned"]
+__all__ = ["Pin", "TopicSample", "pin_of", "sampled", "scanned", "weigher"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,30 +158,42 @@ class TopicSample:
     absent: float
 
 
-class Sizes:
-    """Sizes of records in rows, -1 where there is none; no more are taken once they, or values, pass `most` bytes."""
-
-    def __init__(self, rows: int, most: int | None = None, weigh: Weigh = len) -> None:
-        self.found = [-1] * rows
-        self.size = self.read = 0  # of what is weighed, and of that or the values: a record is fetched as a whole
-        self._most, self._weigh = most, weigh
-
-    def take(self, row: int, message: Message) -> None:
-        """Note a record."""
-        size = self._weigh(message)
-        self.found[row] = size
-        self.size += size
-        self.read += max(size, len(message))
-        if self._most is not None and self.read > self._most:
-            raise _EnoughError(row + 1)
-
-
 class _EnoughError(Exception):
-    """There are enough rows."""
+    """Enough bytes have been read."""
 
-    def __init__(self, rows: int) -> None:
-        super().__init__()
-        self.rows = rows
+
+def weigher(claims: Claims | None) -> Weigh:
+    """A function of a record: the bytes of its payload, or of its key and headers where these are more.
+
+    What is asked of the records later plays no part: a snapshot is of the topic alone.
+    """
+    payload = len if claims is None else weight_of
+
+    def weigh(message: Message) -> int:
+        headers: Any = message.headers() or ()
+        return max(payload(message), len(message.key() or b"") + sum(len(text or b"") for _, text in headers))
+
+    return weigh
+
+
+def sizes(reader: KafkaReader, extents: Extents, weigh: Weigh = len, most: int | None = None) -> tuple[list[int], int]:
+    """Sizes of the records of an extent, -1 where there is none, and bytes that were read.
+
+    Where more than `most` bytes were read, of what is weighed or of values, there are fewer rows.
+    """
+    found, read = [-1] * int(extents.lengths.sum()), 0
+
+    def take(row: int, message: Message) -> None:
+        nonlocal read
+        found[row] = size = weigh(message)
+        read += max(size, len(message))  # a record is fetched as a whole
+        if most is not None and read > most:
+            del found[row + 1 :]
+            raise _EnoughError
+
+    with suppress(_EnoughError):
+        reader.fill(extents, take)
+    return found, read
 
 
 def sampled(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh = len) -> TopicSample:
@@ -189,12 +203,12 @@ def sampled(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh = l
     for n, (partition, start, stop, part) in enumerate(_places(starts, stops)):
         if n >= LEAST and read > MOST_BYTES:
             break
-        sizes = _place(reader, partition, start, stop, weigh)
-        there = [each for each in sizes.found if each >= 0]
-        size += sum(there) * part / len(sizes.found)
-        records += len(there) * part / len(sizes.found)
+        found, its = sizes(reader, Extents.one(partition, start, stop), weigh, PLACE_BYTES)
+        there = [each for each in found if each >= 0]
+        size += sum(there) * part / len(found)
+        records += len(there) * part / len(found)
         looked += part
-        read += sizes.read
+        read += its
     if not records:
         size, records = _further(reader, starts, stops, weigh)
         return TopicSample(max(1, round(size / max(1, records))), 1.0)
@@ -218,23 +232,13 @@ def _places(starts: Int64s, stops: Int64s) -> Iterator[tuple[int, int, int, int]
         yield partition, start, min(start + min(RUN, part), int(stops[partition])), part
 
 
-def _place(reader: KafkaReader, partition: int, start: int, stop: int, weigh: Weigh) -> Sizes:
-    """Sizes of the records at offsets start..stop-1; fewer of them where they are large."""
-    sizes = Sizes(stop - start, PLACE_BYTES, weigh)
-    try:
-        reader.fill(Extents.one(partition, start, stop), sizes.take)
-    except _EnoughError as enough:
-        del sizes.found[enough.rows :]
-    return sizes
-
-
 def _further(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh) -> tuple[float, float]:
     """Bytes and number of the first records, from the first partitions on; where all places were holes."""
     for partition in np.flatnonzero(stops > starts).tolist():
         at, span = int(starts[partition]), RUN
         while at < stops[partition]:
-            sizes = _place(reader, partition, at, min(at + span, int(stops[partition])), weigh)
-            there = [each for each in sizes.found if each >= 0]
+            run = Extents.one(partition, at, min(at + span, int(stops[partition])))
+            there = [each for each in sizes(reader, run, weigh, PLACE_BYTES)[0] if each >= 0]
             if there:
                 return float(sum(there)), float(len(there))
             at, span = at + span, span * 8
@@ -265,11 +269,10 @@ def scanned(
                 first = int(starts[partition])
                 for a in range(0, len(flags[partition]), STEP):
                     b = min(a + STEP, len(flags[partition]))
-                    sizes = Sizes(b - a, None, weigh)
-                    mine.fill(Extents.one(partition, first + a, first + b), sizes.take)
-                    flags[partition][a:b] = np.asarray(sizes.found) >= 0
+                    there = np.asarray(sizes(mine, Extents.one(partition, first + a, first + b), weigh)[0])
+                    flags[partition][a:b] = there >= 0
                     looked[own] += b - a
-                    size += sizes.size
+                    size += int(there[there >= 0].sum())
         finally:
             mine.close()
         return size

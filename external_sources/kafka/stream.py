@@ -24,16 +24,15 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, SourceError, StateError
 from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.codec import Codec
 from dali_feed.external_sources.kafka.errors import remade
 from dali_feed.external_sources.kafka.group import Fleet, fleet_of
 from dali_feed.external_sources.kafka.group_reader import FleetReader
 from dali_feed.external_sources.kafka.live_reader import StreamReader
-from dali_feed.external_sources.kafka.rows import LABEL, Codec
 from dali_feed.external_sources.kafka.topic import KafkaTopic, TopicSource
-from dali_feed.external_sources.request import LiveFormatted
 from dali_feed.formats.format import Format
-from dali_feed.records.live import Drain, LiveReader, LiveSource, Pace, Positions
-from dali_feed.records.source import Member, Slabs
+from dali_feed.records.live import Drain, LiveReader, Pace, Positions, Stream
+from dali_feed.records.source import LABEL, Member
 
 __all__ = ["KafkaStream", "Start", "merged_marks"]
 
@@ -262,7 +261,7 @@ def begun(cluster: Cluster, start: str | float, group: str | None, partitions: l
     return found | cluster.begins(start, lacking)
 
 
-class KafkaStream(TopicSource):
+class KafkaStream(TopicSource, Stream):
     """The records of a topic from `start` on, for ever.
 
     Partition p is read by rank p % world_size; a rank may have none. Partitions that are added to the topic are noticed
@@ -281,7 +280,7 @@ class KafkaStream(TopicSource):
             it is full.
         batch_bytes: bytes of payloads that make a batch full; None: `batch_size` alone does.
         idle_timeout: seconds without any record until an empty batch comes; None: never.
-        label, codec, fields, config, format, claims: as `KafkaTopic`'s.
+        label, codec, config, format, claims: as `KafkaTopic`'s.
         timeout: seconds without any answer, reconnects included, after which the broker counts as unreachable. A topic
             that gets no records is no error.
         group: the consumer group whose offsets `loader.commit()` sets, for lag tools and for `start="group"`; None:
@@ -307,7 +306,6 @@ class KafkaStream(TopicSource):
         idle_timeout: float | None = None,
         label: str | None = LABEL,
         codec: Codec | None = None,
-        fields: Sequence[str] | None = None,
         config: Mapping[str, Any] | None = None,
         timeout: float = 30.0,
         group: str | None = None,
@@ -320,7 +318,6 @@ class KafkaStream(TopicSource):
             servers,
             label=label,
             codec=codec,
-            fields=fields,
             config=config,
             timeout=timeout,
             group=group,
@@ -355,25 +352,20 @@ class KafkaStream(TopicSource):
         except SourceEmptyError:
             return ()
 
-    def giving(self, image: str | None, members: tuple[str, ...]) -> LiveSource:
-        """The same records with other members; see `records.members`."""
-        found: LiveSource = self._formed(image, members, LiveFormatted)
-        return found
-
     def live(
         self,
-        at: Mapping[str, Any] | None = None,
+        at: Mapping[str, Any] | None,
+        members: Sequence[str],
         *,
         rank: int = 0,
         world_size: int = 1,
-        slabs: Slabs | None = None,
         stop: threading.Event | None = None,
         drain: Drain | None = None,
     ) -> LiveReader:
         """A reader of a rank's partitions from `at` on; None: from `start`. It asks the cluster where that is.
 
         Raises:
-            ConfigError: `format=` without columns: it says nothing of images and labels.
+            ConfigError: a member that no record can have.
             SourceNotFoundError: no such topic; the message names similar ones.
             SourceUnreachableError: no answer for `timeout` seconds.
             SourceDeniedError: no rights, or credentials that are refused.
@@ -382,14 +374,13 @@ class KafkaStream(TopicSource):
             SourceError: the group has no offset of a partition.
             ClosedError: the stop event is set.
         """
-        self._check_made()
-        to, stopped = self._to, stop or threading.Event()
-        mine: Any = {"rank": rank, "world_size": world_size, "slabs": slabs, "stop": stopped}
+        to, parts, stopped = self._to, self._parts(members), stop or threading.Event()
+        mine: Any = {"rank": rank, "world_size": world_size, "stop": stopped}
         if (fleet := self._fleet) is not None:  # a worker, which joins when it is first polled
             if at is not None:
                 fleet.check_mark(to.topic, at)
             start = self._start if isinstance(self._start, str | float) else ""
-            return FleetReader(to, self._decoding, fleet, start, drain=drain, **mine)
+            return FleetReader(to, parts, fleet, start, drain=drain, **mine)
         given = self._start if at is None else at
         begin = given if isinstance(given, str | float) else mark_of(to.topic, given)
         with Cluster(to, stopped) as cluster:
@@ -399,7 +390,7 @@ class KafkaStream(TopicSource):
                 positions = begin.of_rank(rank, world_size, count)
             else:
                 positions = begun(cluster, begin, self._group, list(range(rank, count, world_size)))
-        return StreamReader(to, self._decoding, self._identity, positions, group=self._group, **mine)
+        return StreamReader(to, parts, self._identity, positions, group=self._group, **mine)
 
     def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
         """A rank's position as plain JSON, with the topic and its id; of a fleet its group, which has the position.
@@ -450,15 +441,14 @@ class KafkaStream(TopicSource):
 
     def _topic(self) -> KafkaTopic:
         """What the topic holds, of the same records made in the same way."""
-        to, known = self._to, self._decoding
+        to = self._to
         return KafkaTopic(
             to.topic,
             to.servers,
-            label=known.label,
-            codec=known.codec,
-            fields=None if known.codec is None else known.fields,
+            label=self._label,
+            codec=self._codec,
             config=to.config,
             timeout=to.timeout,
             format=self._forms or None,
-            claims=self._claims,
+            claims=None if self._claims is None else self._claims.folder,
         )

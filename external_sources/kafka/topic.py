@@ -11,27 +11,38 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
 from confluent_kafka import KafkaException, Message, TopicPartition
 
 from dali_feed.checks import path_of
-from dali_feed.dead_letters import Original
+from dali_feed.columns import Image, Number
+from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.kafka.claims import Claims, RemoteClaims
 from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
+from dali_feed.external_sources.kafka.codec import CODEC, Codec
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, failed, meaning, remade
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.rows import LABEL, Codec, Decoding, KafkaParts, TopicMembers, by_path
-from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned
-from dali_feed.external_sources.request import VALUE, Formatted, forms_of, with_formats
+from dali_feed.external_sources.kafka.rows import HEADER, OWN, PAIRS, KafkaParts, topic_members
+from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned, weigher
 from dali_feed.formats.format import Format
 from dali_feed.records.present import Present
-from dali_feed.records.source import MANY_ABSENT, Extents, Int64s, Member, Slabs, Snapshot, Source
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import (
+    LABEL,
+    MANY_ABSENT,
+    Extents,
+    Int64s,
+    Member,
+    Original,
+    Records,
+    Snapshot,
+    Source,
+)
 
 __all__ = ["KafkaTopic", "TopicSource", "as_original", "messages", "original"]
 
@@ -87,8 +98,10 @@ def _bytes(text: str | bytes | None) -> bytes | None:
     return text.encode() if isinstance(text, str) else text
 
 
-class TopicSource:
+class TopicSource(Records):
     """A topic, and what is made of its records. `KafkaTopic` documents the arguments."""
+
+    inner = "value"
 
     def __init__(  # noqa: PLR0913  what is read, and how
         self,
@@ -97,7 +110,6 @@ class TopicSource:
         *,
         label: str | None,
         codec: Codec | None,
-        fields: Sequence[str] | None,
         config: Mapping[str, Any] | None,
         timeout: float,
         group: str | None,
@@ -109,40 +121,56 @@ class TopicSource:
         if group is not None and (not isinstance(group, str) or not group):
             msg = f"{topic}: group must be a consumer group's name, or None; found {group!r}"
             raise ConfigError(msg)
-        self._group, self._claims, self._identity = group, claims, Identity()
         if codec is not None and format is not None:
             msg = f"{topic}: codec= and format= both say how a value is decoded; leave one of them out"
             raise ConfigError(msg)
-        self._forms = forms_of(format, VALUE, topic)
-        names = _field_names(topic, label, codec, fields)
-        self._decoding = Decoding(label, codec, names, claims=_follows(claims))
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Names of the fields beside the image."""
-        return self._decoding.fields
+        _check_label(topic, label, codec)
+        self._group, self._claims, self._identity = group, _claims_of(claims), Identity()
+        self._label, self._codec, self._forms = label, codec, formats_of(format, "value", topic)
+        self._follow = True  # whether payloads that lie elsewhere are read from there
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._to.topic!r}, {self._to.servers!r})"
 
-    def _formed(self, image: str | None, members: tuple[str, ...], made: Any) -> Any:
-        """The same records with other members; `made` where formats find some of them."""
-        if self._decoding.codec is not None:
-            msg = f"{self._to.topic}: codec= and columns= both say how a value is decoded; leave one of them out"
+    @property
+    def preset(self) -> Mapping[str, Any]:
+        """The value, an image, and the header of the label, or what the codec makes of both; see `Records.preset`.
+
+        Raises ConfigError where a format has nobody who asks for what it finds.
+        """
+        if self._forms:
+            msg = (
+                f"{self._to.topic}: format= is for columns=; found no columns. Give columns=, or codec= in "
+                "place of format="
+            )
             raise ConfigError(msg)
-        full = by_path if VALUE in self._forms else str
-        return with_formats(self._giving, self._forms.get, image, members, full, made)
+        image, label = ("value", f"{HEADER}{self._label}") if self._codec is None else (f"{CODEC}image", CODEC + LABEL)
+        return {"image": Image(image)} | ({} if self._label is None else {LABEL: Number(label)})
 
-    def _giving(self, image: str | None, members: tuple[str, ...]) -> Any:
+    def can_have(self, member: str) -> bool:
+        """Any name is a header's, unless values have a format: then it is a path in there. See `Records.can_have`."""
+        if member.startswith(CODEC):
+            return self._codec is not None
+        own = member in OWN or member.startswith((HEADER, PAIRS, *(f"{each}:" for each in OWN)))
+        return own or "value" not in self._forms
+
+    def format_of(self, member: str) -> Format | None:
+        """See `Records.format_of`."""
+        return self._forms.get(member)
+
+    def as_stored(self) -> Self:
+        """The same records, in which payloads that are stored elsewhere stay there."""
         other = copy.copy(self)
-        other._decoding = replace(self._decoding, label=None, fields=members, asked=KafkaParts(image, members))
+        other._follow = False
         return other
 
-    def without_codec(self) -> Self:
-        """The same records, their values as they are: a source that can give members."""
-        other = copy.copy(self)
-        other._decoding = replace(self._decoding, codec=None, label=None, fields=())
-        return other
+    def _parts(self, members: Sequence[str]) -> KafkaParts:
+        """What is copied of a record for these members. ConfigError for one that no record can have."""
+        for name in members:
+            if not self.can_have(name):
+                msg = f"member {name!r}: no record of {self._to.topic} has it"
+                raise ConfigError(msg)
+        return KafkaParts(members, self._claims, self._codec, follow=self._follow)
 
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates as text: `imagenet-train[3]@41872`."""
@@ -155,15 +183,6 @@ class TopicSource:
         """
         return original(self._to, partition, position)
 
-    def _check_made(self) -> None:
-        """Raise where a format has nobody who asks for what it finds."""
-        if self._forms and self._decoding.asked is None:
-            msg = (
-                f"{self._to.topic}: format= is for columns=; found no columns. Give columns=, or codec= in "
-                "place of format="
-            )
-            raise ConfigError(msg)
-
     def _topic_id(self, cluster: Cluster, known: str) -> str:
         """The topic's id now. It must be the one that the source knew: readers compare what they read with it."""
         if not known and not cluster.has_controller():
@@ -175,7 +194,7 @@ class TopicSource:
         return found or known
 
 
-def _follows(claims: str | os.PathLike[str] | None) -> Claims | None:
+def _claims_of(claims: str | os.PathLike[str] | None) -> Claims | None:
     if claims is None:
         return None
     if "://" not in (address := path_of("claims=", claims)):
@@ -183,31 +202,19 @@ def _follows(claims: str | os.PathLike[str] | None) -> Claims | None:
     return RemoteClaims.under(address)
 
 
-def _field_names(topic: str, label: str | None, codec: Codec | None, fields: Sequence[str] | None) -> tuple[str, ...]:
+def _check_label(topic: str, label: str | None, codec: Codec | None) -> None:
     if label is not None and (not isinstance(label, str) or not label):
         msg = f"{topic}: label must be a header's name, or None; found {label!r}"
         raise ConfigError(msg)
     if codec is not None and not callable(codec):
         msg = f"{topic}: codec must be a function of (value, key, headers), or None; found {codec!r}"
         raise ConfigError(msg)
-    if codec is None:
-        if fields is not None:
-            msg = f"{topic}: fields= names what a codec gives; found {fields!r} and no codec; give codec="
-            raise ConfigError(msg)
-        return () if label is None else (LABEL,)
-    if label not in (LABEL, None):
+    if codec is not None and label not in (LABEL, None):
         msg = (
             f"{topic}: label= names a header, but with codec= the codec gives the label; found {label!r}; leave one "
             "of them out"
         )
         raise ConfigError(msg)
-    if fields is None:
-        return () if label is None else (LABEL,)
-    names = (fields,) if isinstance(fields, str) else tuple(fields)
-    if "image" in names or len(set(names)) != len(names):
-        msg = f"{topic}: fields= must be different names, without 'image'; found {names!r}"
-        raise ConfigError(msg)
-    return names
 
 
 LOOKS, LOOKED_AT = 8, 16  # places, and records of each
@@ -215,19 +222,18 @@ EXTENT_BYTES = 32_000_000  # shuffled runs of this size read as fast as a partit
 MAX_EXTENT = 65_536
 
 
-class KafkaTopic(TopicSource):
+class KafkaTopic(TopicSource, Source):
     """All records of a topic, from each partition's first kept offset to its end when the snapshot is taken.
 
     Args:
         topic: its name. No topic is ever created.
         servers: bootstrap addresses, "host:port,host:port" or a list of them.
         label: the header that holds the label, a decimal number in text; None: records have no label.
-            The field is called `label` whatever the header's name, and is an int64 array in a block.
+            The column is called `label` whatever the header's name.
         codec: `codec(value: memoryview, key: bytes | None, headers: list[tuple[str, bytes]])` returns a mapping
-            with `image` (a view into the value, or other bytes) and each name in `fields`. What it raises is a
-            fault of that record. None: the value is the image.
-        fields: names of the fields that the codec gives beside the image; ("label",) where None. `label` must be
-            an int; other fields may be anything, and a loader stacks numbers and arrays of one shape.
+            with `image` (a view into the value, or other bytes), `label` (an int) unless label=None, and whatever else
+            `columns=` asks for as a member `codec:NAME`. What it raises is a fault of that record. The value's view
+            is good as long as the block that it is read into. None: the value is the image.
         config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`, `client.rack`; secrets as
             `FromEnv` or `FromFile`.
         timeout: seconds without any progress, reconnects included, after which the broker counts as unreachable.
@@ -255,7 +261,6 @@ class KafkaTopic(TopicSource):
         *,
         label: str | None = LABEL,
         codec: Codec | None = None,
-        fields: Sequence[str] | None = None,
         config: Mapping[str, Any] | None = None,
         timeout: float = 30.0,
         holes: Literal["auto", "scan", "replace"] = "auto",
@@ -268,7 +273,6 @@ class KafkaTopic(TopicSource):
             servers,
             label=label,
             codec=codec,
-            fields=fields,
             config=config,
             timeout=timeout,
             group=group,
@@ -290,27 +294,19 @@ class KafkaTopic(TopicSource):
 
     def members(self) -> tuple[Member, ...]:
         """What a few records, spread over the topic, have: value, key, timestamp, and their headers by name."""
-        snapshot, seen = self.snapshot(), TopicMembers(self._forms.get(VALUE))
-        reader = KafkaReader(self._to, identity=self._identity, modest=True)
+        snapshot, lease = self.snapshot(), SlabPool().lease()
+        starts: list[int] = np.linspace(0, max(0, len(snapshot) - LOOKED_AT), LOOKS).astype(np.int64).tolist()
+        places = [snapshot.located(_stretch(snapshot, start, start + LOOKED_AT)) for start in starts]
+        reader = KafkaReader(self._to, KafkaParts(("value", "key", PAIRS)), identity=self._identity, modest=True)
         try:
-            for start in np.linspace(0, max(0, len(snapshot) - LOOKED_AT), LOOKS).astype(np.int64).tolist():
-                reader.fill(snapshot.located(_stretch(snapshot, start, start + LOOKED_AT)), seen.take)
+            return topic_members([reader.read(place, lease) for place in places], self._forms.get("value"))
         finally:
             reader.close()
-        return seen.members()
+            lease.release()
 
-    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        """The same records with other members; see `records.members`."""
-        found: Source = self._formed(image, members, Formatted)
-        return found
-
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> KafkaReader:
-        """A new reader with a consumer of its own; it connects when it first reads.
-
-        Raises ConfigError for `format=` without columns: it says nothing of images and labels.
-        """
-        self._check_made()
-        return KafkaReader(self._to, self._decoding, slabs, stop, self._identity)
+    def reader(self, members: Sequence[str] = (), stop: threading.Event | None = None) -> KafkaReader:
+        """A new reader with a consumer of its own; it connects when it first reads. See `Source.reader`."""
+        return KafkaReader(self._to, self._parts(members), stop, self._identity)
 
     def commit(self, positions: Int64s) -> None:
         """Set the group's offset of each partition, for lag tools; does nothing without `group`.
@@ -321,6 +317,11 @@ class KafkaTopic(TopicSource):
         if self._group is not None:
             with Cluster(self._to) as cluster:
                 cluster.commit(self._group, dict(enumerate(positions.tolist())))
+
+    @property
+    def commits(self) -> bool:
+        """Whether there is a group whose offsets are set."""
+        return self._group is not None
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """What the topic holds now, or, given an earlier snapshot's pin, that one again.
@@ -359,7 +360,7 @@ class KafkaTopic(TopicSource):
         """What is between these offsets, as far as it takes to plan an epoch."""
         reader = KafkaReader(self._to, identity=self._identity, modest=True)
         try:
-            sample = sampled(reader, starts, ends, self._decoding.weigher())
+            sample = sampled(reader, starts, ends, weigher(self._claims))
         finally:
             reader.close()
         present, record_bytes, absent = None, sample.record_bytes, sample.absent
@@ -387,7 +388,7 @@ class KafkaTopic(TopicSource):
             topic,
             starts,
             ends,
-            self._decoding.weigher(),
+            weigher(self._claims),
         )
         if not len(present):
             msg = f"{topic}: the topic must hold records; none of its {total} offsets has one"

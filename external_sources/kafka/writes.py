@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, cast
 
+from dali_feed.columns import Image
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources.kafka.rows import Decoding
+from dali_feed.external_sources.kafka.rows import PAIRS
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.formats.format import Format
 from dali_feed.formats.paths import steps_of
@@ -18,7 +18,7 @@ from dali_feed.records.source import LABEL, Source
 __all__ = ["WHERE", "Copied", "Payload", "Values", "Writes", "Written"]
 
 Fields = Mapping[str, Any]
-TOMBSTONE = "$tombstone"  # a field of a record that is copied: whether it has no value
+TOMBSTONE = "$tombstone"  # a field of a record that is copied: None where it has no value
 WHERE = "$where"  # no member of anybody: the record's coordinates, `train-0007.tar#118`
 _NAMES = frozenset(".[]$\"'")  # a member's name is a path where it is read
 
@@ -44,8 +44,22 @@ class Writes:
         return ()
 
     def of(self, source: Source) -> Source:
-        """What the payload and the fields are read from: the source itself, or one like it."""
+        """What is read: the source itself, or one like it."""
         return source
+
+    def reads(self, source: Source) -> tuple[str | None, dict[str, str]]:
+        """The member that is the payload, None where none is wanted, and what each of the fields is made from.
+
+        They are those of the source's preset. ConfigError where that has no image.
+        """
+        if not self.payload:
+            return None, {}
+        preset = source.preset
+        image = next((column for column in preset.values() if isinstance(column, Image)), None)
+        if image is None:
+            msg = f"{self!r}: the source must have an image, which is the value; {source!r} has none; give Values(...)"
+            raise ConfigError(msg)
+        return source.image_of(image.member), {LABEL: preset[LABEL].member} if LABEL in preset else {}
 
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
         """The record. What it raises is the fault of this one."""
@@ -175,27 +189,20 @@ class Copied(Writes):
         if not isinstance(source, KafkaTopic):
             msg = f"Copied: the source must be a KafkaTopic, whose records have keys and headers; found {source!r}"
             raise ConfigError(msg)
-        made = copy.copy(source)
-        made._decoding = Decoding(None, _Whole(), ("key", "headers", TOMBSTONE))
-        return made
+        return source.as_stored()
+
+    def reads(self, source: Source) -> tuple[str | None, dict[str, str]]:
+        """All of a record."""
+        return "value", {TOMBSTONE: "value", "key": "key", "headers": PAIRS}
 
     def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
         """See `Writes`."""
-        return Written(None if fields[TOMBSTONE] else payload, fields["key"], fields["headers"])
+        key = None if fields["key"] is None else bytes(fields["key"])
+        return Written(None if fields[TOMBSTONE] is None else payload, key, fields["headers"])
 
     def to_json(self) -> dict[str, Any]:
         """See `Writes`."""
         return {"writes": "copied"}
-
-
-class _Whole:
-    """All of a record: a codec that takes tombstones too."""
-
-    def __call__(self, value: memoryview, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
-        return {"image": value, "key": key, "headers": headers, TOMBSTONE: False}
-
-    def tombstone(self, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
-        return {"image": b"", "key": key, "headers": headers, TOMBSTONE: True}
 
 
 def _once(key: str | None, others: tuple[str, ...]) -> tuple[str, ...]:

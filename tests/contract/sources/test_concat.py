@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kit.blocks import rows, taken
 from kit.broker.handle import Kafka
 from kit.images import jpeg, labelled
-from kit.inside import Corrupt, Feed, Gap, unpack_ids, write_shard
+from kit.inside import Corrupt, Extents, Feed, Gap, Pieces, SlabPool, open_reader, unpack_ids, write_shard
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Shuffle, Tuning
-from dali_feed.columns import Bytes, Image, JsonValue, Kind, Number, Text
+from dali_feed.columns import Bytes, Column, Image, JsonValue, Number, Text
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.external_sources import Concat, FileList, KafkaTopic, Mix, ShardSet
 from dali_feed.testing import Message, ScriptedSource, assert_resumes_anywhere
@@ -74,34 +76,82 @@ def test_shards_files_a_topic_and_faults_resume_anywhere(tmp_path: Path, embedde
 
 
 def test_labels_of_two_kinds_are_an_error_that_names_the_sources() -> None:
-    """int64 labels beside a list of texts cannot make one column."""
+    """Numbers beside texts cannot make one column."""
 
     class Worded(ScriptedSource):
-        def reader(self, *given: Any) -> Any:
-            reader = super().reader(*given)
-            read = reader.read
-
-            def worded(extents: Any) -> Any:
-                block = read(extents)
-                block.fields["label"] = [str(n) for n in block.fields["label"].tolist()]
-                return block
-
-            reader.read = worded  # type: ignore[method-assign]
-            return reader
+        @property
+        def preset(self) -> Any:
+            return {"image": Image("value"), "label": Text("label")}
 
     both = Concat([scripted(4, "numbers"), Worded(labelled(4), name="words")])
-    rule = "the field 'label' must be of one kind in all sources; .*int64 numbers.* a list"
-    with Feed(both, 8, transform=CROP, tuning=QUICK) as feed, pytest.raises(ConfigError, match=rule):
-        list(feed)
+    rule = "the column 'label' must be of one kind in all sources; numbers has Number.*words has Text"
+    with pytest.raises(ConfigError, match=rule):
+        Feed(both, 8, transform=CROP, tuning=QUICK)
 
 
-def test_fields_are_those_that_all_have() -> None:
+def test_a_preset_is_what_all_have() -> None:
     """Labels are left out beside a source that has none."""
     both = Concat([scripted(4), ScriptedSource([jpeg(1), jpeg(2)])])
-    assert both.fields == ()
+    assert list(both.preset) == ["image"]
     with Feed(both, 6, transform=CROP, tuning=QUICK) as feed:
         (batch,) = feed
     assert batch.fields == {}
+
+
+def test_a_preset_takes_each_sources_own_member(tmp_path: Path) -> None:
+    """Shards, files and scripted records call their images and labels by other names; rows of all are one column."""
+    write_shard(tmp_path / "a.tar", [(jpeg(n), n) for n in range(3)])
+    source = Concat([ShardSet(tmp_path / "a.tar"), Concat([files(tmp_path / "f", 2), scripted(2)])])
+    assert [row["image"] for row in rows(source)] == [jpeg(n) for n in (0, 1, 2, 0, 1, 0, 1)]
+    assert [int(row["label"]) for row in rows(source)] == [0, 1, 2, 100, 101, 0, 1]
+    turned = Extents(np.array([3, 0, 2, 1, 0]), np.array([1, 2, 0, 0, 0]), np.array([2, 3, 1, 1, 1]))
+    assert [int(row["label"]) for row in rows(source, extents=turned)] == [1, 2, 101, 100, 0]
+
+
+def test_rows_of_pieces_stay_pieces(tmp_path: Path) -> None:
+    """Bytes of several sources are joined without a look at each row, in the order in which they were asked for."""
+    for name, first in ("a", 0), ("b", 10):
+        write_shard(tmp_path / f"{name}.tar", [{"txt": b"%d" % (first + n)} for n in range(4)])
+    two = Concat([ShardSet(tmp_path / f"{name}.tar", image=None, label=None) for name in "ab"])
+    two.snapshot()
+    turns = Extents(np.array([1, 0, 1]), np.array([2, 0, 0]), np.array([4, 2, 1]))
+    found = open_reader(two, ["txt"]).read(turns, SlabPool().lease()).values["txt"]
+    assert isinstance(found, Pieces)
+    assert [taken(view) for view in found] == [b"12", b"13", b"0", b"1", b"10"]
+
+
+class Doubtful(ScriptedSource):
+    """Its reader reads all again each time, into the memory that it had."""
+
+    def reader(self, members: Sequence[str], stop: Any = None) -> Any:
+        """One that starts over once."""
+        reader = super().reader(members, stop)
+        once = reader.read
+
+        def twice(extents: Extents, lease: Any) -> Any:
+            mark = lease.mark()
+            once(extents, lease)
+            lease.rewind(mark)
+            return once(extents, lease)
+
+        reader.read = twice  # type: ignore[method-assign]
+        return reader
+
+
+@pytest.mark.parametrize("size", [600, 40_000], ids=["many slabs", "in one slab"])
+def test_a_reader_that_starts_over_leaves_what_others_have_read(size: int) -> None:
+    """The bytes of the first source stand while the second one's reader goes back to where it began."""
+    first = ScriptedSource([(b"%03d" % n * 60, n) for n in range(20)], name="first")
+    second = Doubtful([(b"x%02d" % n * 60, n) for n in range(20)], name="second")
+    both, pool = Concat([first, second]), SlabPool(size)
+    both.snapshot()
+    extents, lease = Extents(np.array([0, 1]), np.array([0, 0]), np.array([20, 20])), pool.lease()
+    block = open_reader(both, ["value"]).read(extents, lease)
+    wanted = [b"%03d" % n * 60 for n in range(20)] + [b"x%02d" % n * 60 for n in range(20)]
+    assert [taken(view) for view in block.values["value"]] == wanted
+    assert pool.leased == lease.size
+    lease.release()
+    assert pool.leased == 0
 
 
 def test_columns_are_members_that_all_have(tmp_path: Path) -> None:
@@ -181,7 +231,7 @@ def sets(folder: Path) -> tuple[ShardSet, ShardSet]:
 
 def test_two_sets_with_other_names_are_one(tmp_path: Path) -> None:
     """A column that names both gives the first that a record has: of images, of labels, and inside of members."""
-    columns: dict[str, Kind] = {
+    columns: dict[str, Column] = {
         "image": Image("jpg;jpeg;JPEG", CROP),
         "label": Number("cls;class"),
         "who": Text("meta.json:who;info.json:who"),
