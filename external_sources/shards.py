@@ -78,7 +78,7 @@ class ShardSet(FileSource):
         SourceNotFoundError: a pattern matches nothing, or a named file is not there.
     """
 
-    kind = "ShardSet"
+    kind, unit = "ShardSet", "sample"
 
     def __init__(
         self,

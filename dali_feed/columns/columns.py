@@ -49,9 +49,16 @@ class Columns:
     """
 
     def __init__(
-        self, given: Mapping[str, Column], reads: Mapping[str, str], *, as_tuple: bool, preset: bool = False
+        self,
+        given: Mapping[str, Column],
+        reads: Mapping[str, str],
+        *,
+        as_tuple: bool,
+        preset: bool = False,
+        unit: str = "record",
     ) -> None:
         self.given, self.reads, self.as_tuple, self.preset = dict(given), dict(reads), as_tuple, preset
+        self._unit = unit
         self.images = {name: column for name, column in given.items() if isinstance(column, Image)}
         self.drawn_as = drawn_as(self.images)
         self.alone = preset and as_tuple and len(given) == 1 and bool(self.images)
@@ -102,7 +109,7 @@ class Columns:
             for name, column in named.items()
         }
         given = {name: column.decoding(decode) for name, column in named.items()}
-        return cls(given, reads, as_tuple=as_tuple, preset=preset)
+        return cls(given, reads, as_tuple=as_tuple, preset=preset, unit=source.unit)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -256,9 +263,12 @@ class Columns:
         if len(gaps) and column.optional:
             return rows_of.put(whole, gaps, rows_of.take(self._defaults[name], np.zeros(len(gaps), np.int64)))
         for row in gaps.tolist():
-            why = f"column {name!r} of member {column.member!r}: the record has no such member"
-            faults.setdefault(row, Fault("source", why, column.member))
+            faults.setdefault(row, Fault("source", self._lacking(name), column.member))
         return whole
+
+    def _lacking(self, name: str) -> str:
+        title = self.title(name)
+        return f"{title}the record has no such member" if title else f"the {self._unit} has no image member"
 
     def _keep_refused(self, images: Images, block: Block) -> None:
         """Records that the source has refused keep the bytes of their first image, for a dead letter; without a size.

@@ -220,7 +220,7 @@ def _unknown(source: Records, name: str, choices: Sequence[_Part] = ()) -> Confi
     member, colon, path = name.partition(":")
     if colon and path and member in known:
         cure = f'To read a path inside {member!r}, give the source format={{{member!r}: "json"}}'
-    return ConfigError(f"member {name!r}: no record has it; found {', '.join(known[:_SHOWN])}. {cure}")
+    return ConfigError(f"member {name!r}: no {source.unit} has it; found {', '.join(known[:_SHOWN])}. {cure}")
 
 
 def _part_of(source: Records, one: str) -> _Part:

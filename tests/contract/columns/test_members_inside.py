@@ -138,8 +138,8 @@ def test_a_suffix_says_what_it_holds(tmp_path: Path) -> None:
     with DataLoader(source, 4, columns=[Number("json:n"), Number("json:list[1]")], tuning=QUICK) as loader:
         ((first, second),) = loader
     assert torch.equal(first, second)
-    assert source.form_of("meta.JSON") is not None
-    assert source.form_of("jpg") is None
+    assert source.format_of("meta.JSON") is not None
+    assert source.format_of("jpg") is None
     with pytest.raises(ConfigError, match=r"member 'txt:n': no sample has it"):
         next(iter(DataLoader(source, 2, columns=[Number("txt:n")])))
     with pytest.raises(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from kit.images import QUICK
-from kit.inside import Extents, Pieces, SlabPool
+from kit.inside import Extents, Pieces, SlabPool, open_reader
 from kit.member_shards import shards
 from torchvision.transforms import v2
 
@@ -165,9 +165,11 @@ def test_a_kind_checks_itself(make: Any) -> None:
 
 def test_a_reads_members_are_pieces_of_one_memory(tmp_path: Path) -> None:
     """As long as a slab holds them: then nothing is done row by row; where none does, they are the same bytes."""
-    source = shards(tmp_path, broken={"4.f32": None}).giving(None, ("f32", "cls"))
+    source = shards(tmp_path, broken={"4.f32": None})
     everything = Extents(np.array([0, 1]), np.array([0, 0]), np.array([12, 12]))
-    read = [source.reader(SlabPool(size)).read(everything).fields for size in (1 << 20, 64)]
+    read = [
+        open_reader(source, ("f32", "cls")).read(everything, SlabPool(size).lease()).values for size in (1 << 20, 64)
+    ]
     assert all(isinstance(values, Pieces) for fields in read for values in fields.values())
     assert [len(read[0]["f32"].memories), len(read[1]["f32"].memories) > 1] == [1, True]
     for name in ("f32", "cls"):
