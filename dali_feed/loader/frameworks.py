@@ -3,21 +3,21 @@
 The law: no framework is imported from here, and none of its private names is needed: where one is missing, a run goes
 on as without that framework, with one warning. Private names that are used, all of Accelerate 1.15: `_shared_state`,
 `_add_dataloader`, `_remove_dataloader` and `dataloader_references` of GradientState, `_shared_state` of PartialState.
+
+A `loader` here is a `dali_feed.DataLoader`, whose file stands above this one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from dali_feed.errors import ConfigError
 from dali_feed.loader.arguments import warn_once
 from dali_feed.plan.batching import has_dealt
-
-if TYPE_CHECKING:
-    from dali_feed.loader.loader import DataLoader
 
 __all__ = ["NoBatchSampler", "Registration", "Skipped", "check_ranks"]
 
@@ -40,7 +40,7 @@ class Registration:
         state._add_dataloader(self)
 
     @classmethod
-    def of(cls, loader: DataLoader) -> Registration | None:
+    def of(cls, loader: Any) -> Registration | None:
         """That of a pass of this loader which begins; None where no run of Accelerate has begun."""
         module: Any = sys.modules.get("accelerate.state")
         if module is None:
@@ -60,8 +60,10 @@ class Registration:
         """Take it out of the list, and what others left there: a reference to nothing hides the loop around it."""
         state, self._state = self._state, None
         if state is not None:
-            state._remove_dataloader(self)
-            state.dataloader_references = [None, *(each for each in state.dataloader_references if each is not None)]
+            with contextlib.suppress(AttributeError):  # a run that was taken apart meanwhile has no list
+                state._remove_dataloader(self)
+                there = [each for each in state.dataloader_references if each is not None]
+                state.dataloader_references = [None, *there]
 
 
 def processes() -> tuple[int, int]:
@@ -73,7 +75,7 @@ def processes() -> tuple[int, int]:
     return int(state.process_index), int(state.num_processes)
 
 
-def check_ranks(loader: DataLoader) -> None:
+def check_ranks(loader: Any) -> None:
     """At the first pass: ConfigError where Accelerate divides among another number of processes; else warnings."""
     rank, world_size = processes()
     if world_size == 1:
@@ -98,7 +100,7 @@ def check_ranks(loader: DataLoader) -> None:
         warn_once("len(loader)", why, _USER, what="is of one rank")
 
 
-def _remainder(loader: DataLoader, processes: int) -> int:
+def _remainder(loader: Any, processes: int) -> int:
     """Of the samples of all ranks' last batches, end to end, how many come before the repeats that pad an epoch."""
     if processes == 1 and loader.world_size == 1:
         return 0
@@ -109,7 +111,7 @@ def _remainder(loader: DataLoader, processes: int) -> int:
     if not repeats:
         return 0
     if repeats <= tail:
-        return samples - repeats
+        return int(samples - repeats)
     why = (
         f"the {repeats} repeats that make all ranks' batches equally long are not the tail of the last ones. Give"
         " info=True, gather info.ids too, and keep each once"
@@ -121,7 +123,7 @@ def _remainder(loader: DataLoader, processes: int) -> int:
 class NoBatchSampler:
     """What `loader.batch_sampler` is where none was given: frameworks may look at it and set its epoch, not use it."""
 
-    def __init__(self, loader: DataLoader) -> None:
+    def __init__(self, loader: Any) -> None:
         self._loader = weakref.ref(loader)  # which has this object: a circle would keep its threads
         self.sampler = weakref.proxy(self)
 
@@ -153,7 +155,7 @@ class NoBatchSampler:
 class Skipped:
     """The next pass of a loader without its first batches, and every later pass whole: `DataLoader.skip`."""
 
-    def __init__(self, loader: DataLoader, batches: int, begin: Callable[[int], Iterator[Any]]) -> None:
+    def __init__(self, loader: Any, batches: int, begin: Callable[[int], Iterator[Any]]) -> None:
         self.loader, self.batches, self._begin = loader, batches, begin
 
     def set_epoch(self, epoch: int) -> None:
@@ -162,7 +164,7 @@ class Skipped:
 
     def __len__(self) -> int:
         """Batches of the next pass."""
-        return max(0, self.loader.batches_left - self.batches)
+        return max(0, int(self.loader.batches_left) - self.batches)
 
     def __iter__(self) -> Iterator[Any]:
         """The next pass."""
