@@ -140,12 +140,9 @@ def test_preparing_gives_the_loader_back_as_it_is() -> None:
         assert run.prepare(mine) is mine
         assert run.prepare_data_loader(mine) is mine
         assert [flat(batch) for batch in mine] != [list(range(at, at + 3)) for at in range(0, 27, 3)]
-        for use in (
-            lambda: list(prepare_data_loader(mine, put_on_device=False)),  # type: ignore[no-untyped-call]
-            lambda: list(skip_first_batches(mine, 4)),
-        ):
+        for rebuild in (lambda: prepare_data_loader(mine, put_on_device=False), lambda: skip_first_batches(mine, 4)):
             with pytest.raises(ConfigError, match="batch_sampler: .*skip"):
-                use()
+                list(rebuild())  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("by", ["save_state", "register"])
