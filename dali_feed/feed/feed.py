@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from dali_feed.columns.column import Column
 from dali_feed.columns.columns import Columns
-from dali_feed.columns.request import Request
 from dali_feed.dead_letters import Outbox
 from dali_feed.engines.choose import compile_pictures
 from dali_feed.feed.batch import Companions, none
@@ -77,8 +76,6 @@ class Feed(Dealt):
         check_order(source, sampler, shuffle=shuffle)
         check_groups(decode=decode, bad=bad, tuning=tuning)
         self.columns = Columns.of(source, columns, transform, decode)
-        if source.known:
-            Request.of(source, self.columns.members, self.columns.optional)  # so that a wrong name is said at once
         self.source, self.shares = source, Shares.of(batch_size, rank, world_size, lanes)
         self._life = Life()
         self._planning = Planning(
