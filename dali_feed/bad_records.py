@@ -13,10 +13,11 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from dali_feed.checks import whole
-from dali_feed.dead_letters import DeadLetters, Stage
+from dali_feed.dead_letters import DeadLetters
 from dali_feed.errors import BadRecordError, BadRecordLimitError, ConfigError
+from dali_feed.records.source import Stage
 
-__all__ = ["BadRecords", "Fault", "Quarantine", "place_of"]
+__all__ = ["BadRecord", "BadRecords", "Quarantine", "place_of"]
 
 log = logging.getLogger("dali_feed")
 KEPT = 100
@@ -84,7 +85,7 @@ class BadRecords:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class BadRecord:
     """A record that cannot be used: its sample id, why, which stage refused it, its payload if in memory."""
 
     sample: int

@@ -32,8 +32,9 @@ from warnings import warn
 import numpy as np
 import torch
 
-from dali_feed.columns.column import Kind
+from dali_feed.columns.column import Column
 from dali_feed.columns.graph_inputs import graph_inputs
+from dali_feed.columns.image import Image
 from dali_feed.columns.number import Number
 from dali_feed.compiler.user_graph import FieldInput, PipelineProgram
 from dali_feed.engines.gpu.device import tensor_of
@@ -45,7 +46,7 @@ from dali_feed.loader.arguments import ranks, warn_once
 from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.packages import needed
 from dali_feed.plan.order import Shuffle
-from dali_feed.records.source import Source, lacking
+from dali_feed.records.source import Source
 
 with needed():
     from dali_feed.engines.dali.user_pipeline import open_pipeline, read_pipeline
@@ -73,7 +74,8 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
     Args:
         pipelines: a function under `@pipeline_def`, or the Pipeline it gives, which then belongs to the iterator; or a
             list of one. Its batch size, threads, device and queue depth are used. It takes its records from
-            `fn.external_source(name="image")`, the payload as uint8, and one more for each field of the source.
+            `fn.external_source(name="image")`, the image's bytes as uint8, and one more for each other column of the
+            source's own.
         output_map: names of the pipeline's outputs, in order.
         source: where records are (`dali_feed.external_sources`); it stands in place of the graph's reader.
         size: not needed, because it is counted; if it is given, it must be the same as the attribute `size`.
@@ -85,7 +87,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         last_batch_padded: has no effect: FILL repeats the last sample, and no epoch takes from the next.
         last_batch_policy: what is done with a last batch that is not full.
         prepare_first_batch: has no effect: the first batch is begun when the loop takes it.
-        columns: the inputs of the graph, name -> kind of `dali_feed.columns`, where they are members of a record:
+        columns: the inputs of the graph, name -> class of `dali_feed.columns`, where they are members of a record:
             `fn.external_source(name="mask")` takes the column `mask`. Images and masks as their bytes, screened;
             text and bytes as uint8; arrays, boxes, token ids and numbers as such.
         shuffle, sampler, seed, lanes, rank, world_size, bad, tuning: as in `dali_feed.DataLoader`. `tuning` overrides
@@ -112,7 +114,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         last_batch_policy: Enum = LastBatchPolicy.FILL,
         prepare_first_batch: bool = True,
         *,
-        columns: Mapping[str, Kind] | None = None,
+        columns: Mapping[str, Column] | None = None,
         shuffle: bool | Shuffle | None = None,
         sampler: Iterable[int] | None = None,
         seed: int = 0,
@@ -125,7 +127,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
     ) -> None:
         self._auto_reset = _auto_reset(auto_reset)
         self._policy = _policy(last_batch_policy, fill_last_batch)
-        if source is not None and lacking(source):
+        if source is not None and not isinstance(source, Source):
             msg = f"source: must be one of dali_feed.external_sources; found {type(source).__name__}"
             raise ConfigError(msg)
         opened = open_pipeline(pipelines)
@@ -137,12 +139,13 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
                 "place; leave out reader_name= and size=, because the iterator knows its size (loop.size, len(loop))"
             )
             raise ConfigError(msg)
-        if columns is None:
-            program = read_pipeline(opened, source.fields)
-        else:
-            source = graph_inputs(source, columns, decode)
-            program = read_pipeline(opened, source.fields, source.image or "")
+        given = source.preset if columns is None else columns
+        inputs = graph_inputs(given)
+        first = next(name for name, column in inputs.items() if isinstance(column, Image))
+        program = read_pipeline(opened, [name for name in inputs if name != first], first)
+        if columns is not None:
             program.inputs = {name: _declared(how, columns[name]) for name, how in program.inputs.items()}
+        inputs[first] = replace(inputs[first], transform=program)  # type: ignore[call-arg]  # an Image
         idle = {
             "reader_name": (reader_name is not None, "the source is the reader"),
             "dynamic_shape": (dynamic_shape, "shapes may differ from batch to batch"),
@@ -163,7 +166,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
             shuffle=False if shuffle is None else shuffle,
             sampler=sampler,
             drop_last=self._policy is LastBatchPolicy.DROP,
-            transform=program,
+            columns=inputs,
             decode=decode,
             device=program.device,
             seed=seed,
@@ -324,9 +327,11 @@ def _names(output_map: Sequence[str], program: PipelineProgram) -> list[str]:
     return names
 
 
-def _declared(said: FieldInput, kind: Kind) -> FieldInput:
+def _declared(said: FieldInput, column: Column) -> FieldInput:
     """What the graph says of an input; where it says nothing a number is of its column's type."""
-    return replace(said, dtype=np.dtype(kind.dtype)) if said.dtype is None and isinstance(kind, Number) else said
+    if said.dtype is None and isinstance(column, Number):
+        return replace(said, dtype=np.dtype(column.dtype))
+    return said
 
 
 def _warn_of_randomness(program: PipelineProgram, stacklevel: int) -> None:

@@ -18,24 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol
 
 from dali_feed.errors import ClosedError, DataLostError, DeadLetterError, SourceChangedError
-from dali_feed.records.source import Source
+from dali_feed.records.source import Original, Records, Stage
 
-__all__ = ["DeadLetters", "HasOriginals", "Letter", "LetterWriter", "Original", "Outbox", "Stage", "with_original"]
-
-Stage = Literal["source", "screen", "decode"]
-
-
-@dataclass(frozen=True, slots=True)
-class Original:
-    """A record as its log holds it, before a codec made a payload of it."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
-
+__all__ = ["DeadLetters", "Letter", "LetterWriter", "Outbox", "with_original"]
 
 @dataclass(frozen=True, slots=True)
 class Letter:
@@ -87,18 +75,9 @@ class DeadLetters(Protocol):
         ...
 
 
-@runtime_checkable
-class HasOriginals(Protocol):
-    """What a source may have beside the contract of `dali_feed.records.source.Source`."""
-
-    def original(self, partition: int, position: int) -> Original | None:
-        """The record in full, read again; None where it is gone. Raises a SourceError where there is no answer."""
-        ...
-
-
-def with_original(letter: Letter, source: Source) -> Letter:
+def with_original(letter: Letter, source: Records) -> Letter:
     """The letter with the record in full, or with `gone` set where the record is gone; as it is for other sources."""
-    if not isinstance(source, HasOriginals):
+    if not source.originals:
         return letter
     try:
         found = source.original(letter.partition, letter.position)
@@ -122,7 +101,7 @@ def _never() -> bool:
 class Outbox:
     """The feed thread posts dead letters here, the training loop waits for them; with `letters` None none are kept."""
 
-    def __init__(self, source: Source, letters: DeadLetters | None, *, patience: float = PATIENCE) -> None:
+    def __init__(self, source: Records, letters: DeadLetters | None, *, patience: float = PATIENCE) -> None:
         self._source, self._letters, self._patience = source, letters, patience
         self._changed = threading.Condition()
         self._queue: deque[Letter] = deque()

@@ -24,7 +24,7 @@ from dali_feed.plan.order import canonical
 from dali_feed.records import values as rows_of
 from dali_feed.records.pieces import Arrays, Pieces
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Fault, Records, Source
+from dali_feed.records.source import Block, Extents, Fault, Reader, Records, Source
 
 __all__ = ["Columns", "Fits"]
 
@@ -119,6 +119,11 @@ class Columns:
         return next(iter(self.images), None)
 
     @property
+    def transform(self) -> object:
+        """The first image column's."""
+        return None if self.image is None else self.images[self.image].transform
+
+    @property
     def others(self) -> tuple[str, ...]:
         """All but the images."""
         return tuple(name for name in self.given if name not in self.images)
@@ -154,6 +159,10 @@ class Columns:
             return ""
         return f"column {name!r} of member {self.given[name].member!r}: "
 
+    def reader(self, source: Source, stop: threading.Event | None = None) -> Reader:
+        """A reader of a bounded source that gives what the columns are made from, by the names of `members`."""
+        return open_reader(source, self.members, stop, self.optional)
+
     # What the first record tells.
 
     @property
@@ -184,7 +193,7 @@ class Columns:
             snapshot = source.snapshot()
             first = snapshot.located(canonical(snapshot, snapshot.extent)[:1])
             few = Extents(first.partition[:1], first.start[:1], first.stop[:1].clip(max=first.start[:1] + _LOOKED_AT))
-            reader, lease = open_reader(source, self.members, optional=self.optional), SlabPool().lease()
+            reader, lease = self.reader(source), SlabPool().lease()
             try:
                 self._settle(reader.read(few, lease))
             finally:
@@ -241,7 +250,7 @@ class Columns:
             kept = column.read(values, own)
             for row, why in own.items():
                 faults.setdefault(row, self._refused(name, why))
-            return kept
+            return list(kept) if isinstance(kept, Arrays) else kept
         at = np.flatnonzero(there if lacks is None else there & ~lacks)
         kept = column.read(rows_of.take(values, at), own)
         for row, why in own.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dali_feed.columns.column import Follower
-from dali_feed.columns.columns import Columnar
+from dali_feed.columns.columns import Columns
 from dali_feed.compiler.dali import compile_dali
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import (
@@ -178,7 +178,7 @@ def compile_for(name: str, recipe: Recipe, device: int | None, *, whole: bool = 
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ImageColumn:
     """An image column made ready: `picture` is its part of the program, `engine` runs it.
 
     called     what stands before the reason why one of its images cannot be decoded
@@ -201,11 +201,11 @@ class Compiled:
 
     engine: str
     program: Program
-    columns: tuple[Column, ...] = ()
+    columns: tuple[ImageColumn, ...] = ()
 
 
-def compile_pictures(source: object, transform: object, decode: Decode, device: int | None) -> Compiled:
-    """Compile `transform`, or those of a source's image columns.
+def compile_pictures(columns: Columns, decode: Decode, device: int | None) -> Compiled:
+    """Compile the transforms of the image columns.
 
     Raises ConfigError, TransformError where an engine cannot run one; where several images or followers need transforms
     of torchvision's and there is another one; where nothing can follow a transform.
@@ -214,30 +214,28 @@ def compile_pictures(source: object, transform: object, decode: Decode, device: 
     def one(transform: object, *, images: bool = True) -> tuple[str, Program]:
         return compiled(transform, decode, device, images=images)
 
-    if not isinstance(source, Columnar):
-        return Compiled(*one(transform))
-    followers = source.followers
-    if source.image is None:
+    followers = columns.followers
+    if columns.image is None:
         return Compiled(*one(None, images=False))
-    if len(source.images) == 1 and not followers[source.image]:
-        return Compiled(*one(transform))
-    columns = []
-    for name, kind in source.images.items():
+    if len(columns.images) == 1 and not followers[columns.image]:
+        return Compiled(*one(columns.transform))
+    ready = []
+    for name, image in columns.images.items():
         try:
-            if len(source.images) > 1:
-                _check_alone(kind.transform)
-            made, program = one(kind.transform)
+            if len(columns.images) > 1:
+                _check_alone(image.transform)
+            made, program = one(image.transform)
             followed = _followed(program, followers[name])
         except TransformError as error:
-            if len(source.images) == 1:
+            if len(columns.images) == 1:
                 raise
             msg = f"columns: {name!r}: {error}"
             raise type(error)(msg) from error
         (view,) = program.views
-        drawn = source.drawn_as[name]
-        picture = Picture(view, followed, "" if drawn == source.image else drawn)
-        columns.append(Column(name, made, source.called(name), picture, followers[name]))
-    return Compiled(columns[0].engine, PicturesProgram([each.picture for each in columns]), tuple(columns))
+        drawn = columns.drawn_as[name]
+        picture = Picture(view, followed, "" if drawn == columns.image else drawn)
+        ready.append(ImageColumn(name, made, columns.title(name), picture, followers[name]))
+    return Compiled(ready[0].engine, PicturesProgram([each.picture for each in ready]), tuple(ready))
 
 
 def _check_alone(transform: Any) -> None:

@@ -13,8 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from dali_feed.columns.column import Follower
-from dali_feed.columns.columns import Late, attempt
+from dali_feed.columns.column import Follower, Late, attempt
 from dali_feed.compiler.program import Followed
 from dali_feed.engines.engine import Engine, Result, Work, Wrapping
 from dali_feed.engines.workers import Alone, Crew, Job

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.bad_records import Fault
+from dali_feed.bad_records import BadRecord
 from dali_feed.columns.array import Room
 from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.errors import ConfigError
 from dali_feed.feed.lane import Draw, Piece, Prepare
 from dali_feed.feed.window import WindowRecords
-from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import Reused
+from dali_feed.records.values import join, take
 
 if TYPE_CHECKING:
     from dali_feed.engines.gpu.parcel import Parcels
@@ -58,14 +58,14 @@ class Pixels:
         return exported(self.images, self.tail, self.__dlpack_device__()[1], stream, options)
 
 
-Made = Callable[[dict[str, Any], int], dict[str, Any]]  # fields of a batch of so many lanes -> its columns
+Made = Callable[[dict[str, Any], int], dict[str, Any]]  # what was kept of a batch of so many lanes -> its columns
 
 
 @dataclass(slots=True, weakref_slot=True)
 class Batch(Pixels):
     """A batch as the engine gave it. It has `__dlpack__` for its finished images: `from_dlpack(batch)`.
 
-    fields  per field of the source an array or list of n values; `Pixels` of an image column behind the first
+    fields  by name the columns but the first image: arrays, lists of n values, named tuples, `Pixels` of an image
     ids     int64 (n,): the samples in the batch
     ok      bool (n,): False where another record replaces one that is absent or bad
     more    further views of the images; further image columns, in order; or what a user's pipeline gives after its
@@ -85,15 +85,6 @@ class Batch(Pixels):
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-def _joined(parts: list[Any]) -> Any:
-    """Arrays, lists or `Pieces` end to end; a single one as it is."""
-    if len(parts) == 1:
-        return parts[0]
-    if all(isinstance(part, Pieces) for part in parts):
-        return Pieces.joined(parts)
-    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else [value for part in parts for value in part]
 
 
 def _order(pieces: list[Piece]) -> NDArray[np.int64] | None:
@@ -117,10 +108,10 @@ class Flight:
         self.rows: NDArray[np.int64] = self._whole([p.chunk.rows for p in pieces])
         self.ids: NDArray[np.int64] = self._whole([p.chunk.ids for p in pieces])
         self.ok: NDArray[np.bool_] = self._whole([p.chunk.ok for p in pieces])
-        self.fields = {k: self._whole([p.chunk.fields[k] for p in pieces]) for k in first.fields}
+        self.values = {k: self._whole([p.chunk.values[k] for p in pieces]) for k in first.values}
         arrays = {k: self._whole([p.chunk.parameters.arrays[k] for p in pieces]) for k in first.parameters.arrays}
         payloads = self._whole([p.chunk.payloads for p in pieces])
-        self.work = Work(payloads, arrays, self.fields, self.ids)
+        self.work = Work(payloads, arrays, self.values, self.ids)
         self._size: Any = None
         if same_size:
             sizes = self._whole([p.chunk.parameters.sizes for p in pieces])
@@ -146,11 +137,8 @@ class Flight:
         """Values of the batch, slot by slot, out of those of the chunks that its pieces are of."""
         if len(chunks) == 1 and self._order is None:
             return chunks[0][self.pieces[0].start : self.pieces[0].stop]
-        whole = _joined([values[p.start : p.stop] for values, p in zip(chunks, self.pieces, strict=True)])
-        if self._order is None:
-            return whole
-        taken = isinstance(whole, np.ndarray | Pieces)
-        return whole[self._order] if taken else [whole[k] for k in self._order.tolist()]
+        whole = join([values[p.start : p.stop] for values, p in zip(chunks, self.pieces, strict=True)])
+        return whole if self._order is None else take(whole, self._order)
 
     def place(self, slot: int) -> tuple[WindowRecords, int]:
         """The window of a slot of this batch, and the window's slot it is."""
@@ -162,20 +150,20 @@ class Flight:
         msg = f"slot {slot} past the end of a batch of {len(self)}"
         raise IndexError(msg)
 
-    def own_faults(self) -> list[tuple[int, Fault]]:
-        """Slots whose own record is bad; absent ones have no reason; borrowed ones are reported by their own window."""
-        faults: list[tuple[int, Fault]] = []
+    def own_faults(self) -> list[tuple[int, BadRecord]]:
+        """Slots whose own record is bad; absent ones have no fault; borrowed ones are reported by their own window."""
+        faults: list[tuple[int, BadRecord]] = []
         for slot in np.flatnonzero(~self.ok).tolist():
             window, at = self.place(slot)
             row = int(window.order[at])
-            if row in window.reasons and not window.borrowed:
-                faults.append((slot, window.fault(row)))
+            if row in window.faults and not window.borrowed:
+                faults.append((slot, window.bad_record(row)))
         return faults
 
-    def refused(self, bad: dict[int, str]) -> list[tuple[int, Fault]]:
+    def refused(self, bad: dict[int, str]) -> list[tuple[int, BadRecord]]:
         """Slots whose payload the decoder refused."""
-        payloads = {slot: self.place(slot)[0].payloads[int(self.rows[slot])] for slot in bad}
-        return [(slot, Fault(int(self.ids[slot]), why, "decode", payloads[slot])) for slot, why in bad.items()]
+        payloads = {slot: self.place(slot)[0].payload(int(self.rows[slot])) for slot in bad}
+        return [(slot, BadRecord(int(self.ids[slot]), why, "decode", payloads[slot])) for slot, why in bad.items()]
 
     def mend(self, bad: dict[int, str], draw: Draw, prepare: Prepare) -> list[int]:
         """Replace what the decoder refused by the rule of slots, with the random numbers of the new record.
@@ -184,11 +172,11 @@ class Flight:
         """
         for slot, reason in bad.items():
             window, _ = self.place(slot)
-            window.condemn(int(self.rows[slot]), reason)
+            window.mark_bad(int(self.rows[slot]), reason)
         self.rows, self.ids, self.ok = self.rows.copy(), self.ids.copy(), self.ok.copy()
-        self.fields = {k: values.copy() for k, values in self.fields.items()}
+        self.values = {k: values.copy() for k, values in self.values.items()}
         arrays = {k: v.copy() for k, v in self.work.arrays.items()}
-        self.work = Work(list(self.work.payloads), arrays, self.fields, self.ids)
+        self.work = Work(list(self.work.payloads), arrays, self.values, self.ids)
         mended: list[int] = []
         for slot in range(len(self)):
             window, at = self.place(slot)
@@ -198,23 +186,23 @@ class Flight:
             row, ok = window.deal(at, at + 1)
             self.rows[slot], self.ok[slot], self.ids[slot] = row[0], ok[0], window.ids[row[0]]
             self.work.payloads[slot] = prepare(window.good_payloads(row))[0]
-            for name, values in window.good_fields(row).items():
-                self.fields[name][slot] = values[0]
-            fresh = draw(window.sizes[row], window.ids[row], window.turn)
+            for name, values in window.good_values(row).items():
+                self.values[name][slot] = values[0]
+            fresh = draw(window.sizes(row), window.ids[row], window.turn)
             for name, values in fresh.arrays.items():
                 self.work.arrays[name][slot] = values[0]
             if self._size is not None and (fresh.sizes[0] != self._size).any():
                 raise self._several_sizes(fresh.sizes[0], slot)
         return mended
 
-    def done(self, result: Result, made: Made | None = None, lanes: int = 1) -> Batch:
+    def done(self, result: Result, made: Made, lanes: int = 1) -> Batch:
         """The finished batch, of so many lanes; its windows learn that these slots have left the engine.
 
-        `made` makes the fields into columns, while the memory of their views is still there.
+        `made` makes columns of what was kept, while the memory of their views is still there.
         """
         more = tuple(Pixels(images, tail) for images, tail in result.more)
         named = dict(zip(result.names, more, strict=bool(result.names)))
-        fields = self.fields if made is None else made(self.fields | result.columns | named, lanes)
+        fields = made(self.values | result.columns | named, lanes)
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
         return Batch(result.images, result.tail, fields, self.ids, self.ok, more)

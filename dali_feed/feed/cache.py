@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.columns.columns import Columnar
-from dali_feed.compiler.program import turns, unfit
+from dali_feed.columns.columns import Columns
+from dali_feed.columns.request import RequestReader
+from dali_feed.compiler.program import turns
 from dali_feed.engines.choose import Compiled
 from dali_feed.errors import ConfigError
 from dali_feed.feed.disk_rows import DiskRows, Row, key_of
+from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.options import Cache, Decode, Tuning
 from dali_feed.records.extents import unpack_id, unpack_ids
 from dali_feed.records.gauges import CacheStats
-from dali_feed.records.live import PassingOn
-from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Int64s, Reader, Slabs, Snapshot, Source
+from dali_feed.records.source import Block, Extents, Fault, Int64s, Lease, Reader, Snapshot, Source
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import screen
 from dali_feed.screen.screen import turned as with_ways
@@ -53,8 +53,8 @@ class CachedRows:
     Nothing in memory is ever taken away. Any number of threads may use it.
     """
 
-    def __init__(self, limit: int, disk: DiskRows | None) -> None:
-        self._limit, self.disk = limit, disk
+    def __init__(self, names: Sequence[str], limit: int, disk: DiskRows | None) -> None:
+        self.names, self._limit, self.disk = tuple(names), limit, disk
         self._rows: dict[int, Row] = {}
         self._forms: dict[str, _Form] | None = None
         self._form = ""  # the same as text
@@ -82,7 +82,7 @@ class CachedRows:
         if self.disk is not None and self._forms is not None and None in rows:
             places = [k for k, row in enumerate(rows) if row is None]
             for k, row in zip(places, self.disk.find([ids[k] for k in places], self._form), strict=True):
-                rows[k] = row if row is not None and len(row) == 1 + len(self._forms) else None
+                rows[k] = row if row is not None and len(row) in (0, len(self._forms)) else None
         return rows
 
     def has_room(self, size: int) -> bool:
@@ -99,11 +99,12 @@ class CachedRows:
             self.disk.keep(sample, self._form, row)
 
     def fits(self, block: Block) -> bool:
-        """Whether the fields of a block are those of what is kept, so that rows of both can stand in one."""
-        forms = {
-            name: (values.dtype, values.shape[1:]) if isinstance(values, np.ndarray) else None
-            for name, values in block.fields.items()
-        }
+        """Whether the values of a block are of the kinds of what is kept, so that rows of both can stand in one."""
+        forms: dict[str, _Form] = dict.fromkeys(self.names)
+        for name in self.names:
+            values = block.values[name]
+            if isinstance(values, np.ndarray):
+                forms[name] = values.dtype, values.shape[1:]
         if any(form is not None and form[0].hasobject for form in forms.values()):
             return False
         with self._lock:
@@ -111,24 +112,24 @@ class CachedRows:
                 self._forms, self._form = forms, _as_text(forms)
             return self._forms == forms
 
-    def fields(self, rows: Sequence[Row | None], read: Block | None, at: NDArray[np.int64]) -> dict[str, Any]:
-        """The fields of all rows: of those that are kept, and of a block that has those at `at`."""
+    def values(self, rows: Sequence[Row | None], read: Block | None, at: NDArray[np.int64]) -> dict[str, Any]:
+        """The values of all rows: of those that are kept, and of a block that has those at `at`."""
         out: dict[str, Any] = {}
-        kept = [k for k, row in enumerate(rows) if row is not None]
-        for n, (name, form) in enumerate((self._forms or {}).items(), 1):
-            values = [row[n] for row in rows if row is not None]
+        kept = [k for k, row in enumerate(rows) if row]
+        for n, (name, form) in enumerate((self._forms or {}).items()):
+            values = [row[n] for row in rows if row]
             if form is None:
                 whole: Any = [None] * len(rows)
                 for k, value in zip(kept, values, strict=True):
                     whole[k] = copied(value)[0] if isinstance(value, list | dict | tuple) else value
-                for k, value in zip(at.tolist(), () if read is None else read.fields[name], strict=True):
+                for k, value in zip(at.tolist(), () if read is None else read.values[name], strict=True):
                     whole[k] = value
             else:
-                whole = np.empty((len(rows), *form[1]), form[0])
+                whole = np.zeros((len(rows), *form[1]), form[0])
                 if kept:
                     whole[kept] = values
                 if read is not None:
-                    whole[at] = read.fields[name]
+                    whole[at] = read.values[name]
             out[name] = whole
         return out
 
@@ -146,13 +147,12 @@ def _as_text(forms: Mapping[str, _Form]) -> str:
     return json.dumps([[name, form and (form[0].str, form[1])] for name, form in forms.items()])
 
 
-def _values_of(block: Block, row: int) -> tuple[list[Any], int] | None:
-    """A copy of the fields of a block's row, and the bytes they take; None where they cannot be copied."""
+def _values_of(block: Block, names: Sequence[str], row: int) -> tuple[tuple[Any, int], ...] | None:
+    """Copies of the values of a block's row, each with the bytes it takes; None where they cannot be copied."""
     try:
-        values = [copied(field[row]) for field in block.fields.values()]
+        return tuple(copied(block.values[name][row]) for name in names)
     except TypeError:
         return None
-    return [value for value, _ in values], _ROW + sum(size for _, size in values)
 
 
 def copied(value: Any) -> tuple[Any, int]:
@@ -192,13 +192,14 @@ _UPRIGHT = (0, 0, 0)
 class WholePixels:
     """Decodes with as many threads as the engine has; they are started by the first call.
 
+    members  those whose images become pixels: of which only columns of images are made
+
     Raises ConfigError where what the host engine decodes is not what the feed's engine would.
     """
 
-    def __init__(self, made: Compiled, decode: Decode, tuning: Tuning) -> None:
-        views = made.program.views[:1] if made.columns else made.program.views
+    def __init__(self, made: Compiled, columns: Columns, decode: Decode, tuning: Tuning) -> None:
         subject, engine = "Cache(pixels=True)", made.columns[0].engine if made.columns else made.engine
-        if not views:
+        if not columns.images:
             msg = f"{subject}: keeps decoded images, but no column is an Image. Leave pixels out"
             raise ConfigError(msg)
         if engine != "host":
@@ -207,10 +208,16 @@ class WholePixels:
                 ' pixels. Give Decode(engine="host"), or leave pixels out'
             )
             raise ConfigError(msg)
-        self._recipes, self._exif = [view.recipe for view in views], views[0].recipe.exif
+        others = {columns.reads[name] for name in columns.others}
+        self.members = {columns.reads[name] for name in columns.images} - others
+        self._fits = {
+            member: [fits for name, fits in columns.fits.items() if columns.reads[name] == member]
+            for member in self.members
+        }
+        self._exif = bool(decode.exif)
         self._decode, self._tuning = decode, tuning
         self._local = threading.local()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards that threads are started once
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -218,18 +225,19 @@ class WholePixels:
         """All that decides what the pixels of a payload are, and whether it has any."""
         from dali_feed.engines.codec import nvimgcodec
 
-        return ("pixels", nvimgcodec.__version__, self._exif, self._decode.max_pixels, self._decode.max_work)
+        bounds = self._decode.max_pixels, self._decode.max_work
+        return ("pixels", nvimgcodec.__version__, self._exif, *bounds, *sorted(self.members))
 
     def __call__(
-        self, payloads: list[memoryview], has_room: Callable[[int], bool], stop: threading.Event | None
+        self, member: str, payloads: list[memoryview], has_room: Callable[[int], bool], stop: threading.Event | None
     ) -> list[memoryview | None]:
         """The file of each payload's pixels; None for what is no image, or has no room. For any thread."""
         found = screen(payloads, self._decode.max_pixels, self._decode.max_work)
         if self._exif:
             found = with_ways(found, payloads)
         bad = dict(found.reasons)
-        for recipe in self._recipes:
-            bad |= unfit(recipe, found.sizes)
+        for fits in self._fits[member]:
+            bad |= fits(found.sizes)
         ways = turns(found.sizes)
         tasks: list[tuple[int, memoryview, int, int, Any]] = []
         room = 0
@@ -282,31 +290,39 @@ class WholePixels:
 class RecordCache:
     """What the readers of one feed share. Before the first pass begins it keeps nothing.
 
+    It stands between what is asked of the source and the columns: rows are kept of members, by the names that columns
+    have for them.
+
     kept     where, and how many bytes
-    decoded  makes payloads into pixels; None: they are kept as they are
+    decoded  makes images into pixels; None: they are kept as they are
     """
 
-    def __init__(self, source: Source, kept: Cache, decoded: WholePixels | None = None) -> None:
-        self._source, self._kept, self.decoded = source, kept, decoded
+    def __init__(self, source: Source, columns: Columns, kept: Cache, decoded: WholePixels | None = None) -> None:
+        self._source, self._columns, self._kept, self.decoded = source, columns, kept, decoded
         self._rows: CachedRows | None = None
-        self._stop: threading.Event | None = None
+        self._pool: ReadPool | None = None
         self._fingerprint = ""
         self._by_runs = False
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards the counts
         self._hits = self._misses = 0
 
-    def begin(self, snapshot: Snapshot) -> None:
-        """A pass over that snapshot begins: what was kept of another one is dropped.
+    def begin(self, snapshot: Snapshot, pool: ReadPool) -> None:
+        """A pass over that snapshot begins, read by that pool: what was kept of another one is dropped.
 
         ConfigError where rows are to be kept on a disk and it cannot be told whose they are, or it cannot be written.
         """
+        self._pool = pool
         if self._rows is None or self._fingerprint != snapshot.fingerprint:
             self._drop()
-            disk = None
+            disk, columns = None, self._columns
             if self._kept.disk is not None:
-                key = key_of(self._source, snapshot.fingerprint, () if self.decoded is None else self.decoded.told)
-                disk = DiskRows(self._kept.disk, self._kept.disk_bytes, key)
-            self._rows, self._fingerprint = CachedRows(self._kept.limit, disk), snapshot.fingerprint
+                done = () if self.decoded is None else self.decoded.told
+                asked = columns.members, tuple(sorted(columns.optional))
+                disk = DiskRows(
+                    self._kept.disk, self._kept.disk_bytes, key_of(self._source, asked, snapshot.fingerprint, done)
+                )
+            self._rows = CachedRows(columns.members, self._kept.limit, disk)
+            self._fingerprint = snapshot.fingerprint
         else:
             self._rows.look()
         self._by_runs = not snapshot.random_access
@@ -316,27 +332,30 @@ class RecordCache:
         if rows is not None:
             rows.close()
 
-    def reader(self, slabs: Slabs, stop: threading.Event) -> Reader:
-        """A reader of the source, with the cache before it, and its columns, if any, behind."""
-        self._stop = stop
-        if isinstance(self._source, Columnar):
-            return self._source.reader(slabs, stop, lambda reader: _CachedReader(self, reader, slabs, stop))
-        return _CachedReader(self, self._source.reader(slabs, stop), slabs, stop)
+    def reader(self, stop: threading.Event) -> Reader:
+        """A reader of the source, with the cache before it."""
+        return _CachedReader(self, self._columns.reader(self._source, stop), stop)
 
     def payload(self, sample: int, held: memoryview | None) -> bytes:
-        """A record's payload as its source has it, read again where pixels are kept in its place."""
-        rows = self._rows
-        row = None if rows is None or self.decoded is None else rows.find([sample])[0]
-        if row is None or row[0] is None:
+        """The bytes of a record's first image as its source has them, read again where pixels are kept in their place.
+
+        A reader's thread does that; ClosedError where the pass is ended meanwhile.
+        """
+        rows, decoded = self._rows, self.decoded
+        if rows is None or decoded is None or self._pool is None or not rows.find([sample])[0]:
             return bytes(held or b"")
         partition, position = unpack_id(sample)
-        reader = self._source.reader(SlabPool(), self._stop)
+        task = ReadTask(
+            Extents.one(partition, position, position + 1),
+            lambda: 0,
+            lambda stop: RequestReader(self._columns.reader(self._source, stop), self._columns),
+        )
+        self._pool.request(task)
+        block = task.take()
         try:
-            block = reader.read(Extents.one(partition, position, position + 1))
-            found = bytes(block.payloads[0] or b"")
-            block.lease.release()
+            found = bytes(block.values[str(self._columns.image)].payloads[0] or b"")
         finally:
-            reader.close()
+            block.lease.release()
         return found
 
     def stats(self) -> CacheStats:
@@ -366,18 +385,18 @@ class RecordCache:
         return self._rows, self._by_runs
 
 
-class _CachedReader(PassingOn):
+class _CachedReader(RequestReader):
     """Gives what is kept, reads the rest, and keeps that."""
 
-    def __init__(self, cache: RecordCache, reader: Reader, slabs: Slabs, stop: threading.Event) -> None:
+    def __init__(self, cache: RecordCache, reader: Reader, stop: threading.Event) -> None:
         super().__init__(reader)
-        self._cache, self._slabs, self._stop = cache, slabs, stop
+        self._cache, self._stop = cache, stop
 
-    def read(self, extents: Extents) -> Block:
+    def read(self, extents: Extents, lease: Lease) -> Block:
         """As the source's reader does; see `records.Reader`."""
         kept, by_runs = self._cache.at()
         if kept is None:
-            return self._read(extents)
+            return super().read(extents, lease)
         ids = extents.ids()
         rows = kept.find(ids.tolist())
         new = missing = np.array([row is None for row in rows], bool)
@@ -388,53 +407,57 @@ class _CachedReader(PassingOn):
         at = np.flatnonzero(missing)
         self._cache.counted(len(ids) - len(at), len(at))
         if len(at) == len(ids):
-            block = self._read(extents)
+            block = super().read(extents, lease)
             self._keep(kept, block, new)
             return block
-        read = self._read(_runs(ids[at])) if len(at) else None
-        lease = self._slabs.lease() if read is None else read.lease
-        try:
-            if read is not None and not self._keep(kept, read, new[at]):  # fields of another kind: all from the source
-                lease.release()
-                return self._read(_runs(ids))
-            payloads = [None if row is None else row[0] for row in rows]
-            for k, payload in zip(at.tolist(), () if read is None else read.payloads, strict=True):
-                payloads[k] = payload
-            faults = {} if read is None else {int(at[row]): why for row, why in read.faults.items()}
-            return Block(ids, payloads, kept.fields(rows, read, at), lease, faults)
-        except BaseException:
-            lease.release()
-            raise
-
-    def _read(self, extents: Extents) -> Block:
-        block: Block = self._reader.read(extents)
-        return block
+        read = super().read(_runs(ids[at]), lease) if len(at) else None
+        if read is not None and not self._keep(kept, read, new[at]):  # values of another kind: all from the source
+            return super().read(_runs(ids), lease)
+        absent = np.array([row == () for row in rows], bool)
+        faults = dict[int, Fault]()
+        if read is not None:
+            faults = {int(at[row]): why for row, why in read.faults.items()}
+            if read.absent is not None:
+                absent[at] = read.absent
+        return Block(ids, kept.values(rows, read, at), lease, faults, absent if absent.any() else None)
 
     def _keep(self, kept: CachedRows, block: Block, new: NDArray[np.bool_]) -> bool:
-        """Keep what can be kept of a block's new rows; payloads that become pixels are the block's from here on.
+        """Keep what can be kept of a block's new rows; images that become pixels are the block's from here on.
 
-        False where its fields are of another kind than those that are kept.
+        False where its values are of another kind than those that are kept.
         """
         if not kept.fits(block):
             return False
-        rows, decoded = list[tuple[int, list[Any], int]](), self._cache.decoded
-        for row in np.flatnonzero(new).tolist():
-            if row not in block.faults and kept.has_room(1) and (copies := _values_of(block, row)) is not None:
-                rows.append((row, *copies))
-        if decoded is not None:
-            images = {row: payload for row, _, _ in rows if (payload := block.payloads[row]) is not None}
-            for row, file in zip(images, decoded([*images.values()], kept.has_room, self._stop), strict=True):
-                block.payloads[row] = images[row] if file is None else file
-            rows = [
-                each for each in rows if block.payloads[each[0]] is not images.get(each[0], ())
-            ]  # no pixels: not kept
-        for row, values, size in rows:
-            payload = block.payloads[row]
-            whole = size + (0 if payload is None else len(payload))
-            if kept.has_room(whole):
-                own = payload if payload is None or decoded is not None else memoryview(bytearray(payload))
-                kept.keep(int(block.ids[row]), (own, *values), whole)
+        usable = block.usable()
+        rows: dict[int, tuple[tuple[Any, int], ...]] = {row: () for row in block.absent_rows() if new[row]}
+        for row in np.flatnonzero(new & usable).tolist():
+            if kept.has_room(1) and (values := _values_of(block, kept.names, row)) is not None:
+                rows[row] = values
+        if self._cache.decoded is not None:
+            self._decode(self._cache.decoded, kept, block, rows)
+        for row, values in rows.items():
+            size = _ROW + sum(size for _, size in values)
+            if kept.has_room(size):
+                kept.keep(int(block.ids[row]), tuple(value for value, _ in values), size)
         return True
+
+    def _decode(
+        self, decoded: WholePixels, kept: CachedRows, block: Block, rows: dict[int, tuple[tuple[Any, int], ...]]
+    ) -> None:
+        """Put pixels in the place of images, in the rows that are kept and in the block; a row without is not kept."""
+        for place, name in enumerate(kept.names):
+            if name not in decoded.members:
+                continue
+            images = {row: values[place][0] for row, values in rows.items() if values}
+            images = {row: view for row, view in images.items() if isinstance(view, memoryview)}
+            whole = list(block.values[name])
+            for row, file in zip(images, decoded(name, [*images.values()], kept.has_room, self._stop), strict=True):
+                if file is None:
+                    del rows[row]
+                    continue
+                whole[row] = file
+                rows[row] = (*rows[row][:place], (file, len(file)), *rows[row][place + 1 :])
+            block.values[name] = whole
 
 
 def _runs(ids: Int64s) -> Extents:

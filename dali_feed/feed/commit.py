@@ -22,7 +22,7 @@ from dali_feed.plan.batching import MAX_EPOCH, Shares
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.plan.state import Position
-from dali_feed.records.source import Commits, Int64s, Snapshot, Source
+from dali_feed.records.source import Int64s, Snapshot, Source
 
 __all__ = ["Placing", "commit", "progress", "reached"]
 
@@ -87,7 +87,7 @@ def _measured(snapshot: Snapshot) -> range | set[int]:
 
 def commit(source: Source, rank: int, found: Callable[[], Int64s]) -> None:
     """Publish what `found` gives where the source can, on rank 0; any failure is one warning in the log."""
-    if rank or not isinstance(source, Commits):
+    if rank or not source.commits:
         return
     try:
         source.commit(found())

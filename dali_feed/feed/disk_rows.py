@@ -33,10 +33,9 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.columns.columns import Columnar
 from dali_feed.errors import ConfigError
 from dali_feed.locks import flocked, locked
-from dali_feed.records.source import Stamped
+from dali_feed.records.source import Source
 from dali_feed.storage.paths import called
 
 __all__ = ["DiskRows", "Row", "decoded_row", "encoded_row", "key_of"]
@@ -48,7 +47,7 @@ LINGER_S = 0.5  # that the writing thread waits for more rows before it ends
 PATIENCE_S = 30.0  # after which a process that holds the folder's lock is taken for one that stands still
 PAGE = 32 << 10  # larger ones cost small rows more, smaller ones large rows
 
-Row = tuple[Any, ...]  # the payload, None where the position holds none, and the fields' values
+Row = tuple[Any, ...]  # the values of a record's members; none at all where the position holds no record
 
 _ID, _HEAD = struct.Struct("<q"), struct.Struct("<I")  # a record's id; bytes of a row's plain values
 _ABOUT = -1  # in place of an id: what a file says of itself. No record's id is negative
@@ -427,7 +426,7 @@ def decoded_row(body: bytearray) -> Row | None:
 # has none. Equal sources have equal names: neither which equal objects are one nor the order of a set changes it.
 
 
-_VERSION = 2
+_VERSION = 3
 _KNOWN = {"dali_feed", "numpy", "pyarrow", "copyreg", *sys.stdlib_module_names} - {"__main__"}
 
 
@@ -455,30 +454,32 @@ class _Naming(pickle.Pickler):
             if module.partition(".")[0] not in _KNOWN:
                 msg = f"{module}.{getattr(obj, '__qualname__', obj)}"
                 raise _OwnCodeError(msg)
-        elif isinstance(obj, Stamped):
+        elif isinstance(obj, Source) and obj.file_stamps() is not None:
             reduced: tuple[Any, ...] = obj.__reduce_ex__(5)  # type: ignore[assignment]
             return list, (obj.file_stamps(), *reduced[1]), *reduced[2:]
         return NotImplemented
 
 
-def key_of(source: Any, fingerprint: str, made: tuple[object, ...]) -> str:
-    """The name of the rows that readers of a source give, in 32 hexadecimal digits; `made`: what is done to payloads.
+def key_of(source: Source, asked: tuple[object, ...], fingerprint: str, made: tuple[object, ...]) -> str:
+    """The name of the rows that readers of a source give, in 32 hexadecimal digits.
+
+    asked  what it is asked for
+    made   what is done to images
 
     ConfigError where it cannot be told.
     """
-    beneath = source.asked if isinstance(source, Columnar) else (source,)
     told = io.BytesIO()
     try:
-        _Naming(told).dump((_VERSION, version("dali-feed"), fingerprint, made, beneath))
+        _Naming(told).dump((_VERSION, version("dali-feed"), fingerprint, made, source, asked))
     except _OwnCodeError as error:
         msg = (
-            f"Cache(disk=...): {beneath[0]!r} reads with your own code, {error}, and a folder cannot know when "
+            f"Cache(disk=...): {source!r} reads with your own code, {error}, and a folder cannot know when "
             "that has changed. Keep records in memory, or give a codec or a format of dali_feed"
         )
         raise ConfigError(msg) from None
     except Exception as error:  # whatever an object raises
         msg = (
-            f"Cache(disk=...): the source must be one that can be sent to another process; found {beneath[0]!r}: "
+            f"Cache(disk=...): the source must be one that can be sent to another process; found {source!r}: "
             f"{error}. Keep records in memory"
         )
         raise ConfigError(msg) from error

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from dali_feed.columns.column import Kind
-from dali_feed.columns.columns import with_columns
+from dali_feed.columns.column import Column
+from dali_feed.columns.columns import Columns
 from dali_feed.dead_letters import Outbox
 from dali_feed.engines.choose import compile_pictures
 from dali_feed.feed.batch import Companions, none
@@ -49,7 +49,7 @@ class Feed(Dealt):
         rank, world_size: which part of each global batch this process takes.
         bad: what is done with records that cannot be used.
         tuning: threads, prefetch, memory.
-        columns: what a batch holds, name -> kind of `dali_feed.columns`, or a sequence of kinds.
+        columns: what a batch holds, by name or as a sequence, of `dali_feed.columns`; None: the source's own.
 
     Raises ConfigError for values that are not allowed; a SourceError, at the first use, where records cannot be read.
     """
@@ -71,12 +71,11 @@ class Feed(Dealt):
         world_size: int = 1,
         bad: BadRecords = BadRecords(),
         tuning: Tuning = Tuning(),
-        columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
+        columns: Mapping[str, Column] | Sequence[Column] | None = None,
     ) -> None:
         check_order(source, sampler, shuffle=shuffle)
         check_groups(decode=decode, bad=bad, tuning=tuning)
-        if columns is not None:
-            source, transform = with_columns(source, columns, transform, decode)
+        self.columns = Columns.of(source, columns, transform, decode)
         self.source, self.shares = source, Shares.of(batch_size, rank, world_size, lanes)
         self._life = Life()
         self._planning = Planning(
@@ -90,11 +89,11 @@ class Feed(Dealt):
         )
         self.seed, self.drop_last, self.device = self._planning.seed, self._planning.drop_last, device
         self.decode, self.bad, self.tuning = decode, bad, tuning
-        made = compile_pictures(source, transform, decode, device)
+        made = compile_pictures(self.columns, decode, device)
         self.engine_name, self.program = made.engine, made.program
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._outbox = Outbox(source, self.bad.dead_letter)
-        self._machine = Machine(source, made, self.batch_size, device, decode, self.tuning, self._outbox)
+        self._machine = Machine(source, self.columns, made, self.batch_size, device, decode, self.tuning, self._outbox)
         self._slabs = self._machine.slabs
         self._passes = Passes(self._life, self._machine.meter)
         self._placing = Placing()

@@ -34,14 +34,18 @@ Draw = Callable[[NDArray[Any], NDArray[np.int64], int], Parameters]  # of sizes,
 
 @dataclass(slots=True)
 class Chunk:
-    """Slots first..first+n-1 of a window: the rows that fill them, and what is known of those."""
+    """Slots first..first+n-1 of a window: the rows that fill them, and what is known of those.
+
+    values    by name the columns but the first image
+    payloads  the first image, as the engine takes it
+    """
 
     window: WindowRecords
     first: int
     rows: NDArray[np.int64]
     ok: NDArray[np.bool_]
     ids: NDArray[np.int64]
-    fields: dict[str, Any]
+    values: dict[str, Any]
     parameters: Parameters
     payloads: list[Any]
 
@@ -180,16 +184,16 @@ class Lane:
         window = self._current()
         first = self._slot
         stop = min(first + needed, window.slots)
-        most = CHUNK_BARE if window.bare else CHUNK
+        most = CHUNK if window.columns.images else CHUNK_BARE
         stop = max(stop, window.loaded_to(first, min(first + max(most, needed), window.slots)))
         rows, ok = window.deal(first, stop)
         ids = window.ids[rows]
-        parameters = self._draw(window.sizes[rows], ids, window.turn)
+        parameters = self._draw(window.sizes(rows), ids, window.turn)
         payloads = self._prepare(window.good_payloads(rows))
         self._slot = stop
         self.dealt += 1
         return Piece(
-            Chunk(window, first, rows, ok, ids, window.good_fields(rows), parameters, payloads), 0, stop - first
+            Chunk(window, first, rows, ok, ids, window.good_values(rows), parameters, payloads), 0, stop - first
         )
 
     def close(self) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from dali_feed.columns.columns import Columnar
+from dali_feed.columns.columns import Columns, Fits
+from dali_feed.columns.request import RequestReader
+from dali_feed.compiler.program import View, unfit
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import seed_of_turn
 from dali_feed.engines.choose import Compiled, make_ready
@@ -23,7 +26,6 @@ from dali_feed.feed.meter import Meter
 from dali_feed.feed.reading import ReaderWork, ReadPool
 from dali_feed.feed.run import EpochSetting, Setting
 from dali_feed.feed.stats import Running, StageStats, Stats
-from dali_feed.feed.usable import Look, looker
 from dali_feed.feed.window import EmptyWindows, MeanSize, Proof, Window, window_memory
 from dali_feed.options import Decode, Tuning
 from dali_feed.plan.batching import Shares
@@ -31,7 +33,7 @@ from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
 from dali_feed.records.gauges import CacheStats
 from dali_feed.records.slabs import SLAB_BYTES, SlabPool
-from dali_feed.records.source import Snapshot, Source
+from dali_feed.records.source import Block, Reader, Records, Snapshot, Source
 
 if TYPE_CHECKING:
     from dali_feed.engines.device_cache import DeviceCache
@@ -103,7 +105,7 @@ def stages(meter: Meter, readers: ReaderWork | None, engine: EngineWork | None, 
     hungry = starved / (starved + full) if starved + full > 0 else 0.0
     return (
         *read,
-        StageStats("screen", 1, meter.screened, worked=spent["screen"]),
+        StageStats("screen", 1 if readers is None else readers.threads, meter.screened, worked=meter.screening),
         StageStats("deal", 1, service.dealt, worked=spent["deal"], waited=starved),
         StageStats("engine", threads, samples, idle * hungry, seconds, idle * (1 - hungry), busy),
         StageStats(
@@ -125,11 +127,30 @@ def loop_stages(meter: Meter) -> tuple[StageStats, ...]:
     )
 
 
+def _fits(columns: Columns, made: Compiled) -> dict[str, Fits]:
+    """By image column what tells which sizes its transforms cannot take."""
+    views: dict[str, Sequence[View]] = {each.name: (each.picture.view,) for each in made.columns}
+    if not views and columns.image is not None:
+        views = {columns.image: made.program.views}
+
+    def fitting(views: Sequence[View]) -> Fits:
+        def fits(sizes: Any) -> Mapping[int, str]:
+            reasons: dict[int, str] = {}
+            for view in views:
+                reasons |= unfit(view.recipe, sizes)
+            return reasons
+
+        return fits
+
+    return {name: fitting(its) for name, its in views.items()}
+
+
 @dataclass(slots=True)
 class Machine:
     """No part of it exists before the first epoch."""
 
-    source: Source
+    source: Records
+    columns: Columns
     compiled: Compiled
     batch_size: int
     device: int | None
@@ -149,15 +170,17 @@ class Machine:
     def __post_init__(self) -> None:
         """Slabs are memory only once a read asks for them, a cache once it keeps a record.
 
-        Raises ConfigError for a cache of pixels, or of images on the device, that this program cannot have.
+        Raises ConfigError for a cache of pixels, or of images on the device, that this program cannot have; for names
+        of columns that no record can have.
         """
+        self.columns.fits = _fits(self.columns, self.compiled)
         self.slabs = SlabPool(slab_bytes(self.tuning.memory_bytes), most=self.tuning.memory_bytes)
         kept = self.tuning.cache
         if kept is None:
             return
         if kept.limit or kept.disk is not None:
-            pixels = WholePixels(self.compiled, self.decode, self.tuning) if kept.pixels else None
-            self.cache = RecordCache(self.source, kept, pixels)
+            pixels = WholePixels(self.compiled, self.columns, self.decode, self.tuning) if kept.pixels else None
+            self.cache = RecordCache(self._bounded, self.columns, kept, pixels)
         if kept.device_bytes:
             from dali_feed.engines.device_cache import DeviceCache  # and torch with it
 
@@ -178,11 +201,10 @@ class Machine:
             steering, readers = None, self.tuning.readers
             if readers == "auto":
                 steering, readers = Steering(self.meter, Climb()), FIRST_READERS
-            opened = None if self.cache is None else self.cache.reader
-            self.pool = ReadPool(self.source, self.slabs, readers, steering, opened)
+            self.pool = ReadPool(self._bounded, self._opened, self.slabs, readers, steering)
             self._wanted()
         if self.cache is not None:
-            self.cache.begin(snapshot)
+            self.cache.begin(snapshot, self.pool)
         if self.on_device is not None:
             self.on_device.begin(snapshot.fingerprint, len(snapshot))
         parts = self.parts(snapshot.source, seed, epoch, owner=owner, where=where, companions=companions)
@@ -216,35 +238,47 @@ class Machine:
             prefetch=tuning.prefetch,
             same_size=program.fixed and program.size is None,
             payload=None if self.cache is None else self.cache.payload,
-            made=partial(self.source.batch, room=beside.room) if isinstance(self.source, Columnar) else None,
+            made=partial(self.columns.batch, room=beside.room),
             watchdog=tuning.watchdog,
         )
 
-    def look(self) -> Look:
-        """What tells which records can be used."""
-        columns = [(each.name, each.called) for each in self.compiled.columns]
-        return self.meter.looks(looker(self.compiled.program, self.decode, columns if len(columns) > 1 else ()))
+    @property
+    def stage(self) -> Callable[[Block], Block]:
+        """What makes columns of members, in the threads that read."""
+        return self.meter.screens(self.columns)
+
+    @property
+    def _bounded(self) -> Source:
+        """The source, of a feed that has epochs."""
+        return cast("Source", self.source)
+
+    def _opened(self, stop: threading.Event) -> Reader:
+        """A reader of the source that gives columns, in the thread that reads."""
+        self.columns.settle_by(self._bounded)
+        if self.cache is not None:
+            return RequestReader(self.cache.reader(stop), self.stage)
+        return RequestReader(self.columns.reader(self._bounded, stop), self.stage)
 
     def _made_ready(self) -> Engine:
         before = None if self.on_device is None else self.on_device.before
         made = make_ready(
             self.compiled, batch_size=self.batch_size, device=self.device, tuning=self.tuning, before=before
         )
-        late = self.source.late if isinstance(self.source, Columnar) else {}
+        late = self.columns.late
         return LateEngine(made, late, self.tuning) if late else made
 
     def lanes(
         self, setting: EpochSetting, plan: EpochPlan | MixedPlan, mine: Iterable[int], consumed: int
     ) -> list[Lane] | list[MixedLane]:
         """The lanes `mine` of a plan, from where `consumed` of each have been given."""
-        look, empty, proof = self.look(), EmptyWindows(), self._proof
+        empty, proof = EmptyWindows(), self._proof
 
         def open_window(plan: WindowPlan, first_slot: int, others: Callable[[], Iterator[WindowPlan]]) -> Window:
             return Window(
                 plan,
                 first_slot,
                 sizes=setting.sizes,
-                look=look,
+                columns=self.columns,
                 pool=setting.pool,
                 where=setting.where,
                 proof=proof,

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,7 @@ import numpy as np
 from dali_feed.cores import cores
 from dali_feed.engines.ranges import WAITS
 from dali_feed.feed.stats import CpuStats, Stats, WaitCause
-from dali_feed.feed.usable import Look
-from dali_feed.screen.screen import Screened
+from dali_feed.records.source import Block
 
 __all__ = [
     "CAUSES",
@@ -34,16 +33,15 @@ __all__ = [
 
 # The feed thread's clock: what it is at, and for how long; no moment counts twice.
 #
-# It is read once per change of what the thread is at: six times per batch, twice more per read for the header checks
-# and per repair. A reading, with its entry in the list of the last ones, takes about half a microsecond; nothing is
-# locked.
+# It is read once per change of what the thread is at: six times per batch, and twice more per repair. A reading, with
+# its entry in the list of the last ones, takes about half a microsecond; nothing is locked.
 
 
 KEPT = 256  # changes: a wait for a batch sees some dozen
 Span = tuple[str, float, float]  # what it was at, from, to
 
 # What it can be at: waits, work, and "rest" until the training loop asks for a pass that was begun ahead.
-STATES = ("source", "engine", "repair", "trainer", "dead letters", "screen", "deal", "finish", "mend", "rest")
+STATES = ("source", "engine", "repair", "trainer", "dead letters", "deal", "finish", "mend", "rest")
 _BEHIND = {"source": "deal", "engine": "finish", "trainer": "deal"}  # a wait: the work behind it
 
 
@@ -126,7 +124,6 @@ CAUSES = {
     "dead letters": "dead letters",
     "repair": "repair",
     "mend": "repair",
-    "screen": "feed",
     "deal": "feed",
     "finish": "feed",
     "trainer": "hand-over",
@@ -348,13 +345,14 @@ class Meter:
     def __init__(self) -> None:
         self.samples = self.batches = self.absent = self.bad = self.bytes_read = 0
         self.feed_cpu = 0.0
-        self.screened = 0  # records
+        self.screened, self.screening = 0, 0.0  # records that were made columns, and seconds of CPU time
         self.loop, self.passes, self.service = LoopClock(), PassClock(), Service()
         self.recent_bad: deque[tuple[str, str]] = deque(maxlen=100)
         self.newest: FeedClock | None = None
         self._clocks: dict[threading.Thread, FeedClock] = {}
         self._spent = dict.fromkeys(STATES, 0.0)  # of threads that have ended
-        self._lock = threading.Lock()  # guards which clocks there are, and what those of ended threads add up to
+        # Guards which clocks there are, what those of ended threads add up to, and what the readers count.
+        self._lock = threading.Lock()
 
     def clock(self) -> FeedClock:
         """This thread's; the newest one is that of the pass under way."""
@@ -390,14 +388,16 @@ class Meter:
         state, since = self.newest.at
         return state, time.perf_counter() - since
 
-    def looks(self, look: Look) -> Look:
-        """The same header checks, counted. A call each per read."""
+    def screens(self, stage: Callable[[Block], Block]) -> Callable[[Block], Block]:
+        """The same stage, counted, for the threads that read: a call each per read."""
 
-        def counted(payloads: Sequence[memoryview | None], fields: Mapping[str, Any]) -> Screened:
-            with self.at("screen"):
-                found = look(payloads, fields)
-            self.screened += len(payloads)
-            return found
+        def counted(block: Block) -> Block:
+            begun = time.thread_time()
+            made = stage(block)
+            with self._lock:
+                self.screened += len(block.ids)
+                self.screening += time.thread_time() - begun
+            return made
 
         return counted
 

@@ -23,7 +23,7 @@ from dali_feed.plan import state as states
 from dali_feed.plan.batching import Shares, check_shuffle, digest_of, indices_of
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
-from dali_feed.records.source import Snapshot, Source, lacking
+from dali_feed.records.source import Snapshot, Source
 
 __all__ = ["Plan", "Planning", "check_order"]
 
@@ -32,11 +32,10 @@ Plan = EpochPlan | MixedPlan
 
 def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool | Shuffle) -> None:
     """Raise ConfigError for an object that is no source, and for a shuffle or sampler that is not allowed."""
-    missing = lacking(source)
-    if missing:
+    if not isinstance(source, Source):
         msg = (
-            f"source: must be a source of dali_feed.external_sources; found {type(source).__name__}, which has no"
-            f" {', '.join(missing)}. For a folder of images use FileList.from_folder(root)"
+            f"source: must be a source of dali_feed.external_sources; found {type(source).__name__}."
+            " For a folder of images use FileList.from_folder(root)"
         )
         raise ConfigError(msg)
     check_shuffle(shuffle)

@@ -1,4 +1,8 @@
-"""Reader threads: each has a reader of its own, and they take read tasks in the order of the requests."""
+"""Reader threads: each has a reader of its own, and they take read tasks in the order of the requests.
+
+The law: a block's memory is leased here, and released here where its read fails; of a block that is there it is
+released once, by whoever took it. Readers end in columns: formats and the screen are their threads' work.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,12 @@ from dali_feed.feed.adapting import Steering
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
 from dali_feed.records.metrics import counted
 from dali_feed.records.source import Block, Extents, Reader, Slabs, Source, unpack_id
+from dali_feed.records.values import nbytes
 
-__all__ = ["ReadPool", "ReadTask", "ReaderWork"]
+__all__ = ["OpenReader", "ReadPool", "ReadTask", "ReaderWork"]
 
+
+OpenReader = Callable[[threading.Event], Reader]  # whose waits end at the event
 
 REST_SECONDS = 5.0  # without a task, after which a reader that wants to may look after itself
 
@@ -33,10 +40,15 @@ class ReaderWork:
 
 
 class ReadTask:
-    """One read: its extents, and, once `done` is set, its block or the error in place of one."""
+    """One read: its extents, and, once `done` is set, its block or the error in place of one.
 
-    def __init__(self, extents: Extents, estimate: Callable[[], int]) -> None:
-        self.extents = extents
+    alone  a reader for this read alone, in place of the thread's own; None: that
+    bytes  that the block's values take, once it is there
+    """
+
+    def __init__(self, extents: Extents, estimate: Callable[[], int], alone: OpenReader | None = None) -> None:
+        self.extents, self.alone = extents, alone
+        self.bytes = 0
         self._estimate = estimate
         self._held: int | None = None
         self.requested = False
@@ -53,6 +65,7 @@ class ReadTask:
 
     def finish(self, block: Block | None, error: BaseException | None) -> None:
         """Called once by a reader thread."""
+        self.bytes = 0 if block is None else sum(map(nbytes, block.values.values()))
         with self._lock:
             if self._dropped and block is not None:
                 block.lease.release()
@@ -83,20 +96,19 @@ class ReadTask:
 class ReadPool:
     """`count` threads that read a source. Between `halt` and `resume` every read ends at once, with a ClosedError.
 
-    With a `steering`, which looks after each read, their number changes. `opened` makes their readers; None: the source
-    does.
+    With a `steering`, which looks after each read, their number changes. `opened` makes their readers.
     """
 
     def __init__(
         self,
         source: Source,
+        opened: OpenReader,
         slabs: Slabs,
         count: int,
         steering: Steering | None = None,
-        opened: Callable[[Slabs, threading.Event], Reader] | None = None,
     ) -> None:
         self._source, self._slabs, self._steering = source, slabs, steering
-        self._opened = source.reader if opened is None else opened
+        self._opened = opened
         self._tasks: queue.SimpleQueue[ReadTask | None] = queue.SimpleQueue()
         self._stop = threading.Event()
         self._idle = threading.Condition()
@@ -157,7 +169,7 @@ class ReadPool:
 
     def doing(self) -> list[tuple[ReadTask, float, str]]:
         """The reads under way: each with the time it began (`time.monotonic`), and its reader's `trouble`."""
-        return [(task, since, getattr(reader, "trouble", "")) for task, since, reader in list(self._at.values())]
+        return [(task, since, reader.trouble) for task, since, reader in list(self._at.values())]
 
     def gauges(self) -> KafkaStats | None:
         """What the readers have measured, those too that have left; None where they do not, or have not yet."""
@@ -186,13 +198,12 @@ class ReadPool:
 
     def _next(self, reader: Reader | None) -> ReadTask | None:
         """The next task; None to end."""
-        rest: Callable[[], None] | None = getattr(reader, "rest", None)
-        while rest is not None:
+        while reader is not None and reader.rests:
             try:
                 return self._tasks.get(timeout=REST_SECONDS)
             except queue.Empty:
                 with contextlib.suppress(Exception):  # what is wrong with it shows in the next read
-                    rest()
+                    reader.rest()
         return self._tasks.get()
 
     def _work(self, thread: int) -> None:
@@ -204,10 +215,10 @@ class ReadPool:
                     if self._stop.is_set():
                         msg = "read: cancelled before it began"
                         raise ClosedError(msg)
-                    reader = self._readers[thread] = reader or self._opened(self._slabs, self._stop)
+                    reader = self._readers[thread] = reader or self._opened(self._stop)
                     self._at[thread] = task, time.monotonic(), reader
                     with READ:
-                        block = reader.read(task.extents)
+                        block = self._read(reader, task)
                     task.finish(block, None)
                 except DaliFeedError as error:
                     error.add_note("Stage: read")
@@ -224,6 +235,19 @@ class ReadPool:
                     return
         finally:
             if reader is not None:
+                reader.close()
+
+    def _read(self, reader: Reader, task: ReadTask) -> Block:
+        if task.alone is not None:
+            reader = task.alone(self._stop)
+        lease = self._slabs.lease()
+        try:
+            return reader.read(task.extents, lease)
+        except BaseException:
+            lease.release()
+            raise
+        finally:
+            if task.alone is not None:
                 reader.close()
 
     def _ended(self, thread: int, task: ReadTask, cpu: float) -> bool:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dali_feed.bad_records import Fault, Quarantine
+from dali_feed.bad_records import BadRecord, Quarantine
 from dali_feed.dead_letters import Letter, Outbox
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.ranges import NEXT
@@ -111,7 +111,7 @@ class Setting:
     prefetch: int
     same_size: bool
     payload: Callable[[int, memoryview | None], bytes] | None  # a record's, as it was read; None: as it is in memory
-    made: Made | None  # columns of a batch, from what its records kept
+    made: Made  # columns of a batch, from what its records kept
     watchdog: float
 
 
@@ -378,31 +378,34 @@ class FeedRun:
     def _count_faults(self, flight: Flight) -> None:
         faults = flight.own_faults()
         self.setting.meter.absent += int((~flight.ok).sum()) - len(faults)
-        for slot, fault in faults:
-            self._quarantined(slot, fault)
+        for slot, bad in faults:
+            self._quarantined(slot, bad)
 
-    def _quarantined(self, slot: int, fault: Fault) -> None:
+    def _quarantined(self, slot: int, bad: BadRecord) -> None:
         before = len(self._quarantine)
-        where = self.setting.where(fault.sample)
+        where = self.setting.where(bad.sample)
         try:
             at = self._landed + slot
-            self._quarantine.add(fault.sample, at, where, fault.reason, lambda: self._post(where, fault))
+            self._quarantine.add(bad.sample, at, where, bad.reason, lambda: self._post(where, bad))
         finally:
             if len(self._quarantine) > before:
                 self.setting.meter.bad += 1
-                self.setting.meter.recent_bad.append((where, fault.reason))
+                self.setting.meter.recent_bad.append((where, bad.reason))
 
-    def _post(self, where: str, fault: Fault) -> None:
+    def _post(self, where: str, bad: BadRecord) -> None:
         """Post a dead letter while the payload is in memory, and before its batch is handed over."""
-        if self.setting.outbox.wanted:
-            partition, position = unpack_id(fault.sample)
-            anew = self.setting.payload
-            with self.setting.meter.at("dead letters"):
-                payload = bytes(fault.payload or b"") if anew is None else anew(fault.sample, fault.payload)
-                letter = Letter(
-                    where, self.setting.source, partition, position, fault.sample, fault.stage, fault.reason, payload
-                )
-                self.setting.outbox.post(letter, self._has_ended)
+        if not self.setting.outbox.wanted:
+            return
+        partition, position = unpack_id(bad.sample)
+        anew = self.setting.payload
+        if anew is None:
+            payload = bytes(bad.payload or b"")
+        else:
+            with self.setting.meter.at("source"):
+                payload = anew(bad.sample, bad.payload)
+        with self.setting.meter.at("dead letters"):
+            letter = Letter(where, self.setting.source, partition, position, bad.sample, bad.stage, bad.reason, payload)
+            self.setting.outbox.post(letter, self._has_ended)
 
     def _has_ended(self) -> bool:
         return self._ended
@@ -420,8 +423,8 @@ class FeedRun:
             self._count_faults(flight)  # here, in batch order: a limit ends a run at the same batch at any depth
         while result.bad:
             with self.setting.meter.at("mend"):
-                for slot, fault in flight.refused(result.bad):
-                    self._quarantined(slot, fault)
+                for slot, bad in flight.refused(result.bad):
+                    self._quarantined(slot, bad)
                 mended = flight.mend(result.bad, self.setting.draw, self.setting.engine.prepare)
             with self.setting.meter.at("repair"):
                 result = self.setting.engine.redo(flight.work, result, mended)

@@ -21,10 +21,10 @@ class StageStats:
     """What one stage between the source and the training loop did, in seconds of its threads."""
 
     name: str = key(
-        '"read": readers of the source; "screen": header checks; "deal": slots, random numbers, inputs of the engine;'
-        ' "engine": decode and transform; "finish": columns, and copies to a GPU; "handover": what makes tensors of a'
-        ' batch; "train": the training loop between two batches. screen, deal and finish share the feed thread,'
-        " handover and train the loop's",
+        '"read": readers of the source, with what they make of records; "screen": that part of it which makes columns'
+        ' and checks headers; "deal": slots, random numbers, inputs of the engine; "engine": decode and transform;'
+        ' "finish": batches of columns, and copies to a GPU; "handover": what makes tensors of a batch; "train": the'
+        " training loop between two batches. deal and finish share the feed thread, handover and train the loop's",
         "stage",
     )
     threads: int = gauge("how many threads it has")
@@ -308,7 +308,7 @@ def verdict(stats: Stats) -> Verdict:
 def _alone(stages: dict[str, StageStats]) -> float | None:
     """Samples/s of the slowest part of the loader, where all are known: readers, engine, and the feed thread."""
     parts = [stages[name].rate for name in ("read", "engine") if name in stages]
-    mine = [stages[name] for name in ("screen", "deal", "finish") if name in stages]
+    mine = [stages[name] for name in ("deal", "finish") if name in stages]
     each = [1 / stage.rate for stage in mine if stage.rate]
     known = [rate for rate in parts if rate is not None] + ([1 / sum(each)] if each else [])
     return min(known) if len(known) == len(parts) + 1 else None

@@ -17,16 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.bad_records import Fault
-from dali_feed.dead_letters import Stage
+from dali_feed.bad_records import BadRecord
+from dali_feed.columns.columns import Columns
 from dali_feed.errors import BadRecordLimitError, ConfigError, SourceError
 from dali_feed.feed.reading import ReadPool, ReadTask
-from dali_feed.feed.usable import Look
 from dali_feed.plan.order import WindowPlan
-from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import slabs_for
-from dali_feed.records.source import Block, Lease
+from dali_feed.records.source import Block, Fault, Lease, Stage
 from dali_feed.records.tally import kind_of
+from dali_feed.records.values import put, room, take
 
 __all__ = ["EmptyWindows", "MeanSize", "Proof", "Rows", "Window", "WindowRecords", "window_memory"]
 
@@ -42,91 +41,78 @@ Rows = NDArray[np.int64]
 _NOTHING = memoryview(b"")
 
 
-def _room(values: Any, rows: int) -> Any:
-    """What such values of all rows go into."""
-    if isinstance(values, Pieces):
-        return Pieces.none(rows)
-    return np.zeros((rows, *values.shape[1:]), values.dtype) if isinstance(values, np.ndarray) else [None] * rows
-
-
 class WindowRecords:
     """Rows are numbered in the order of reading, slots in the order of the batches. Used by one thread.
 
+    columns   what its records are made of
+    values    by column what is kept of each row
     order     the row whose own each slot is
     borrowed  whether its records are others' than its slots'
-    bare      whether its payloads are no images and have no bytes
     left      slots whose batch has not left the engine yet
     turn      how often its records have come in this epoch before: what is done to them is drawn anew each time
     """
 
     order: Rows
-    borrowed = bare = False
+    borrowed = False
     left = 0
     turn = 0
 
-    def __init__(self, look: Look, where: Callable[[int], str]) -> None:
-        self._look, self._where = look, where
+    def __init__(self, columns: Columns, where: Callable[[int], str]) -> None:
+        self.columns, self._where = columns, where
 
     def _hold(self, ids: NDArray[np.int64]) -> None:
         """Room for these records, of which nothing has been read."""
         rows = self.rows = len(ids)
         self.ids = ids
-        self.payloads: list[memoryview | None] = [None] * rows
-        self._plain: dict[int, memoryview] = {}  # bytes that decoders get instead
-        self.sizes = np.zeros((rows, 2), np.int32)
-        self.usable = np.zeros(rows, bool)
-        self.reasons: dict[int, str] = {}
-        self._stages: dict[int, Stage] = {}
-        self.fields: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
+        self.there, self.usable = np.zeros(rows, bool), np.zeros(rows, bool)
+        self.faults: dict[int, Fault] = {}
 
-    def _screened(self, a: int, b: int, block: Block) -> None:
+    def _put(self, a: int, b: int, block: Block) -> None:
         """Rows a..b-1 are those of a block."""
-        self.payloads[a:b] = block.payloads
-        screened = self._look(block.payloads, block.fields)
-        self.bare = screened.bare
-        if screened.sizes.shape[1] != self.sizes.shape[1]:  # of images that are turned, or several, there are more
-            self.sizes = np.zeros((self.rows, screened.sizes.shape[1]), np.int32)
-        self.sizes[a:b] = screened.sizes
-        self.usable[a:b] = screened.sizes[:, 0] > 0
-        for row, reason in {**screened.reasons, **block.faults}.items():
-            self.reasons[a + row] = reason
-            self._stages[a + row] = "source" if row in block.faults else "screen"
-            self.usable[a + row] = False
-        self._plain |= {a + row: plain for row, plain in screened.plain.items()}
-        for name, values in block.fields.items():
-            if name not in self.fields:
-                self.fields[name] = _room(values, self.rows)
-            elif isinstance(self.fields[name], Pieces) and not isinstance(values, Pieces):
-                self.fields[name] = list(self.fields[name])
-            self.fields[name][a:b] = values
+        if b - a == self.rows:
+            self.values = dict(block.values)
+        else:
+            for name, values in block.values.items():
+                into = self.values[name] if name in self.values else room(values, self.rows)
+                self.values[name] = put(into, slice(a, b), values)
+        self.there[a:b] = True if block.absent is None else ~block.absent
+        self.usable[a:b] = block.usable()
+        self.faults |= {a + row: fault for row, fault in block.faults.items()}
 
-    def condemn(self, row: int, reason: str) -> None:
+    def mark_bad(self, row: int, reason: str) -> None:
         """A record turned out to be bad after the screen."""
         self.usable[row] = False
-        self.reasons[row], self._stages[row] = reason, "decode"
+        self.faults[row] = Fault("decode", reason)
 
-    def fault(self, row: int) -> Fault:
-        """The fault of a row that has a reason; its payload is a view that `release` ends."""
-        return Fault(int(self.ids[row]), self.reasons[row], self._stages[row], self.payloads[row])
+    def payload(self, row: int) -> memoryview | None:
+        """The bytes of its first image, if it has any: a view that `release` ends."""
+        name = self.columns.image
+        return None if name is None or name not in self.values else self.values[name].payloads[row]
+
+    def bad_record(self, row: int) -> BadRecord:
+        """The record of a row that has a fault."""
+        fault = self.faults[row]
+        return BadRecord(int(self.ids[row]), fault.reason, fault.stage, self.payload(row))
 
     def deal(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_]]:
         """The rows that fill slots first..stop-1, and which of them are the slots' own."""
         raise NotImplementedError
 
-    def good_payloads(self, rows: Rows) -> list[memoryview]:
-        """Payloads of rows that `deal` gave, as decoders get them."""
-        if self.bare:
-            return [_NOTHING] * len(rows)
-        if self._plain:
-            return [self._plain.get(row, self.payloads[row]) for row in rows.tolist()]
-        return [self.payloads[row] for row in rows.tolist()]
+    def good_payloads(self, rows: Rows) -> list[Any]:
+        """The first images of rows that `deal` gave, as decoders get them; nothing where there is no image."""
+        name = self.columns.image
+        return [_NOTHING] * len(rows) if name is None else self.values[name].taken(rows).decodable()
 
-    def good_fields(self, rows: Rows) -> dict[str, Any]:
-        """Fields of rows that `deal` gave."""
-        return {
-            name: values[rows] if isinstance(values, np.ndarray | Pieces) else [values[row] for row in rows.tolist()]
-            for name, values in self.fields.items()
-        }
+    def good_values(self, rows: Rows) -> dict[str, Any]:
+        """The other columns of rows that `deal` gave."""
+        first = self.columns.image
+        return {name: take(values, rows) for name, values in self.values.items() if name != first}
+
+    def sizes(self, rows: Rows) -> NDArray[np.int32]:
+        """Of the images of rows that `deal` gave, those of all image columns side by side, int32 (n, ...)."""
+        each = [self.values[name].sizes[rows] for name in self.columns.images]
+        return np.concatenate(each, axis=1) if each else np.zeros((len(rows), 2), np.int32)
 
     def retire(self, slots: int) -> None:
         """Slots whose batch has left the engine; with the last of them the memory goes back."""
@@ -301,14 +287,14 @@ class Window(WindowRecords):
         first_slot: int,
         *,
         sizes: MeanSize,
-        look: Look,
+        columns: Columns,
         pool: ReadPool,
         where: Callable[[int], str],
         proof: Proof,
         empty: EmptyWindows,
         others: Callable[[], Iterator[WindowPlan]],
     ) -> None:
-        super().__init__(look, where)
+        super().__init__(columns, where)
         self.slots = len(plan)
         self.left = self.slots - first_slot
         self._measured = sizes
@@ -376,13 +362,12 @@ class Window(WindowRecords):
         self._read += b - a
         if (held := sum(lease.size for lease in self._leases)) > self._measured.memory:
             raise self._measured.too_large(self._where(int(self.ids[0])), self.rows, held, self._read)
-        if len(block.payloads) != b - a:
+        if {len(block.ids), *map(len, block.values.values())} != {b - a}:
             first, last = self._where(int(self.ids[a])), self._where(int(self.ids[b - 1]))
-            msg = f"read of {first} to {last}: must give one row per position, {b - a}; found {len(block.payloads)}"
+            msg = f"read of {first} to {last}: must give one row per position, {b - a}; found {len(block.ids)}"
             raise SourceError(msg)
-        self._screened(a, b, block)
-        size = 0 if self.bare else sum(map(len, filter(None, block.payloads)))
-        self._measured.add(b - a, min(block.lease.size, size))
+        self._put(a, b, block)
+        self._measured.add(b - a, min(block.lease.size, self.tasks[n].bytes))
         self._proof.good |= bool(self.usable[a:b].any())
         self._installed[n] = True
         self._all_installed = bool(self._installed.all())
@@ -429,7 +414,7 @@ class Window(WindowRecords):
         """Whether any of its positions holds a record; reads no more than is needed to know."""
         for n in range(len(self.tasks)):
             self._load(np.asarray([n]))
-            if self.reasons or any(payload is not None for payload in self.payloads):
+            if self.faults or self.there.any():
                 return True
         return False
 
@@ -441,14 +426,14 @@ class Window(WindowRecords):
                 self._load(self._task_at[k % count : k % count + 1])
             if self.usable[row]:
                 return row
-        if not self.reasons:
+        if not self.faults:
             raise _NoRecordError
-        bad = [(self._where(int(self.ids[row])), why, self._stages[row]) for row, why in self.reasons.items()]
+        bad = [(self._where(int(self.ids[row])), each.reason, each.stage) for row, each in self.faults.items()]
         raise hopeless(self.rows, bad, self._proof)
 
     def release(self) -> None:
         """Give all memory back; views into it must not be used any more."""
-        self.payloads, self._plain = [], {}
+        self.values = {}
         for task, installed in zip(self.tasks, self._installed, strict=True):
             if not installed:
                 task.drop()

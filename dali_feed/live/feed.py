@@ -10,11 +10,12 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Self, cast
+from typing import Any, NoReturn, Self
 
 from dali_feed.bad_records import Quarantine
-from dali_feed.columns.column import Kind
-from dali_feed.columns.columns import LiveColumnar, with_columns
+from dali_feed.columns.column import Column
+from dali_feed.columns.columns import Columns
+from dali_feed.columns.request import Request, RequestReader
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import check_seed
 from dali_feed.engines.choose import compile_pictures
@@ -25,13 +26,13 @@ from dali_feed.feed.machine import Machine
 from dali_feed.feed.passes import Life
 from dali_feed.feed.stats import Stats
 from dali_feed.live import state as states
-from dali_feed.live.gather import Gatherer, Progress, Shared
+from dali_feed.live.gather import Gatherer, Progress
 from dali_feed.live.run import EmptyBatches, LiveRun
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.batching import Dealt, Shares
 from dali_feed.records.gauges import summed
-from dali_feed.records.live import Drain, LiveReader, LiveSource
-from dali_feed.records.source import Slabs, unpack_id
+from dali_feed.records.live import Drain, LiveReader, Stream
+from dali_feed.records.source import unpack_id
 
 __all__ = ["LiveFeed"]
 
@@ -97,7 +98,7 @@ class LiveFeed(Dealt):
     """Batches of a stream, for ever.
 
     Args:
-        source: where records come from: a `LiveSource` of `dali_feed.records.live`, as `KafkaStream`.
+        source: where records come from: a `Stream` of `dali_feed.records.live`, as `KafkaStream`.
         batch_size: records per batch on this rank, at most.
         transform: torchvision transforms, a DALI graph function, or None; a list of transforms gives several
             views of each image, the further ones in `Batch.more`.
@@ -109,14 +110,14 @@ class LiveFeed(Dealt):
             a batch without a good record is not handed over. `limit` is of any `window` records in a row, 10,000
             unless said.
         tuning: threads, prefetch, memory.
-        columns: what a batch holds, name -> kind of `dali_feed.columns`, or a sequence of kinds.
+        columns: what a batch holds, by name or as a sequence, of `dali_feed.columns`; None: the source's own.
 
     Raises ConfigError for values that are not allowed; a SourceError, in its place, where records cannot be read.
     """
 
     def __init__(  # noqa: PLR0913  what a run is made of; tuning and policy come in groups
         self,
-        source: LiveSource,
+        source: Stream,
         batch_size: int = 1,
         *,
         transform: object = None,
@@ -127,7 +128,7 @@ class LiveFeed(Dealt):
         world_size: int = 1,
         bad: BadRecords = BadRecords(),
         tuning: Tuning = Tuning(),
-        columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
+        columns: Mapping[str, Column] | Sequence[Column] | None = None,
     ) -> None:
         check_groups(decode=decode, bad=bad, tuning=tuning)
         self.decode, self.tuning = decode, tuning
@@ -138,18 +139,16 @@ class LiveFeed(Dealt):
         if tuning.readers == "auto":
             msg = 'Tuning(readers="auto"): a stream has one reader for all its partitions. Leave readers out'
             raise ConfigError(msg)
-        whole: Any = source  # or with columns
-        self._name = repr(source)
-        if columns is not None:
-            whole, transform = with_columns(cast("Any", source), columns, transform, decode, LiveColumnar)
-        self.source: Any = whole
+        self.source, self._name = source, repr(source)
+        self.columns = Columns.of(source, columns, transform, decode)
+        self._request = Request.of(source, self.columns.members, self.columns.optional)
         self.shares = Shares.of(batch_size, rank, world_size, None)
         self.bad = replace(bad, window=bad.window or WINDOW)
-        made = compile_pictures(self.source, transform, decode, device)
+        made = compile_pictures(self.columns, decode, device)
         self.engine_name, self.program = made.engine, made.program
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._outbox = Outbox(self.source, self.bad.dead_letter)
-        self._machine = Machine(self.source, made, self.batch_size, device, decode, self.tuning, self._outbox)
+        self._machine = Machine(source, self.columns, made, self.batch_size, device, decode, self.tuning, self._outbox)
         self._life = Life()
         self._lock = threading.Lock()
         self._at: dict[str, Any] | None = None  # a mark that was loaded
@@ -160,8 +159,7 @@ class LiveFeed(Dealt):
 
     def where(self, sample: int) -> str:
         """The coordinates of the record of that id, as people write them."""
-        found: str = self.source.where(*unpack_id(sample))
-        return found
+        return self.source.where(*unpack_id(sample))
 
     # What a stream does not have.
 
@@ -206,18 +204,19 @@ class LiveFeed(Dealt):
         setting = self._machine.parts(
             self._name, self.seed, 0, owner=self, where=self.where, companions=self.companions
         )
-        slabs = Shared(self._machine.slabs, self.tuning.memory_bytes)
+        request, stage, memory = self._request, self._machine.stage, self.tuning.memory_bytes
 
-        def opened(slabs: Slabs, stop: threading.Event, drain: Drain) -> LiveReader:
-            reader: LiveReader = self.source.live(
-                at, rank=self.rank, world_size=self.world_size, slabs=slabs, stop=stop, drain=drain
+        def opened(stop: threading.Event, drain: Drain) -> LiveReader:
+            reader = self.source.live(
+                at, request.members, rank=self.rank, world_size=self.world_size, stop=stop, drain=drain
             )
-            return reader
+            return RequestReader(reader, request, stage)
 
-        gatherer = Gatherer(self._name, opened, self.source.pace, self.batch_size, progress, slabs)
-        empty = EmptyBatches(self.program, self.source, self.device, self.companions)
+        slabs = self._machine.slabs
+        gatherer = Gatherer(self._name, opened, self.source.pace, self.batch_size, progress, slabs, memory)
+        empty = EmptyBatches(self.program, self.columns, self.device, self.companions)
         quarantine = Quarantine(self.bad, WINDOW, endless=True)
-        self._run = LiveRun(setting, gatherer, progress, self._machine.look(), empty, quarantine)
+        self._run = LiveRun(setting, gatherer, progress, self.columns, empty, quarantine)
         try:
             self._run.begin()
         except BaseException:  # Ctrl-C: a pass that has not begun gives no batches
@@ -256,8 +255,7 @@ class LiveFeed(Dealt):
         position = self._progress.state(0.0 if self._run is None else PATIENCE)
         if position is None:
             return self._at
-        found: dict[str, Any] = self.source.mark(position, rank=self.rank, world_size=self.world_size)
-        return found
+        return self.source.mark(position, rank=self.rank, world_size=self.world_size)
 
     def state_dict(self) -> dict[str, Any]:
         """The loop's position on this rank: plain JSON. Counts batches handed over, not prefetched.

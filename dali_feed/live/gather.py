@@ -13,105 +13,48 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from dali_feed.columns.image import Images
 from dali_feed.engines.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.channel import Channel
 from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, Positions
 from dali_feed.records.pieces import Pieces
-from dali_feed.records.slabs import SlabLease, SlabPool
-from dali_feed.records.source import Block, Slabs, unpack_ids
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block, Lease, unpack_ids
+from dali_feed.records.values import nbytes
 
-__all__ = ["Gathered", "Gatherer", "Progress", "Shared"]
+__all__ = ["Gathered", "Gatherer", "OpenStream", "Progress"]
 
 
-# Slabs of a batch that comes piece by piece: its blocks lie in the same ones.
+# Memory of a batch that comes piece by piece: its blocks lie in the same slabs.
 #
-# A stream's records come one by one at times, and a slab for each would be megabytes for kilobytes.
-
-
-class _Whole:
-    """A lease that several blocks share; it goes back when it is whole and all of them are released."""
-
-    def __init__(self, lease: SlabLease) -> None:
-        self.lease = lease
-        self._lock = threading.Lock()
-        self._held = 1  # by `Shared`, until it is whole
-
-    def hold(self) -> None:
-        with self._lock:
-            self._held += 1
-
-    def let_go(self) -> None:
-        with self._lock:
-            self._held -= 1
-            last = not self._held
-        if last:
-            self.lease.release()
-
-
-class _Part:
-    """A block's part. See `records.source.Lease`."""
-
-    def __init__(self, whole: _Whole) -> None:
-        whole.hold()
-        self._whole, self._held = whole, True
-        self.slab_bytes = whole.lease.slab_bytes
-        self._filled = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes that were asked for."""
-        return self._filled
-
-    def room(self, size: int) -> memoryview:
-        """A writable view of the batch's slabs."""
-        self._filled += size
-        return self._whole.lease.room(size)
-
-    def ahead(self, size: int) -> list[memoryview]:
-        """None: a batch ends where its slabs do, so that parts take what they need."""
-        del size
-        return []
-
-    def back(self, views: list[memoryview], filled: int) -> None:
-        """There are none."""
-
-    def release(self) -> None:
-        """Safe to call twice."""
-        if self._held:
-            self._held = False
-            self._whole.let_go()
+# A stream's records come one by one at times, and a slab for each would be megabytes for kilobytes. A block that came
+# too large for the batch it was read for is the first of the next one, whose memory then is that of both.
 
 
 class Shared:
-    """Slabs of `pool`, of which `memory` bytes may be out. See `records.source.Slabs`; used by one thread."""
+    """A lease with as many holders as batches have bytes in it; the last of them releases it.
 
-    def __init__(self, pool: SlabPool, memory: int) -> None:
-        self._pool, self._memory = pool, memory
-        self._whole = _Whole(pool.lease())
+    The thread that reads fills it and holds it, the feed thread and that one let it go.
+    """
 
-    def lease(self) -> _Part:
-        """A part of the batch that is being gathered."""
-        return _Part(self._whole)
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self._lock = threading.Lock()  # guards the number of holders
+        self._holders = 1  # the thread that reads, until it goes on to the next one
 
-    def turn(self) -> None:
-        """The next blocks are another batch's."""
-        whole, self._whole = self._whole, _Whole(self._pool.lease())
-        whole.let_go()
+    def hold(self) -> None:
+        """One holder more."""
+        with self._lock:
+            self._holders += 1
 
-    def room_left(self) -> bool:
-        """Whether another batch may be begun."""
-        return self._pool.leased <= self._memory // 2
-
-    def check(self, count: int) -> None:
-        """Raise ConfigError where the batch, of so many records by now, takes more than there is."""
-        held = self._whole.lease.size
-        if held > self._memory:
-            msg = (
-                f"Tuning(memory={self._memory}): must be enough bytes for a batch; found one of {held} bytes, with"
-                f" {count} records. Give several times as much, a smaller batch_size, or the stream a limit in bytes"
-            )
-            raise ConfigError(msg)
+    def let_go(self) -> None:
+        """One less."""
+        with self._lock:
+            self._holders -= 1
+            last = not self._holders
+        if last:
+            self.lease.release()
 
 
 # How far a stream is: what has been read of it, what the training loop was handed, and what it has finished.
@@ -209,40 +152,47 @@ SLICE_S = 1.0  # how long a wait may be without a look at the reader
 REST_S = 5.0  # of a wait for the loop, after which a reader that wants to may look after itself
 _ROOM_S = 0.02  # how often memory is looked at again
 
-OpenStream = Callable[[Slabs, threading.Event, Drain], LiveReader]  # a reader whose waits end at the event
+OpenStream = Callable[[threading.Event, Drain], LiveReader]  # a reader whose waits end at the event
 
 
 @dataclass(slots=True)
 class Gathered:
-    """The records of a batch, or none of an idle one, and where their partitions stand behind them."""
+    """The records of a batch, or none of an idle one, and where their partitions stand behind them.
+
+    leases  memory that their bytes lie in; `release` gives it back
+    """
 
     blocks: list[Block] = field(default_factory=list)
     position: dict[int, int] = field(default_factory=dict)
     count: int = 0
     size: int = 0
+    leases: list[Shared] = field(default_factory=list)
 
-    def add(self, found: LiveBlock) -> None:
-        """A block more."""
-        self.position |= found.position
-        if len(found.block.ids):
-            self.blocks.append(found.block)
-            self.count += len(found.block.ids)
-            self.size += _size(found.block)
-        else:
-            found.block.lease.release()
+    def add(self, polled: LiveBlock, lease: Shared) -> None:
+        """A block more, whose bytes lie in that lease."""
+        self.position |= polled.position
+        if not len(polled.block.ids):
+            return
+        self.blocks.append(polled.block)
+        self.count += len(polled.block.ids)
+        self.size += _size(polled.block)
+        if lease not in self.leases:
+            lease.hold()
+            self.leases.append(lease)
 
     def release(self) -> None:
-        """Give the memory back."""
-        for block in self.blocks:
-            block.lease.release()
+        """Give the memory back. Safe to call twice."""
+        leases, self.leases = self.leases, []
+        for lease in leases:
+            lease.let_go()
 
 
 def _size(block: Block) -> int:
-    """Bytes of payloads, and of fields that are bytes."""
-    size = sum(len(payload) for payload in block.payloads if payload is not None)
-    for values in block.fields.values():
-        if isinstance(values, Pieces):
-            size += int(values.size.sum())
+    """Bytes of images, and of columns that are bytes."""
+    size = 0
+    for values in block.values.values():
+        if isinstance(values, Pieces | Images):
+            size += nbytes(values)
         elif isinstance(values, list):
             size += sum(len(value) for value in values if isinstance(value, memoryview | bytes))
     return size
@@ -263,10 +213,18 @@ class Gatherer:
     """One thread, once it is told to `begin`. Batches are taken by one other thread."""
 
     def __init__(
-        self, name: str, opened: OpenStream, pace: Pace, batch_size: int, progress: Progress, slabs: Shared
+        self,
+        name: str,
+        opened: OpenStream,
+        pace: Pace,
+        batch_size: int,
+        progress: Progress,
+        slabs: SlabPool,
+        memory: int,
     ) -> None:
         self._name, self._opened, self._pace, self._batch_size = name, opened, pace, batch_size
-        self._progress, self._slabs = progress, slabs
+        self._progress, self._slabs, self._memory = progress, slabs, memory
+        self._lease = Shared(slabs.lease())  # of the batch that is being gathered
         self._stop = threading.Event()
         self._out: Channel[Gathered | BaseException] = Channel(AHEAD)
         self._waiting: list[Gathered] = []  # for room in the channel
@@ -310,7 +268,7 @@ class Gatherer:
     @property
     def trouble(self) -> str:
         """What hinders the reader, if it says so."""
-        return getattr(self.reader, "trouble", "")
+        return "" if self.reader is None else self.reader.trouble
 
     @property
     def reader(self) -> LiveReader | None:
@@ -346,6 +304,7 @@ class Gatherer:
         finally:
             for each in (*self._waiting, self._part):
                 each.release()
+            self._lease.let_go()
             if self.reader is not None:
                 self.reader.close()
 
@@ -363,7 +322,7 @@ class Gatherer:
     def _read(self) -> None:
         if self._stop.is_set():  # before it ran
             return
-        self._reader = self._opened(self._slabs, self._stop, self._drain)
+        self._reader = self._opened(self._stop, self._drain)
         self._quiet = time.monotonic()
         while not self._stop.is_set():
             self._put()
@@ -395,39 +354,62 @@ class Gatherer:
 
     def _poll(self, records: int, seconds: float) -> bool:
         """Take what comes into the batch; whether that was any record."""
+        size, lease = self._pace.size, self._lease
+        most = math.inf if size is None else max(1, size - self._part.size)
+        lease.hold()  # `_drain` may hand the batch on inside the poll
+        try:
+            with READ:
+                polled = self._reader.poll(records, most, seconds, lease.lease)
+            self._came_to(polled, lease)
+        finally:
+            lease.let_go()
+        part = self._part
+        self._check(part.count)
+        if part.count >= self._batch_size or (size is not None and part.size >= size):
+            self._flush()
+        return len(polled.block.ids) > 0
+
+    def _came_to(self, polled: LiveBlock, lease: Shared) -> None:
+        """A block more, in that memory, for the batch that is being gathered."""
         size = self._pace.size
-        with READ:
-            found = self._reader.poll(records, math.inf if size is None else max(1, size - self._part.size), seconds)
         lost, self._lost = self._lost, set()
         self._known -= lost
-        fresh = _begin(found, self._known)
+        fresh = _begin(polled, self._known)
         if fresh or not self._told:  # a rank may have no partition
             self._told = True
             self._known |= fresh.keys()
             self._progress.begins(fresh)
-        came = len(found.block.ids) > 0
-        if came:
+        if len(polled.block.ids):
             self._came = self._quiet = time.monotonic()
             part = self._part
-            if size is not None and part.count and part.size + _size(found.block) > size:
+            if size is not None and part.count and part.size + _size(polled.block) > size:
                 self._flush()
             if not self._part.count:
                 self._begun = self._came
-        if came:
-            self._progress.reads(found.position)
-        self._part.add(found)
-        part = self._part
-        self._slabs.check(part.count)
-        if part.count >= self._batch_size or (size is not None and part.size >= size):
-            self._flush()
-        return came
+            self._progress.reads(polled.position)
+        self._part.add(polled, lease)
 
     def _flush(self) -> None:
         """The batch is whole, and so is its memory."""
         if self._part.count:
-            self._slabs.turn()
+            lease, self._lease = self._lease, Shared(self._slabs.lease())
+            lease.let_go()
             self._waiting.append(self._part)
             self._part = Gathered()
+
+    def _check(self, count: int) -> None:
+        """Raise ConfigError where the batch, of so many records by now, takes more than there is."""
+        held = self._lease.lease.size
+        if held > self._memory:
+            msg = (
+                f"Tuning(memory={self._memory}): must be enough bytes for a batch; found one of {held} bytes, with"
+                f" {count} records. Give several times as much, a smaller batch_size, or the stream a limit in bytes"
+            )
+            raise ConfigError(msg)
+
+    def _room_left(self) -> bool:
+        """Whether another batch may be begun."""
+        return self._slabs.leased <= self._memory // 2
 
     def _put(self) -> None:
         """Hand whole batches on, and wait until there is room for another one; the reader is asked for none then."""
@@ -438,7 +420,7 @@ class Gatherer:
             else:
                 self._poll(0, 0.0)
         looked = time.monotonic()
-        while not (self._stop.is_set() or self._part.count or self._slabs.room_left()):
+        while not (self._stop.is_set() or self._part.count or self._room_left()):
             self._rest()
             self._progress.wait(_ROOM_S)
             if time.monotonic() - looked > SLICE_S:
@@ -448,10 +430,10 @@ class Gatherer:
     def _rest(self) -> None:
         """Nothing is read now; see `records.source.Reader`."""
         now = time.monotonic()
-        if now - self._rested >= REST_S and (rest := getattr(self._reader, "rest", None)) is not None:
+        if now - self._rested >= REST_S and self._reader.rests:
             self._rested = now
             with contextlib.suppress(Exception):  # what is wrong with it shows in the next poll
-                rest()
+                self._reader.rest()
 
     def _drain(self, partitions: Collection[int], seconds: float) -> Positions:
         """Called by the reader, when partitions are taken away: what was given of them is handed on and waited for.

@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.bad_records import Quarantine
-from dali_feed.columns.columns import Columnar
+from dali_feed.columns.column import Column
+from dali_feed.columns.columns import Columns
 from dali_feed.compiler.program import Program
 from dali_feed.errors import DaliFeedError
 from dali_feed.feed.batch import Batch, Companions, Pixels
 from dali_feed.feed.lane import Chunk, Piece
 from dali_feed.feed.run import FeedRun, Setting
-from dali_feed.feed.usable import Look
 from dali_feed.feed.window import Rows, WindowRecords
 from dali_feed.live.gather import Gathered, Gatherer, Progress
 from dali_feed.records.pieces import Pieces
-from dali_feed.records.source import LABEL, Block
 
 __all__ = ["EmptyBatches", "LiveRun"]
 
@@ -42,18 +41,18 @@ class NoneGoodError(DaliFeedError):
 
 
 class LiveWindow(WindowRecords):
-    """The records of some blocks, one slot each."""
+    """The records of a gathered batch, one slot each; their memory goes back with it."""
 
-    def __init__(self, blocks: Sequence[Block], look: Look, where: Callable[[int], str]) -> None:
-        super().__init__(look, where)
-        self._blocks = list(blocks)
+    def __init__(self, gathered: Gathered, columns: Columns, where: Callable[[int], str]) -> None:
+        super().__init__(columns, where)
+        self._gathered, blocks = gathered, gathered.blocks
         ids = [block.ids for block in blocks]
         self._hold(ids[0] if len(ids) == 1 else np.concatenate(ids))
         self.order: Rows = np.arange(self.rows, dtype=np.int64)
         self.left = self.rows
         first = 0
         for block in blocks:
-            self._screened(first, first + len(block.ids), block)
+            self._put(first, first + len(block.ids), block)
             first += len(block.ids)
 
     def deal(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_]]:
@@ -70,10 +69,8 @@ class LiveWindow(WindowRecords):
 
     def release(self) -> None:
         """Give all memory back; views into it must not be used any more."""
-        self.payloads, self._plain = [], {}
-        blocks, self._blocks = self._blocks, []
-        for block in blocks:
-            block.lease.release()
+        self.values = {}
+        self._gathered.release()
 
 
 # A batch without records: what a rank is given that has none, so that it need not keep the others waiting.
@@ -84,8 +81,8 @@ class LiveWindow(WindowRecords):
 class EmptyBatches:
     """Makes them. Used by one thread at a time."""
 
-    def __init__(self, program: Program, source: Any, device: int | None, companions: Companions) -> None:
-        self._program, self._source, self._device, self._companions = program, source, device, companions
+    def __init__(self, program: Program, columns: Columns, device: int | None, companions: Companions) -> None:
+        self._program, self._columns, self._device, self._companions = program, columns, device, companions
         self._open = not program.fixed or program.size is None  # sizes are learnt from batches
         self._seen: dict[int, Any] = {}
         self._fields: dict[str, Any] | None = None
@@ -116,9 +113,7 @@ class EmptyBatches:
 
     def _begun(self) -> dict[str, Any]:
         """The fields before any batch has been seen."""
-        if isinstance(self._source, Columnar):
-            return {name: _column(self._source.given[name]) for name in self._source.fields}
-        return {name: np.zeros(0, np.int64) if name == LABEL else [] for name in self._source.fields}
+        return {name: _column(self._columns.given[name]) for name in self._columns.others}
 
 
 def _none_of(values: Any) -> Any:
@@ -132,11 +127,11 @@ def _none_of(values: Any) -> Any:
     return values[:0].copy() if isinstance(values, np.ndarray) else []
 
 
-def _column(kind: Any) -> Any:
-    """No rows of a column, where its kind can say; a list where the first record is needed for that."""
+def _column(column: Column) -> Any:
+    """No rows of a column, where it can say; a list where the first record is needed for that."""
     try:
-        return _none_of(kind.of_lanes(kind.read([], {}), 1))
-    except Exception:  # noqa: BLE001  a kind may be a user's own, and need not think of no records
+        return _none_of(column.of_lanes(column.read([], {}), 1))
+    except Exception:  # noqa: BLE001  it may be a user's own, and need not think of no records
         return []
 
 
@@ -148,11 +143,11 @@ class LiveRun(FeedRun):
         setting: Setting,
         gatherer: Gatherer,
         progress: Progress,
-        look: Look,
+        columns: Columns,
         empty: EmptyBatches,
         quarantine: Quarantine,
     ) -> None:
-        self.gatherer, self._progress, self._look, self._empty = gatherer, progress, look, empty
+        self.gatherer, self._progress, self._columns, self._empty = gatherer, progress, columns, empty
         self._behind: deque[dict[int, int]] = deque()  # where the batches in flight end
         self._passed: dict[int, int] = {}  # the ends of batches without a good record
         self._windows: deque[LiveWindow] = deque()  # of the batches in flight
@@ -219,7 +214,7 @@ class LiveRun(FeedRun):
             self._hand_over(batch)
             return
         try:
-            window = LiveWindow(gathered.blocks, self._look, self.setting.where)
+            window = LiveWindow(gathered, self._columns, self.setting.where)
         except BaseException:
             gathered.release()
             raise
@@ -239,8 +234,8 @@ class LiveRun(FeedRun):
             rows,
             ok,
             ids,
-            window.good_fields(rows),
-            self.setting.draw(window.sizes[rows], ids, window.turn),
+            window.good_values(rows),
+            self.setting.draw(window.sizes(rows), ids, window.turn),
             self.setting.engine.prepare(window.good_payloads(rows)),
         )
         self._start([Piece(chunk, 0, window.rows)])
@@ -249,8 +244,8 @@ class LiveRun(FeedRun):
     def _pass_over(self, window: LiveWindow, position: dict[int, int]) -> None:
         """A batch none of whose records is good."""
         try:
-            for row in sorted(window.reasons):
-                self._quarantined(row, window.fault(row))
+            for row in sorted(window.faults):
+                self._quarantined(row, window.bad_record(row))
         finally:
             self._landed += window.rows
             self._in_vain += window.rows

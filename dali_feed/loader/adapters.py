@@ -16,22 +16,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from dali_feed.columns.array import Array
-from dali_feed.columns.column import Kind
-from dali_feed.columns.number import Number
 from dali_feed.compiler.program import as_views
 from dali_feed.errors import ConfigError, SourceEmptyError, TransformError
-from dali_feed.external_sources.arrays import ArrayShards
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.external_sources.table import ArrowRows
 from dali_feed.loader.functions import split
-from dali_feed.records.source import Source, lacking
+from dali_feed.records.source import Source
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Recipe
 
-__all__ = ["Lowered", "Unchanged", "array_columns", "is_source", "lower_dataset"]
+__all__ = ["Lowered", "Unchanged", "is_source", "lower_dataset"]
 
 
 # torchvision's and timm's datasets that are files with a label, read from the attributes of their classes.
@@ -197,7 +193,7 @@ def _checked(dataset: Any, files: ImageFiles) -> ImageFiles:
 
 def is_source(dataset: object) -> bool:
     """Whether it is a source of ours already."""
-    return not lacking(dataset)
+    return isinstance(dataset, Source)
 
 
 def lower_dataset(dataset: object, *, columns: bool = False) -> Lowered | str:
@@ -425,27 +421,6 @@ def _images(dataset: Any, names: Sequence[str]) -> list[str]:
 def _table(dataset: Any, table: Any, image: str | None) -> ArrowRows:
     rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
     return ArrowRows(table, image, rows, name=str(dataset.split or "dataset"))
-
-
-# What a loader gives of arrays when nobody says: their rows as they are, and the labels where there are some.
-
-
-def array_columns(source: Any, transform: object) -> list[Kind] | None:
-    """The columns of an `ArrayShards`, as torch's TensorDataset would give them; None for another source.
-
-    ConfigError where a transform is given, which needs images.
-    """
-    if not isinstance(source, ArrayShards):
-        return None
-    if transform is not None:
-        msg = (
-            f"transform: is for images; {source!r} gives rows without change. If its rows are images, give"
-            " columns={'image': Image('row', transform)}"
-        )
-        raise ConfigError(msg)
-    dtype, shape = np.dtype(source.dtype).name, source.shape[1:]
-    row: Kind = Array("row", dtype, shape) if shape else Number("row", dtype)
-    return [row, *(Number(name) for name in source.fields)]
 
 
 # Whether a dataset that was taken apart when its loader was made is still what it was.

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from dali_feed.columns.column import Kind
+from dali_feed.columns.column import Column
 from dali_feed.errors import ConfigError
 from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.plan.order import Shuffle
@@ -89,7 +89,7 @@ class LoaderArguments:
     rank: int
     world_size: int
     transform: Any
-    columns: Mapping[str, Kind] | Sequence[Kind] | None
+    columns: Mapping[str, Column] | Sequence[Column] | None
     decode: Decode
     bad: BadRecords
     tuning: Tuning

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.columns.columns import Columnar
 from dali_feed.columns.packed import PackedBatch
 from dali_feed.compiler.program import ViewsProgram
 from dali_feed.engines.gpu.device import tensor_of
@@ -22,15 +21,14 @@ from dali_feed.live import LiveFeed
 from dali_feed.loader.arguments import moved
 from dali_feed.loader.functions import UserTransforms
 from dali_feed.loader.mixup import Mixes
-from dali_feed.records.source import Tabular
 from dali_feed.transforms.mixing import Mixing
 
-__all__ = ["Info", "Items", "stacked"]
+__all__ = ["Info", "Items"]
 
 
-# Columns as their kinds made them, given to a training loop: arrays as tensors, all else as it is.
+# Columns as they were made, given to a training loop: arrays as tensors, all else as it is.
 #
-# A kind gives a batch an array, a list of n values, or a named tuple of those: a user's own kind too.
+# A column of a batch is an array, a list of n values, or a named tuple of those: a user's own too.
 
 
 def arrays_of(name: str, values: Any) -> dict[str, NDArray[Any]]:
@@ -85,45 +83,7 @@ def _sound(array: NDArray[Any]) -> NDArray[Any]:
     return array if array.flags.writeable and min(array.strides, default=0) >= 0 else array.copy()
 
 
-# A field's values in a batch: one tensor where torch's default_collate makes one of such values.
-
-
-_INT64 = 1 << 63
-_NUMBERS = (int, float, np.number, np.bool_)  # a bool is an int
-
-
-def stacked(values: list[Any]) -> Any:
-    """Numbers as a tensor (n,), arrays or tensors of one shape and type as one (n, *shape); anything else as it is.
-
-    Types are default_collate's: int64, float64 and bool of Python's numbers, and an array's own. Where some numbers are
-    ints and some floats they are float64.
-    """
-    if not values:
-        return values
-    first = values[0]
-    if isinstance(first, torch.Tensor):
-        alike = all(isinstance(v, torch.Tensor) and (v.shape, v.dtype) == (first.shape, first.dtype) for v in values)
-        return torch.stack(values) if alike else values
-    if isinstance(first, np.ndarray):
-        if not all(isinstance(v, np.ndarray) and (v.shape, v.dtype) == (first.shape, first.dtype) for v in values):
-            return values
-        array = np.stack(values)
-    elif all(isinstance(value, _NUMBERS) for value in values):
-        whole = all(isinstance(value, int) for value in values)
-        if whole and not all(-_INT64 <= value < _INT64 for value in values):
-            return values  # NumPy would make floats of them
-        array = np.asarray(values)
-    else:
-        return values
-    if array.dtype.kind not in "biufc":
-        return values
-    try:
-        return torch.from_numpy(np.ascontiguousarray(array, array.dtype.newbyteorder("=")))
-    except TypeError:  # a type that torch does not have
-        return values
-
-
-_FIELD = "field "  # and its name: what goes with a batch
+_COLUMN = "column "  # and its name: what goes with a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +100,10 @@ class Info:
     where: tuple[str, ...]
 
 
-def _array(values: Any) -> NDArray[Any] | None:
-    """A field's values in a batch as one array, where they are or can be stacked to one."""
-    whole = values if isinstance(values, np.ndarray) else stacked(values)
-    if isinstance(whole, torch.Tensor):
-        return None if whole.requires_grad or whole.dtype == torch.bfloat16 else whole.numpy()
-    return whole if isinstance(whole, np.ndarray) else None
-
-
 class Items:
-    """Makes `(images, labels)`, `(images, labels, info)`, or what the user's collate_fn makes of the samples.
+    """Makes a dict or a tuple of a batch's columns, with `info` behind it, or what collate_fn makes of the samples.
 
-    Of a source with named columns it makes a dict of them, `(dict, info)`, or gives collate_fn a dict per sample.
+    Where the source's own columns are one image it makes just that.
     """
 
     def __init__(
@@ -163,24 +115,22 @@ class Items:
         *,
         info: bool,
     ) -> None:
-        self._feed, self._device, self._own, self._wants_info = feed, device, own, info
+        self._feed, self._device, self._wants_info = feed, device, info
         mixing = collate_fn if isinstance(collate_fn, Mixing) else Mixing.lowered(collate_fn)
         self._mixes = None if mixing is None else Mixes(mixing, feed, device, own)
         plain = None if isinstance(collate_fn, Mixing) or mixing is not None else collate_fn
         self._collate = None if plain is torch.utils.data.default_collate else plain
-        self._columns = feed.source.columns if isinstance(feed.source, Tabular) else ()
-        self._made = isinstance(feed.source, Columnar)  # fields are columns, ready as they are
-        self._tuples = isinstance(feed.source, Columnar) and feed.source.as_tuple
+        self._columns, self._images = feed.columns, tuple(feed.columns.images)
         self._last = feed.program.recipe.layout == "NHWC"
-        self._images = tuple(feed.source.images) if isinstance(feed.source, Columnar) else ()
         self._several = isinstance(feed.program, ViewsProgram) or len(self._images) > 1
         self._channels = [view.recipe.channels for view in feed.program.views]
+        self._own = [*own, *[None] * len(self._channels)][: len(self._channels)]
         feed.companions = self._companions
 
     def __call__(self, batch: Batch) -> Any:
         """The item of a batch."""
         if self._mixes is not None:
-            return self._whole(batch, self._mixed(batch, self._mixes), self._fields(batch))
+            return self._whole(batch, self._mixed(batch, self._mixes), self._others(batch))
         shown = (batch, *batch.more) if self._channels else ()
         views = [self._cut(self._shown(each), view) for view, each in enumerate(shown)]
         where = self._where(batch)
@@ -190,43 +140,36 @@ class Items:
         ]
         if self._collate is None:
             joined = [view if each is None else self._joined(each) for view, each in zip(views, changed, strict=True)]
-            return self._whole(batch, joined if self._several else joined[0] if joined else None, self._fields(batch))
-        lists = [self._listed(batch.fields[name]) for name in self._feed.source.fields]
+            return self._whole(batch, joined if self._several else joined[0] if joined else None, self._others(batch))
+        lists = [self._listed(batch.fields[name]) for name in self._columns.others]
         alone = [view.unbind(0) if each is None else each for view, each in zip(views, changed, strict=True)]
         images = list(map(list, zip(*alone, strict=True))) if self._several else (alone or [[None] * len(batch)])[0]
         samples = [self._item(*sample) for sample in zip(images, *lists, strict=True)]
         item = moved(self._collate(samples), self._device)
         return (item, self._info(batch)) if self._wants_info else item
 
-    def _item(self, images: Any, *fields: Any) -> Any:
-        """Images and fields as they are given out: a dict of columns, a tuple, or images alone."""
-        if self._columns:
-            beside = dict(zip(self._feed.source.fields, fields, strict=True))
-            if len(self._images) > 1:
-                beside |= dict(zip(self._images, images, strict=True))
-            item = {name: beside.get(name, images) for name in self._columns}
-            return tuple(item.values()) if self._tuples else item
-        return (images, *fields) if fields else images
+    def _item(self, images: Any, *others: Any) -> Any:
+        """Images and the other columns as they are given out: a dict of columns, a tuple, or images alone."""
+        columns = self._columns
+        if columns.alone:
+            return images
+        made = dict(zip(columns.others, others, strict=True))
+        made |= zip(self._images, images if len(self._images) > 1 else [images], strict=False)
+        item = {name: made[name] for name in columns.names}
+        return tuple(item.values()) if columns.as_tuple else item
 
-    def _whole(self, batch: Batch, images: Any, fields: list[Any]) -> Any:
-        item = self._item(images, *fields)
+    def _whole(self, batch: Batch, images: Any, others: list[Any]) -> Any:
+        item = self._item(images, *others)
         if not self._wants_info:
             return item
         return (*item, self._info(batch)) if isinstance(item, tuple) else (item, self._info(batch))
 
     def _companions(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
-        """What the feed thread prepares with a batch, and sends to a GPU: random numbers, fields that make arrays."""
+        """What the feed thread prepares with a batch, and sends to a GPU: random numbers, columns that make arrays."""
         beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
-        for name in self._feed.source.fields if self._collate is None else ():
-            if self._mixes is not None and name == self._mixes.field:
-                continue
-            values = batch.fields[name]
-            if self._made:
-                beside |= arrays_of(_FIELD + name, values)
-                continue
-            array = _array(values)
-            if array is not None:
-                beside[_FIELD + name] = array
+        for name in self._columns.others if self._collate is None else ():
+            if self._mixes is None or name != self._mixes.labels_in:
+                beside |= arrays_of(_COLUMN + name, batch.fields[name])
         return beside
 
     def _mixed(self, batch: Batch, mixes: Mixes) -> torch.Tensor:
@@ -237,22 +180,15 @@ class Items:
         images = images.permute(0, 3, 1, 2) if plain is None and self._last else images
         return self._cut(images, 0)
 
-    def _fields(self, batch: Batch) -> list[Any]:
-        """As the source has them, arrays as tensors on the device; mixed labels as they are mixed."""
-        given = functools.partial(self._given, batch)
-        fields: list[Any] = []
-        for name in self._feed.source.fields:
-            if self._mixes is not None and name == self._mixes.field:
-                fields.append(self._mixes.labels(given))
-            elif self._made:
-                move = functools.partial(moved, device=self._device)
-                fields.append(given_out(_FIELD + name, batch.fields[name], given, move))
-            elif _FIELD + name in batch.beside:
-                fields.append(given(_FIELD + name))
-            else:
-                whole = stacked(batch.fields[name])  # tensors that NumPy cannot hold
-                fields.append(moved(whole, self._device) if isinstance(whole, torch.Tensor) else whole)
-        return fields
+    def _others(self, batch: Batch) -> list[Any]:
+        """The columns but images, arrays as tensors on the device; mixed labels as they are mixed."""
+        given, move = functools.partial(self._given, batch), functools.partial(moved, device=self._device)
+        return [
+            self._mixes.labels(given)
+            if self._mixes is not None and name == self._mixes.labels_in
+            else given_out(_COLUMN + name, batch.fields[name], given, move)
+            for name in self._columns.others
+        ]
 
     def _given(self, batch: Batch, name: str) -> torch.Tensor:
         """What went with a batch, copied: labels that are kept would else keep the whole block they came in."""
@@ -272,18 +208,15 @@ class Items:
             return joined.contiguous(memory_format=torch.channels_last)
         return joined
 
-    def _listed(self, values: Any) -> Any:
+    @staticmethod
+    def _listed(values: Any) -> list[Any]:
         if isinstance(values, PackedBatch):
             msg = (
                 "collate_fn: it is called with a list of records, but a row of Packed has several records; leave "
                 "one of the two out"
             )
             raise ConfigError(msg)
-        if self._made:
-            return per_sample(values)
-        if isinstance(values, np.ndarray):
-            return values.tolist() if values.ndim == 1 else list(torch.from_numpy(values))
-        return values
+        return per_sample(values)
 
     def _info(self, batch: Batch) -> Info:
         where = tuple(map(self._feed.where, batch.ids.tolist()))

@@ -19,7 +19,7 @@ from warnings import warn
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
-from dali_feed.columns.column import Kind
+from dali_feed.columns.column import Column
 from dali_feed.columns.image import Image
 from dali_feed.endpoint import serve_if_asked
 from dali_feed.errors import ConfigError, FallbackWarning, TransformError, WaitError
@@ -29,7 +29,7 @@ from dali_feed.feed.passes import Batches
 from dali_feed.feed.stats import Stats
 from dali_feed.live import LiveFeed
 from dali_feed.live.feed import LiveBatches
-from dali_feed.loader.adapters import Lowered, Unchanged, array_columns, is_source, lower_dataset
+from dali_feed.loader.adapters import Lowered, Unchanged, is_source, lower_dataset
 from dali_feed.loader.arguments import (
     LoaderArguments,
     check_by_torch,
@@ -176,17 +176,15 @@ def _warn_of_idle(args: LoaderArguments, feed: Ours) -> None:
 def _columns_of(args: LoaderArguments, transform: Any) -> tuple[Any, Any, Own]:
     """Columns and transform as an engine runs them, and what of the images' transform is left to run behind it."""
     columns = args.columns
-    if columns is None:
-        columns = array_columns(args.dataset, transform)
     if columns is None or transform is not None:
         return columns, *split(transform)
     named: dict[Any, Any] = dict(columns) if isinstance(columns, Mapping) else dict(enumerate(columns))
     own: Own = ()
-    for name, kind in named.items():
-        if isinstance(kind, Image):
-            kept, its = split(kind.transform)
+    for name, column in named.items():
+        if isinstance(column, Image):
+            kept, its = split(column.transform)
             own += its  # by image column, as by view
-            named[name] = replace(kind, transform=kept)
+            named[name] = replace(column, transform=kept)
     return (named if isinstance(columns, Mapping) else list(named.values())), None, own
 
 
@@ -317,10 +315,8 @@ class DataLoader:
     """Batches of tensors from a source of `dali_feed.external_sources`, or from a dataset as torch's loader takes it.
 
     Gives `(images, labels)` per batch, or `(images, labels, info)` with `info=True`; just `images` where
-    the source has no other fields, and a dict of columns where it is a table. images: (n, 3, height, width)
+    the source has no labels, and a dict of columns where it is a table. images: (n, 3, height, width)
     on the device, of the dtype that the transform ends in (uint8 without one); labels: int64 (n,) on the device.
-    Further fields, which a codec gives, follow: numbers, and arrays or tensors of one shape, stacked on the device as
-    torch's default_collate would; others are lists of n.
 
     Args:
         dataset: a source; a stream, whose batches never end; torchvision's ImageFolder, DatasetFolder
@@ -347,8 +343,8 @@ class DataLoader:
             finished image; or a DALI graph function (images, draws) -> images, where `draws` gives each sample its
             random numbers. A list of torchvision transforms, or an object that gives a list, makes several views of
             each image: `images` is then a list, one tensor per view.
-        columns: what a batch holds, name -> kind of `dali_feed.columns`: a batch is then a dict of them in that order;
-            a sequence of kinds makes it a tuple. None: images and the source's fields.
+        columns: what a batch holds, name -> class of `dali_feed.columns`: a batch is then a dict of them in that order;
+            a sequence of them makes it a tuple. None: the source's own, mostly images and labels.
         device: None: the current CUDA device, or the CPU if there is none.
         seed: of order and augmentation, 0..2**64-1; None is 0.
         lanes: the largest world size this run may ever resume at; None for today's. docs/words.md explains them.
@@ -384,7 +380,7 @@ class DataLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
         transform: object = None,
-        columns: Mapping[str, Kind] | Sequence[Kind] | None = None,
+        columns: Mapping[str, Column] | Sequence[Column] | None = None,
         device: torch.device | str | int | None = None,
         seed: int | None = None,
         lanes: int | None = None,

@@ -1,4 +1,4 @@
-"""Which of a batch's fields has the labels that MixUp and CutMix mix.
+"""Which of a batch's columns has the labels that MixUp and CutMix mix.
 
 The law: of columns it is the one that torchvision's default `labels_getter` finds; where that takes the first of
 several, it has to be said which.
@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.columns.column import Follower, Kind
-from dali_feed.columns.columns import Columnar
+from dali_feed.columns.column import Column, Follower
+from dali_feed.columns.columns import Columns
 from dali_feed.columns.image import Image
 from dali_feed.columns.number import Number
 from dali_feed.compiler.program import ViewsProgram, outline
 from dali_feed.engines.gpu.device import shape_of, size_of
 from dali_feed.errors import ConfigError
 from dali_feed.kernels.finish import MixArrays
-from dali_feed.records.source import LABEL, Source
+from dali_feed.records.source import LABEL
 from dali_feed.transforms.mixing import Mixed, Mixing, label_pairs, mixed
 
 if TYPE_CHECKING:
@@ -38,23 +38,23 @@ __all__ = ["Mixes", "spread"]
 _MIX = "collate_fn: MixUp and CutMix mix"
 
 
-def labels_of(source: Source) -> str:
-    """The field's name. ConfigError where there is none, or where columns hold what mixing would falsify."""
-    if isinstance(source, Columnar):
-        return _column(source.given, as_tuple=source.as_tuple)
-    if LABEL not in source.fields:
-        found = ", ".join(source.fields) or "none"
-        msg = f"{_MIX} labels; the source's fields must have {LABEL!r}, found {found}"
+def labels_of(columns: Columns) -> str:
+    """The column's name. ConfigError where there is none, or where columns hold what mixing would falsify."""
+    if not columns.preset:
+        return _column(columns.given, as_tuple=columns.as_tuple)
+    if LABEL not in columns.others:
+        found = ", ".join(columns.others) or "none"
+        msg = f"{_MIX} labels; the source's columns must have {LABEL!r}, found {found}"
         raise ConfigError(msg)
     return LABEL
 
 
-def _column(columns: Mapping[str, Kind], *, as_tuple: bool) -> str:
-    images = [name for name, kind in columns.items() if isinstance(kind, Image)]
+def _column(columns: Mapping[str, Column], *, as_tuple: bool) -> str:
+    images = [name for name, each in columns.items() if isinstance(each, Image)]
     if len(images) != 1:
         msg = f"{_MIX} images with labels; columns must have one Image, found {_named(images) or _named(columns)}"
         raise ConfigError(msg)
-    followers = [name for name, kind in columns.items() if isinstance(kind, Follower)]
+    followers = [name for name, each in columns.items() if isinstance(each, Follower)]
     if followers:
         msg = (
             f"{_MIX} images with labels, and cannot mix masks, boxes and keypoints, as torchvision's cannot; found"
@@ -81,8 +81,8 @@ def _column(columns: Mapping[str, Kind], *, as_tuple: bool) -> str:
     raise ConfigError(msg)
 
 
-def _is_label(kind: Kind | None) -> bool:
-    return isinstance(kind, Number) and np.dtype(kind.dtype).kind in "iu"
+def _is_label(column: Column | None) -> bool:
+    return isinstance(column, Number) and np.dtype(column.dtype).kind in "iu"
 
 
 def _named(names: object) -> str:
@@ -101,7 +101,7 @@ _LABELS, _WEIGHTS = "labels that meet", "weights of both"
 
 
 class Mixes:
-    """Applies a `Mixing` to the batches of a feed; `field` has their labels.
+    """Applies a `Mixing` to the batches of a feed; the column `labels_in` has their labels.
 
     Raises ConfigError for batches that cannot be mixed: no labels, several views, uint8 images.
     """
@@ -111,7 +111,7 @@ class Mixes:
     ) -> None:
         self._mixing, self._feed, self._device = mixing, feed, device
         program = feed.program
-        self.field = labels_of(feed.source)
+        self.labels_in = labels_of(feed.columns)
         if isinstance(program, ViewsProgram):
             msg = "collate_fn: MixUp and CutMix mix one image per sample; found several views of it"
             raise ConfigError(msg)
@@ -158,7 +158,7 @@ class Mixes:
         return (height, width) if channels == 3 else None
 
     def _checked(self, batch: Batch) -> NDArray[Any]:
-        mixing, labels = self._mixing, batch.fields[self.field]
+        mixing, labels = self._mixing, batch.fields[self.labels_in]
         if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
             found = labels.dtype if isinstance(labels, np.ndarray) else type(labels[0]).__name__
             msg = f"collate_fn: MixUp and CutMix mix labels that are whole numbers of classes; found {found}"

@@ -42,6 +42,11 @@ class OwnValues(Protocol):
         """Those rows become the values."""
         ...
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they take."""
+        ...
+
 
 def take(values: Any, rows: slice | Int64s) -> Any:
     """Those rows, of the same kind."""
@@ -105,7 +110,7 @@ def nbytes(values: Any) -> int:
         return int(values.size[values.of >= 0].sum())
     if isinstance(values, Arrays):
         return nbytes(values.pieces)
-    if isinstance(values, np.ndarray):
+    if isinstance(values, np.ndarray | OwnValues):
         return values.nbytes
     return sum(
         each.nbytes if isinstance(each, memoryview | np.ndarray) else len(each) if isinstance(each, bytes | str) else 0

@@ -1,4 +1,4 @@
-"""The stage that makes columns of a block of members: rows stay, a column sees no missing value, images are screened."""
+"""The stage that makes columns of a block: rows stay, a column sees no missing value, images are screened."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ WHOLE: list[tuple[Column, Any, Any, Any]] = [  # a column, a member's value, the
 @pytest.mark.parametrize("missing", [[], [0], [1, 3], [0, 1, 2, 3]], ids=str)
 @pytest.mark.parametrize("case", WHOLE, ids=repr)
 def test_a_default_stands_for_what_is_missing(case: tuple[Column, Any, Any, Any], missing: list[int]) -> None:
-    """Whichever rows have none; the others are as they were. Without a default they are bad records, each for itself."""
+    """Whichever rows have none; the others are as they were. Without a default they are bad records, each alone."""
     column, value, wanted, default = case
     values = [None if row in missing else value for row in range(4)]
     if column.open and len(missing) == 4:
@@ -203,7 +203,7 @@ def test_a_record_that_the_source_refused_keeps_its_image() -> None:
 def test_what_else_is_wrong_is_said_before_what_is_wrong_with_the_first_image() -> None:
     """And a size that the transforms cannot take comes last."""
     columns = Columns.of(Rows(), {"image": Image("jpg"), "n": Number("cls")})
-    columns.fits = {"image": lambda sizes: {row: "too small" for row in np.flatnonzero(sizes[:, 0] == 6).tolist()}}
+    columns.fits = {"image": lambda sizes: dict.fromkeys(np.flatnonzero(sizes[:, 0] == 6).tolist(), "too small")}
     found = columns(block({"jpg": [b"junk", b"junk", PICTURE, LARGE], "cls": [b"x", b"1", b"2", b"3"]}))
     assert {row: (fault.stage, fault.reason) for row, fault in found.faults.items()} == {
         0: ("source", "column 'n' of member 'cls': a decimal number is needed; found 'x'"),
