@@ -114,7 +114,8 @@ from dali_feed.external_sources import KafkaStream
 from kit.inside import SlabPool
 
 fleet = Fleet(sys.argv[2], "classic", session=1500.0)
-reader = OpenedStream(KafkaStream(sys.argv[2], sys.argv[1], start="earliest", fleet=fleet, label=None), None, ["value"])
+stream = KafkaStream(sys.argv[2], sys.argv[1], start="earliest", fleet=fleet, label=None)
+reader = stream.live(None, ["value"])
 while not reader.partitions:
     reader.poll(1, 1e9, 0.05, SlabPool().lease())
 print("dealt", flush=True)

@@ -125,7 +125,7 @@ def test_a_worker_that_is_refused_says_by_what(
     worker = Worker(embedded.topic, embedded.servers, fleet_of_tests(embedded.topic))
     answers(JOIN, code)
     with pytest.raises(error, match=said):
-        gather(worker.reader, lambda found: len(found) >= 20)
+        gather(worker.opened, lambda found: len(found) >= 20)
     worker.reader.close()
 
 
