@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from dali_feed.columns import Array, Number
 from dali_feed.errors import (
     ConfigError,
     DataLostError,
@@ -22,18 +23,17 @@ from dali_feed.errors import (
     SourceEmptyError,
     SourceError,
 )
-from dali_feed.external_sources.file_source import named_files
-from dali_feed.external_sources.ranges import FileReader, FileTable, check_file, runs_of
-from dali_feed.external_sources.request import MemberReader, MemberSource, foremost
+from dali_feed.external_sources.file_source import EXTENT_BYTES, FileSource, named_files
+from dali_feed.external_sources.ranges import EvenSpans, FileTable, RowReader
 from dali_feed.formats.npy import MAGIC, header_of
 from dali_feed.records.extents import MAX_POSITION
 from dali_feed.records.pieces import Arrays, Pieces
-from dali_feed.records.source import LABEL, Block, Int64s, Member, Reader, Slabs, Snapshot, Source
+from dali_feed.records.source import LABEL, Block, Int64s, Lease, Member, Reader, alternatives, unpack_ids
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.paths import matches, unique_names
-from dali_feed.storage.store import Stamp, read_at, sizes_and_times
+from dali_feed.storage.paths import matches
+from dali_feed.storage.store import Stamp, read_at
 
-__all__ = ["ArrayShards", "array_file", "form_of", "told_form"]
+__all__ = ["ArrayShards", "array_file", "form_of", "given_form"]
 
 
 # Where the rows of array files lie: `.npy` files by their header, raw files by what they are told to hold.
@@ -78,10 +78,32 @@ class ArrayFile:
     stamp: Stamp
     at: int
     rows: int
+    form: RowForm
+    digest: str = ""  # a fingerprint takes some of the rows instead
+
+    def __len__(self) -> int:
+        return self.rows
 
 
-def told_form(dtype: DTypeLike | None, shape: Sequence[int] | None) -> tuple[np.dtype[Any] | None, Any]:
-    """What a user told of rows. ConfigError for what cannot be."""
+_NO_FILE = Stamp(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldArray:
+    """An array in memory; of a mapped file also its path, and what the file was."""
+
+    array: NDArray[Any]
+    form: RowForm
+    path: str = ""
+    stamp: Stamp = _NO_FILE
+    digest: str = ""
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+
+def given_form(dtype: DTypeLike | None, shape: Sequence[int] | None) -> tuple[np.dtype[Any] | None, Any]:
+    """What a user says of rows. ConfigError for what cannot be."""
     found: np.dtype[Any] | None = None
     if dtype is not None:
         try:
@@ -107,8 +129,8 @@ def form_of(array: NDArray[Any], told: str) -> RowForm:
     return _checked(RowForm(array.dtype, tuple(array.shape[1:])), told)
 
 
-def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> tuple[ArrayFile, RowForm]:
-    """A file, and what its rows are: a `.npy` file's own, or raw rows of `dtype` and `shape`.
+def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> ArrayFile:
+    """A file by its header, or of raw rows of `dtype` and `shape`.
 
     Raises:
         ConfigError: a raw file whose rows nobody told; a `.npy` file that holds others than were told; rows that are
@@ -143,7 +165,7 @@ def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | 
             "bytes of this row; fetch the file again, or correct dtype= and shape="
         )
         raise DataLostError(msg)
-    return ArrayFile(path, stamp, 0, check_rows(rows, path)), form
+    return ArrayFile(path, stamp, 0, check_rows(rows, path), form)
 
 
 def check_rows(rows: int, told: str) -> int:
@@ -157,9 +179,7 @@ def check_rows(rows: int, told: str) -> int:
     return rows
 
 
-def _npy(
-    path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None
-) -> tuple[ArrayFile, RowForm]:
+def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> ArrayFile:
     try:
         start, found, sides, order = header_of(head)
     except FormatError as error:
@@ -188,7 +208,7 @@ def _npy(
             f"says, {start + sides[0] * form.size} bytes in all; found that {what}; fetch or write it again"
         )
         raise DataLostError(msg)
-    return ArrayFile(path, stamp, start, check_rows(sides[0], path)), form
+    return ArrayFile(path, stamp, start, check_rows(sides[0], path), form)
 
 
 def _check_dtype(dtype: np.dtype[Any], told: str, found: str, error: type[ConfigError | SourceError]) -> None:
@@ -216,148 +236,53 @@ def _checked(form: RowForm, told: str) -> RowForm:
 # process.
 
 
-ROW = "row"
+ROW, PIXELS = "row", "row@image"  # a row as numbers; as the bytes of an image
 
 
-@dataclass(frozen=True, slots=True)
-class HeldArray:
-    """An array in memory; of a mapped file also its path, and what the file was."""
-
-    array: NDArray[Any]
-    file: tuple[str, Stamp] | None
+Finish = Callable[[Block, list[Pieces]], None]  # makes the values of members
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is read of each row.
-
-    form    what a row is
-    header  what stands before each payload, that it is an image; None: no payload is asked for
-    fields  name -> member, `row` or `label`
-    labels  int64, one for each row of all arrays, or None
-    """
-
-    form: RowForm
-    header: bytes | None
-    fields: dict[str, str]
-    labels: Int64s | None
-
-    def give(self, block: Block, rows: Int64s, pieces: Pieces) -> None:
-        """Put the rows, numbered through all arrays, into the block; `pieces` are their bytes."""
-        found: Any = Arrays(pieces, self.form.dtype, self.form.shape)
-        if not self.form.shape and ROW in self.fields.values():
-            found = pieces.together(self.form.size).view(self.form.dtype).reshape(-1)
-        for name, member in self.fields.items():
-            block.fields[name] = found if member == ROW else self.labels[rows]  # type: ignore[index]
-
-    def rooms(self, block: Block) -> tuple[list[NDArray[np.uint8]], Pieces]:
-        """Room for all rows, uint8 (rows, bytes) each, of which the last `form.size` bytes of each are to be filled.
-
-        What stands before them is there. The pieces are the rows' own bytes.
-        """
-        head, size, count = self.header or b"", self.form.size, len(block.ids)
-        stride = len(head) + size
-        most = max(1, block.lease.slab_bytes // stride)
-        rooms = [block.lease.room(min(most, count - k) * stride) for k in range(0, count, most)]
-        arrays = [np.frombuffer(room, np.uint8).reshape(-1, stride) for room in rooms]
-        nth = np.arange(count, dtype=np.int64)
-        if self.header is not None:
-            for array in arrays:
-                array[:, : len(head)] = np.frombuffer(head, np.uint8)
-            block.payloads[:] = [room[k : k + stride] for room in rooms for k in range(0, len(room), stride)]
-        at = nth % most * stride + len(head)
-        return arrays, Pieces(rooms, nth // most, at, np.full(count, size, np.int64))
-
-
-class FileRows(FileReader):
-    """Reads rows of files: one read for neighbours, one for a lone row."""
-
-    told = "ArrayShards"
+class _HeldReader(RowReader):
+    """Gives rows of arrays in memory: views, where they lie side by side."""
 
     def __init__(
-        self,
-        files: tuple[ArrayFile, ...],
-        table: FileTable,
-        wanted: Wanted,
-        slabs: Slabs,
-        stop: threading.Event | None,
+        self, kind: str, counts: Int64s, arrays: Sequence[HeldArray], finish: Finish, stop: threading.Event | None
     ) -> None:
-        super().__init__(tuple(file.path for file in files), table, slabs, stop, LOCAL)
-        self._wanted = wanted
-        self._at = np.array([file.at for file in files], np.int64)
+        super().__init__(kind, counts, stop)
+        self._arrays, self._finish = arrays, finish
 
     def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
-        wanted, size = self._wanted, self._wanted.form.size
-        if wanted.header is None and ROW not in wanted.fields.values():
-            wanted.give(block, self._shards.base[partition] + position, Pieces.none(len(partition)))
-            return
-        rooms, pieces = wanted.rooms(block)
-        low = self._at[partition] + position * size
-        for k, room in enumerate(rooms):
-            first = k * len(rooms[0])
-            part = slice(first, first + len(room))
-            if wanted.header is None:
-                # From 1 on: to runs_of a row that lies at 0 is one that is missing.
-                begin, end = runs_of(partition[part], position[part], low[part] + 1, low[part] + 1 + size)
-            else:
-                begin, end = np.arange(len(room)), np.arange(1, len(room) + 1)
-            views = [
-                room[a:b, room.shape[1] - size :].reshape(-1).data
-                for a, b in zip(begin.tolist(), end.tolist(), strict=True)
-            ]
-            rows = begin + first
-            self._fill_rows(partition[rows].tolist(), views, low[rows].tolist(), block.ids, rows.tolist())
-        self._check_read(partition)
-        wanted.give(block, self._shards.base[partition] + position, pieces)
-
-    def _fill_rows(
-        self, shards: list[int], views: list[memoryview], at: list[int], ids: Int64s, rows: list[int]
-    ) -> None:
-        """As `_fill_views`, and a run that comes short is told by the row that the file ends in."""
-        size = self._wanted.form.size
-        try:
-            self._fill_views(shards, views, at, ids, rows)
-        except DataLostError:
-            for shard, view, byte, row in zip(shards, views, at, rows, strict=True):
-                held = self._file(shard).stamp().size
-                if held < byte + len(view):
-                    short = row + max(0, held - byte) // size
-                    raise self._lost(ids[short], held) from None
-            raise
+        size, memories = self._arrays[0].form.size, list[memoryview]()
+        rows = Pieces([], partition, position * size, np.full(len(partition), size, np.int64))
+        for part, held in enumerate(self._arrays):
+            here = partition == part
+            if here.any():
+                mapped_file(held)
+            memory = _bytes(held.array) if held.array.flags.c_contiguous else memoryview(b"")
+            if not held.array.flags.c_contiguous and here.any():
+                memory = block.lease.room(int(here.sum()) * size)
+                taken = np.ascontiguousarray(held.array[position[here]])
+                memory[:] = _bytes(taken)
+                rows.at[here] = np.arange(here.sum()) * size
+            memories.append(memory)
+        rows.memories = memories
+        self._finish(block, [rows])
 
 
-class HeldRows(MemberReader):
-    """Gives rows of arrays in memory: views, where they lie side by side and no image is made of them."""
-
-    def __init__(
-        self,
-        arrays: tuple[HeldArray, ...],
-        counts: Int64s,
-        wanted: Wanted,
-        slabs: Slabs,
-        stop: threading.Event | None,
-    ) -> None:
-        super().__init__("ArrayShards", counts, slabs, stop)
-        self._arrays, self._wanted, self._base = arrays, wanted, np.cumsum(counts) - counts
-        self._plain = wanted.header is None and all(held.array.flags.c_contiguous for held in arrays)
-
-    def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
-        wanted, size = self._wanted, self._wanted.form.size
-        for part in np.unique(partition).tolist():
-            mapped_file(self._arrays[part])
-        if self._plain:
-            memories = [_bytes(held.array) for held in self._arrays]
-            pieces = Pieces(memories, partition, position * size, np.full(len(partition), size, np.int64))
-        else:
-            rooms, pieces = wanted.rooms(block)
-            for k, room in enumerate(rooms):
-                first = k * len(rooms[0])
-                parts, rows = partition[first : first + len(room)], position[first : first + len(room)]
-                for part in np.unique(parts).tolist():
-                    here = np.flatnonzero(parts == part)
-                    taken = np.ascontiguousarray(self._arrays[part].array[rows[here]])
-                    room[here, room.shape[1] - size :] = taken.reshape(-1).view(np.uint8).reshape(len(here), size)
-        wanted.give(block, self._base[partition] + position, pieces)
+def encoded(rows: Pieces, form: RowForm, header: bytes, lease: Lease) -> Pieces:
+    """The rows as images: `header`, of PPM or PGM, before the bytes of each."""
+    stride = len(header) + form.size
+    most = max(1, lease.slab_bytes // stride)
+    memories = list[memoryview]()
+    for k in range(0, len(rows), most):
+        some = rows[k : k + most]
+        memory = lease.room(len(some) * stride)
+        pixels = np.frombuffer(memory, np.uint8).reshape(len(some), stride)
+        pixels[:, : len(header)] = np.frombuffer(header, np.uint8)
+        pixels[:, len(header) :] = some.together(form.size)
+        memories.append(memory)
+    nth = np.arange(len(rows), dtype=np.int64)
+    return Pieces(memories, nth // most, nth % most * stride, np.full(len(rows), stride, np.int64))
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
@@ -366,20 +291,20 @@ def _bytes(array: NDArray[Any]) -> memoryview:
 
 def mapped_file(held: HeldArray) -> None:
     """SourceChangedError where the file that an array is a map of is not what it was."""
-    if held.file is None:
+    if not held.path:
         return
-    path, stamp = held.file
     try:
-        found = stamp.change(Stamp.of(os.stat(path)))
+        found = held.stamp.change(Stamp.of(os.stat(held.path)))
     except OSError as error:
         found = str(error.strerror)
     if found:
-        msg = f"{path}: a mapped file must stay as it is while it is read; {found}; map it again"
+        msg = f"{held.path}: a mapped file must stay as it is while it is read; {found}; map it again"
         raise SourceChangedError(msg)
 
 
-def bytes_of(part: ArrayFile | HeldArray, form: RowForm, row: int, size: int) -> bytes:
+def bytes_of(part: ArrayFile | HeldArray, row: int, size: int) -> bytes:
     """So many bytes from the beginning of a row on. DataLostError where its file ends before."""
+    form = part.form
     if isinstance(part, HeldArray):
         rows = part.array[row : row + 1 + (size - 1) // form.size]
         return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)[:size].tobytes()
@@ -394,36 +319,12 @@ def bytes_of(part: ArrayFile | HeldArray, form: RowForm, row: int, size: int) ->
     return found
 
 
-EXTENT_BYTES = 8 << 20
 SAMPLED = 64  # rows of which a fingerprint takes the contents
 SAMPLED_BYTES = 64 << 10  # of each
-_LOADING = threading.RLock()  # of the module, for pickles; labels in files are read while it is held
 _Path = str | os.PathLike[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """All rows of all arrays: what they are, how many each array has, and the labels of all of them in order."""
-
-    form: RowForm
-    parts: tuple[ArrayFile | HeldArray, ...]
-    counts: Int64s
-    base: Int64s
-    labels: Int64s | None
-
-    def reader(
-        self, names: tuple[str, ...], wanted: Wanted, slabs: Slabs, stop: threading.Event | None
-    ) -> FileRows | HeldRows:
-        """Of files or of memory."""
-        files = tuple(part for part in self.parts if isinstance(part, ArrayFile))
-        if not files:
-            held = tuple(part for part in self.parts if isinstance(part, HeldArray))
-            return HeldRows(held, self.counts, wanted, slabs, stop)
-        shards = FileTable(names, tuple(file.stamp for file in files), ("",) * len(files), self.counts, self.base)
-        return FileRows(files, shards, wanted, slabs, stop)
-
-
-class ArrayShards:
+class ArrayShards(FileSource):
     """Rows of arrays, one after the other. Row k of array p is position k of partition p.
 
     arrays  a pattern or path of files, or several; or a NumPy array, or several. Patterns are those of `ShardSet`. A
@@ -442,6 +343,8 @@ class ArrayShards:
         SourceNotFoundError: a pattern matches nothing, or a named file is not there.
     """
 
+    kind = "ArrayShards"
+
     def __init__(
         self,
         arrays: _Path | NDArray[Any] | Sequence[_Path] | Sequence[NDArray[Any]],
@@ -449,195 +352,191 @@ class ArrayShards:
         shape: Sequence[int] | int | None = None,
         label: ArrayLike | _Path | Sequence[_Path] | None = None,
     ) -> None:
-        self._dtype, self._shape = told_form(dtype, (shape,) if isinstance(shape, int) else shape)
+        self._dtype, self._shape = given_form(dtype, (shape,) if isinstance(shape, int) else shape)
         them: Any = arrays
         one = isinstance(them, str | os.PathLike | np.ndarray) or not isinstance(them, Iterable)
         given: list[Any] = [them] if one else list(them)
-        self._paths: tuple[str, ...] = ()
-        self._held: tuple[HeldArray, ...] = ()
+        self._arrays: tuple[NDArray[Any], ...] = ()
         if given and all(isinstance(each, np.ndarray) for each in given):
-            self._title = f"ArrayShards({len(given)} array{'s' * (len(given) > 1)})"
+            super().__init__(f"ArrayShards({len(given)} array{'s' * (len(given) > 1)})", (), LOCAL)
             self._names = ("array",) if len(given) == 1 else tuple(f"array-{k}" for k in range(len(given)))
             if dtype is not None or shape is not None:
                 msg = "ArrayShards: dtype and shape are for files; an array has its own; leave both out"
                 raise ConfigError(msg)
-            self._held = tuple(map(_held, given))
+            self._arrays = tuple(given)
         elif given and all(isinstance(each, str | os.PathLike) for each in given):
             named = [os.fspath(each) for each in given]
-            self._title, self._paths = named_files(
-                "ArrayShards", named, lambda name: matches(name, "ArrayShards", "*.npy")
-            )
-            self._names = unique_names(self._paths)
+            super().__init__(*named_files(self.kind, named, partial(matches, files="*.npy")), LOCAL)
         else:
             kinds = ", ".join(sorted({type(each).__name__ for each in given})) or "nothing"
             msg = f"ArrayShards: must be given paths, or NumPy arrays; found {kinds}; numpy.asarray() makes an array"
             raise ConfigError(msg)
         self._label = label
-        self._table: _Table | None = None
-
-    def __repr__(self) -> str:
-        return self._title
+        self._parts: tuple[ArrayFile | HeldArray, ...] = ()
+        self._labels: Int64s | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what the files held: another process, perhaps on another machine, looks at its own."""
-        return self.__dict__ | {"_table": None}
+        return super().__getstate__() | {"_parts": (), "_labels": None}
 
     def __len__(self) -> int:
-        return int(self._load().counts.sum())
+        return int(self.table().counts.sum())
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of the rows."""
-        return self._load().form.dtype
+        return self._form.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of all rows as one array."""
-        return (len(self), *self._load().form.shape)
+        return (len(self), *self._form.shape)
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """The files in partition order; none where arrays are in memory."""
-        return self._paths
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """('label',), or () without labels."""
-        return () if self._label is None else (LABEL,)
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """All rows of all arrays.
-
-        The fingerprint is made of the files' names, what rows are, how many, the labels, and the contents of 64 rows.
-
-        Raises:
-            ConfigError: a pin is given, which only a source that changes has; or what `array_file` raises.
-            SourceChangedError: a file is not what it was at first. DataLostError: it is gone, or cut.
-            SourceEmptyError: no row at all.
-        """
-        if pin is not None:
-            msg = f"{self._title}: arrays are fixed and take no pin; found {dict(pin)!r}"
-            raise ConfigError(msg)
-        table = self._load()
-        for part in table.parts:
-            if isinstance(part, HeldArray):
-                mapped_file(part)
-            else:
-                check_file(LOCAL, part.path, part.stamp, "ArrayShards")
-        if not table.counts.any():
-            msg = f"{self._title}: arrays must have rows; found none in {len(table.counts)}"
-            raise SourceEmptyError(msg)
-        return Snapshot(
-            source=self._title,
-            names=self._names,
-            starts=np.zeros(len(table.counts), np.int64),
-            stops=table.counts.copy(),
-            extent=max(1, EXTENT_BYTES // table.form.size),
-            record_bytes=table.form.size,
-            random_access=True,
-            interleaved=False,
-            fingerprint=self._fingerprint(table),
-        )
+    def preset(self) -> Mapping[str, Any]:
+        """`row`, and `label` where there are labels, as torch's TensorDataset would give them."""
+        dtype, shape = self._form.dtype.name, self._form.shape
+        row = Array(ROW, dtype, shape) if shape else Number(ROW, dtype)
+        return {ROW: row} | ({} if self._label is None else {LABEL: Number(LABEL)})
 
     def members(self) -> tuple[Member, ...]:
         """`row`, and `label` where there are labels."""
-        row = Member(ROW, 1.0, self._load().form.size)
+        row = Member(ROW, 1.0, self._form.size)
         return (row,) if self._label is None else (row, Member(LABEL, 1.0, 0))
 
-    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        """The same rows with other members; see `records.members`."""
-        known, told = (ROW, *self.fields), f"{self._title} has the members"
-        asked = {name: foremost(name, known, told) for name in members}
-        if image is not None:
-            foremost(image, (ROW,), f"an image of {self._title} is made of")
-        return MemberSource(self, members, partial(self.opened, image, asked))
+    def can_have(self, member: str) -> bool:
+        """Whether it is one of these."""
+        return member in (ROW, PIXELS) or (member == LABEL and self._label is not None)
 
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """ConfigError: rows are read with columns alone; a `DataLoader` without `columns=` asks for them by itself."""
-        del slabs, stop
-        msg = f"{self._title}: without columns= a batch has images; found rows of arrays. Ask for columns: Array('row')"
-        raise ConfigError(msg)
-
-    def file_stamps(self) -> bytes:
-        """See `records.source.Stamped`."""
-        return sizes_and_times(part.stamp for part in self._load().parts if isinstance(part, ArrayFile))
-
-    def where(self, partition: int, position: int) -> str:
-        """`features.npy#17`."""
-        return f"{self._names[partition]}#{position}"
-
-    def opened(
-        self, image: str | None, asked: dict[str, str], slabs: Slabs, stop: threading.Event | None
-    ) -> FileRows | HeldRows:
-        """A reader of those members, name -> member. ConfigError where rows are no images, and one is asked for."""
-        table = self._load()
-        header = None if image is None else table.form.pixels
-        if image is not None and header is None:
+    def image_of(self, member: str) -> str:
+        """The row as the bytes of an image. ConfigError where rows are no images."""
+        known = [each for each in alternatives(member) if self.can_have(each)]
+        if not known or known[0] == PIXELS:
+            return member
+        if known[0] != ROW or self._form.pixels is None:
             rule = "an image is a row of uint8 of the shape (height, width), (height, width, 1) or (height, width, 3)"
-            msg = f"member {image!r}: {rule}; found {table.form} in {self._title}; use Array('row')"
+            msg = f"member {member!r}: {rule}; found {self._form} in {self._title}; use Array('row')"
             raise ConfigError(msg)
-        return table.reader(self._names, Wanted(table.form, header, asked, table.labels), slabs, stop)
+        return PIXELS
 
-    def _rows(self) -> NDArray[Any]:
-        """A copy of all rows."""
-        table = self._load()
-        counts = table.counts.tolist()
-        whole = [
-            bytes_of(part, table.form, 0, n * table.form.size) for part, n in zip(table.parts, counts, strict=True) if n
-        ]
-        return np.frombuffer(b"".join(whole), table.form.dtype).reshape(-1, *table.form.shape)
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
+        """A reader for one thread; see `dali_feed.records.source.Source`."""
+        if self._paths:
+            return super().reader(members, stop)
+        self.check_members(members)
+        held = [part for part in self._parts_of_table() if isinstance(part, HeldArray)]
+        return _HeldReader(
+            self.kind,
+            self.table().counts,
+            held,
+            lambda block, read: self.finish(block, read, tuple(members)),
+            stop,
+        )
 
-    def _load(self) -> _Table:
-        with _LOADING:
-            if self._table is None:
-                self._table = self._tabulated()
-            return self._table
+    def index(self, path: str) -> ArrayFile:
+        """See `array_file`."""
+        return array_file(path, self._dtype, self._shape)
 
-    def _tabulated(self) -> _Table:
-        found: list[tuple[Any, RowForm, int]] = []
-        for path in self._paths:
-            file, form = array_file(path, self._dtype, self._shape)
-            found.append((file, form, file.rows))
-        for held, name in zip(self._held, self._names, strict=False):
-            found.append((held, form_of(held.array, name), check_rows(len(held.array), name)))
-        form = found[0][1]
-        odd = next((k for k, each in enumerate(found) if each[1] != form), None)
+    def spans_of(self, indexes: Sequence[ArrayFile], members: tuple[str, ...]) -> EvenSpans:
+        """Rows one behind the other; none is read where labels alone are asked for."""
+        rows = (ROW,) if {ROW, PIXELS} & {*members} else ()
+        return EvenSpans(rows, np.array([index.at for index in indexes], np.int64), self._form.size)
+
+    def sizes_of(self, indexes: Sequence[Any]) -> tuple[int, int]:
+        """A row's."""
+        size = indexes[0].form.size
+        return max(1, EXTENT_BYTES // size), size
+
+    def finish(self, block: Block, read: list[Pieces], members: tuple[str, ...]) -> None:
+        """Rows as arrays over what was read, as numbers or as images, and their labels."""
+        form, values = self._form, dict[str, Any]()
+        for name in members:
+            if name == LABEL and self._labels is not None:
+                partition, position = unpack_ids(block.ids)
+                values[name] = self._labels[self.table().base[partition] + position]
+            elif name == PIXELS:
+                values[name] = encoded(read[0], form, form.pixels or b"", block.lease)
+            elif form.shape:
+                values[name] = Arrays(read[0], form.dtype, form.shape)
+            else:
+                values[name] = read[0].together(form.size).view(form.dtype).reshape(-1)
+        block.values = values
+
+    @property
+    def _form(self) -> RowForm:
+        """Of all rows."""
+        return self._parts_of_table()[0].form
+
+    def _parts_of_table(self) -> tuple[ArrayFile | HeldArray, ...]:
+        self.table()
+        return self._parts
+
+    def _indexed(self) -> list[Any]:
+        if self._paths:
+            return super()._indexed()
+        return [_held(array, name) for array, name in zip(self._arrays, self._names, strict=True)]
+
+    def _tabulated(self, indexes: Sequence[Any]) -> FileTable:
+        form = indexes[0].form
+        odd = next((k for k, each in enumerate(indexes) if each.form != form), None)
         if odd is not None:
-            others = f"{found[odd][1]} in {self._names[odd]}"
+            others = f"{indexes[odd].form} in {self._names[odd]}"
             msg = f"{self._title}: all rows must have one dtype and shape; found {form} in {self._names[0]}, {others}"
             raise (SourceError if self._paths else ConfigError)(msg)
-        counts = np.array([count for _, _, count in found], np.int64)
-        labels = None if self._label is None else _labels(self._label, int(counts.sum()), self._title)
-        return _Table(form, tuple(part for part, _, _ in found), counts, np.cumsum(counts) - counts, labels)
+        rows = sum(map(len, indexes))
+        if not rows:
+            msg = f"{self._title}: arrays must have rows; found none in {len(indexes)}"
+            raise SourceEmptyError(msg)
+        self._labels = None if self._label is None else _labels(self._label, rows, self._title)
+        self._parts = tuple(indexes)
+        return super()._tabulated(indexes)
 
-    def _fingerprint(self, table: _Table) -> str:
-        digest = hashlib.sha256(f"{table.form}\0".encode())
+    def _check(self, table: FileTable) -> None:
+        if self._paths:
+            super()._check(table)
+        for part in self._parts:
+            if isinstance(part, HeldArray):
+                mapped_file(part)
+
+    def _fingerprint(self, table: FileTable) -> str:
+        """Of the names, what rows are, how many, the labels, and the contents of 64 rows."""
+        form = self._parts[0].form
+        digest = hashlib.sha256(f"{form}\0".encode())
         for name, count in zip(self._names, table.counts.tolist(), strict=True):
             digest.update(f"{name}\0{count}\n".encode(errors="surrogateescape"))
         total = int(table.counts.sum())
         spread = np.unique(np.linspace(0, total - 1, SAMPLED).round().astype(np.int64))
-        part = np.searchsorted(table.base + table.counts, spread, side="right")  # past those that have none
-        for p, row in zip(part.tolist(), (spread - table.base[part]).tolist(), strict=True):
-            digest.update(bytes_of(table.parts[p], table.form, row, min(table.form.size, SAMPLED_BYTES)))
-        digest.update(b"" if table.labels is None else table.labels.tobytes())
+        for p, row in zip(*(each.tolist() for each in table.located(spread)), strict=True):
+            digest.update(bytes_of(self._parts[p], row, min(form.size, SAMPLED_BYTES)))
+        digest.update(b"" if self._labels is None else self._labels.tobytes())
         return digest.hexdigest()
 
 
-def _held(array: NDArray[Any]) -> HeldArray:
+def _held(array: NDArray[Any], name: str) -> HeldArray:
     """An array, and of a map the file that it shows."""
-    path = getattr(array, "filename", None)
+    path, form = getattr(array, "filename", None), form_of(array, name)
+    check_rows(len(array), name)
     if not isinstance(array, np.memmap) or path is None:
-        return HeldArray(array, None)
-    return HeldArray(np.asarray(array), (os.fspath(path), Stamp.of(os.stat(path))))
+        return HeldArray(array, form)
+    return HeldArray(np.asarray(array), form, os.fspath(path), Stamp.of(os.stat(path)))
 
 
-def _labels(label: Any, rows: int, told: str) -> Int64s:
+def _labels(label: Any, rows: int, title: str) -> Int64s:
     """A label for each row, int64. ConfigError where there are others."""
     named = isinstance(label, str | os.PathLike)
     if named or (isinstance(label, list | tuple) and label and isinstance(label[0], str | os.PathLike)):
-        label = ArrayShards(label)._rows()
+        paths = matches_of([label] if named else label)
+        parts = [array_file(path, None, None) for path in paths]
+        label = np.concatenate(
+            [np.frombuffer(bytes_of(part, 0, len(part) * part.form.size), part.form.dtype) for part in parts]
+        )
     found = np.asarray(label)
     if found.shape != (rows,) or found.dtype.kind not in "iub" or (found.dtype == np.uint64 and (found >> 63).any()):
-        msg = f"{told}: label must be {rows} integers, one for each row; found {found.dtype} {found.shape}"
+        msg = f"{title}: label must be {rows} integers, one for each row; found {found.dtype} {found.shape}"
         raise ConfigError(msg)
     return found.astype(np.int64)
+
+
+def matches_of(patterns: Sequence[_Path]) -> tuple[str, ...]:
+    """The files that patterns of labels name."""
+    return named_files("ArrayShards", list(map(os.fspath, patterns)), partial(matches, files="*.npy"))[1]

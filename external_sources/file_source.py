@@ -20,12 +20,13 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from dali_feed.checks import paths_of
+from dali_feed.columns import Image, Number
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceEmptyError, SourceError
 from dali_feed.external_sources.index import Pread, homes_of, keep, mode_of, write_index
-from dali_feed.external_sources.ranges import FileTable, RangeReader, Spans, check_file, check_known
+from dali_feed.external_sources.ranges import EvenSpans, FileTable, RangeReader, Spans, check_file, check_known
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Int64s, Member, Reader, Snapshot, Source
+from dali_feed.records.source import LABEL, Block, Extents, Int64s, Member, Reader, Snapshot, Source
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import shown, unique_names
 from dali_feed.storage.sets import store_for
@@ -40,6 +41,7 @@ __all__ = [
     "RecordIndex",
     "build",
     "files_of",
+    "images_and_labels",
     "load",
     "members_of",
     "named_files",
@@ -50,7 +52,7 @@ EXTENT_BYTES = 8 << 20
 RECORD = "record"  # what spans of whole records are named
 INDEX_THREADS = 8
 LOOKED_AT = 64  # records, for the members that there are
-LOADING = threading.Lock()  # guards the tables of all sources; of the module, so that a source can be pickled
+LOADING = threading.RLock()  # guards the tables of all sources; of the module, so that a source can be pickled
 
 
 def named_files(
@@ -109,7 +111,7 @@ class FileSource(Source):
         self._names = unique_names(paths)
         self._table: FileTable | None = None
         self._indexes: list[Any] | None = None  # those that the table was made of, until spans are made of them
-        self._spans: dict[tuple[str, ...], Spans] = {}
+        self._spans: dict[tuple[str, ...], Spans | EvenSpans] = {}
         self._sizes = 1, 1
 
     def __repr__(self) -> str:
@@ -134,7 +136,7 @@ class FileSource(Source):
         """Where the records of a file lie."""
 
     @abstractmethod
-    def spans_of(self, indexes: Sequence[Any], members: tuple[str, ...]) -> Spans:
+    def spans_of(self, indexes: Sequence[Any], members: tuple[str, ...]) -> Spans | EvenSpans:
         """Where what is read for these members lies, by the indexes of all files."""
 
     @abstractmethod
@@ -148,12 +150,12 @@ class FileSource(Source):
         """All records of all files; indexes them where that has not been done."""
         with LOADING:
             if self._table is None:
-                indexes = self._each(self.index, self._paths)
+                indexes = self._indexed()
                 self._table = self._tabulated(indexes)
                 self._indexes, self._sizes = indexes, self.sizes_of(indexes)
             return self._table
 
-    def spans(self, members: Sequence[str]) -> Spans:
+    def spans(self, members: Sequence[str]) -> Spans | EvenSpans:
         """Where what is read for these members lies. Kept; indexes, which are larger, are read again for others."""
         table, wanted = self.table(), tuple(members)
         with LOADING:
@@ -161,7 +163,7 @@ class FileSource(Source):
                 indexes, self._indexes = self._indexes, None
                 if indexes is None:
                     self._check(table)
-                    indexes = self._each(self.index, self._paths)
+                    indexes = self._indexed()
                 self._spans[wanted] = self.spans_of(indexes, wanted)
             return self._spans[wanted]
 
@@ -178,9 +180,6 @@ class FileSource(Source):
             msg = f"{self._title}: its files are fixed and take no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
         table = self._checked_table()
-        digest = hashlib.sha256()
-        for name, stamp, count, index in zip(self._names, table.stamps, table.counts, table.digests, strict=True):
-            digest.update(f"{name}\0{stamp.size}\0{count}\0{index}\n".encode(errors="surrogateescape"))
         extent, record_bytes = self._sizes
         return Snapshot(
             source=self._title,
@@ -191,7 +190,7 @@ class FileSource(Source):
             record_bytes=record_bytes,
             random_access=self._store.random_access,
             interleaved=False,
-            fingerprint=digest.hexdigest(),
+            fingerprint=self._fingerprint(table),
         )
 
     def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
@@ -220,6 +219,12 @@ class FileSource(Source):
         """`train.tfrecord#118`."""
         return f"{self._names[partition]}#{position}"
 
+    def _fingerprint(self, table: FileTable) -> str:
+        digest = hashlib.sha256()
+        for name, stamp, count, index in zip(self._names, table.stamps, table.counts, table.digests, strict=True):
+            digest.update(f"{name}\0{stamp.size}\0{count}\0{index}\n".encode(errors="surrogateescape"))
+        return digest.hexdigest()
+
     def _checked_table(self) -> FileTable:
         """The table, of files that are what they were when they were indexed."""
         known = self._table
@@ -231,6 +236,10 @@ class FileSource(Source):
     def _check(self, table: FileTable) -> None:
         """Check that the files are what they were when they were indexed, before a fingerprint of them is given."""
         self._each(lambda path, stamp: check_file(self._store, path, stamp, self.kind), self._paths, table.stamps)
+
+    def _indexed(self) -> list[Any]:
+        """The index of each file."""
+        return self._each(self.index, self._paths)
 
     def _each(self, do: Callable[..., Any], *given: Iterable[Any]) -> list[Any]:
         """What comes of each file, several at a time."""
@@ -255,6 +264,17 @@ class FileSource(Source):
             return reader.read(Extents(file, position, position + 1), SlabPool(1 << 20).lease())
         finally:
             reader.close()
+
+
+def images_and_labels(title: str, image: str | None, label: str | None) -> dict[str, Any]:
+    """The preset of a source of images with labels, where there is one.
+
+    Raises ConfigError, which `title` begins, where there is no image.
+    """
+    if image is None:
+        msg = f"{title}: without columns= a batch has images; found none; give image=, or ask for columns="
+        raise ConfigError(msg)
+    return {"image": Image(image)} | ({} if label is None else {LABEL: Number(label)})
 
 
 def members_of(values: Mapping[str, Any], rows: int) -> tuple[Member, ...]:
@@ -435,7 +455,7 @@ class RecordFiles(FileSource):
         """Without what was looked at."""
         return super().__getstate__() | {"_look": None}
 
-    def spans(self, members: Sequence[str]) -> Spans:
+    def spans(self, members: Sequence[str]) -> Spans | EvenSpans:
         """Of whole records, whatever is asked of them."""
         del members
         return super().spans((RECORD,))

@@ -26,7 +26,7 @@ from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, S
 from dali_feed.external_sources.ranges import RowReader, check_known
 from dali_feed.formats.format import Format
 from dali_feed.records.pieces import Filling, Pieces
-from dali_feed.records.source import LABEL, Block, Fault, Int64s, Lease, Member, Reader, Snapshot, Source
+from dali_feed.records.source import LABEL, Block, Fault, Int64s, Lease, Member, Reader, Snapshot, Source, alternatives
 from dali_feed.storage.store import Stamp
 
 __all__ = [
@@ -313,6 +313,14 @@ class FileList(Source):
     def can_have(self, member: str) -> bool:
         """Whether it is one of its members."""
         return member in (BYTES, PATH) or (member == LABEL and self._labels is not None)
+
+    def image_of(self, member: str) -> str:
+        """The same. ConfigError for a path or a label: an image is made of a file's bytes."""
+        known = [each for each in alternatives(member) if self.can_have(each.partition(":")[0])]
+        if known and known[0] in (PATH, LABEL):
+            msg = f"member {member!r}: an image is made of a file's {BYTES!r}; write Image({BYTES!r})"
+            raise ConfigError(msg)
+        return member
 
     def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""

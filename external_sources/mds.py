@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import itertools
 import json
-import logging
 import math
 import os
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError, DataLostError, FormatError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.file_source import RecordFiles, RecordIndex
-from dali_feed.external_sources.ranges import Spans
-from dali_feed.formats.format import Parse, Value, checked
+from dali_feed.external_sources.file_source import RecordFiles, RecordIndex, images_and_labels, members_of
 from dali_feed.packages import needed
 from dali_feed.records.gauges import StorageMeter
-from dali_feed.records.source import Snapshot
+from dali_feed.records.pieces import Arrays, Pieces
+from dali_feed.records.source import Block, Fault, Member, Snapshot
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.sets import store_for
 from dali_feed.storage.store import File, Stamp, Store, read_at
 
-__all__ = ["MDS", "MdsSample", "PackedStore", "is_mds"]
+__all__ = ["MDS", "PackedStore", "is_mds"]
 
 
 # Shards of an MDS set that are there only as Zstandard packed them: read whole, unpacked in memory, forgotten.
@@ -146,9 +145,9 @@ class PackedStore:
         below = self._below.metered()
         return PackedStore(below, self._packed, self._check)
 
-    def matches(self, pattern: str) -> list[str]:
+    def matches(self, pattern: str, subject: str = "MDS") -> list[str]:
         """As the store beneath does."""
-        return self._below.matches(pattern)
+        return self._below.matches(pattern, subject)
 
     def stamp(self, path: str) -> Stamp:
         """Of a packed shard as of what it unpacks to."""
@@ -379,31 +378,6 @@ def _lost(shard: MdsShard, found: str) -> DataLostError:
     return DataLostError(f"{shard.path}: a shard must be whole; found {found}; copy the shard again")
 
 
-def hashes_checked(shard: MdsShard, store: Store) -> bool:
-    """Read the whole shard and hold it against its hashes; whether it has one that can be computed here.
-
-    A packed one is unpacked for that, which holds it against the hash of the packed file.
-
-    Raises:
-        DataLostError: one of them is wrong.
-    """
-    hashing = _hashing(shard.hashes)
-    packed = {} if shard.packed is None else _hashing(shard.packed.hashes)
-    if not hashing and not packed:
-        return False
-    file = store.open(shard.path)
-    try:
-        for at in range(0, shard.bytes, _PIECE):
-            part = read_at(file, min(_PIECE, shard.bytes - at), at)
-            for each in hashing.values():
-                each.update(part)
-    finally:
-        file.close()
-    if wrong := _wrong(hashing, shard.hashes):
-        raise _lost(shard, wrong)
-    return True
-
-
 def check_packed(packed: PackedShard, held: memoryview) -> None:
     """Hold the bytes of a packed shard against those of its hashes that can be computed here.
 
@@ -448,7 +422,7 @@ def _maker(name: str) -> Callable[[], Any] | None:
 # The law: sizes fill the sample to its last byte, values have the size of their encoding, and nothing is unpickled.
 
 
-Decode = Callable[[memoryview], Any]
+Decode = Callable[[Pieces, dict[int, str]], Any]  # a column of samples -> its values, and why a row has none
 
 _AS_STORED = ("bytes", "jpeg", "png", "str", "json", "str_decimal")  # bytes and texts: views
 _SCALARS = {"int": "<i8"} | {
@@ -465,92 +439,80 @@ _ARRAY = re.compile(r"ndarray(?::(?P<dtype>[a-z0-9]+)(?::(?P<shape>[0-9]+(?:,[0-
 _LONGEST = 40  # letters of a number
 
 
-@dataclass(frozen=True, slots=True)
-class MdsSample:
-    """A sample, whose members are its columns: bytes, images, texts and JSON are views, numbers are numbers, arrays are
-    arrays, views too. Columns of other encodings can be there, and cannot be asked for.
+def columns_of(samples: Pieces, sizes: Sequence[int | None], reasons: dict[int, str]) -> list[Pieces]:
+    """Each column of some samples, none of them missing; `sizes` are those of columns, None for one that varies.
+
+    A sample that its columns do not fill has none of them, and a reason.
     """
-
-    names: tuple[str, ...]
-    encodings: tuple[str, ...]
-    sizes: tuple[int | None, ...]
-
-    def bind(self, members: Sequence[str]) -> Parse:
-        """What reads these columns.
-
-        Raises:
-            ConfigError: no such column, or one of an encoding that is not read: pickles are not, ever.
-        """
-        wanted = [(self._place(name), self._decode(name)) for name in checked(members)]
-        borders = self._borders
-
-        def parse(value: Value) -> tuple[Any, ...]:
-            view = memoryview(value)
-            edges = borders(view)
-            return tuple([decode(view[edges[k] : edges[k + 1]]) for k, decode in wanted])
-
-        return parse
-
-    def members(self, value: Value) -> dict[str, Any]:
-        """All columns that can be read."""
-        names = [name for name, encoding in zip(self.names, self.encodings, strict=True) if _decoder(encoding)]
-        return dict(zip(names, self.bind(names)(value), strict=True))
-
-    def _place(self, name: str) -> int:
-        if name not in self.names:
-            msg = f"member {name!r}: samples have the columns {', '.join(self.names)}; found none of that name"
-            raise ConfigError(msg)
-        return self.names.index(name)
-
-    def _decode(self, name: str) -> Decode:
-        encoding = self.encodings[self._place(name)]
-        found = _decoder(encoding)
-        if found is None:
-            why = "runs code, and is never unpickled" if encoding == "pkl" else "is not read"
-            msg = f"member {name!r}: its encoding {encoding!r} {why}; write it as jpeg, png, bytes, json or ndarray"
-            raise ConfigError(msg)
-        return found
-
-    def _borders(self, view: memoryview) -> list[int]:
-        """Where each column begins, and where the last ends."""
-        varying = self.sizes.count(None)
-        if len(view) < 4 * varying:
-            msg = f"mds: the sizes of {varying} columns take {4 * varying} bytes; found {len(view)}"
-            raise FormatError(msg)
-        told = iter(np.frombuffer(view, "<u4", varying).tolist())
-        sizes = [next(told) if size is None else size for size in self.sizes]
-        edges = list(itertools.accumulate(sizes, initial=4 * varying))
-        if edges[-1] != len(view):
-            msg = f"mds: a sample's columns must fill its {len(view)} bytes; found sizes for {edges[-1]}"
-            raise FormatError(msg)
-        return edges
+    varying = sizes.count(None)
+    head = samples.padded(4 * varying).view("<u4").astype(np.int64).reshape(len(samples), varying)
+    every, place = np.empty((len(samples), len(sizes)), np.int64), 0
+    for k, size in enumerate(sizes):
+        every[:, k] = head[:, place] if size is None else size
+        place += size is None
+    edges = np.cumsum(np.concatenate([np.full((len(samples), 1), 4 * varying), every], axis=1), axis=1)
+    bad = (samples.size < 4 * varying) | (edges[:, -1] != samples.size)
+    for row in np.flatnonzero(bad).tolist():
+        size = int(samples.size[row])
+        reasons[row] = (
+            f"mds: the sizes of {varying} columns take {4 * varying} bytes; found {size}"
+            if size < 4 * varying
+            else f"mds: a sample's columns must fill its {size} bytes; found sizes for {int(edges[row, -1])}"
+        )
+    of = np.where(bad, -1, samples.of)
+    return [Pieces(samples.memories, of, samples.at + edges[:, k], every[:, k]) for k in range(len(sizes))]
 
 
-def _decoder(encoding: str) -> Decode | None:
-    """What reads a value; None for an encoding that is not read."""
+def decoder(encoding: str) -> Decode | None:
+    """What makes values of a column's bytes; None for an encoding that is not read."""
     if encoding in _AS_STORED:
-        return _as_stored
+        return lambda column, _: column
     if encoding in _SCALARS:
-        dtype = np.dtype(_SCALARS[encoding])
-
-        def number(value: memoryview) -> Any:
-            if len(value) != dtype.itemsize:
-                msg = f"mds: {encoding} must have {dtype.itemsize} bytes; found {len(value)}"
-                raise FormatError(msg)
-            return np.frombuffer(value, dtype)[0].item()
-
-        return number
+        return partial(_numbers, encoding)
     if encoding in _TEXTS:
-        return lambda value: _number(value, _TEXTS[encoding])
+        return partial(_each, partial(_number, kind=_TEXTS[encoding]))
     found = _ARRAY.fullmatch(encoding)
     if found is None or found["dtype"] not in {None, *_DTYPES}:
         return None
     shape = None if found["shape"] is None else tuple(map(int, found["shape"].split(",")))
-    return lambda value: _array(value, found["dtype"], shape)
+    if found["dtype"] is not None and shape is not None:
+        return partial(_alike, found["dtype"], shape)
+    return partial(_each, partial(_array, name=found["dtype"], shape=shape))
 
 
-def _as_stored(value: memoryview) -> memoryview:
-    return value
+def _fitting(column: Pieces, size: int, what: str, reasons: dict[int, str]) -> NDArray[np.bool_]:
+    """Rows whose values have so many bytes, bool (n,); a reason for each that has others."""
+    good = (column.of >= 0) & (column.size == size)
+    for row in np.flatnonzero((column.of >= 0) & ~good).tolist():
+        reasons.setdefault(row, f"mds: {what} must have {size} bytes; found {int(column.size[row])}")
+    return good
+
+
+def _numbers(encoding: str, column: Pieces, reasons: dict[int, str]) -> NDArray[Any]:
+    """One number per row: int64, uint64 or a float."""
+    dtype = np.dtype(_SCALARS[encoding])
+    good = _fitting(column, dtype.itemsize, encoding, reasons)
+    out = np.zeros(len(column), dtype)
+    out[good] = column[good].together(dtype.itemsize).view(dtype).reshape(-1)
+    return out.astype(np.int64) if dtype.kind in "iu" and encoding != "uint64" else out
+
+
+def _alike(name: str, shape: tuple[int, ...], column: Pieces, reasons: dict[int, str]) -> Arrays:
+    """Arrays of one dtype and shape: views."""
+    dtype = np.dtype(_DTYPES[name])
+    good = _fitting(column, math.prod(shape) * dtype.itemsize, f"{name} {shape}", reasons)
+    return Arrays(Pieces(column.memories, np.where(good, column.of, -1), column.at, column.size), dtype, shape)
+
+
+def _each(value_of: Callable[[memoryview], Any], column: Pieces, reasons: dict[int, str]) -> list[Any]:
+    """Values one by one."""
+    out: list[Any] = [None] * len(column)
+    for row, view in enumerate(column.views()):
+        try:
+            out[row] = None if view is None else value_of(view)
+        except FormatError as error:
+            reasons.setdefault(row, str(error))
+    return out
 
 
 def _number(value: memoryview, kind: Callable[[str], Any]) -> Any:
@@ -590,7 +552,6 @@ def _array(value: memoryview, name: str | None, shape: tuple[int, ...] | None) -
 AUTO = "auto"
 IMAGES = ("image", "jpg", "jpeg", "png", "img")  # what people call them, the foremost counts
 LABELS = ("label", "class", "cls", "target", "y")
-_log = logging.getLogger("dali_feed")
 
 
 class MDS(RecordFiles):
@@ -600,7 +561,6 @@ class MDS(RecordFiles):
     image   the column that is the image, of encoding jpeg, png or bytes; "auto": the first of jpeg or png, else one of
             bytes that is called `image` or the like; None: there is none, and samples are read with `columns=`
     label   the column of integers that is the label; "auto": one that is called `label` or the like, else none; None
-    check   whether all shards are read whole first and held against the hashes in index.json, where it has some
 
     Members are the columns. Bytes, images, texts and JSON are views, numbers and arrays are what they are. Pickles
     (`pkl`) are never read. Shards that Zstandard packed (`MDSWriter(compression="zstd")`) are unpacked in memory, one
@@ -613,7 +573,7 @@ class MDS(RecordFiles):
         MissingPackageError: they are, and `zstandard` is not installed.
     """
 
-    name = "MDS"
+    kind = "MDS"
 
     def __init__(
         self,
@@ -621,22 +581,22 @@ class MDS(RecordFiles):
         *,
         image: str | None = AUTO,
         label: str | None = AUTO,
-        check: bool = False,
     ) -> None:
         given = path_of("MDS: folder", folder)
         root = given.rstrip("/") or "/"
         root = root if "://" in root else os.path.expanduser(root)
         store = store_for([root])
         self._set = read_set(root, store)
-        form = MdsSample(self._set.names, self._set.encodings, self._set.sizes)
         paths = tuple(shard.path for shard in self._set.shards)
         if len(set(paths)) < len(paths):
             twice = next(path for path in paths if paths.count(path) > 1)
             msg = f"MDS({given}): each shard may be named once; found {twice} twice in index.json; copy it again"
             raise ConfigError(msg)
-        super().__init__(f"MDS({given})", paths, self._over(store), _whole, form)
+        super().__init__(f"MDS({given})", paths, self._over(store))
         self._shards = {shard.path: shard for shard in self._set.shards}
-        self._hashed = check
+        # Of each shard's digest; it reads as it did when fingerprints of sets were first made.
+        columns = f"names={self._set.names!r}, encodings={self._set.encodings!r}, sizes={self._set.sizes!r}"
+        self._columns = f"MdsSample({columns})".encode()
         encodings = dict(zip(self._set.names, self._set.encodings, strict=True))
         for name, known in ((image, ("jpeg", "png", "bytes")), (label, INTEGERS)):
             if name not in (None, AUTO) and encodings.get(name) not in known:
@@ -652,31 +612,51 @@ class MDS(RecordFiles):
         return PackedStore(store, packed, check_packed) if packed else store
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """All samples; see `RecordFiles.snapshot`. Of packed shards each is an extent, which is unpacked once."""
+        """All samples; see `FileSource.snapshot`. Of packed shards each is an extent, which is unpacked once."""
         found, packed = super().snapshot(pin), isinstance(self._store, PackedStore)
         return replace(found, extent=max(found.extent, int(found.stops.max()))) if packed else found
 
-    def _index(self, path: str) -> RecordIndex:
-        return shard_index(self._shards[path], self._store, repr(self._form).encode())
+    @property
+    def preset(self) -> Mapping[str, Any]:
+        """`image`, and `label` where there is one. ConfigError where there is no column of images."""
+        return images_and_labels(self._title, self._image, self._label)
 
-    def _tabulated(self) -> Spans:
-        found = super()._tabulated()
-        if self._hashed:
-            checked = self._each(lambda shard: hashes_checked(shard, self._store), self._set.shards)
-            if not all(checked):
-                msg = (
-                    "%s: %d of %d shards have no hash in index.json that can be checked, so damaged bytes are "
-                    "not noticed"
-                )
-                _log.warning(msg, self._title, checked.count(False), len(checked))
-        return found
+    def can_have(self, member: str) -> bool:
+        """Whether it is a column, of whatever encoding."""
+        return member in self._set.names
 
-    def _chosen(self) -> tuple[str | None, str | None]:
-        return self._image, self._label
+    def check_members(self, members: Sequence[str]) -> None:
+        """Raise ConfigError for what is no column, or one of an encoding that is not read: pickles are not, ever."""
+        super().check_members(members)
+        for name in members:
+            encoding = self._set.encodings[self._set.names.index(name)]
+            if decoder(encoding) is None:
+                why = "runs code, and is never unpickled" if encoding == "pkl" else "is not read"
+                msg = f"member {name!r}: its encoding {encoding!r} {why}; write it as jpeg, png, bytes, json or ndarray"
+                raise ConfigError(msg)
 
+    def looked(self) -> tuple[Member, ...]:
+        """The columns that can be read."""
+        names = [name for name, encoding in zip(self._set.names, self._set.encodings, strict=True) if decoder(encoding)]
+        block = self._looked(names)
+        block.lease.release()
+        return members_of(block.values, len(block.ids))
 
-def _whole(sample: memoryview) -> memoryview:
-    return sample
+    def index(self, path: str) -> RecordIndex:
+        """See `shard_index`."""
+        return shard_index(self._shards[path], self._store, self._columns)
+
+    def finish(self, block: Block, read: list[Pieces], members: tuple[str, ...]) -> None:
+        """Columns of the samples, all samples at once."""
+        reasons: dict[int, str] = {}
+        columns = columns_of(read[0], self._set.sizes, reasons)
+        block.values = {}
+        for name in members:
+            place = self._set.names.index(name)
+            decode = decoder(self._set.encodings[place])
+            if decode is not None:
+                block.values[name] = decode(columns[place], reasons)
+        block.faults.update((row, Fault("source", reason)) for row, reason in reasons.items())
 
 
 def _image(encodings: dict[str, str]) -> str | None:

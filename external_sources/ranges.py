@@ -29,7 +29,17 @@ from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Extents, Fault, Int64s, Lease, Reader, unpack_ids
 from dali_feed.storage.store import File, Stamp, Store
 
-__all__ = ["NONE", "FileTable", "RangeReader", "RowReader", "Spans", "check_crc", "check_file", "check_known"]
+__all__ = [
+    "NONE",
+    "EvenSpans",
+    "FileTable",
+    "RangeReader",
+    "RowReader",
+    "Spans",
+    "check_crc",
+    "check_file",
+    "check_known",
+]
 
 RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of its own
 FAR_BYTES = 64 << 10
@@ -123,10 +133,34 @@ class Spans:
     size: Int64s
     crc: tuple[Int64s | None, ...]
 
+    def of(self, row: Int64s, file: Int64s, position: Int64s) -> tuple[Int64s, Int64s]:
+        """`at` and `size` of rows, which are those `position`s in those files; int64 (members, n) each."""
+        del file, position
+        return self.at[:, row], self.size[:, row]
+
     @classmethod
     def one(cls, name: str, at: Int64s, size: Int64s) -> Spans:
         """Of one member, without checksums."""
         return cls((name,), at[None], size[None], (None,))
+
+
+@dataclass(frozen=True, slots=True)
+class EvenSpans:
+    """Where records of one size lie, one behind the other: the first of each file at `first`, int64 (files,)."""
+
+    names: tuple[str, ...]
+    first: Int64s
+    bytes: int
+
+    @property
+    def crc(self) -> tuple[None, ...]:
+        """None is known."""
+        return (None,) * len(self.names)
+
+    def of(self, row: Int64s, file: Int64s, position: Int64s) -> tuple[Int64s, Int64s]:
+        """See `Spans.of`."""
+        at = np.broadcast_to(self.first[file] + position * self.bytes, (len(self.names), len(row)))
+        return at, np.full(at.shape, self.bytes, np.int64)
 
 
 def _bounds(at: Int64s, size: Int64s) -> tuple[Int64s, Int64s]:
@@ -150,7 +184,7 @@ class RangeReader(RowReader):
         self,
         table: FileTable,
         store: Store,
-        spans: Spans,
+        spans: Spans | EvenSpans,
         stop: threading.Event | None = None,
         *,
         finish: Callable[[Block, list[Pieces]], None] | None = None,
@@ -178,14 +212,15 @@ class RangeReader(RowReader):
     def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
         if self._locate is None:
             file, row = partition, self._table.base[partition] + position
-            at, size = self._spans.at[:, row], self._spans.size[:, row]
+            at, size = self._spans.of(row, file, position)
         else:
             row = self._locate(partition, position)
             gone = row < 0
             block.absent = gone if gone.any() else None
             row = row.clip(0)
             file, position = self._table.located(row)
-            at, size = np.where(gone, NONE, self._spans.at[:, row]), np.where(gone, 0, self._spans.size[:, row])
+            at, size = self._spans.of(row, file, position)
+            at, size = np.where(gone, NONE, at), np.where(gone, 0, size)
         low, high = _bounds(at, size)
         far = (high - low - size.sum(axis=0) > FAR_BYTES) & (low >= 0)
         together = np.where(far, NONE, low), np.where(far, NONE, high)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources.file_source import (
     BrokenError,
     Frames,
@@ -18,12 +17,15 @@ from dali_feed.external_sources.file_source import (
     RecordFiles,
     RecordIndex,
     files_of,
+    images_and_labels,
     load,
+    members_of,
 )
 from dali_feed.external_sources.index import Pread, ReadWindow
-from dali_feed.formats.format import Parse, Value, checked
+from dali_feed.records.pieces import Pieces
+from dali_feed.records.source import Block, Fault, Member
 
-__all__ = ["RECORDIO", "IRHeader", "RecordIO"]
+__all__ = ["RECORDIO", "RecordIO"]
 
 
 # How MXNet's RecordIO files are framed.
@@ -75,70 +77,24 @@ def _frames(pread: Pread, end: int) -> Frames:
     return first, np.array(stops, np.int64) - first
 
 
-def _value(piece: memoryview) -> memoryview | str:
-    """A whole record is a view; parts are put together, with the bytes at which they were cut."""
-    if len(piece) >= 4 and _WORD.unpack_from(piece)[0] == len(piece) - 4:
-        return piece[4:]
-    parts, at, stop = [], 0, 0
-    while at + 4 <= len(piece):
-        stop = at + 4 + (_WORD.unpack_from(piece, at)[0] & _LENGTH)
-        parts.append(piece[at + 4 : stop])
+def _joined(parts: memoryview) -> bytes | None:
+    """A record that its file holds in parts, with the bytes at which it was cut; None where its last part is broken."""
+    found, at, stop = [], 0, 0
+    while at + 4 <= len(parts):
+        stop = at + 4 + (_WORD.unpack_from(parts, at)[0] & _LENGTH)
+        found.append(parts[at + 4 : stop])
         at = (stop + 3) // 4 * 4 + 4  # past the next frame's mark, as the first one's was left out
-    if stop != len(piece):
-        return "the last part of the record does not end where the record ends: the file was not written to its end"
-    return memoryview(_MARK.join(parts))
+    return _MARK.join(found) if stop == len(parts) else None
 
 
-RECORDIO = Framing("RecordIO", _frames, lambda *_: "", _value)
+RECORDIO = Framing("RecordIO", _frames, lambda *_: "")
+MEMBERS = ("image", "label", "id", "id2")
 
-# MXNet's `IRHeader` before what a record of RecordIO holds.
-#
-# As python/mxnet/recordio.py has it, all little-endian:
-#
-# uint32 flag | float32 label | uint64 id | uint64 id2 | flag times float32: the labels, where flag is not 0 | the rest
+# MXNet's `IRHeader` before what a record holds, as python/mxnet/recordio.py has it. Behind it come `flag` times
+# float32, the labels where flag is not 0, and then the rest.
 
-
-_IR_HEAD = struct.Struct("<IfQQ")
-
-
-@dataclass(frozen=True, slots=True)
-class IRHeader:
-    """What `mxnet.recordio.pack` and `pack_img` make. Members: `image`, the bytes after the header, a view; `label`, a
-    float or a float32 array; `id` and `id2`, ints.
-    """
-
-    names: ClassVar[tuple[str, ...]] = ("image", "label", "id", "id2")
-
-    def bind(self, members: Sequence[str]) -> Parse:
-        """What reads these members. ConfigError for any other."""
-        for name in checked(members):
-            if name not in self.names:
-                msg = f"RecordIO: member {name!r}: a record has only {', '.join(self.names)}"
-                raise ConfigError(msg)
-        order = tuple(map(self.names.index, members))
-
-        def parse(value: Value) -> tuple[Any, ...]:
-            found = _parsed(memoryview(value))
-            return tuple(found[place] for place in order)
-
-        return parse
-
-    def members(self, value: Value) -> dict[str, Any]:
-        """All four."""
-        return dict(zip(self.names, _parsed(memoryview(value)), strict=True))
-
-
-def _parsed(value: memoryview) -> tuple[Any, ...]:
-    if len(value) < _IR_HEAD.size:
-        msg = f"RecordIO: a record must begin with a header of {_IR_HEAD.size} bytes; found {len(value)}"
-        raise FormatError(msg)
-    flag, label, first, second = _IR_HEAD.unpack_from(value)
-    at = _IR_HEAD.size + 4 * flag
-    if at > len(value):
-        msg = f"RecordIO: {flag} labels in its header, and {len(value) - _IR_HEAD.size} bytes for them"
-        raise FormatError(msg)
-    labels = np.frombuffer(value, "<f4", flag, _IR_HEAD.size) if flag else label
-    return value[at:], labels, first, second
+_HEADER = np.dtype([("flag", "<u4"), ("label", "<f4"), ("id", "<u8"), ("id2", "<u8")])
+_UNENDED = "the last part of the record does not end where the record ends: the file was not written to its end"
 
 
 class RecordIO(RecordFiles):
@@ -157,7 +113,7 @@ class RecordIO(RecordFiles):
         SourceNotFoundError: a pattern matches nothing, or a named file is not there.
     """
 
-    name = "RecordIO"
+    kind = "RecordIO"
 
     def __init__(
         self,
@@ -166,12 +122,74 @@ class RecordIO(RecordFiles):
         label: bool = True,
         index_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        title, found, store = files_of("RecordIO", paths)
-        super().__init__(title, found, store, RECORDIO.value, IRHeader())
+        super().__init__(*files_of("RecordIO", paths))
         self._label, self._index_dir = label, index_dir
 
-    def _index(self, path: str) -> RecordIndex:
+    @property
+    def preset(self) -> Mapping[str, Any]:
+        """`image`, and `label` where it is given."""
+        return images_and_labels(self._title, "image", "label" if self._label else None)
+
+    def can_have(self, member: str) -> bool:
+        """Whether it is one of the four."""
+        return member in MEMBERS
+
+    def looked(self) -> tuple[Member, ...]:
+        """All four."""
+        block = self._looked(MEMBERS)
+        block.lease.release()
+        return members_of(block.values, len(block.ids))
+
+    def index(self, path: str) -> RecordIndex:
+        """See `file_source.load`."""
         return load(path, RECORDIO, self._index_dir, self._store)
 
-    def _chosen(self) -> tuple[str, str | None]:
-        return "image", "label" if self._label else None
+    def finish(self, block: Block, read: list[Pieces], members: tuple[str, ...]) -> None:
+        """Members of records, whose headers are read all at once. Only a record in parts is copied."""
+        records = _records(block, read[0])
+        head = records[records.of >= 0].padded(_HEADER.itemsize).view(_HEADER).reshape(-1)
+        header = np.zeros(len(records), _HEADER)
+        header[records.of >= 0] = head
+        begin = _HEADER.itemsize + 4 * header["flag"].astype(np.int64)
+        bad = (records.of >= 0) & (records.size < begin)
+        for row in np.flatnonzero(bad).tolist():
+            block.faults[row] = Fault("source", _short(int(records.size[row]), int(header["flag"][row])))
+        of = np.where(bad, -1, records.of)
+        values: dict[str, Any] = {"image": Pieces(records.memories, of, records.at + begin, records.size - begin)}
+        if "label" in members:
+            values["label"] = _labels(records, header, of >= 0)
+        for name in ("id", "id2"):
+            whole = header[name]
+            values[name] = whole if (whole >> np.uint64(63)).any() else whole.astype(np.int64)
+        block.values = {name: values[name] for name in members}
+
+
+def _records(block: Block, frames: Pieces) -> Pieces:
+    """What the frames hold: views of whole ones, parts put together; none, and a fault, where that cannot be."""
+    word = frames.padded(4).view("<u4").reshape(-1).astype(np.int64)
+    records = Pieces(frames.memories, frames.of.copy(), frames.at + 4, frames.size - 4)
+    for row in np.flatnonzero((word != frames.size - 4) | (frames.size < 4)).tolist():
+        whole = _joined(frames[row])
+        records[row] = view = None if whole is None else block.lease.room(len(whole))
+        if whole is None:
+            block.faults[row] = Fault("source", _UNENDED)
+        elif view is not None:
+            view[:] = whole
+    return records
+
+
+def _labels(records: Pieces, header: NDArray[Any], good: NDArray[np.bool_]) -> Any:
+    """The labels in the headers, float32 (n,); a list where a record has several, which are an array."""
+    flags = np.where(good, header["flag"], 0)
+    if not flags.any():
+        return header["label"]
+    labels: list[Any] = header["label"].tolist()
+    for row in np.flatnonzero(flags).tolist():
+        labels[row] = np.frombuffer(records[row], "<f4", int(flags[row]), _HEADER.itemsize)
+    return labels
+
+
+def _short(size: int, flag: int) -> str:
+    if size < _HEADER.itemsize:
+        return f"RecordIO: a record must begin with a header of {_HEADER.itemsize} bytes; found {size}"
+    return f"RecordIO: {flag} labels in its header, and {size - _HEADER.itemsize} bytes for them"

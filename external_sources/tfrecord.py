@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import shlex
 import struct
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dali_feed.errors import ConfigError
 from dali_feed.external_sources.file_source import (
     BrokenError,
     Frames,
@@ -21,15 +18,17 @@ from dali_feed.external_sources.file_source import (
     RecordFiles,
     RecordIndex,
     files_of,
+    images_and_labels,
     load,
+    members_of,
 )
 from dali_feed.external_sources.index import Pread, ReadWindow
-from dali_feed.external_sources.request import VALUE, MemberSource
 from dali_feed.formats.example import Example
 from dali_feed.formats.format import Format
 from dali_feed.formats.named import format_of
 from dali_feed.packages import needed
-from dali_feed.records.source import Reader, Slabs, Snapshot, Source, alternatives
+from dali_feed.records.pieces import Pieces
+from dali_feed.records.source import Block, Fault, Member
 
 __all__ = ["TFRECORD", "TFRecords", "crc32c", "masked"]
 
@@ -100,16 +99,9 @@ def _other(head: bytes, path: str) -> str:
     return ""
 
 
-def _value(piece: memoryview) -> memoryview | str:
-    record = piece[:-_TAIL]
-    if masked(crc32c(record)) != _CRC.unpack_from(piece, len(record))[0]:
-        return "the record's CRC is wrong: its bytes are not what was written"
-    return record
+TFRECORD = Framing("TFRecord", _frames, _other)
 
-
-TFRECORD = Framing("TFRecord", _frames, _other, _value)
-
-AUTO = "auto"
+AUTO, VALUE = "auto", "value"
 IMAGES = ("image/encoded", "image", "image_raw", "jpeg", "jpg", "png")  # what people call them, the foremost counts
 LABELS = ("image/class/label", "label", "class", "cls")
 
@@ -127,14 +119,15 @@ class TFRecords(RecordFiles):
     index_dir  where indexes are kept; None: beside each file, else in the user's cache
 
     Lengths are checked by their CRC when a file is indexed, records by theirs when they are read: a wrong one is a bad
-    record. `pip install google-crc32c` does that a hundred times faster than NumPy.
+    record. That takes `pip install google-crc32c`.
 
     Raises:
         ConfigError: an argument has a value that is not allowed, or a file is named twice.
         SourceNotFoundError: a pattern matches nothing, or a named file is not there.
     """
 
-    name = "TFRecords"
+    kind = "TFRecords"
+    inner = VALUE
 
     def __init__(
         self,
@@ -145,66 +138,66 @@ class TFRecords(RecordFiles):
         format: Format | str | None = "tf-example",  # noqa: A002  what users call it
         index_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        title, found, store = files_of("TFRecords", paths)
-        form = None if format is None else format_of(format)
-        super().__init__(title, found, store, TFRECORD.value, form)
+        super().__init__(*files_of("TFRecords", paths))
+        self._format = None if format is None else format_of(format)
         self._image, self._label, self._index_dir = image, label, index_dir
 
-    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        """The same records with other members; see `records.members`.
+    @property
+    def preset(self) -> Mapping[str, Any]:
+        """`image`, and `label` where there is one; "auto" needs a look at some records.
 
-        Its snapshot or reader raises ConfigError for a feature that none of some records has.
+        Raises:
+            ConfigError: there is no image to give without `columns=`.
         """
-        found = super().giving(image, members)
-        if not isinstance(self._form, Example):
-            return found
-        return _Checked(self, found, (*(() if image is None else (image,)), *members))
-
-    def check(self, names: Sequence[str]) -> None:
-        """Raise ConfigError for a name of which none of the records that were looked at has a feature."""
-        known = [member.name for member in self.members()]
-        for name in names:
-            parts = [part.removesuffix("[]") for part in alternatives(name)]
-            if not any(part in known for part in parts):
-                near = difflib.get_close_matches(parts[0] if parts else name, known, n=1)
-                cure = f"Did you mean {near[0]!r}?" if near else "`dali-feed inspect` lists them"
-                there = ", ".join(sorted(known)[:8]) or "no feature at all"
-                msg = f"{self._title}: member {name!r}: no record has it; found {there}. {cure}"
-                raise ConfigError(msg)
-
-    def _index(self, path: str) -> RecordIndex:
-        return load(path, TFRECORD, self._index_dir, self._store)
-
-    def _chosen(self) -> tuple[str | None, str | None]:
         image, label = self._image, self._label
-        if AUTO not in {image, label}:
-            return image, label
-        known = {member.name for member in self.members()}
+        known = {member.name for member in self.members()} if AUTO in {image, label} else set()
         if image == AUTO:
-            image = VALUE if self._form is None else next((name for name in IMAGES if name in known), None)
+            image = VALUE if self._format is None else next((name for name in IMAGES if name in known), None)
         if label == AUTO:
             label = next((name for name in LABELS if name in known), None)
-        return image, label
+        return images_and_labels(self._title, image, label)
 
+    def format_of(self, member: str) -> Format | None:
+        """The records' own."""
+        return self._format if member == VALUE else None
 
-class _Checked(MemberSource):
-    """Records with members whose names are held against those that there are, once they are read."""
+    def can_have(self, member: str) -> bool:
+        """`value`; features are paths in it."""
+        return member == VALUE
 
-    def __init__(self, source: TFRecords, found: Source, names: tuple[str, ...]) -> None:
-        super().__init__(found, found.fields, self._reader)
-        self._of, self._names, self._checked = source, names, False
+    def has_path(self, member: str, path: str) -> bool:
+        """Whether some of the records that were looked at have the feature; of another format nobody knows."""
+        return not isinstance(self._format, Example) or super().can_have(path.removesuffix("[]"))
 
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """The source's."""
-        found = super().snapshot(pin)
-        self._check()
-        return found
+    def looked(self) -> tuple[Member, ...]:
+        """`value`, or what the format finds in it; of records that cannot be read there are none."""
+        block = self._looked((VALUE,))
+        values = [value for row, value in enumerate(block.values[VALUE]) if row not in block.faults]
+        found: dict[str, list[Any]] = {}
+        for value in values:
+            for name, each in self._inside(value).items():
+                found.setdefault(name, []).append(each)
+        block.lease.release()
+        return members_of(found, len(block.ids))
 
-    def _reader(self, slabs: Slabs, stop: threading.Event) -> Reader:
-        self._check()
-        return self._source.reader(slabs, stop)
+    def _inside(self, value: memoryview) -> Mapping[str, Any]:
+        if self._format is None:
+            return {VALUE: value}
+        try:
+            return self._format.members(value)
+        except Exception:  # noqa: BLE001 - a format may raise anything; a record's reader will say so
+            return {}
 
-    def _check(self) -> None:
-        if not self._checked:
-            self._of.check(self._names)
-            self._checked = True
+    def index(self, path: str) -> RecordIndex:
+        """See `file_source.load`."""
+        return load(path, TFRECORD, self._index_dir, self._store)
+
+    def finish(self, block: Block, read: list[Pieces], members: tuple[str, ...]) -> None:
+        """Records without their CRC, which each is held against."""
+        (frames,) = read
+        for row, frame in enumerate(frames.views()):
+            record = frame[:-_TAIL] if frame is not None else b""
+            if frame is None or masked(crc32c(record)) != _CRC.unpack_from(frame, len(record))[0]:
+                block.faults[row] = Fault("source", "the record's CRC is wrong: its bytes are not what was written")
+        records = Pieces(frames.memories, frames.of, frames.at, frames.size - _TAIL)
+        block.values = dict.fromkeys(members, records)

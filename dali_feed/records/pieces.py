@@ -143,7 +143,10 @@ class Pieces(Sequence[memoryview | None]):
         return out
 
     def padded(self, width: int) -> NDArray[np.uint8]:
-        """The bytes of rows of at most `width` bytes, filled with 0: uint8 (n, width). ValueError as in `together`."""
+        """The first `width` bytes of each row, 0 behind the end of a shorter one: uint8 (n, width).
+
+        ValueError where a row leaves its memory.
+        """
         out = np.empty((len(self), width), np.uint8)
         if native.padded(self._looked_up.of(self.memories), self.of, self.at, self.size, out):
             return out
