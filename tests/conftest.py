@@ -111,7 +111,7 @@ def own_broker() -> Iterator[real.RealBroker]:
 def kafka(request: pytest.FixtureRequest) -> Kafka:
     """Each broker in turn; and the embedded one, of which all is read by message, as without the loops in C."""
     if request.param == "by message":
-        request.getfixturevalue("monkeypatch").setattr(reader, "by_column", lambda _: False, raising=False)
+        request.getfixturevalue("monkeypatch").setattr(reader, "by_column", lambda _: False)
         return Kafka("embedded", request.getfixturevalue("embedded_broker"))
     return Kafka(request.param, request.getfixturevalue(f"{request.param}_broker"))
 

@@ -14,7 +14,7 @@ from typing import Any
 from kit.broker.handle import Opened, labels
 
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka.reader import ByColumn
+from dali_feed.external_sources.kafka.by_column import ByColumn
 from dali_feed.native.kafka import Queue
 from dali_feed.records.extents import Extents
 
