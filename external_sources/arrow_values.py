@@ -1,97 +1,49 @@
-"""Columns of an Arrow table: numbers as arrays, bytes and texts as views of the table's own buffers."""
+"""Columns of an Arrow table as values of members: bytes, texts and lists as views of the table's own buffers.
+
+The law: a row costs no Python where its value is a number, bytes, a text, or a list of numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.columns import Bytes, Image, Number, Text
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources.request import MemberReader, foremost
-from dali_feed.records.source import Block, Int64s
+from dali_feed.external_sources.files import load_files, shared_folder
+from dali_feed.external_sources.ranges import rooms_of
+from dali_feed.records.pieces import Arrays, Pieces
+from dali_feed.records.source import Block, Int64s, Lease, Values, alternatives
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "ArrowReader",
-    "Images",
+    "FILE",
+    "Files",
+    "Held",
     "Leaf",
+    "Lists",
     "Numbers",
-    "Strings",
-    "Values",
     "check_image",
     "check_types",
+    "column_of",
     "image_of",
-    "images_of",
+    "kept",
     "members_in",
+    "plain",
+    "rows_of",
+    "told_apart",
     "values_of",
 ]
 
 
-# Lists of an Arrow table, a row of numbers per record: views of the table's buffer where they lie flat in it.
-
-
-LISTS_SAMPLED = 64  # rows of which a fingerprint takes the contents
-
-
-def is_list(kind: Any) -> bool:
-    """Whether a column's values are lists, however deep, of numbers or booleans."""
-    from pyarrow import types
-
-    kind = getattr(kind, "storage_type", kind)  # Hugging Face's Array2D and the like
-    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
-        return False
-    inner = kind.value_type
-    return types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner) or is_list(inner)
-
-
-class Lists:
-    """A column of lists. A row of numbers is an array, a view; lists in lists, and lists with nulls, are Python's."""
-
-    def __init__(self, chunks: Sequence[pa.Array]) -> None:
-        plain = [getattr(chunk, "storage", chunk) for chunk in chunks if len(chunk)]  # an extension's
-        self._chunks = [(chunk, _flat(chunk)) for chunk in plain]
-        self._starts = np.cumsum([0, *(len(chunk) for chunk in plain)])[:-1]
-
-    def of(self, rows: Int64s) -> Iterator[Any]:
-        """The lists of these rows; None for a null."""
-        which = np.searchsorted(self._starts, rows, side="right") - 1
-        for part, k in zip(which.tolist(), (rows - self._starts[which]).tolist(), strict=True):
-            chunk, flat = self._chunks[part]
-            if flat is None:
-                yield chunk[k].as_py()
-            elif chunk.null_count and not chunk[k].is_valid:
-                yield None
-            else:
-                offsets, numbers = flat
-                yield numbers[offsets[k] : offsets[k + 1]]
-
-    def told(self, rows: Int64s) -> Iterator[bytes]:
-        """What is different in other rows, for a fingerprint: the contents of some."""
-        spread = np.linspace(0, len(rows) - 1, min(LISTS_SAMPLED, len(rows))).round().astype(np.int64)
-        for value in self.of(rows[spread]):
-            yield repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()
-
-
-def _flat(chunk: pa.Array) -> tuple[NDArray[Any], NDArray[Any]] | None:
-    """Where each row's numbers begin, and where the last's end, and all numbers; None where they lie otherwise."""
-    from pyarrow import types
-
-    numbers = chunk.values
-    primitive = types.is_integer(numbers.type) or types.is_floating(numbers.type)
-    if not primitive or numbers.null_count:  # booleans are bits
-        return None
-    if types.is_fixed_size_list(chunk.type):
-        offsets = (np.arange(len(chunk) + 1) + chunk.offset) * chunk.type.list_size
-    else:
-        offsets = np.asarray(chunk.offsets)
-    return offsets, numbers.to_numpy()
-
-
+FILE = "@file"  # behind the name of a column of paths: the bytes of the files
 SAMPLED = 64  # values of which a fingerprint takes the contents
 SAMPLED_BYTES = 64 << 10  # of each
 
@@ -107,182 +59,107 @@ class Numbers:
     values: NDArray[Any]
     null: NDArray[np.bool_] | None
 
-
-class Strings:
-    """A column of bytes or texts. No value is copied: each is a view of the buffer that the table holds it in."""
-
-    def __init__(self, chunks: Iterable[pa.Array], *, text: bool) -> None:
-        self.text = text
-        self._chunks = [_chunk(chunk) for chunk in chunks if len(chunk)]
-        counts = [len(offsets) - 1 for offsets, _, _ in self._chunks]
-        self._starts = np.cumsum([0, *counts])[:-1]
-
-    def of(self, rows: Int64s) -> Iterator[memoryview | None]:
-        """The values of these rows; None for a null."""
-        which = np.searchsorted(self._starts, rows, side="right") - 1
-        for chunk, k in zip(which.tolist(), (rows - self._starts[which]).tolist(), strict=True):
-            offsets, data, null = self._chunks[chunk]
-            yield None if null is not None and null[k] else data[offsets[k] : offsets[k + 1]]
-
-    def sizes(self) -> Int64s:
-        """Bytes of each row's value, -1 for a null."""
-        sizes = [np.diff(offsets).astype(np.int64) for offsets, _, _ in self._chunks]
-        for size, (_, _, null) in zip(sizes, self._chunks, strict=True):
-            if null is not None:
-                size[null] = -1
-        return np.concatenate(sizes)
-
-    def told(self, rows: Int64s) -> Iterator[bytes]:
-        """What is different in other rows, for a fingerprint: all sizes, and the contents of some."""
-        yield self.sizes()[rows].tobytes()
-        spread = np.linspace(0, len(rows) - 1, min(SAMPLED, len(rows))).round().astype(np.int64)
-        for view in self.of(rows[spread]):
-            yield b"" if view is None else view[:SAMPLED_BYTES].tobytes()
-
-
-def _chunk(chunk: pa.Array) -> tuple[NDArray[Any], memoryview, NDArray[np.bool_] | None]:
-    """Offsets of the values, and of their end; what they lie in; which are null."""
-    _, offsets, data = chunk.buffers()
-    wide = np.int64 if str(chunk.type).startswith("large") else np.int32
-    held = np.frombuffer(offsets, wide)[chunk.offset : chunk.offset + len(chunk) + 1]
-    null = chunk.is_null().to_numpy(zero_copy_only=False) if chunk.null_count else None
-    return held, memoryview(b"" if data is None else data).cast("B"), null
+    def __getitem__(self, rows: Int64s) -> Any:
+        some, null = self.values[rows], None if self.null is None else self.null[rows]
+        if null is None or not null.any():
+            return some
+        return [None if gone else value for value, gone in zip(some.tolist(), null.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
-    """A column of encoded images: their bytes, and the paths of those that lie in files."""
+class Files:
+    """A column of bytes, some of which lie in files.
 
-    held: Strings | None
-    paths: Strings | None
+    held   those in the table; none of them where `bytes` is False
+    paths  where the others lie, as texts
+    """
 
-    def at(self, rows: Int64s) -> list[memoryview | str | None]:
-        """Of each of these rows its bytes, else a path, else None."""
-        found: list[memoryview | str | None] = [None] * len(rows)
-        if self.held is not None:
-            found[:] = self.held.of(rows)
-        missing = [k for k, view in enumerate(found) if view is None]
-        if self.paths is not None:
-            for k, path in zip(missing, self.paths.of(rows[missing]), strict=True):
-                found[k] = None if path is None else str(path, "utf-8", "surrogateescape")
+    held: Pieces
+    paths: Pieces
+    bytes: bool = True
+
+    def paths_of(self, rows: Int64s) -> list[str | None]:
+        """Of each of these rows the path of its file; None where it has bytes, or neither."""
+        found: list[str | None] = [None] * len(rows)
+        lone = np.flatnonzero(self.held.missing[rows])
+        for k, path in zip(lone.tolist(), self.paths[rows[lone]], strict=True):
+            found[k] = None if path is None else str(path, "utf-8", "surrogateescape")
         return found
 
-    def in_files(self, rows: Int64s) -> list[str]:
-        """The paths of those of these rows that have no bytes."""
-        missing = rows if self.held is None else rows[self.held.sizes()[rows] < 0]
-        return [path for path in self.at(missing) if isinstance(path, str)]
+
+class Lists:
+    """A column of lists in lists, of lists with nulls, or of booleans: Python's."""
+
+    def __init__(self, chunks: Sequence[pa.Array]) -> None:
+        self._chunks = chunks
+        self._starts = np.cumsum([0, *map(len, chunks)])[:-1]
+
+    def __getitem__(self, rows: Int64s) -> list[Any]:
+        which = np.searchsorted(self._starts, rows, side="right") - 1
+        places = (rows - self._starts[which]).tolist()
+        return [self._chunks[part][k].as_py() for part, k in zip(which.tolist(), places, strict=True)]
 
 
-def _parts(kind: Any) -> dict[str, bool] | None:
-    """Of a struct as Hugging Face's datasets keep images: its parts, and whether each is what it must be."""
+Held: TypeAlias = Numbers | Pieces | Arrays | Files | Lists  # the values of a column, all rows
+
+
+# Which columns are members, and what they are.
+
+
+def plain(kind: Any) -> Any:
+    """A column's type as its values are given: of a dictionary that of its values, of views that of bytes or texts."""
+    import pyarrow as pa
     from pyarrow import types
 
-    if not types.is_struct(kind):
-        return None
-    good = {
-        "bytes": lambda part: types.is_binary(part) or types.is_large_binary(part),
-        "path": lambda part: types.is_string(part) or types.is_large_string(part),
-    }
-    return {part.name: part.name in good and good[part.name](part.type) for part in kind}
+    if types.is_dictionary(kind):
+        return plain(kind.value_type)
+    if getattr(types, "is_string_view", lambda _: False)(kind):
+        return pa.large_string()
+    return pa.large_binary() if getattr(types, "is_binary_view", lambda _: False)(kind) else kind
 
 
-def _is_flat(kind: pa.DataType) -> bool:
-    """Bytes or texts."""
+def _is_list(kind: Any) -> bool:
+    """Whether a column's values are lists, however deep, of numbers or booleans."""
     from pyarrow import types
 
-    tests = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
-    return any(is_it(kind) for is_it in tests)
+    kind = getattr(kind, "storage_type", kind)  # Hugging Face's Array2D and the like
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+        return False
+    return _is_number(kind.value_type) or _is_list(kind.value_type)
 
 
-def is_image(kind: pa.DataType) -> bool:
-    """Whether images can be made of the column: of binary, paths as string, or a struct of bytes and path."""
-    parts = _parts(kind)
-    return _is_flat(kind) if parts is None else bool(parts) and all(parts.values())
-
-
-def image_of(known: Mapping[str, Leaf], image: str, told: str) -> str:
-    """The column that an image is made of, of those that the name lists; ConfigError, which names `told`, for none."""
-    found = foremost(image, known, f"{told} has the columns")
-    if not is_image(known[found].kind):
-        rule = "an image is made of binary, of paths as string, or of a struct of bytes and path"
-        msg = f"member {image!r}: {rule}; found {known[found].kind} in {told}"
-        raise ConfigError(msg)
-    return found
-
-
-def check_image(schema: pa.Schema, image: str, told: str) -> None:
-    """Raise ConfigError, which `told` begins, where no images can be made of that column."""
-    kind = schema.field(image).type
-    if not is_image(kind):
-        rule = "images must be binary, paths as string, or a struct of bytes and path"
-        msg = f"{told}: {rule}; found column {image!r} of {kind}; cast it"
-        raise ConfigError(msg)
-
-
-def check_types(schema: pa.Schema, image: str, told: str) -> None:
-    """Raise ConfigError, which `told` begins, where batches without `columns=` cannot hold a column."""
-    for column in schema:
-        if column.name != image and not (_is_number(column.type) or _is_flat(column.type)):
-            rule = "columns beside the images must be integers, floats, booleans, texts or binary"
-            cure = "remove it (drop_columns() of a table, remove_columns() of a dataset), or choose others by columns="
-            msg = f"{told}: {rule}; found column {column.name!r} of {column.type}; {cure}"
-            raise ConfigError(msg)
-
-
-def _is_number(kind: pa.DataType) -> bool:
+def _is_number(kind: Any) -> bool:
     from pyarrow import types
 
     return any(is_it(kind) for is_it in (types.is_integer, types.is_floating, types.is_boolean))
 
 
-def member_of(kind: pa.DataType) -> bool:
-    """Whether a record's value of that type is a member."""
-    return _is_number(kind) or _is_flat(kind) or is_image(kind) or is_list(kind)
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
-def images_of(column: pa.ChunkedArray) -> Images:
-    """A column of a type that `check_types` let through."""
-    if _parts(column.type) is None:
-        strings = _strings(column.chunks, column.type)
-        return Images(None, strings) if strings.text else Images(strings, None)
-    names = [part.name for part in column.type]
-    split = [dict(zip(names, chunk.flatten(), strict=True)) for chunk in column.chunks]  # with the struct's own nulls
-    held, paths = (
-        _strings([parts[name] for parts in split], column.type.field(name).type) if name in names else None
-        for name in ("bytes", "path")
+def _is_flat(kind: Any) -> bool:
+    """Bytes or texts."""
+    from pyarrow import types
+
+    return bool(_is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _is_file(kind: Any) -> bool:
+    """A struct of bytes and path, or of one of them, as Hugging Face's datasets keep images."""
+    from pyarrow import types
+
+    good: dict[str, Callable[[Any], bool]] = {
+        "bytes": lambda part: _is_flat(part) and not _is_text(part),
+        "path": _is_text,
+    }
+    return (
+        bool(types.is_struct(kind))
+        and kind.num_fields > 0
+        and all(part.name in good and good[part.name](plain(part.type)) for part in kind)
     )
-    return Images(held, paths)
-
-
-def values_of(column: pa.ChunkedArray, name: str, told: str) -> Numbers | Strings | Lists:
-    """The same for a column beside the images. ConfigError for integers that do not fit in 64 bits with sign."""
-    from pyarrow import types
-
-    kind = column.type
-    if is_list(kind):
-        return Lists(column.chunks)
-    if not _is_number(kind):
-        return _strings(column.chunks, kind)
-    null = np.asarray(column.is_null()) if column.null_count else None
-    if null is not None:
-        column = column.fill_null(False if types.is_boolean(kind) else 0)
-    values = column.to_numpy()
-    if values.dtype == np.uint64 and values.max() > np.iinfo(np.int64).max:
-        msg = f"{told}: integers must fit in signed 64 bits; found {values.max()} in column {name!r}; cast it"
-        raise ConfigError(msg)
-    return Numbers(values.astype(np.int64) if types.is_integer(kind) else values, null)
-
-
-def _strings(chunks: Sequence[pa.Array], kind: Any) -> Strings:
-    from pyarrow import types
-
-    return Strings(chunks, text=types.is_string(kind) or types.is_large_string(kind))
-
-
-# Members of a table's rows: its columns, and the parts of those that are structs, `answers.text`.
-
-
-Values = Images | Numbers | Strings | Lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,50 +181,231 @@ class Leaf:
         column = table[self.path[0]]
         for name in self.path[1:]:
             column = column.flatten()[[part.name for part in column.type].index(name)]  # with the struct's own nulls
-        return column
+        return column if column.type.equals(self.kind) else column.cast(self.kind)
 
 
 def members_in(schema: pa.Schema) -> dict[str, Leaf]:
-    """The members of a table's rows by name, in the table's order. Columns of other types are none."""
+    """The members of a table's rows by name, in its order: columns, and parts of structs, `answers.text`.
+
+    Columns of other types are none.
+    """
     from pyarrow import types
 
     found: dict[str, Leaf] = {}
-    ahead = [Leaf((column.name,), column.type) for column in reversed(schema)]
+    ahead = [Leaf((column.name,), plain(column.type)) for column in reversed(schema)]
     while ahead:
         leaf = ahead.pop()
-        if member_of(leaf.kind):
+        if _is_number(leaf.kind) or _is_flat(leaf.kind) or _is_file(leaf.kind) or _is_list(leaf.kind):
             found.setdefault(".".join(leaf.path), leaf)
         if types.is_struct(leaf.kind):
-            ahead += [Leaf((*leaf.path, part.name), part.type) for part in reversed(list(leaf.kind))]
+            ahead += [Leaf((*leaf.path, part.name), plain(part.type)) for part in reversed(list(leaf.kind))]
     return found
 
 
-class ArrowReader(MemberReader):
-    """Reads rows of tables: numbers as arrays, bytes and texts as views, and the files that images lie in."""
+def image_of(known: Mapping[str, Leaf], member: str, title: str) -> str:
+    """See `Records.image_of`: a column of paths becomes that of the files' bytes."""
+    names = []
+    for name in alternatives(member):
+        kind = known[name].kind if name in known else None
+        if kind is not None and not (_is_flat(kind) or _is_file(kind)):
+            rule = "an image is made of binary, of paths as string, or of a struct of bytes and path"
+            msg = f"member {member!r}: {rule}; found {kind} in {title}"
+            raise ConfigError(msg)
+        names.append(name + FILE if kind is not None and _is_text(kind) else name)
+    return ";".join(names)
 
-    def _image(self, values: Values, rows: Int64s, block: Block, first: int = 0) -> None:
-        """The images of these rows, as payloads from row `first` of the block on."""
-        for k, view in enumerate(self._given(values, rows, block, first), first):
-            if view is not None:
-                block.payloads[k] = view
-            else:
-                block.faults.setdefault(k, "the image is null")
 
-    def _given(self, values: Values, rows: Int64s, block: Block, first: int = 0) -> Any:
-        """The values of these rows: an array, or a list with None for nulls."""
-        if isinstance(values, Numbers):
-            some = values.values[rows]
-            null = None if values.null is None else values.null[rows]
-            if null is None or not null.any():
-                return some
-            return [None if gone else value for value, gone in zip(some.tolist(), null.tolist(), strict=True)]
-        if not isinstance(values, Images):
-            return self._kept(list(values.of(rows)), block)
-        return [
-            self._loaded(found, block, k) if isinstance(found, str) else found
-            for k, found in enumerate(self._kept(values.at(rows), block), first)
-        ]
+def check_image(kind: Any, image: str, title: str) -> None:
+    """Raise ConfigError, which `title` begins, where no images can be made of a column of that type."""
+    if not (_is_flat(plain(kind)) or _is_file(kind)):
+        rule = "images must be binary, paths as string, or a struct of bytes and path"
+        msg = f"{title}: {rule}; found column {image!r} of {kind}; cast it"
+        raise ConfigError(msg)
 
-    def _kept(self, values: list[Any], block: Block) -> list[Any]:
-        """The same, in memory that lasts as long as the block."""
-        return values
+
+def check_types(schema: pa.Schema, image: str, title: str) -> None:
+    """Raise ConfigError, which `title` begins, where batches without `columns=` cannot hold a column."""
+    for column in schema:
+        if column.name != image and not (_is_number(plain(column.type)) or _is_flat(plain(column.type))):
+            rule = "columns beside the images must be integers, floats, booleans, texts or binary"
+            cure = "remove it (drop_columns() of a table, remove_columns() of a dataset), or choose others by columns="
+            msg = f"{title}: {rule}; found column {column.name!r} of {column.type}; {cure}"
+            raise ConfigError(msg)
+
+
+def column_of(name: str, kind: Any, *, image: bool) -> Any:
+    """What a batch without `columns=` holds of a table's column."""
+    from pyarrow import types
+
+    if image:
+        return Image(name)
+    if _is_number(kind):
+        return Number(name, "int64" if types.is_integer(kind) else np.dtype(kind.to_pandas_dtype()).name)
+    return Text(name) if _is_text(kind) else Bytes(name)
+
+
+# The values of a column.
+
+
+def values_of(column: pa.ChunkedArray, name: str, title: str, *, files: bool = False) -> Held:
+    """All values of a column that is a member.
+
+    files  whether it holds paths, and the bytes of the files are wanted
+
+    Raises:
+        ConfigError: integers that do not fit in 64 bits with sign.
+    """
+    kind = column.type
+    if _is_number(kind):
+        return _numbers(column, name, title)
+    if _is_list(kind):
+        return _lists([getattr(chunk, "storage", chunk) for chunk in column.chunks if len(chunk)])
+    if _is_flat(kind):
+        values = _pieces(column.chunks)
+        return Files(Pieces.none(len(column)), values, bytes=False) if files else values
+    names = [part.name for part in kind]
+    split = [dict(zip(names, chunk.flatten(), strict=True)) for chunk in column.chunks]  # with the struct's own nulls
+    parts = {part.name: _pieces([chunk[part.name].cast(plain(part.type)) for chunk in split]) for part in kind}
+    if "path" not in parts:
+        return parts["bytes"]
+    return Files(parts.get("bytes", Pieces.none(len(column))), parts["path"], bytes="bytes" in parts)
+
+
+def _numbers(column: pa.ChunkedArray, name: str, title: str) -> Numbers:
+    from pyarrow import types
+
+    null = np.asarray(column.is_null()) if column.null_count else None
+    if null is not None:
+        column = column.fill_null(False if types.is_boolean(column.type) else 0)
+    values = column.to_numpy()
+    if values.dtype == np.uint64 and len(values) and values.max() > np.iinfo(np.int64).max:
+        msg = f"{title}: integers must fit in signed 64 bits; found {values.max()} in column {name!r}; cast it"
+        raise ConfigError(msg)
+    return Numbers(values.astype(np.int64) if types.is_integer(column.type) else values, null)
+
+
+def _pieces(chunks: Sequence[pa.Array]) -> Pieces:
+    """Bytes or texts, each a view of the buffer that the table holds it in."""
+    every = [_chunk(chunk) for chunk in chunks if len(chunk)]
+    return _joined([(data, offsets, null) for offsets, data, null in every])
+
+
+def _joined(parts: Sequence[tuple[memoryview, Int64s, NDArray[np.bool_] | None]]) -> Pieces:
+    """Rows of parts: in the memory of each the offsets of its rows and of their end, and which are null."""
+    if not parts:
+        return Pieces.none(0)
+    of = [np.full(len(offsets) - 1, k, np.int64) for k, (_, offsets, _) in enumerate(parts)]
+    for which, (_, _, null) in zip(of, parts, strict=True):
+        if null is not None:
+            which[null] = -1
+    at, size = (np.concatenate(each) for each in zip(*((o[:-1], np.diff(o)) for _, o, _ in parts), strict=True))
+    return Pieces([memory for memory, _, _ in parts], np.concatenate(of), at, size)
+
+
+def _chunk(chunk: pa.Array) -> tuple[Int64s, memoryview, NDArray[np.bool_] | None]:
+    """Offsets of the values, and of their end; what they lie in; which are null."""
+    _, offsets, data = chunk.buffers()
+    wide = np.int64 if str(chunk.type).startswith("large") else np.int32
+    held = np.frombuffer(offsets, wide)[chunk.offset : chunk.offset + len(chunk) + 1]
+    return held.astype(np.int64), memoryview(b"" if data is None else data).cast("B"), _nulls(chunk)
+
+
+def _nulls(chunk: pa.Array) -> NDArray[np.bool_] | None:
+    return chunk.is_null().to_numpy(zero_copy_only=False) if chunk.null_count else None
+
+
+def _lists(chunks: Sequence[pa.Array]) -> Arrays | Lists:
+    """Rows of numbers as arrays over the table's buffer, where they lie flat in it."""
+    from pyarrow import types
+
+    parts = []
+    for chunk in chunks:
+        numbers = chunk.values
+        if not (types.is_integer(numbers.type) or types.is_floating(numbers.type)) or numbers.null_count:
+            return Lists(chunks)  # booleans are bits
+        if types.is_fixed_size_list(chunk.type):
+            offsets = (np.arange(len(chunk) + 1, dtype=np.int64) + chunk.offset) * chunk.type.list_size
+        else:
+            offsets = np.asarray(chunk.offsets).astype(np.int64)
+        flat = numbers.to_numpy()
+        parts.append((memoryview(flat).cast("B"), offsets * flat.itemsize, _nulls(chunk)))
+        dtype = flat.dtype
+    return Arrays(_joined(parts), dtype) if parts else Lists(chunks)
+
+
+# Some rows of a column.
+
+
+def rows_of(
+    values: Held, rows: Int64s, block: Block, check: Callable[[], None], first: int = 0, *, copy: bool = False
+) -> Values:
+    """The values of these rows, which stand in the block from row `first` on.
+
+    Bytes that lie in files are read into the block's lease; `check` is called before each. A file that cannot be read
+    is a fault of its row. `copy`: what lies in the table is copied into the lease, too.
+    """
+    if not isinstance(values, Files):
+        return kept(values[rows], block.lease) if copy else values[rows]
+    held, paths = values.held[rows], values.paths_of(rows)
+    held = _copied(held, block.lease) if copy else held
+    if all(path is None for path in paths):
+        return held
+    every = Pieces.joined([held, load_files(paths, block, check, first)])
+    return every[np.where(held.missing, len(rows), 0) + np.arange(len(rows))]
+
+
+def kept(values: Values, lease: Lease) -> Values:
+    """The same, in the memory of the lease: runs of neighbours are copied together."""
+    if isinstance(values, Arrays):
+        return Arrays(_copied(values.pieces, lease), values.dtype, values.shape)
+    return _copied(values, lease) if isinstance(values, Pieces) else values
+
+
+def _copied(pieces: Pieces, lease: Lease) -> Pieces:
+    there = np.flatnonzero(pieces.of >= 0)
+    of, at, size = pieces.of[there], pieces.at[there], pieces.size[there]
+    out = Pieces.none(len(pieces))
+    out.size = pieces.size.copy()
+    if not size.sum():
+        out.memories, out.of[there] = [memoryview(b"")], 0
+        return out
+    half = np.cumsum(size) // (lease.slab_bytes // 2)  # a run is that long at most
+    cut = (np.diff(of) != 0) | (at[1:] != at[:-1] + size[:-1]) | (np.diff(half) != 0)
+    begin = np.concatenate([[0], np.flatnonzero(cut) + 1])
+    end = np.append(begin[1:], len(there))
+    first = at[begin]
+    sizes = at[end - 1] + size[end - 1] - first
+    out.memories, which, starts = rooms_of(lease, sizes)
+    for memory, source, a, b, n in zip(
+        which.tolist(), of[begin].tolist(), starts.tolist(), first.tolist(), sizes.tolist(), strict=True
+    ):
+        out.memories[memory][a : a + n] = pieces.memories[source][b : b + n]
+    run = np.repeat(np.arange(len(begin)), end - begin)
+    out.of[there], out.at[there] = which[run], at - first[run] + starts[run]
+    return out
+
+
+# What is different of other values, for a fingerprint.
+
+
+def told_apart(values: Held, rows: Int64s) -> Iterator[bytes]:
+    """Of these rows: all numbers, the sizes of all bytes, the contents of some, and the names of files."""
+    if isinstance(values, Numbers):
+        yield values.values.dtype.str.encode() + values.values[rows].tobytes()
+        yield b"" if values.null is None else np.packbits(values.null[rows]).tobytes()
+        return
+    spread = rows[np.linspace(0, len(rows) - 1, min(SAMPLED, len(rows))).round().astype(np.int64)]
+    if isinstance(values, Arrays | Lists):
+        for value in values[spread]:
+            yield repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()
+        return
+    held = values.held if isinstance(values, Files) else values
+    if not isinstance(values, Files) or values.bytes:
+        yield np.where(held.missing, -1, held.size)[rows].tobytes()
+        for view in held[spread]:
+            yield b"" if view is None else view[:SAMPLED_BYTES].tobytes()
+    if isinstance(values, Files):
+        paths = [path for path in values.paths_of(rows) if path is not None]
+        skip = len(shared_folder(min(paths), max(paths))) if paths else 0
+        for path in paths:
+            yield path[skip:].lstrip(os.sep).encode(errors="surrogateescape") + b"\0"

@@ -76,17 +76,17 @@ def load_file(path: str, lease: Lease) -> memoryview | str:
         os.close(fd)
 
 
-def load_files(paths: Sequence[str | None], block: Block, check: Callable[[], None]) -> Pieces:
+def load_files(paths: Sequence[str | None], block: Block, check: Callable[[], None], first: int = 0) -> Pieces:
     """The bytes of each row's file; none where it has no path, and where they cannot be read, which is a fault.
 
-    `check` is called before each, and raises where the reader is to stop.
+    `check` is called before each, and raises where the reader is to stop. The rows are the block's from `first` on.
     """
     filling = Filling(len(paths), block.lease)
     for row, path in enumerate(paths):
         check()
         found = None if path is None else load_file(path, block.lease)
         if isinstance(found, str):
-            block.faults.setdefault(row, Fault("source", found))
+            block.faults.setdefault(first + row, Fault("source", found))
         else:
             filling.keep(row, found)
     return filling.pieces()

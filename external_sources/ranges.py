@@ -255,19 +255,9 @@ class RangeReader(RowReader):
         run = np.searchsorted(begin, np.arange(len(rows.file)), side="right") - 1  # a row of no run may be given any
         if not len(begin):
             return [], run, run
-        stops = np.cumsum(-(-sizes // ALIGNED) * ALIGNED)
-        starts = np.concatenate([[0], stops[:-1]])
-        memories, views, of, a = list[memoryview](), list[memoryview](), np.empty_like(begin), 0
-        while a < len(begin):
-            b = max(a + 1, int(np.searchsorted(stops, starts[a] + rows.lease.slab_bytes, side="right")))
-            memory = rows.lease.room(int(starts[b - 1] - starts[a] + sizes[b - 1]))
-            starts[a:b] -= starts[a]
-            views += [
-                memory[at:upto] for at, upto in zip(starts[a:b].tolist(), (starts + sizes)[a:b].tolist(), strict=True)
-            ]
-            of[a:b] = len(memories)
-            memories.append(memory)
-            a = b
+        memories, of, starts = rooms_of(rows.lease, sizes)
+        places = zip(of.tolist(), starts.tolist(), (starts + sizes).tolist(), strict=True)
+        views = [memories[k][at:upto] for k, at, upto in places]
         self._fill_views(rows, views, first.tolist(), begin)
         return memories, of[run], (first - starts)[run]
 
@@ -364,6 +354,24 @@ class _Rows:
     file: Int64s
     low: Int64s
     high: Int64s
+
+
+def rooms_of(lease: Lease, sizes: Int64s) -> tuple[list[memoryview], Int64s, Int64s]:
+    """Room for pieces of these sizes, at least one: memories, as full as slabs go, which of them each is in, and where.
+
+    Each begins at a multiple of ALIGNED.
+    """
+    stops = np.cumsum(-(-sizes // ALIGNED) * ALIGNED)
+    starts = np.concatenate([[0], stops[:-1]])
+    memories, of, a = list[memoryview](), np.empty(len(sizes), np.int64), 0
+    while a < len(sizes):
+        b = max(a + 1, int(np.searchsorted(stops, starts[a] + lease.slab_bytes, side="right")))
+        memory = lease.room(int(starts[b - 1] - starts[a] + sizes[b - 1]))
+        starts[a:b] -= starts[a]
+        of[a:b] = len(memories)
+        memories.append(memory)
+        a = b
+    return memories, of, starts
 
 
 def check_crc(name: str, values: Iterable[memoryview | None], crc: Int64s, faults: dict[int, Fault]) -> None:

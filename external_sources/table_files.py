@@ -7,6 +7,7 @@ import hashlib
 import os
 import struct
 import threading
+from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,61 +15,67 @@ from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dali_feed.checks import paths_of
-from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceEmptyError, SourceError
+from dali_feed.columns.request import formats_of
+from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError, SourceError
 from dali_feed.external_sources.arrow_values import (
-    ArrowReader,
+    FILE,
+    Held,
     Leaf,
-    Values,
     image_of,
-    images_of,
     members_in,
+    rows_of,
     values_of,
 )
-from dali_feed.external_sources.file_source import EXTENT_BYTES, FileSource
-from dali_feed.external_sources.ranges import check_file
-from dali_feed.external_sources.request import MemberSource, foremost, forms_of, with_formats
+from dali_feed.external_sources.file_source import EXTENT_BYTES, FileSource, images_and_labels
+from dali_feed.external_sources.ranges import FileTable, RowReader, Spans, check_file
 from dali_feed.formats.format import Format
 from dali_feed.packages import needed
-from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import (
-    LABEL,
-    Block,
-    Int64s,
-    Lease,
-    Member,
-    Reader,
-    Slabs,
-    Snapshot,
-    Source,
-)
+from dali_feed.records.source import LABEL, Block, Int64s, Member, Reader, Snapshot, Values
+from dali_feed.records.values import join
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import matches
 from dali_feed.storage.store import File, Stamp, read_at
 
-__all__ = ["ArrowFiles", "ParquetRows", "messages", "plain"]
+__all__ = ["ArrowFiles", "ParquetRows", "messages"]
 
 
 # What files of tables say of themselves: their columns, and the groups of rows that they are read by.
 
 
 @dataclass(frozen=True, slots=True)
-class GroupTable:
-    """All row groups, or record batches, of all files, file after file.
+class FileGroups:
+    """What a file says of itself.
 
-    group    what such a part is called in messages; told, the source
-    file     which file a group is in, int64 (groups,); `nth` is its number there, `first` the file's row it begins at
-    count    rows of each group
-    known    the members of a row
-    bytes    of each column, a leaf's dotted path: bytes of a row, a mean
-    digests  of the footers, or what a file has instead
-    views    whether rows are read where they lie, so that one costs no more than its own bytes
+    rows    of each of its groups
+    digest  of the footer, or what it has instead
+    sizes   bytes of each column of all its rows, by dotted path, as far as they are looked at
+    views   whether rows are read where they lie, so that one costs no more than its own bytes
     """
 
-    told: str
-    group: str
+    stamp: Stamp
+    rows: tuple[int, ...]
+    schema: Any
+    digest: str
+    sizes: Mapping[str, float]
+    views: bool = False
+
+    def __len__(self) -> int:
+        return sum(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """All row groups, or record batches, of all files, file after file.
+
+    file   which file a group is in, int64 (groups,); `nth` is its number there, `first` the file's row it begins at
+    count  rows of each group
+    known  the members of a row
+    bytes  of each column, a leaf's dotted path: bytes of a row, a mean
+    views  see `FileGroups`
+    """
+
     paths: tuple[str, ...]
     stamps: tuple[Stamp, ...]
     file: Int64s
@@ -77,51 +84,32 @@ class GroupTable:
     count: Int64s
     known: dict[str, Leaf]
     bytes: dict[str, float]
-    digests: tuple[str, ...]
-    views: bool = False
+    views: bool
 
     @classmethod
-    def of(  # noqa: PLR0913  a row of facts for each file
-        cls,
-        told: str,
-        group: str,
-        paths: tuple[str, ...],
-        stamps: Sequence[Stamp],
-        rows: Sequence[Sequence[int]],
-        *,
-        known: dict[str, Leaf],
-        bytes: dict[str, float],  # noqa: A002  the field's name
-        digests: Sequence[str],
-        views: bool = False,
-    ) -> GroupTable:
-        """The table of files whose groups have so many `rows`: those of the first file, of the second, ..."""
-        groups = np.array([len(its) for its in rows], np.int64)
-        file = np.repeat(np.arange(len(rows), dtype=np.int64), groups)
+    def of(cls, paths: tuple[str, ...], files: Sequence[FileGroups]) -> Groups:
+        """Those of the first file, of the second, ..."""
+        groups = np.array([len(its.rows) for its in files], np.int64)
+        file = np.repeat(np.arange(len(files), dtype=np.int64), groups)
         begins = (np.cumsum(groups) - groups)[file]  # the first group of each group's file
-        count = np.array([n for its in rows for n in its], np.int64)
+        count = np.array([n for its in files for n in its.rows], np.int64)
         before = np.cumsum(count) - count
         nth, first = np.arange(len(count), dtype=np.int64) - begins, before - before[begins]
-        return cls(
-            told, group, paths, tuple(stamps), file, nth, first, count,
-            known=known, bytes=bytes, digests=tuple(digests), views=views,
-        )  # fmt: skip
+        looked = max(1, sum(len(its) for its in files if its.sizes))
+        names = dict.fromkeys(name for its in files for name in its.sizes)
+        sizes = {name: sum(its.sizes.get(name, 0) for its in files) / looked for name in names}
+        known, views = members_in(files[0].schema), all(its.views for its in files)
+        return cls(paths, tuple(its.stamp for its in files), file, nth, first, count, known, sizes, views)
 
     def columns(self, members: Sequence[str]) -> list[str]:
         """The columns that these members are read from."""
         return list(dict.fromkeys(".".join(self.known[name].path) for name in members))
 
     def record_bytes(self, members: Sequence[str]) -> int:
-        """The mean size of these members of a row, as the footers tell it."""
+        """The mean size of these members of a row, as the files tell it."""
         parts = self.columns(members)
         inside = [size for name, size in self.bytes.items() if any(f"{name}.".startswith(f"{part}.") for part in parts)]
         return max(1, round(sum(inside)))
-
-
-def plain(kind: Any) -> Any:
-    """A column's type as its values are given: of a dictionary that of its values."""
-    from pyarrow import types
-
-    return kind.value_type if types.is_dictionary(kind) else kind
 
 
 def damage() -> tuple[type[BaseException], ...]:
@@ -139,13 +127,6 @@ def check_columns(path: str, found: Any, first: str, schema: Any) -> None:
         raise ConfigError(msg)
 
 
-def members_given(schema: Any) -> dict[str, Leaf]:
-    """The members of rows of that schema, dictionaries as their values."""
-    import pyarrow as pa
-
-    return members_in(pa.schema([part.with_type(plain(part.type)) for part in schema]))
-
-
 # Reads row groups of Parquet files and record batches of Arrow files, and gives their rows.
 #
 # The law: a group is what is read, only the columns that were asked for, and what is damaged: it is checked, and a
@@ -159,38 +140,19 @@ MAPPED = 1024  # those that are no more than views of their file
 ReadGroup = Callable[[int, list[str]], Any]  # these columns of a group, as a pyarrow Table
 
 
-@dataclass(frozen=True, slots=True)
-class RowColumns:
-    """What is read of each row: the member that is the image, and the fields, name -> member.
-
-    strict  whether the fields are a batch's own, int64, of which a null is a fault
-    """
-
-    image: str | None
-    fields: dict[str, str]
-    strict: bool = False
-
-
-class GroupReader(ArrowReader):
+class GroupReader(RowReader):
     """One thread's reader; see `dali_feed.records.source.Reader`.
 
     `read` raises DataLostError where a group cannot be read, ConfigError for integers that do not fit in 64 bits.
     """
 
     def __init__(
-        self,
-        told: str,
-        table: GroupTable,
-        read: ReadGroup,
-        chosen: RowColumns,
-        slabs: Slabs,
-        stop: threading.Event | None,
+        self, source: GroupRows, groups: Groups, read: ReadGroup, members: Sequence[str], stop: threading.Event | None
     ) -> None:
-        super().__init__(told, table.count, slabs, stop)
-        self._load, self._table, self._chosen = read, table, chosen
-        members = [*([] if chosen.image is None else [chosen.image]), *chosen.fields.values()]
-        self._columns = table.columns(members)
-        self._groups: OrderedDict[int, dict[tuple[str, bool], Values]] = OrderedDict()
+        super().__init__(repr(source), groups.count, stop)
+        self._source, self._table, self._load, self._members = source, groups, read, tuple(members)
+        self._columns = groups.columns([member.removesuffix(FILE) for member in members])
+        self._groups: OrderedDict[int, dict[str, Held]] = OrderedDict()
 
     def close(self) -> None:
         """Nothing stays open between reads. Safe to call twice."""
@@ -198,34 +160,18 @@ class GroupReader(ArrowReader):
         self._groups.clear()
 
     def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
-        found: dict[str, list[Any]] = {name: [] for name in self._chosen.fields}
+        parts: dict[str, list[Values]] = {member: [] for member in self._members}
         cuts = np.flatnonzero(np.diff(partition)) + 1
-        for part in np.split(np.arange(len(partition)), cuts) if len(partition) else []:
-            self._give(block, part, int(partition[part[0]]), position[part], found)
-        for name, parts in found.items():
-            block.fields[name] = _joined(parts)
+        for some in np.split(np.arange(len(partition)), cuts) if len(partition) else []:
+            first = int(some[0])
+            group = self._group(int(partition[first]))
+            for member, its in parts.items():
+                its.append(rows_of(group[member], position[some], block, self._check_stop, first, copy=True))
+        for member, its in parts.items():
+            block.values[member] = join(its) if its else []
 
-    def _give(self, block: Block, at: Int64s, group: int, rows: Int64s, found: dict[str, list[Any]]) -> None:
-        """Rows of one group, which stand in the block from at[0] on."""
-        values, first = self._group(group), int(at[0])
-        if self._chosen.image is not None:
-            self._image(values[self._chosen.image, True], rows, block, first)
-        for name, member in self._chosen.fields.items():
-            given = self._given(values[member, False], rows, block, first)
-            if self._chosen.strict and isinstance(given, list):
-                for k, value in enumerate(given):
-                    if value is None:
-                        block.faults.setdefault(first + k, f"column {member!r} is null")
-                given = np.array([value or 0 for value in given], np.int64)
-            found[name].append(given)
-
-    def _kept(self, values: list[Any], block: Block) -> list[Any]:
-        return _copied(values, block.lease)
-
-    def _group(self, group: int) -> dict[tuple[str, bool], Values]:
-        if self._closed or self._stop.is_set():
-            msg = f"{self._told}: this reader is closed, or its read was stopped; make another one"
-            raise ClosedError(msg)
+    def _group(self, group: int) -> dict[str, Held]:
+        self._check_stop()
         if group not in self._groups:
             self._groups[group] = self._read(group)
             if len(self._groups) > (MAPPED if self._table.views else KEPT):
@@ -233,93 +179,39 @@ class GroupReader(ArrowReader):
         self._groups.move_to_end(group)
         return self._groups[group]
 
-    def _read(self, group: int) -> dict[tuple[str, bool], Values]:
-        import pyarrow as pa
-
+    def _read(self, group: int) -> dict[str, Held]:
         table, n = self._table, int(self._table.file[group])
         path, stamp = table.paths[n], table.stamps[n]
-        check_file(LOCAL, path, stamp, table.told)
+        check_file(LOCAL, path, stamp, self._source.kind)
         try:
             found = self._load(group, self._columns)
             if len(found) != table.count[group]:
                 self._lost(path, group, f"{len(found)} rows")
-            for k, name in enumerate(found.column_names):
-                column = found.column(k)
-                if not plain(column.type).equals(column.type):
-                    chunks = [chunk.dictionary_decode() for chunk in column.chunks]
-                    found = found.set_column(k, name, pa.chunked_array(chunks, plain(column.type)))
+            columns = {name: table.known[name.removesuffix(FILE)].of(found) for name in self._members}
         except damage() as error:
-            check_file(LOCAL, path, stamp, table.told)
+            check_file(LOCAL, path, stamp, self._source.kind)
             self._lost(path, group, str(error), error)
-        check_file(LOCAL, path, stamp, table.told)
-        return self._values(found)
+        check_file(LOCAL, path, stamp, self._source.kind)
+        return {
+            name: values_of(column, name.removesuffix(FILE), self._title, files=name.endswith(FILE))
+            for name, column in columns.items()
+        }
 
-    def _values(self, found: Any) -> dict[tuple[str, bool], Values]:
-        out: dict[tuple[str, bool], Values] = {}
-        if self._chosen.image is not None:
-            out[self._chosen.image, True] = images_of(self._table.known[self._chosen.image].of(found))
-        for member in self._chosen.fields.values():
-            leaf = self._table.known[member]
-            column = leaf.of(found)
-            out[member, False] = images_of(column) if leaf.is_struct else values_of(column, member, self._told)
-        return out
-
-    def _lost(self, path: str, group: int, what: str, error: BaseException | None = None) -> None:
+    def _lost(self, path: str, group: int, what: str, error: BaseException | None = None) -> NoReturn:
         first, count = int(self._table.first[group]), int(self._table.count[group])
-        named = f"{path}#{first}: {self._table.group} {int(self._table.nth[group])}, rows {first}..{first + count - 1}"
+        nth, rows = int(self._table.nth[group]), f"rows {first}..{first + count - 1}"
+        named = f"{path}#{first}: {self._source.group} {nth}, {rows}"
         msg = f"{named}, must be readable; found: {what}; fetch or write the file again"
         raise DataLostError(msg) from error
-
-
-def _copied(values: list[Any], lease: Lease) -> list[Any]:
-    """The same; bytes and arrays lie in the lease, as many together as a slab holds."""
-    first = values[0] if values else None
-    if isinstance(first, np.ndarray) and first.nbytes and all(_alike(value, first) for value in values):
-        return _copied_alike(values, first, lease)
-    room, most = memoryview(b""), lease.slab_bytes // 2
-    sizes = [value.nbytes if isinstance(value, memoryview | np.ndarray) else 0 for value in values]
-    left = sum(sizes)
-    for k, (value, size) in enumerate(zip(values, sizes, strict=True)):
-        if not size:
-            continue
-        if size + 8 > len(room):
-            room = lease.room(max(size, min(most, left + 8 * (len(values) - k))))
-        part, room, left = room[:size], room[-(-size // 8) * 8 :], left - size
-        part[:] = memoryview(value).cast("B")
-        values[k] = part if isinstance(value, memoryview) else np.frombuffer(part, value.dtype)
-    return values
-
-
-def _alike(value: Any, first: NDArray[Any]) -> bool:
-    return isinstance(value, np.ndarray) and value.dtype == first.dtype and value.shape == first.shape
-
-
-def _copied_alike(values: list[Any], first: NDArray[Any], lease: Lease) -> list[Any]:
-    """`_copied` of rows of one dtype and length, many in one go."""
-    each, out = max(1, lease.slab_bytes // 2 // first.nbytes), list[Any]()
-    for at in range(0, len(values), each):
-        some = values[at : at + each]
-        flat = np.frombuffer(lease.room(len(some) * first.nbytes), first.dtype)
-        np.concatenate(some, out=flat)
-        out.extend(flat.reshape(len(some), -1))
-    return out
-
-
-def _joined(parts: list[Any]) -> Any:
-    """One array where all parts are arrays of one dtype, else one list."""
-    if len(parts) == 1:
-        return parts[0]
-    if parts and all(isinstance(part, np.ndarray) for part in parts):
-        return np.concatenate(parts)
-    return [value for part in parts for value in (part.tolist() if isinstance(part, np.ndarray) else part)]
 
 
 class GroupRows(FileSource):
     """Rows of files, file after file; a group of rows is a partition. See `ParquetRows` and `ArrowFiles`.
 
-    A subclass has `_tabulated`, which looks at all files, and `_read`: what reads groups, for one reader.
+    A subclass has `index`, which looks at a file, and `opened`, what reads groups for one reader.
     """
 
+    group: ClassVar[str]  # what such a part is called in messages
     _kind: ClassVar[str]  # of its files
     _files: ClassVar[str]  # how those of a folder are named together
 
@@ -331,25 +223,46 @@ class GroupRows(FileSource):
         *,
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
     ) -> None:
-        named = paths_of(f"{self.name}: files", files)
-        paths = tuple(path for one in named for path in matches(one, self.name, self._files))
+        named = paths_of(f"{self.kind}: files", files)
+        paths = tuple(path for one in named for path in matches(one, self.kind, self._files))
         if not named or len(set(paths)) < len(paths):
-            msg = f"{self.name}: each file must be named once, and there must be at least one; found {named!r:.200}"
+            msg = f"{self.kind}: each file must be named once, and there must be at least one; found {named!r:.200}"
             raise ConfigError(msg)
-        super().__init__(f"{self.name}({', '.join(named[:3])}{', ...' if len(named) > 3 else ''})", paths, LOCAL)
+        super().__init__(f"{self.kind}({', '.join(named[:3])}{', ...' if len(named) > 3 else ''})", paths, LOCAL)
         self._image, self._label = image, label
-        self._forms = forms_of(format, None, self._title)
+        self._formats = formats_of(format, None, self._title)
+        self._groups: Groups | None = None
 
-    def _read(self) -> ReadGroup:
-        raise NotImplementedError
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what the files said."""
+        return super().__getstate__() | {"_groups": None}
+
+    @abstractmethod
+    def opened(self, groups: Groups) -> ReadGroup:
+        """What reads groups, for one reader."""
 
     def __len__(self) -> int:
-        return int(self._spans().count.sum())
+        return int(self.table().counts.sum())
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """('label',) or (); label="auto" needs the footers to know."""
-        return () if self._labels() is None else (LABEL,)
+    def preset(self) -> Mapping[str, Any]:
+        """`image`, and `label` where there is such a column.
+
+        Raises:
+            ConfigError: there is no such column of images, or the labels are no integers.
+        """
+        known = self.groups().known
+        if self._image not in known:
+            found = f"no column {self._image!r} among {', '.join(known)}"
+            msg = f"{self._title}: without columns= a batch has images; found {found}; give image=, or columns="
+            raise ConfigError(msg)
+        return images_and_labels(self._title, self._image, self._labels())
+
+    def groups(self) -> Groups:
+        """All groups of all files; looks at the files where that has not been done."""
+        self.table()
+        assert self._groups is not None, "made with the table"  # noqa: S101  for type checkers
+        return self._groups
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All rows. The fingerprint is made of the files' names, sizes and footers.
@@ -362,77 +275,80 @@ class GroupRows(FileSource):
         if pin is not None:
             msg = f"{self._title}: {self._kind} files are fixed and take no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
-        table = self._spans()
-        for path, stamp in zip(table.paths, table.stamps, strict=True):
-            check_file(LOCAL, path, stamp, self.name)
-        if not table.count.any():
+        table, groups = self._checked_table(), self.groups()
+        if not groups.count.any():
             msg = f"{self._title}: {self._kind} files must hold rows; found none in {len(self._paths)} file(s)"
             raise SourceEmptyError(msg)
-        digest = hashlib.sha256()
-        for name, stamp, footer in zip(self._names, table.stamps, table.digests, strict=True):
-            digest.update(f"{name}\0{stamp.size}\0{footer}\n".encode(errors="surrogateescape"))
-        asked = [name for name in (self._image, self._labels()) if name in table.known]
-        record_bytes = table.record_bytes([name for name in asked if name is not None])
-        most = int(table.count.max())
-        extent = min(most, max(1, EXTENT_BYTES // record_bytes)) if table.views else most
+        record_bytes, most = groups.record_bytes(list(groups.known)), int(groups.count.max())
+        places = zip(groups.file.tolist(), groups.nth.tolist(), strict=True)
         return Snapshot(
             source=self._title,
-            names=tuple(f"{self._names[f]}[{n}]" for f, n in zip(table.file.tolist(), table.nth.tolist(), strict=True)),
-            starts=np.zeros(len(table.count), np.int64),
-            stops=table.count.copy(),
-            extent=extent,
+            names=tuple(f"{self._names[file]}[{nth}]" for file, nth in places),
+            starts=np.zeros(len(groups.count), np.int64),
+            stops=groups.count.copy(),
+            extent=min(most, max(1, EXTENT_BYTES // record_bytes)) if groups.views else most,
             record_bytes=record_bytes,
-            random_access=table.views,
+            random_access=groups.views,
             interleaved=False,
-            fingerprint=digest.hexdigest(),
+            fingerprint=self._fingerprint(table),
         )
 
     def members(self) -> tuple[Member, ...]:
-        """The columns, and the parts of structs among them; their mean size as the footers tell it."""
-        table = self._spans()
-        return tuple(Member(name, 1.0, table.record_bytes([name])) for name in table.known)
+        """The columns, and the parts of structs among them; their mean size as the files tell it."""
+        groups = self.groups()
+        return tuple(Member(name, 1.0, groups.record_bytes([name])) for name in groups.known)
 
-    def giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        """The same rows with other members; see `records.members`."""
-        return with_formats(self._giving, self._forms.get, image, members, known=lambda: self._spans().known)
+    def can_have(self, member: str) -> bool:
+        """Whether the files have it; of a column of paths also the bytes of the files."""
+        return member.removesuffix(FILE) in self.groups().known
 
-    def _giving(self, image: str | None, members: tuple[str, ...]) -> Source:
-        known, told = self._spans().known, f"{self._title} has the columns"
-        asked = {name: foremost(name, known, told) for name in members}
-        picture = None if image is None else image_of(known, image, self._title)
-        return _GroupMembers(self, RowColumns(picture, asked), members)
+    def format_of(self, member: str) -> Format | None:
+        """What was given for the column."""
+        return self._formats.get(member)
 
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        """A reader of images and labels. ConfigError where there is no column of images."""
-        known = self._spans().known
-        if self._image not in known:
-            found = f"no column {self._image!r} among {', '.join(known)}"
-            msg = f"{self._title}: without columns= a batch has images; found {found}; give image=, or columns="
-            raise ConfigError(msg)
-        label = self._labels()
-        picture = image_of(known, str(self._image), self._title)
-        chosen = RowColumns(picture, {} if label is None else {LABEL: label}, strict=True)
-        return self.opened(chosen, SlabPool() if slabs is None else slabs, stop)
+    def image_of(self, member: str) -> str:
+        """A column of paths becomes that of the files' bytes. ConfigError where no image can be made of it."""
+        return image_of(self.groups().known, member, self._title)
+
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
+        """A reader for one thread; see `dali_feed.records.source.Source`."""
+        self.check_members(members)
+        groups = self.groups()
+        return GroupReader(self, groups, self.opened(groups), members, stop)
 
     def where(self, partition: int, position: int) -> str:
         """`train.parquet#1017`, the row in the file."""
-        table = self._spans()
-        return f"{self._names[int(table.file[partition])]}#{int(table.first[partition]) + position}"
+        groups = self.groups()
+        return f"{self._names[int(groups.file[partition])]}#{int(groups.first[partition]) + position}"
 
-    def opened(self, chosen: RowColumns, slabs: Slabs, stop: threading.Event | None) -> GroupReader:
-        """A reader of those members."""
-        return GroupReader(self._title, self._spans(), self._read(), chosen, slabs, stop)
+    def spans_of(self, indexes: Sequence[Any], members: tuple[str, ...]) -> Spans:
+        """Groups are read, and no spans."""
+        raise NotImplementedError
 
-    def sized(self, chosen: RowColumns) -> int:
-        """The mean size of those members of a row."""
-        members = [*([] if chosen.image is None else [chosen.image]), *chosen.fields.values()]
-        return int(self._spans().record_bytes(members))
+    def sizes_of(self, indexes: Sequence[Any]) -> tuple[int, int]:
+        """Of groups a snapshot says more."""
+        del indexes
+        return 1, 1
+
+    def _tabulated(self, indexes: Sequence[Any]) -> FileTable:
+        for path, its in zip(self._paths, indexes, strict=True):
+            check_columns(path, its.schema, self._paths[0], indexes[0].schema)
+        self._groups = Groups.of(self._paths, indexes)
+        counts = np.array([len(its) for its in indexes], np.int64)
+        digests = tuple(its.digest for its in indexes)
+        return FileTable(self.kind, self._paths, self._groups.stamps, digests, counts, np.cumsum(counts) - counts)
+
+    def _fingerprint(self, table: FileTable) -> str:
+        digest = hashlib.sha256()
+        for name, stamp, footer in zip(self._names, table.stamps, table.digests, strict=True):
+            digest.update(f"{name}\0{stamp.size}\0{footer}\n".encode(errors="surrogateescape"))
+        return digest.hexdigest()
 
     def _labels(self) -> str | None:
         """The column of labels. ConfigError where it has no integers."""
         from pyarrow import types
 
-        leaf = None if self._label is None else self._spans().known.get(LABEL if self._label == "auto" else self._label)
+        leaf = None if self._label is None else self.groups().known.get(LABEL if self._label == "auto" else self._label)
         if leaf is not None and types.is_integer(leaf.kind):
             return ".".join(leaf.path)
         if self._label in (None, "auto"):
@@ -442,64 +358,40 @@ class GroupRows(FileSource):
         raise ConfigError(msg)
 
 
-class _GroupMembers(MemberSource):
-    """Rows with the members that were asked for. See `records.members.Members.giving`."""
-
-    def __init__(self, source: GroupRows, chosen: RowColumns, members: tuple[str, ...]) -> None:
-        super().__init__(source, members, partial(source.opened, chosen))
-        self._size = partial(source.sized, chosen)
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """The files', with the size of these members."""
-        return replace(super().snapshot(pin), record_bytes=self._size())
-
-
 # What Parquet files say of themselves: their columns and row groups, from their footers alone.
 
 
 _END = b"PAR1"
+PARSED = 256  # footers that a process keeps parsed: a shuffle goes through many files at once
 _NARROW = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 
-def tabulated(paths: tuple[str, ...]) -> GroupTable:
-    """Read all footers.
+def parquet_groups(path: str) -> FileGroups:
+    """What the footer of a file says.
 
     Raises:
-        ConfigError: the files' columns differ.
-        SourceDeniedError, SourceNotFoundError: a file cannot be opened.
+        SourceDeniedError, SourceNotFoundError: the file cannot be opened.
         DataLostError: it is cut off. SourceError: it is no Parquet file.
     """
     with needed():
         import pyarrow.parquet as pq
-    rows, stamps, digests = [], [], []
-    sizes: dict[str, int] = {}
-    schema: Any = None
-    for path in paths:
-        stamp, footer = _footer(path)
-        try:
-            meta = pq.read_metadata(path)
-            found = meta.schema.to_arrow_schema().remove_metadata()
-            groups = [meta.row_group(group) for group in range(meta.num_row_groups)]
-            parts = [_sizes(group) for group in groups]  # names are decoded here, and may be damaged too
-        except damage() as error:
-            msg = f"{path}: the footer of a Parquet file must be readable; found: {error}; fetch or write it again"
-            raise DataLostError(msg) from error
-        if schema is not None:
-            check_columns(path, found, paths[0], schema)
-        schema = found
-        rows.append([group.num_rows for group in groups])
-        for its in parts:
-            for name, size in its.items():
+    stamp, footer = _footer(path)
+    try:
+        meta = pq.read_metadata(path)
+        schema = meta.schema.to_arrow_schema().remove_metadata()
+        groups = [meta.row_group(group) for group in range(meta.num_row_groups)]
+        sizes: dict[str, float] = {}
+        for group in groups:  # names are decoded here, and may be damaged too
+            for name, size in _sizes(group).items():
                 sizes[name] = sizes.get(name, 0) + size
-        stamps.append(stamp)
-        digests.append(hashlib.sha256(footer).hexdigest())
-    every = max(1, sum(map(sum, rows)))
-    means = {name: size / every for name, size in sizes.items()}
-    known = members_given(schema)
-    return GroupTable.of("ParquetRows", "row group", paths, stamps, rows, known=known, bytes=means, digests=digests)
+    except damage() as error:
+        msg = f"{path}: the footer of a Parquet file must be readable; found: {error}; fetch or write it again"
+        raise DataLostError(msg) from error
+    rows = tuple(group.num_rows for group in groups)
+    return FileGroups(stamp, rows, schema, hashlib.sha256(footer).hexdigest(), sizes)
 
 
-def read_group(table: GroupTable, group: int, columns: list[str]) -> Any:
+def read_group(table: Groups, group: int, columns: list[str]) -> Any:
     """These columns of a row group, its pages checked where they carry a checksum. Raises what `damage` says."""
     import pyarrow.parquet as pq
 
@@ -509,7 +401,7 @@ def read_group(table: GroupTable, group: int, columns: list[str]) -> Any:
         return file.read_row_group(int(table.nth[group]), columns=columns, use_threads=False)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=PARSED)
 def _parsed(path: str, stamp: Stamp) -> Any:
     """The footer of the file that has that stamp, parsed once, as it says where all of the groups lie."""
     import pyarrow.parquet as pq
@@ -566,13 +458,15 @@ class ParquetRows(GroupRows):
         ConfigError: a file is named twice. SourceNotFoundError: a pattern matches nothing, or a file is not there.
     """
 
-    name, _kind, _files = "ParquetRows", "Parquet", "*.parquet"
+    kind, group, _kind, _files = "ParquetRows", "row group", "Parquet", "*.parquet"
 
-    def _tabulated(self) -> GroupTable:
-        return tabulated(self._paths)
+    def index(self, path: str) -> FileGroups:
+        """See `parquet_groups`."""
+        return parquet_groups(path)
 
-    def _read(self) -> ReadGroup:
-        return partial(read_group, self._spans())
+    def opened(self, groups: Groups) -> ReadGroup:
+        """See `read_group`."""
+        return partial(read_group, groups)
 
 
 # The messages of an Arrow file or stream: where each lies and how many rows it holds, from their headers alone.
@@ -707,19 +601,28 @@ class ArrowFiles(GroupRows):
         ConfigError: a file is named twice. SourceNotFoundError: a pattern matches nothing, or a file is not there.
     """
 
-    name, _kind, _files = "ArrowFiles", "Arrow", "*.arrow"
+    kind, group, _kind, _files = "ArrowFiles", "record batch", "Arrow", "*.arrow"
 
-    def _tabulated(self) -> GroupTable:
-        return _tabulated(self._paths)
+    def index(self, path: str) -> FileGroups:
+        """See `arrow_groups`."""
+        return arrow_groups(path)
 
-    def _read(self) -> ReadGroup:
-        return _Batches(self._spans())
+    def opened(self, groups: Groups) -> ReadGroup:
+        """What keeps the files mapped."""
+        return _Batches(groups)
+
+    def _tabulated(self, indexes: Sequence[Any]) -> FileTable:
+        files = list(indexes)
+        filled = next((k for k, its in enumerate(files) if len(its)), None)
+        if filled is not None:
+            files[filled] = replace(files[filled], sizes=_looked_at(self._paths[filled], files[filled]))
+        return super()._tabulated(files)
 
 
 class _Batches:
     """Reads record batches of mapped files, for one reader."""
 
-    def __init__(self, table: GroupTable) -> None:
+    def __init__(self, table: Groups) -> None:
         self._table = table
         self._open: dict[int, tuple[Any, list[ArrowMessage], list[int]]] = {}
 
@@ -791,50 +694,45 @@ def _look(file: File, one: ArrowMessage, digest: Any) -> None:
         digest.update(read_at(file, min(_LOOK, one.stop - at), at))
 
 
-def _tabulated(paths: tuple[str, ...]) -> GroupTable:
-    """Look at the messages of all files.
+def arrow_groups(path: str) -> FileGroups:
+    """What the messages of a file say.
 
     Raises:
-        ConfigError: the files' columns differ.
-        SourceDeniedError, SourceNotFoundError: a file cannot be opened.
+        SourceDeniedError, SourceNotFoundError: the file cannot be opened.
         DataLostError: it is cut off or damaged. SourceError: it is no Arrow file.
     """
     with needed():
         import pyarrow as pa
-    rows, stamps, digests = [], [], []
-    sizes: dict[str, float] = {}
-    schema, views = None, True
-    for path in paths:
-        opened = LOCAL.open(path)
-        try:
-            stamp = opened.stamp()
-        finally:
-            opened.close()
-        found, digest = _walked(path, stamp.size)
-        batches = [k for k, one in enumerate(found) if one.kind == BATCH]
-        try:
-            own = pa.ipc.read_schema(pa.py_buffer(_framed(found[0].header))).remove_metadata()
-            own = pa.schema([part.remove_metadata() for part in own])
-            known = members_given(own)
-            filled = next((k for k in batches if found[k].rows), None)
-            if filled is not None and not sizes:
-                sample = _batch(_mapped(path), found, filled, None)
-                sizes = {
-                    name: leaf.of(sample).nbytes / len(sample) for name, leaf in known.items() if not leaf.is_struct
-                }
-        except damage() as error:
-            msg = (
-                f"{path}: an Arrow file's schema and batches must be readable; found: {error}; fetch or write it again"
-            )
-            raise DataLostError(msg) from error
-        if schema is not None:
-            check_columns(path, own, paths[0], schema)
-        schema = own
-        views = views and all(one.kind in (SCHEMA, BATCH) and not one.packed for one in found)
-        rows.append([found[k].rows for k in batches])
-        stamps.append(stamp)
-        digests.append(digest)
-    known = members_given(schema)
-    return GroupTable.of(
-        "ArrowFiles", "record batch", paths, stamps, rows, known=known, bytes=sizes, digests=digests, views=views
+    opened = LOCAL.open(path)
+    try:
+        stamp = opened.stamp()
+    finally:
+        opened.close()
+    found, digest = _walked(path, stamp.size)
+    batches = [k for k, one in enumerate(found) if one.kind == BATCH]
+    rows = tuple(found[k].rows for k in batches)
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(_framed(found[0].header))).remove_metadata()
+        schema = pa.schema([part.remove_metadata() for part in schema])
+    except damage() as error:
+        raise _unreadable(path, error) from error
+    views = all(one.kind in (SCHEMA, BATCH) and not one.packed for one in found)
+    return FileGroups(stamp, rows, schema, digest, {}, views)
+
+
+def _looked_at(path: str, its: FileGroups) -> dict[str, float]:
+    """Bytes of each column of all rows of a file, by its first batch with any. DataLostError where that is damaged."""
+    found, _ = _walked(path, its.stamp.size)
+    batches = [k for k, one in enumerate(found) if one.kind == BATCH and one.rows]
+    leaves = {name: leaf for name, leaf in members_in(its.schema).items() if not leaf.is_struct}
+    try:
+        sample = _batch(_mapped(path), found, batches[0], None)
+        return {name: leaf.of(sample).nbytes / len(sample) * len(its) for name, leaf in leaves.items()}
+    except damage() as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: BaseException) -> DataLostError:
+    return DataLostError(
+        f"{path}: an Arrow file's schema and batches must be readable; found: {error}; fetch or write it again"
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dali_feed.columns.array import Array, Room
 from dali_feed.columns.column import Column, Faults, Follower, Late
 from dali_feed.columns.image import Image, Images, drawn_as
-from dali_feed.columns.request import open_reader
+from dali_feed.columns.request import Request, open_reader
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 from dali_feed.plan.order import canonical
@@ -81,7 +81,7 @@ class Columns:
 
         Raises:
             ConfigError: what are no columns; a transform beside `columns`, or for no image; draws of no image column;
-                a follower of none.
+                a follower of none; a member that no record can have.
         """
         preset = columns is None
         if columns is None:
@@ -106,6 +106,8 @@ class Columns:
         given = {name: column.decoding(decode) for name, column in named.items()}
         made = cls(given, reads, as_tuple=as_tuple, preset=preset)
         made.lacks = {name: said for name, member in reads.items() if (said := source.lacks(member))}
+        if not preset:
+            Request.of(source, made.members, made.optional)
         return made
 
     @property
