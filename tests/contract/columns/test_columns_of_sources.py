@@ -73,11 +73,13 @@ def test_arrays_of_a_topic_come_as_they_were(kafka: Kafka) -> None:
     assert np.array_equal(found, rows)
 
 
-def test_a_codec_and_columns_exclude_each_other(embedded: Kafka) -> None:
-    """Both would say what is made of a value."""
-    source = KafkaTopic("any", embedded.servers, codec=lambda value, key, headers: {"image": value, "label": 0})
-    with pytest.raises(ConfigError, match="codec= and columns"):
-        DataLoader(source, 2, columns={"a": Text("key")})
+def test_what_a_codec_gives_are_members(embedded: Kafka) -> None:
+    """Columns are made of them, beside what a record has without a codec."""
+    embedded.publish("coded", [Message(b"%d" % n, b"key %d" % n) for n in range(4)], partitions=1)
+    source = KafkaTopic("coded", embedded.servers, codec=lambda value, key, headers: {"twice": 2 * int(bytes(value))})
+    with DataLoader(source, 4, columns={"n": Number("codec:twice"), "key": Text("key")}, tuning=QUICK) as loader:
+        (batch,) = loader
+    assert (batch["n"].tolist(), batch["key"]) == ([0, 2, 4, 6], [f"key {n}" for n in range(4)])
 
 
 def files(folder: Path) -> FileList:

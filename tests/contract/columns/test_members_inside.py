@@ -166,11 +166,8 @@ def test_what_cannot_be_is_told(tmp_path: Path, embedded: Kafka) -> None:
     with DataLoader(KafkaTopic("codec", embedded.servers, codec=codec), 4, tuning=QUICK) as loader:
         ((_, labels),) = loader
     assert labels.tolist() == [3] * 4
-    with (
-        DataLoader(KafkaTopic("codec", embedded.servers, format="json"), 4, tuning=QUICK) as loader,
-        pytest.raises(ConfigError, match="format= is for columns="),
-    ):
-        next(iter(loader))
+    with pytest.raises(ConfigError, match="format= is for columns="):
+        DataLoader(KafkaTopic("codec", embedded.servers, format="json"), 4, tuning=QUICK)
 
 
 def test_headers_and_keys_hold_formats_too(embedded: Kafka) -> None:
