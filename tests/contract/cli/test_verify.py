@@ -77,7 +77,7 @@ def test_empty_files_are_bad_records_wherever_they_stand(cli: Cli, tmp_path: Pat
 def test_verify_a_topic(cli: Cli, kafka: Kafka) -> None:
     """A topic with labels: a record without one is bad too; letters go to a topic with key and headers kept."""
     records = [Message(jpeg(n), headers=(("label", b"%d" % n),), partition=n % 2) for n in range(20)]
-    records += [Message(jpeg(0), b"k", (("by", b"cam"),), 0), Message(None, b"t", (), 1)]
+    records += [Message(jpeg(0), b"k", (("by", b"cam"),), 0), Message(None, b"t", (("label", b"1"),), 1)]
     kafka.publish(kafka.topic, records, partitions=2)
     dead = kafka.create(f"{kafka.topic}.dead")
     done = cli("verify", f"kafka://{kafka.servers}/{kafka.topic}", "--dead-letter", f"kafka://{kafka.servers}/{dead}")
