@@ -32,7 +32,7 @@ from dali_feed.bench.data import SHARDS, Topic, cached, photos
 from dali_feed.bench.kafka import TopicReading, extents_of, plain
 from dali_feed.bench.ours import loader, ours, transform
 from dali_feed.bench.runner import Called, Contestant, Opens, Steps
-from dali_feed.columns import Array, Boxes, Image, Kind, Mask, Number, Text
+from dali_feed.columns import Array, Boxes, Column, Image, Mask, Number, Text
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.testing import publish
 from dali_feed.testing.shards import write_shard
@@ -106,7 +106,7 @@ def of_source(source: Callable[[], Any], batch: int, **options: Any) -> Opens:
 def tars(options: Options, name: str) -> Iterator[Heat]:
     """Ours, the straight read, and peers, over tar shards."""
     which = small(options, name)
-    kinds: dict[str, Kind] = {"x": Array(which.suffix, which.dtype, which.shape), "y": Number("cls")}
+    kinds: dict[str, Column] = {"x": Array(which.suffix, which.dtype, which.shape), "y": Number("cls")}
     chosen = [Contestant("straight", straight(which), role="top")]
     for who, shuffle in (("ours", True), ("windows", WINDOWS), ("in order", False)):
         opens = of_source(lambda: ShardSet(which.paths), 256, columns=kinds, shuffle=shuffle)
@@ -128,12 +128,12 @@ def kafka(options: Options) -> Iterator[Heat]:
         def plainly() -> int:
             return sum(count for count, _ in plain(Topic(name, cluster.servers), {}, count=which.count))
 
-        def loaded(kinds: dict[str, Kind]) -> int:
+        def loaded(kinds: dict[str, Column]) -> int:
             topic = KafkaTopic(name, cluster.servers, label=None)
             with loader(topic, 256, columns=kinds, shuffle=False, drop_last=False) as feeding:
                 return sum(len(item["x"]) for item in feeding)
 
-        array: dict[str, Kind] = {"x": Array("value", which.dtype, which.shape)}
+        array: dict[str, Column] = {"x": Array("value", which.dtype, which.shape)}
         chosen = [Contestant("straight", once(alone), role="top"), Contestant("plain", once(plainly), role="top")]
         for who, kinds in (("ours", array | {"y": Number("label")}), ("ours, no label", array)):
             chosen.append(Contestant(who, once(partial(loaded, kinds)), role="ours", beside="straight"))
@@ -157,7 +157,7 @@ def pairs(options: Options) -> Iterator[Heat]:
             (folder / f"link-{n:02d}.tar").symlink_to("0.tar")
 
     root, image = cached(f"columns-v2-pairs-{data.count}", make), Image("jpg", transform())
-    more: dict[str, Kind] = {"text": Text("txt"), "mask": Mask("seg.png"), "boxes": Boxes("boxes.json", more=0)}
+    more: dict[str, Column] = {"text": Text("txt"), "mask": Mask("seg.png"), "boxes": Boxes("boxes.json", more=0)}
     cases: dict[str, tuple[dict[str, Any], str]] = {"image alone": ({"columns": {"image": image}}, "")}
     for name, kind in more.items():
         cases[f"image and {name}"] = {"columns": {"image": image, name: kind}}, "image alone"

@@ -30,10 +30,9 @@ from dali_feed.bench.runner import Contestant
 from dali_feed.external_sources import ShardSet
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.packing import pack, verify
-from dali_feed.packing.plan import extents_of
+from dali_feed.packing.plan import blocks, extents_of
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.records.slabs import SLAB_BYTES, SlabPool
-from dali_feed.records.source import Extents, Reader
 from dali_feed.testing.shards import write_shard
 
 Told = tuple[float, float, dict[str, float | str]]
@@ -115,19 +114,11 @@ def reads(options: Options) -> Iterator[Heat]:
             yield Heat(f"single records, {name}", chosen, "MB")
 
 
-def drain(reader: Reader, every: list[Extents]) -> None:
-    """These reads, one after the other."""
-    for extents in every:
-        block = reader.read(extents)
-        block.payloads.clear()
-        block.lease.release()
-    reader.close()
-
-
 def _all_of(work: Path, *, check: bool) -> None:
     source = ShardSet(work / "set" / "x.dfset", image=("bin",), check=check)
     snapshot = source.snapshot()
-    drain(source.reader(), list(extents_of(snapshot, 0, len(snapshot))))
+    for _ in blocks(source, ["bin", "cls"], list(extents_of(snapshot, 0, len(snapshot)))):
+        pass
 
 
 def _pack(work: Path) -> None:

@@ -27,7 +27,9 @@ from confluent_kafka import Producer
 
 from dali_feed.bench.data import photos
 from dali_feed.bench.runner import Contestant, rss
+from dali_feed.columns import Number
 from dali_feed.external_sources import KafkaStream
+from dali_feed.records.slabs import SlabPool
 
 PARTITIONS, BATCH, LIVE_RATE, SHARE = 4, 32, 50.0, 0.8
 AHEAD = 1000  # records that are written and not taken yet, where as many as possible come
@@ -79,14 +81,17 @@ def stepping(way: str, servers: str, topic: str, batch: int) -> Iterator[Iterato
     """The times at which the records of each batch were sent, nanoseconds of time.monotonic_ns."""
     stream = KafkaStream(topic, servers, start="earliest", batch_timeout=0.05)
     if way == "reader":
-        reader = stream.live()
+        label, pool = Number("headers.label"), SlabPool()
+        reader = stream.live(None, ["value", label.member])
 
         def polled() -> Iterator[np.ndarray[Any, Any]]:
             while True:
-                block = reader.poll(batch, float("inf"), 0.05).block
-                block.lease.release()
+                lease = pool.lease()
+                block = reader.poll(batch, float("inf"), 0.05, lease).block
+                sent = label.read(block.values[label.member], {})
+                lease.release()
                 if len(block.ids):
-                    yield np.asarray(block.fields["label"])
+                    yield sent
 
         try:
             yield polled()

@@ -45,7 +45,7 @@ SECTIONS = {
     "Options": {"dali_feed": "Shuffle BadRecords Decode Tuning Cache Mixing"},
     "Columns": {
         "dali_feed.columns": "Image Mask Boxes Keypoints Array Tokens Packed Number Text JsonValue Bytes"
-        " TokenBatch PackedBatch Counted Kind"
+        " TokenBatch PackedBatch Counted"
     },
     "Formats": {"dali_feed.formats": "Avro Example Json MsgPack Npy Protobuf"},
     "Sources": {
@@ -54,6 +54,9 @@ SECTIONS = {
     },
     "Packing": {"dali_feed.packing": "pack Layout PackedSet verify Verified Damage split merge index"},
     "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Claim Produced Tally"},
+    "Of your own": {
+        "dali_feed.extend": "Source Reader Block Fault Member Snapshot Extents Lease Pieces Stream Column Format Op"
+    },
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},
@@ -93,7 +96,11 @@ ABOUT = {
     "Options": "Small frozen groups. A value that is not allowed is a `ConfigError` (a `ValueError`) at once.",
     "Sources": """\
         Where records are. A source is cheap to make: files are opened, and a broker is called, at the first use. The
-        methods are there for the loader; you need them to write a source of your own.""",
+        methods are there for the loader.""",
+    "Of your own": """\
+        What a source, a column, a format or a transform of your own is written with:
+        [CONTRIBUTING.md](../CONTRIBUTING.md#add-a-source), [columns.md](columns.md),
+        [formats.md](formats.md#how-do-i-add-a-format-of-my-own).""",
     "Columns": "What a batch holds: see [columns.md](columns.md).",
     "Formats": "What a record's value holds: see [formats.md](formats.md).",
     "Packing": "Records of any source into sets of shards, and what is done with sets: see [shards.md](shards.md).",

@@ -36,7 +36,8 @@ from dali_feed.records.source import (
 
 __all__ = ["Concat", "Mix"]
 
-_PRESET = "preset:"  # before the name of a column that is made of another member in each source
+# Names that each source has its own member for: of a column of the presets, and of what holds a member's image.
+_PRESET, _IMAGE = "preset:", "image:"
 
 
 # One reader over the readers of several sources: each opened when it is first asked, all filling the same lease.
@@ -302,14 +303,25 @@ class Concat(Source):
                 raise ConfigError(msg) from error
         return True
 
+    def image_of(self, member: str) -> str:
+        """See `dali_feed.records.source.Records.image_of`: the member itself, where it is that of all sources."""
+        names = [(source, self._member(source, member)) for source in self._sources]
+        same = all(name == member == source.image_of(name) for source, name in names)
+        return member if same else _IMAGE + member
+
     def _asked(self, source: Source, names: Sequence[str], optional: Collection[str]) -> _Asked:
         """The names that a source has for these."""
-        there = {name: name for name in names}
-        if any(name.startswith(_PRESET) for name in names):
-            for name, column in zip(self.preset, source.preset.values(), strict=False):
-                if _PRESET + name in there:
-                    there[_PRESET + name] = column.member
+        there = {name: self._member(source, name) for name in names}
         return _Asked(source, there, frozenset(there[name] for name in optional))
+
+    def _member(self, source: Source, name: str) -> str:
+        """What a source calls that."""
+        if name.startswith(_IMAGE):
+            return source.image_of(self._member(source, name.removeprefix(_IMAGE)))
+        if name.startswith(_PRESET) and (column := name.removeprefix(_PRESET)) in self.preset:
+            its = list(source.preset.values())[list(self.preset).index(column)]
+            return str(its.member)
+        return name
 
     def where(self, partition: int, position: int) -> str:
         """As the source has it."""

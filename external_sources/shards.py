@@ -111,6 +111,11 @@ class ShardSet(FileSource):
         self._auto: str | None = None  # the label of label="auto" once it is known; "": none
 
     @property
+    def replays(self) -> bool:
+        """Whether its partitions and positions are those of a topic that it was packed of."""
+        return self._replay is not None
+
+    @property
     def preset(self) -> Mapping[str, Any]:
         """`image`, and `label` where there is one; label="auto" needs the index to know."""
         label = self._label_path()

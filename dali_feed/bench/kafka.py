@@ -27,7 +27,9 @@ from dali_feed.bench.runner import CHANCE, Contestant, Opens, Race, Steps, insta
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.options import Tuning
 from dali_feed.plan.order import canonical
+from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Extents, Source
+from dali_feed.records.values import nbytes
 
 __all__ = ["SHOWN", "UNIT", "TopicReading", "contestants", "extents_of", "findings", "plain"]
 
@@ -119,14 +121,15 @@ class TopicReading(Iterator[Size]):
 
     def _work(self) -> None:
         try:
-            reader = self._source.reader(stop=self._stop)
+            reader, pool = self._source.reader(["value"], self._stop), SlabPool()
             try:
                 while (extents := self._task()) is not None:
-                    block = reader.read(extents)
-                    there = [payload for payload in block.payloads if payload is not None]
-                    self._results.put((len(there), sum(map(len, there))))
-                    del there
-                    block.lease.release()
+                    lease = pool.lease()
+                    block = reader.read(extents, lease)
+                    there = len(block.ids) - len(block.absent_rows())
+                    self._results.put((there, nbytes(block.values["value"])))
+                    del block
+                    lease.release()
                 self._results.put(None)  # before its connection is closed, which is no reading
             finally:
                 reader.close()

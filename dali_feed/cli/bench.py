@@ -146,22 +146,20 @@ def _job(options: SimpleNamespace) -> Iterator[BenchJob]:
 
 def _records(options: SimpleNamespace) -> tuple[Iterator[tuple[memoryview, int]], str]:
     """(payload, label) of records of the user's source, spread evenly, and its name."""
-    import numpy as np
-
-    from dali_feed.cli.inspect import blocks, spread
+    from dali_feed.cli.judging import judged, spread
     from dali_feed.cli.targets import Access, source_of
+    from dali_feed.columns.columns import Columns
     from dali_feed.records.source import LABEL
 
     source = source_of(options.source, Access.of(options.config, options.timeout))
     snapshot = source.snapshot()
 
     def records() -> Iterator[tuple[memoryview, int]]:
-        for block in blocks(source, snapshot, spread(snapshot, options.images)):
-            field = block.fields.get(LABEL)
-            labels = field.tolist() if isinstance(field, np.ndarray) else [0] * len(block.payloads)
-            for row, payload in enumerate(block.payloads):
-                if payload is not None and row not in block.faults:
-                    yield payload, labels[row]
+        columns = Columns.of(source)
+        for block in judged(source, columns, snapshot, spread(snapshot, options.images)):
+            images, labels = block.values[str(columns.image)], block.values.get(LABEL)
+            for row in block.usable().nonzero()[0].tolist():
+                yield images.payloads[row], 0 if labels is None else int(labels[row])
 
     return records(), snapshot.source
 

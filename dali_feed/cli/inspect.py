@@ -10,26 +10,25 @@ import io
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dali_feed.cli.judging import HEADERS, NO_LABEL, UNLABELLED, all_members, judged, judging, spread
 from dali_feed.cli.members import LOOKED_AT, VALUE, MembersSeen, members_of, members_report
 from dali_feed.cli.sheet import SIDE, Cell, Sheet
-from dali_feed.cli.targets import HEADERS, Access, imageless, sources
+from dali_feed.cli.targets import Access, sources
 from dali_feed.cli.view import Report, plural, show, size_text, table
+from dali_feed.columns.columns import Columns
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.external_sources.file_source import RecordFiles
 from dali_feed.formats.named import format_of
-from dali_feed.packing import plan
-from dali_feed.records.source import LABEL, MANY_ABSENT, Block, Extents, Snapshot, Source, unpack_id, unpack_ids
-from dali_feed.screen.header import Header
-from dali_feed.screen.jpeg import overworked
-from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK, UnusableError, header_of
+from dali_feed.records.source import LABEL, MANY_ABSENT, Block, Snapshot, Source, unpack_id, unpack_ids
+from dali_feed.screen.screen import header_of
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,20 +37,15 @@ if TYPE_CHECKING:
 __all__ = [
     "SampleReport",
     "bars",
-    "blocks",
     "borders",
     "class_lines",
     "inspect_all",
-    "label_fault",
     "look",
     "no_labels",
     "report_of",
     "sizes_text",
-    "spread",
 ]
 
-RUN = 16  # neighbours that are sampled together where a single record costs a seek
-CHUNK_BYTES = 64 << 20
 PARTITIONS, BAD, SIZES = 20, 20, 5  # that are listed
 SHEET = 24  # images of each source on a sheet
 MOST_BARS, WIDTH = 8, 30  # bars of a histogram; letters of the longest one
@@ -115,20 +109,21 @@ def inspect_all(
     for source in every:
         snapshot = source.snapshot()
         topic = isinstance(source, KafkaTopic)
-        bare = imageless(source)
-        snapshot = snapshot if bare is None else bare.snapshot()
+        columns = judging(source)
+        if columns is None:
+            all_members(source)
         members = members_of(source, spread(snapshot, min(sample, LOOKED_AT)), formats if topic else {})
-        if (topic and formats) or bare is not None:
+        if columns is None or (topic and formats):
             found = _by_members(source, members)
         else:
-            found = look(source, snapshot, sample)
+            found = look(source, columns, snapshot, sample)
         show(report_of(source, snapshot, found))
         show(members_report(members, topic=topic))
         bad += len(found.bad)
         hopeless += bool(found.bad) and not found.good
-        if pictures is not None and bare is None:
-            for block in blocks(source, snapshot, spread(snapshot, SHEET)):
-                pictures.cells += _cells(source, block)
+        if pictures is not None and columns is not None:
+            for block in judged(source, columns, snapshot, spread(snapshot, SHEET)):
+                pictures.cells += _cells(source, columns, block)
     if pictures is not None:
         pictures.write()
         count = len(pictures.cells)
@@ -143,97 +138,52 @@ def _by_members(source: Source, members: MembersSeen) -> SampleReport:
     return SampleReport(len(sizes) + members.absent, members.absent, sizes, bad=bad)
 
 
-def look(source: Source, snapshot: Snapshot, count: int) -> SampleReport:
+def look(source: Source, columns: Columns, snapshot: Snapshot, count: int) -> SampleReport:
     """Read a sample of `count` records and judge each. Holds about 64 MB of payloads at a time."""
     found = SampleReport()
-    for block in blocks(source, snapshot, spread(snapshot, count)):
-        _judge(source, block, found)
+    for block in judged(source, columns, snapshot, spread(snapshot, count)):
+        _judge(source, columns, block, found)
     if LABEL in found.fields:  # a topic without any label is read with label=None; one with some has bad records
-        found.bad += [(where, str(label_fault({}))) for where in found.unlabelled]
+        found.bad += [(where, UNLABELLED) for where in found.unlabelled]
     return found
 
 
-def blocks(source: Source, snapshot: Snapshot, extents: Extents) -> Iterator[Block]:
-    """The records of `extents`, about 64 MB of payloads at a time."""
-    before = np.cumsum(extents.lengths) - extents.lengths
-    chunk = before // max(1, CHUNK_BYTES // snapshot.record_bytes)
-    rows = np.split(np.arange(len(extents)), np.flatnonzero(np.diff(chunk)) + 1)
-    return plan.blocks(source, (extents[some] for some in rows))
-
-
-def spread(snapshot: Snapshot, count: int) -> Extents:
-    """`count` positions (all, where there are fewer), evenly over the partitions laid end to end.
-
-    Single ones where that is cheap, else runs of up to 16, which cost a seek each.
-    """
-    total = snapshot.positions
-    count = min(count, total)
-    run = 1 if snapshot.random_access else RUN
-    nth = np.arange(count, dtype=np.int64)
-    line = nth // run * run * total // count + nth % run
-    ends = np.cumsum(snapshot.stops - snapshot.starts)
-    partition = np.searchsorted(ends, line, side="right").astype(np.int64)
-    position = snapshot.stops[partition] - (ends[partition] - line)
-    first = np.flatnonzero((nth % run == 0) | (np.diff(partition, prepend=-1) != 0))
-    last = np.append(first[1:], count) - 1
-    return Extents(partition[first], position[first], position[last] + 1)
-
-
-def _judge(source: Source, block: Block, found: SampleReport) -> None:
+def _judge(source: Source, columns: Columns, block: Block, found: SampleReport) -> None:
     partitions, positions = unpack_ids(block.ids)
-    for row, payload in enumerate(block.payloads):
-        found.rows += 1
-        if payload is None:
-            found.absent += 1
+    absent, payloads = set(block.absent_rows()), block.values[str(columns.image)].payloads
+    found.rows += len(block.ids)
+    found.absent += len(absent)
+    for row, payload in enumerate(payloads):
+        if row in absent:
             continue
-        found.payloads.append(len(payload))
+        found.payloads.append(0 if payload is None else len(payload))
         where = source.where(int(partitions[row]), int(positions[row]))
-        header = block.faults.get(row) or _screened(payload)
-        reason = header if isinstance(header, str) else None
-        if isinstance(header, Header):
+        fault = block.faults.get(row)
+        if fault is None:
+            header = header_of(payload)
             found.formats[header.format] += 1
             found.turned += header.orientation != 1
             found.sizes.append((header.width, header.height))
-        values = {} if row in block.faults else _fields_of(block, row)
-        if reason is None and HEADERS in block.fields:
-            if LABEL in values:
-                reason = label_fault(block.fields[HEADERS][row])
-            else:
-                found.unlabelled.append(where)
-        for name, value in values.items():
-            found.fields.setdefault(name, []).append(value)
-        if reason is not None:
-            found.bad.append((where, reason))
-
-
-def _screened(payload: memoryview) -> Header | str:
-    """The header, or why a training run would not give this to a decoder."""
-    try:
-        header = header_of(payload)
-    except UnusableError as error:
-        return str(error)
-    if header.width * header.height > MAX_PIXELS:
-        return f"{header.width}x{header.height} pixels, more than the limit of {MAX_PIXELS}"
-    return overworked(payload, header.width, header.height, MAX_WORK) or header
+        else:
+            found.bad.append((where, fault.reason))
+        if HEADERS in block.values or fault is None:
+            for name, value in _fields_of(block, row).items():
+                found.fields.setdefault(name, []).append(value)
+        if fault is None and HEADERS in block.values and block.values[LABEL][row] == NO_LABEL:
+            found.unlabelled.append(where)
 
 
 def _fields_of(block: Block, row: int) -> dict[str, int | None]:
-    """The row's fields as integers; a Kafka record's are its headers."""
-    if HEADERS in block.fields:
-        return {name: _integer(value) for name, value in block.fields[HEADERS][row].items()}
-    return {name: int(values[row]) for name, values in block.fields.items()}
+    """The row's numbers; a Kafka record's are its headers."""
+    if HEADERS in block.values:
+        return {name: _integer(value) for name, value in (block.values[HEADERS][row] or {}).items()}
+    numbers = {name: values for name, values in block.values.items() if isinstance(values, np.ndarray)}
+    return {name: int(values[row]) for name, values in numbers.items()}
 
 
-def _integer(text: bytes | None) -> int | None:
-    return int(text) if text is not None and text.removeprefix(b"-").isdigit() and len(text) <= 20 else None
-
-
-def label_fault(headers: Mapping[str, bytes | None]) -> str | None:
-    """Why a record of a topic with labels has none, by its headers; None where it has one."""
-    rule = "header label: a decimal number is needed"
-    if LABEL not in headers:
-        return f"{rule}; the record has no such header"
-    return None if _integer(headers[LABEL]) is not None else f"{rule}; found {headers[LABEL]!r}"
+def _integer(text: bytes | memoryview | None) -> int | None:
+    digits = b"" if text is None else bytes(text)
+    return int(digits) if digits.removeprefix(b"-").isdigit() and len(digits) <= 20 else None
 
 
 def no_labels(source: Source) -> str:
@@ -247,15 +197,16 @@ def no_labels(source: Source) -> str:
     return "no label: the images lie in one folder"
 
 
-def _cells(source: Source, block: Block) -> Iterator[Cell]:
+def _cells(source: Source, columns: Columns, block: Block) -> Iterator[Cell]:
     partitions, positions = unpack_ids(block.ids)
-    for row, payload in enumerate(block.payloads):
-        if payload is None:
+    absent, images = set(block.absent_rows()), block.values[str(columns.image)]
+    for row in range(len(block.ids)):
+        if row in absent:
             continue
         where = source.where(int(partitions[row]), int(positions[row]))
-        label = None if row in block.faults else _fields_of(block, row).get(LABEL)
-        reason = block.faults.get(row) or _screened(payload)
-        image = reason if isinstance(reason, str) else _small(payload)  # nothing unscreened reaches a decoder
+        fault = block.faults.get(row)
+        label = None if fault is not None else _fields_of(block, row).get(LABEL)
+        image = _small(images[row].payload) if fault is None else fault.reason  # nothing unscreened reaches a decoder
         yield Cell(where, "no label" if label is None else f"label {label}", image)
 
 
@@ -360,7 +311,7 @@ def _fields(source: Source, found: SampleReport) -> list[str]:
         lines.append(f"{len(source.classes):,} classes: {names}")
     if LABEL in found.fields:
         return lines
-    if isinstance(source, ShardSet) and LABEL in source.fields:
+    if isinstance(source, ShardSet) and LABEL in source.preset:
         why = next((f": {reason}" for _, reason in found.bad if LABEL in reason), "")
         lines.append(f"label: found, but not as an integer in any record of the sample{why}")
         lines.append("  write integers into the shards, or read the images alone: ShardSet(..., label=None)")

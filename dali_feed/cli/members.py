@@ -19,13 +19,12 @@ import numpy as np
 
 from dali_feed.cli.view import Report, size_text, table
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.formats.format import Format
 from dali_feed.formats.npy import MAGIC
 from dali_feed.formats.npy import header_of as npy_header
 from dali_feed.formats.paths import steps_of
 from dali_feed.packing.plan import blocks
-from dali_feed.records.source import Block, Extents, Members, Source, alternatives
+from dali_feed.records.source import Block, Extents, Source, alternatives
 from dali_feed.screen.screen import UnusableError, header_of
 
 __all__ = [
@@ -128,9 +127,6 @@ def members_of(source: Source, extents: Extents, formats: Mapping[str, Format]) 
     Raises:
         SourceError: records cannot be read.
     """
-    source = source.without_codec() if isinstance(source, KafkaTopic) else source
-    if not isinstance(source, Members):
-        return MembersSeen()
     names = tuple(member.name for member in source.members() if _askable(member.name))[:MOST]
     own = {name: MemberStats(_own_name(name, VALUE in formats)) for name in names}
     inside: dict[tuple[str, str], MemberStats] = {}  # a header may be called as what a format finds
@@ -139,9 +135,7 @@ def members_of(source: Source, extents: Extents, formats: Mapping[str, Format]) 
     def look(name: str, value: Any) -> str | None:
         """Note a record's member, and what its format finds in it; why that does not fit, where the user says it."""
         own[name].take(value)
-        form = formats.get(name)
-        if form is None and isinstance(source, ShardSet):
-            form = source.form_of(name)
+        form = formats.get(name) or source.format_of(name)
         try:
             for path, each in _inside(form, name, value):
                 if len(inside) < 10 * MOST:
@@ -150,15 +144,17 @@ def members_of(source: Source, extents: Extents, formats: Mapping[str, Format]) 
             return str(error) if name in formats else None
         return None
 
-    for block in blocks(source.giving(None, names), [extents]):
-        for row, payload in enumerate(block.payloads):
-            if payload is None:
-                seen.absent += 1
+    for block in blocks(source, names, [extents]):
+        absent = set(block.absent_rows())
+        seen.absent += len(absent)
+        for row in range(len(block.ids)):
+            if row in absent:
                 continue
-            reason = block.faults.get(row)
-            if reason is None:
+            fault = block.faults.get(row)
+            reason = None if fault is None else fault.reason
+            if fault is None:
                 readable += 1
-                columns = ((name, values[row]) for name, values in block.fields.items() if values[row] is not None)
+                columns = ((name, values[row]) for name, values in block.values.items() if values[row] is not None)
                 reason = next(filter(None, [look(name, value) for name, value in columns]), None)
             seen.records.append((int(block.ids[row]), size_of(block, row), reason))
     seen.members = [
@@ -172,7 +168,7 @@ def members_of(source: Source, extents: Extents, formats: Mapping[str, Format]) 
 
 def size_of(block: Block, row: int) -> int:
     """Bytes of a record's members; single numbers count none."""
-    return sum(_size(column[row]) for column in block.fields.values())
+    return sum(_size(column[row]) for column in block.values.values())
 
 
 def _size(value: Any) -> int:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.cli.inspect import blocks
+from dali_feed.cli.judging import judged
 from dali_feed.cli.sheet import Cell, Sheet
 from dali_feed.cli.view import Report, plural, show
+from dali_feed.columns.columns import Columns
 from dali_feed.compiler.program import Program
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.options import BadRecords, Decode
 from dali_feed.records.source import LABEL, Extents, Source, unpack_ids
-from dali_feed.screen.screen import header_of
 from dali_feed.transforms.keys import WINDOW, Arrays, numbered
 from dali_feed.transforms.nest import Nest
 from dali_feed.transforms.op import Op, Place, Recipe
@@ -118,11 +118,10 @@ def _sizes(source: Source, feed: Feed, ids: NDArray[np.int64]) -> NDArray[np.int
     unique = np.unique(ids)
     partition, position = unpack_ids(unique)
     sizes: dict[int, tuple[int, int]] = {}
-    for block in blocks(source, feed.snapshot, Extents(partition, position, position + 1)):
-        for sample, payload in zip(block.ids.tolist(), block.payloads, strict=True):
-            if payload is not None:
-                header = header_of(payload)
-                sizes[sample] = header.height, header.width
+    columns = Columns.of(source)
+    for block in judged(source, columns, feed.snapshot, Extents(partition, position, position + 1)):
+        images = block.values[str(columns.image)]
+        sizes |= {sample: tuple(size) for sample, size in zip(block.ids.tolist(), images.sizes.tolist(), strict=True)}
     return np.array([sizes[sample] for sample in ids.tolist()], np.int64).reshape(-1, 2)
 
 

@@ -33,14 +33,13 @@ from dali_feed.external_sources.mds import is_mds
 from dali_feed.records.source import Source
 from dali_feed.secrets import is_secret
 
-__all__ = ["HEADERS", "Access", "dead_letters_at", "imageless", "source_of", "sources", "topic_of"]
+__all__ = ["Access", "dead_letters_at", "source_of", "sources", "topic_of"]
 
 KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
 _TFRECORD = re.compile(r"\.tf(rec|records?)(-[^/.]*)?$|-of-[0-9*?]+$", re.IGNORECASE)  # train-00000-of-01024 too
 _ENDINGS = {".rec": "recordio", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".npy": "array"}
 _SECRETS: dict[str, Callable[[str], FromEnv | FromFile]] = {"env": FromEnv, "file": FromFile}
-HEADERS = "headers"  # the field of a topic's records that holds them all
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def sources(targets: Sequence[str], access: Access, *, check: bool = False) -> l
         ConfigError: a target or an option that is not allowed.
         SourceError: there is nothing, or it cannot be read.
     """
-    return _sources(targets, access, partial(_topic_with_headers, access), check=check)
+    return _sources(targets, access, partial(_bare_topic, access), check=check)
 
 
 def source_of(
@@ -143,24 +142,6 @@ def _kind(target: str) -> str:
     return _ENDINGS.get(Path(name).suffix, "shards")
 
 
-def imageless(source: Source) -> Source | None:
-    """All members of a source that has no images; None for one that has them, or whose records are images by kind.
-
-    ConfigError where it has no members either, so that nothing can be judged.
-    """
-    if not isinstance(source, MDS | ArrayShards | ArrowFiles | ParquetRows | RecordIO | TFRecords):
-        return None
-    try:
-        source.reader().close()
-    except ConfigError as error:
-        names = tuple(member.name for member in source.members())
-        if not names:
-            msg = f"{source!r}: must have images or members to show; found neither; check the path"
-            raise ConfigError(msg) from error
-        return source.giving(None, names)
-    return None
-
-
 def dead_letters_at(target: str, access: Access) -> DeadLetters:
     """The folder or the topic that a target names."""
     if not target.startswith(KAFKA):
@@ -181,21 +162,10 @@ def topic_of(target: str) -> tuple[str, str]:
     return topic, addresses("target: ", servers)
 
 
-def _topic_with_headers(access: Access, target: str) -> KafkaTopic:
-    """Every header: which one holds the label is for the reader of the report to say."""
+def _bare_topic(access: Access, target: str) -> KafkaTopic:
+    """Which header holds the label is for the reader of the report to say, and holes are told."""
     topic, servers = topic_of(target)
-    return KafkaTopic(
-        *(topic, servers),
-        codec=_all_headers,
-        fields=(HEADERS,),
-        config=access.config,
-        timeout=access.timeout,
-        holes="replace",
-    )
-
-
-def _all_headers(value: memoryview, _: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
-    return {"image": value, HEADERS: dict(headers)}
+    return KafkaTopic(topic, servers, label=None, config=access.config, timeout=access.timeout, holes="replace")
 
 
 def _folder(target: str) -> FileList:

@@ -17,13 +17,17 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from dali_feed import packing
-from dali_feed.cli.inspect import label_fault, look, no_labels
+from dali_feed.cli.inspect import look, no_labels
+from dali_feed.cli.judging import HEADERS, NO_LABEL, all_members, judging
 from dali_feed.cli.members import size_of
-from dali_feed.cli.targets import HEADERS, Access, dead_letters_at, imageless, sources
+from dali_feed.cli.targets import Access, dead_letters_at, sources
 from dali_feed.cli.view import Report, plural, show, size_text, steps
-from dali_feed.dead_letters import DeadLetters, Letter, Stage, with_original
+from dali_feed.columns.columns import Columns
+from dali_feed.columns.request import open_reader
+from dali_feed.dead_letters import DeadLetters, Letter, with_original
 from dali_feed.errors import ConfigError
-from dali_feed.records.source import LABEL, Block, Extents, Reader, Snapshot, Source, unpack_id
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import LABEL, Block, Extents, Fault, Reader, Snapshot, Source, unpack_id
 from dali_feed.records.tally import Tally
 from dali_feed.screen.screen import MAX_PIXELS, screen
 
@@ -66,16 +70,13 @@ def verify_all(
     bad = sum(map(verify_set, sets))
     left = [target for target in targets if target not in sets or (decode and not bad)]
     for source in sources(left, access, check=True):
-        bare = imageless(source)
-        if bare is not None and decode:
+        images = judging(source) is not None
+        if not images and decode:
             msg = f"{source!r}: --decode is for images; found none; leave it out, and records are read"
             raise ConfigError(msg)
-        read, images = (source, True) if bare is None else (bare, False)
-        snapshot = read.snapshot()
+        snapshot = source.snapshot()
         with steps(snapshot.positions) as advance:
-            survey = verify(
-                read, snapshot, decode=decode, images=images, letters=letters, readers=readers, advance=advance
-            )
+            survey = verify(source, snapshot, decode=decode, letters=letters, readers=readers, advance=advance)
         show(report_of(source, snapshot, survey, decoded=decode, images=images))
         bad += survey.failed
     return bad
@@ -126,27 +127,29 @@ def verify(
     snapshot: Snapshot,
     *,
     decode: bool = False,
-    images: bool = True,
     letters: DeadLetters | None = None,
     readers: int = 4,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Survey:
-    """Look at every record.
+    """Look at every record: images are screened; of a source without any records are read.
 
     Args:
         source: of the records.
         snapshot: of the source.
         decode: whether images are decoded too.
-        images: whether there are any to be screened; else records are read, and what the source says of them counts.
         letters: where bad records are kept.
         readers: number of threads.
         advance: is called with the number of positions that were done.
     """
-    labelled = images and LABEL in look(source, snapshot, LOOKED_AT).fields
-    judge = _Judge(source, snapshot.source, labelled, images, keep=letters is not None)
+    columns = judging(source)
+    if columns is not None:
+        if HEADERS in columns.names and LABEL in look(source, columns, snapshot, LOOKED_AT).fields:
+            columns = judging(source, labelled=True) or columns
+        columns.settle_by(source)
+    judge = _Judge(source, snapshot.source, columns, keep=letters is not None)
     survey, writer = Survey(), None if letters is None else letters.writer()
     try:
-        with closing(_parts(source, judge, runs(snapshot), decode=decode, readers=readers)) as parts:
+        with closing(_parts(judge, runs(snapshot), decode=decode, readers=readers)) as parts:
             for part in parts:
                 for first in range(0, len(part.letters), AT_ONCE):
                     if writer is not None:
@@ -162,65 +165,63 @@ def verify(
 
 @dataclass(frozen=True)
 class _Judge:
-    """Decides which records of a block are bad."""
+    """Decides which records of a block are bad; by these columns, or where they are None by whether they can be read.
+
+    pool  what reads are put into; all threads share it
+    """
 
     _source: Source
     _name: str
-    _labelled: bool
-    _images: bool
+    _columns: Columns | None
     keep: bool
+    pool: SlabPool = field(default_factory=SlabPool)
+
+    def reader(self, stop: threading.Event) -> Reader:
+        """A thread's own."""
+        if self._columns is None:
+            return open_reader(self._source, all_members(self._source), stop)
+        return open_reader(self._source, self._columns.members, stop, self._columns.optional)
 
     def read(self, reader: Reader, extents: Extents, refusal: Refusal | None) -> Survey:
         """The survey of a read."""
-        block = reader.read(extents)
+        lease = self.pool.lease()
         try:
-            return self.part(block, refusal)
+            block = reader.read(extents, lease)
+            return self.part(block if self._columns is None else self._columns(block), refusal)
         finally:
-            block.payloads.clear()
-            block.lease.release()
+            lease.release()
 
     def part(self, block: Block, refusal: Refusal | None) -> Survey:
         """A block's own survey, with letters of its bad records where they are wanted."""
-        part = Survey()
-        screened = screen(block.payloads, MAX_PIXELS).reasons if self._images else {}
-        for row, view in enumerate(block.payloads):
-            if view is None and row not in block.faults:
-                part.absent += 1
+        absent = set(block.absent_rows())
+        part = Survey(absent=len(absent))
+        images = None if self._columns is None else block.values[str(self._columns.image)]
+        for row in range(len(block.ids)):
+            if row in absent:
                 continue
-            payload = _NOTHING if view is None else view
-            part.size += len(payload) if self._images else size_of(block, row)
-            stage: Stage = "source"
-            reason = block.faults.get(row) or self._label(block, row)
-            if reason is None:
-                stage, reason = "screen", screened.get(row)
-            if reason is None and refusal is not None:
-                stage, reason = "decode", refusal(payload)
-            if reason is None:
+            payload = (None if images is None else images.payloads[row]) or _NOTHING
+            part.size += size_of(block, row) if images is None else len(payload)
+            fault = block.faults.get(row)
+            if fault is None and images is not None and refusal is not None:
+                reason = refusal(images[row].payload)
+                fault = None if reason is None else Fault("decode", reason)
+            if fault is None:
                 part.records += 1
-                part.labelled += LABEL in (block.fields[HEADERS][row] if HEADERS in block.fields else block.fields)
+                part.labelled += LABEL in block.values and block.values[LABEL][row] != NO_LABEL
             else:
-                self._bad(part, int(block.ids[row]), stage, reason, payload)
+                self._bad(part, int(block.ids[row]), fault, payload)
         return part
 
-    def _label(self, block: Block, row: int) -> str | None:
-        """A Kafka record's label, where its topic has labels; other sources report theirs as faults."""
-        if HEADERS not in block.fields:
-            return None
-        headers = block.fields[HEADERS][row]
-        return label_fault(headers) if self._labelled or LABEL in headers else None
-
-    def _bad(self, part: Survey, sample: int, stage: Stage, reason: str, payload: memoryview) -> None:
+    def _bad(self, part: Survey, sample: int, fault: Fault, payload: memoryview) -> None:
         partition, position = unpack_id(sample)
         where = self._source.where(partition, position)
-        part.fail(reason, where)
+        part.fail(fault.reason, where)
         if self.keep:
-            letter = Letter(where, self._name, partition, position, sample, stage, reason, bytes(payload))
+            letter = Letter(where, self._name, partition, position, sample, fault.stage, fault.reason, bytes(payload))
             part.letters.append(with_original(letter, self._source))
 
 
-def _parts(
-    source: Source, judge: _Judge, every: Iterator[Extents], *, decode: bool, readers: int
-) -> Generator[Survey, None, None]:
+def _parts(judge: _Judge, every: Iterator[Extents], *, decode: bool, readers: int) -> Generator[Survey, None, None]:
     """A part for each, in order, at most two per thread at a time; raises what a thread raised.
 
     Threads read and judge. They are daemons: a read or a decoder that hangs does not keep the process.
@@ -235,7 +236,7 @@ def _parts(
                 extents, part = task
                 try:
                     refusal = refusal or (_refusal(stop) if decode else None)
-                    reader = reader or source.reader(None, stop)
+                    reader = reader or judge.reader(stop)
                     part.set_result(judge.read(reader, extents, refusal))
                 except BaseException as error:  # noqa: BLE001  the main thread must hear of it, whatever it is
                     part.set_exception(error)

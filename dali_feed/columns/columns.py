@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dali_feed.columns.array import Array, Room
 from dali_feed.columns.column import Column, Faults, Follower, Late
 from dali_feed.columns.image import Image, Images, drawn_as
-from dali_feed.columns.request import open_reader
+from dali_feed.columns.request import Request, open_reader
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 from dali_feed.plan.order import canonical
@@ -79,7 +79,7 @@ class Columns:
 
         Raises:
             ConfigError: what are no columns; a transform beside `columns`, or for no image; draws of no image column;
-                a follower of none.
+                a follower of none; a member that no record can have.
         """
         preset = columns is None
         if columns is None:
@@ -102,7 +102,10 @@ class Columns:
             for name, column in named.items()
         }
         given = {name: column.decoding(decode) for name, column in named.items()}
-        return cls(given, reads, as_tuple=as_tuple, preset=preset)
+        made = cls(given, reads, as_tuple=as_tuple, preset=preset)
+        if not preset:
+            Request.of(source, made.members, made.optional)
+        return made
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.errors import ConfigError, FormatError
+from dali_feed.errors import ConfigError, FormatError, SourceError
 from dali_feed.formats.format import Format, Parse, bound
 from dali_feed.formats.named import format_of
 from dali_feed.formats.paths import MissingPathError
@@ -214,13 +214,16 @@ def _parts_of(source: Records, name: str) -> tuple[_Part, ...]:
 
 
 def _unknown(source: Records, name: str, choices: Sequence[_Part] = ()) -> ConfigError:
-    known = [member.name for member in source.members()]
+    try:
+        known = [member.name for member in source.members()]
+    except SourceError:  # it is not there yet, which is another error
+        known = []
     near = difflib.get_close_matches(choices[0].path or choices[0].member if choices else name, known, n=1)
     cure = f"Did you mean {near[0]!r}?" if near else "`dali-feed inspect` lists them"
     member, colon, path = name.partition(":")
     if colon and path and member in known:
         cure = f'To read a path inside {member!r}, give the source format={{{member!r}: "json"}}'
-    return ConfigError(f"member {name!r}: no record has it; found {', '.join(known[:_SHOWN])}. {cure}")
+    return ConfigError(f"member {name!r}: no record has it; found {', '.join(known[:_SHOWN]) or 'none'}. {cure}")
 
 
 def _part_of(source: Records, one: str) -> _Part:

@@ -203,7 +203,7 @@ def sample_bytes(contents: Samples, snapshot: Snapshot) -> tuple[float, str]:
     The mean size of the source's records is taken where none of the few can be written.
     """
     sizes, kinds, number = list[int](), list[str](), 0
-    with closing(blocks(contents.source, probed(snapshot))) as some:
+    with closing(blocks(contents.source, contents.members, probed(snapshot))) as some:
         for block in some:
             kinds += [kind] if (kind := contents.kind_of(block)) else []
             samples = [sample for sample in contents.samples(block, number) if isinstance(sample, Sample)]

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -20,9 +19,9 @@ from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.external_sources.files import shared_folder
 from dali_feed.external_sources.tar import tar_keys
-from dali_feed.records.source import Snapshot
+from dali_feed.records.source import Snapshot, Source
 
-__all__ = ["Keys", "by_place", "keys_of"]
+__all__ = ["Keys", "by_place", "is_log", "keys_of"]
 
 
 KINDS = ("auto", "own", "number")
@@ -41,7 +40,7 @@ class Keys:
     unique: bool = True
 
 
-def keys_of(source: Any, kind: str) -> Keys:
+def keys_of(source: Source, kind: str) -> Keys:
     """How the records of a source are called.
 
     kind  "number": nine digits, its place in the source. "own": what it is called there: partition and offset of a
@@ -55,7 +54,7 @@ def keys_of(source: Any, kind: str) -> Keys:
         raise ConfigError(msg)
     if kind == "number":
         return Keys("number", _number)
-    if hasattr(source, "without_codec") or (isinstance(source, ShardSet) and source.replays):
+    if is_log(source) or (isinstance(source, ShardSet) and source.replays):
         return Keys("offset", _offset)
     if isinstance(source, ShardSet):
         return _of_shards(source, kind)
@@ -67,6 +66,11 @@ def keys_of(source: Any, kind: str) -> Keys:
         msg = f'keys="own": records of {source!r} have no names, or the same names; give keys="number"'
         raise ConfigError(msg)
     return Keys("number", _number)
+
+
+def is_log(source: Source) -> bool:
+    """Whether records are those of a topic, with headers; asked without loading what reads topics."""
+    return source.inner == "value" and not source.any_names and source.can_have("headers.*")
 
 
 def by_place(keys: Keys, snapshot: Snapshot) -> Keys:

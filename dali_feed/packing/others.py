@@ -103,7 +103,7 @@ class Conversion:
 
     def _probed(self) -> Iterator[dict[str, str]]:
         """The columns of a few records, spread over all, which say whether images are of one kind."""
-        with closing(blocks(self._contents.source, probed(self._snapshot))) as some:
+        with closing(blocks(self._contents.source, self._contents.members, probed(self._snapshot))) as some:
             for block in some:
                 for values in self._contents.values(block, *_NAMES[self._to]):
                     try:
@@ -116,7 +116,7 @@ class Conversion:
         """The records of shard k, as bytes; what became of them goes into the tally."""
         source, tally = self._contents.source, self.tally
         extents = extents_of(self._snapshot, *self.plan.borders[k : k + 2].tolist())
-        with closing(blocks(source, extents)) as every:
+        with closing(blocks(source, self._contents.members, extents)) as every:
             for block in every:
                 before = tally.size
                 for row, values in enumerate(self._contents.values(block, *_NAMES[self._to])):

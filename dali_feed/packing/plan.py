@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dali_feed.columns.request import open_reader
 from dali_feed.records.extents import Extents, Int64s
+from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Snapshot, Source
 
 __all__ = ["Plan", "blocks", "borders_of", "extents_of", "name_of", "probed"]
@@ -96,18 +98,25 @@ def extents_of(snapshot: Snapshot, start: int, stop: int) -> Iterator[Extents]:
 
 
 def blocks(
-    source: Source, every: Iterable[Extents], stop: threading.Event | None = None
+    source: Source,
+    names: Sequence[str],
+    every: Iterable[Extents],
+    stop: threading.Event | None = None,
+    optional: Collection[str] = (),
 ) -> Generator[Block, None, None]:
-    """A block for each, by a reader of its own; a block's memory is gone when the next one comes."""
-    reader = source.reader(None, stop)
+    """A block with these names for each, by a reader of its own; its memory is gone when the next one comes."""
+    reader, pool = open_reader(source, names, stop, optional), SlabPool()
     try:
         for extents in every:
-            block = reader.read(extents)
+            lease = pool.lease()
             try:
-                yield block
+                block = reader.read(extents, lease)
+                try:
+                    yield block
+                finally:
+                    block.values.clear()
             finally:
-                block.payloads.clear()
-                block.lease.release()
+                lease.release()
     finally:
         reader.close()
 

@@ -10,15 +10,17 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from dali_feed.columns.image import Image
+from dali_feed.columns.request import Request
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.external_sources import ArrowRows, FileList, ShardSet
-from dali_feed.packing.keys import Keys, keys_of
-from dali_feed.records.source import LABEL, Block, Members, Source, unpack_id
+from dali_feed.packing.keys import Keys, is_log, keys_of
+from dali_feed.records.source import LABEL, Block, Source, unpack_id
 
 __all__ = ["IMAGES", "Sample", "Samples", "as_file", "contents_of", "ending_of"]
 
@@ -108,7 +110,7 @@ def _npy(array: np.ndarray[Any, Any]) -> bytes:
 File = tuple[str, bytes | memoryview]
 Change = Callable[[list[File]], list[File]]
 _T = TypeVar("_T")
-_PAYLOAD = "image"  # of a source that can give no members
+_CODED = "codec:"  # how a topic's codec calls what it makes
 _LONGEST = 20  # digits of a whole number
 
 
@@ -121,18 +123,28 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A member, and the suffix that it is to have; None: by what it is. `main`: it is the payload."""
+    """A member, and the suffix that it is to have; None: by what it is.
+
+    main    it is the payload
+    member  what the source is asked for; "": the name
+    """
 
     name: str
     suffix: str | None = None
     main: bool = False
+    member: str = ""
+
+    @property
+    def read(self) -> str:
+        """What the source is asked for."""
+        return self.member or self.name
 
 
 @dataclass(frozen=True)
 class Samples:
     """A source whose blocks are made into samples. Pure: threads may share it.
 
-    source    gives the members that are wanted
+    source    whose records they are; blocks of it have `members`
     changes   what is done to a sample's files before they are written, in this order
     fallback  suffix of payloads whose first bytes say nothing
     paths     of a source whose records are files theirs, by position
@@ -147,6 +159,11 @@ class Samples:
     paths: Sequence[str] = ()
     named: bool = False
 
+    @property
+    def members(self) -> tuple[str, ...]:
+        """What the source is asked for."""
+        return tuple(dict.fromkeys(each.read for each in self.wanted))
+
     def told(self) -> dict[str, Any]:
         """All that decides what is written, as plain JSON."""
         members = [[each.name, each.suffix] for each in self.wanted]
@@ -158,12 +175,12 @@ class Samples:
 
         first  number of the block's first record in the source's line
         """
-        return each_row(block, lambda row, payload: self._sample(block, row, payload, first + row))
+        return each_row(block, lambda row: self._sample(block, row, first + row))
 
     def kind_of(self, block: Block) -> str | None:
         """The suffix of the first payload of a block that says what it is."""
         for each in self.wanted:
-            for value in block.fields.get(each.name, block.payloads) if each.main else ():
+            for value in block.values[each.read] if each.main else ():
                 if isinstance(value, bytes | memoryview) and (ending := ending_of(value)) in IMAGES:
                     return ending
         return None
@@ -181,9 +198,9 @@ class Samples:
                 return image
             return label if member.lower() in (CLASS, LABEL) else member
 
-        def row(k: int, payload: memoryview) -> dict[str, Any] | str:
+        def row(k: int) -> dict[str, Any] | str:
             found: dict[str, Any] = {}
-            for each, value in self._members(block, k, payload):
+            for each, value in self._members(block, k):
                 headers = isinstance(value, dict) and each.name.endswith(".*")
                 for member, one in (value if headers else {each.name: value}).items():
                     if headers and one is None:
@@ -199,18 +216,18 @@ class Samples:
 
         return each_row(block, row)
 
-    def _members(self, block: Block, row: int, payload: memoryview) -> Iterator[tuple[_Wanted, Any]]:
+    def _members(self, block: Block, row: int) -> Iterator[tuple[_Wanted, Any]]:
         """What a record has of the members that are wanted."""
         for each in self.wanted:
-            value = block.fields[each.name][row] if each.name in block.fields else payload
+            value = block.values[each.read][row]
             if value is not None:
                 yield each, value
 
-    def _sample(self, block: Block, row: int, payload: memoryview, number: int) -> Sample | str:
+    def _sample(self, block: Block, row: int, number: int) -> Sample | str:
         partition, position = unpack_id(int(block.ids[row]))
         try:
             files: list[File] = []
-            for each, value in self._members(block, row, payload):
+            for each, value in self._members(block, row):
                 if isinstance(value, dict) and each.suffix is None and each.name.endswith(".*"):
                     files += _headers(value)
                 else:
@@ -239,28 +256,30 @@ class Samples:
         return os.path.splitext(self.paths[position])[1].lower().lstrip(".") or None  # noqa: PTH122
 
 
-def contents_of(source: Any, members: Mapping[str, str] | Sequence[str] | None, keys: str) -> Samples:
+def contents_of(source: Source, members: Mapping[str, str] | Sequence[str] | None, keys: str) -> Samples:
     """What becomes of a source's records.
 
     members  of the source, in order; or suffix -> member; None: all of them
     keys     see `keys.keys_of`
 
-    Raises ConfigError for members that no record can have, and for a source that cannot give any.
+    Raises ConfigError for members that no record can have.
     """
-    chosen, sample_keys = _chosen(members), keys_of(source, keys)
-    if not isinstance(source, Members) or getattr(getattr(source, "_options", None), "codec", None) is not None:
-        if chosen:
-            msg = (
-                f"{source!r}: members= needs a source that can give members; found {', '.join(a.name for a in chosen)}"
-            )
-            raise ConfigError(msg)
-        wanted = (_Wanted(_PAYLOAD, None, main=True), *(_Wanted(name) for name in source.fields))
-        return Samples(source, wanted, sample_keys)
-    wanted = chosen or _all(source)
-    names = tuple(dict.fromkeys(each.name for each in wanted))
+    chosen, sample_keys, main = _chosen(members), keys_of(source, keys), _main(source)
+    wanted = tuple(
+        replace(each, member=source.image_of(each.name)) if each.name == main and not each.member else each
+        for each in chosen or _all(source, main)
+    )
     paths = source.paths if isinstance(source, FileList) else ()
-    named = isinstance(members, Mapping)
-    return Samples(source.giving(None, names), wanted, sample_keys, paths=paths, named=named)
+    found = Samples(source, wanted, sample_keys, paths=paths, named=isinstance(members, Mapping))
+    Request.of(source, found.members)
+    return found
+
+
+def _main(source: Source) -> str | None:
+    """The member that is a record's image, of sources that say so without a look at their files."""
+    if source.any_names or isinstance(source, ShardSet | FileList) or is_log(source):
+        return None
+    return next((column.member for column in source.preset.values() if isinstance(column, Image)), None)
 
 
 def _chosen(members: Mapping[str, str] | Sequence[str] | None) -> tuple[_Wanted, ...]:
@@ -274,18 +293,21 @@ def _chosen(members: Mapping[str, str] | Sequence[str] | None) -> tuple[_Wanted,
     return tuple(_Wanted(name, None, main=name in ("bytes", "value", "image")) for name in members)
 
 
-def _all(source: Any) -> tuple[_Wanted, ...]:
-    """All members of a source. Of a topic its records' own and all headers, whichever a record has."""
+def _all(source: Source, main: str | None) -> tuple[_Wanted, ...]:
+    """All members of a source. Of a topic its records' own and all headers, or what its codec makes of them."""
     if isinstance(source, FileList):
         return (_Wanted("bytes", None, main=True), *(() if source.labels is None else (_Wanted(LABEL),)))
+    if is_log(source) and source.can_have(f"{_CODED}image"):
+        coded = source.preset.items()
+        return tuple(_Wanted(name, None, isinstance(column, Image), column.member) for name, column in coded)
+    if is_log(source):
+        return _Wanted("value", None, main=True), _Wanted("key"), _Wanted("timestamp"), _Wanted("headers.*")
     names = [member.name for member in source.members()]
     if isinstance(source, ShardSet):
         return tuple(_Wanted(name, name) for name in names)
-    if {"value", "timestamp"} <= set(names) and hasattr(source, "without_codec"):
-        return _Wanted("value", None, main=True), _Wanted("key"), _Wanted("timestamp"), _Wanted("headers.*")
     whole = [name for name in names if name.rpartition(".")[0] not in names]  # a struct's parts come with it
-    image, texts = getattr(source, "_image", None), _texts(source)
-    return tuple(_Wanted(name, texts.get(name) if name != image else None, main=name == image) for name in whole)
+    texts = _texts(source)
+    return tuple(_Wanted(name, texts.get(name) if name != main else None, main=name == main) for name in whole)
 
 
 def _texts(source: Any) -> dict[str, str]:
@@ -310,15 +332,16 @@ def _headers(headers: Mapping[str, bytes]) -> Iterator[File]:
             yield as_file(f"headers.{name}" if taken else name, value, None, False, "bin")
 
 
-def each_row(block: Block, make: Callable[[int, memoryview], _T | str]) -> Iterator[_T | str | None]:
+def each_row(block: Block, make: Callable[[int], _T | str]) -> Iterator[_T | str | None]:
     """Of each row what is made of it, or why there is none; None where the position holds no record."""
-    for row, payload in enumerate(block.payloads):
+    absent = set(block.absent_rows())
+    for row in range(len(block.ids)):
         if row in block.faults:
-            yield block.faults[row]
-        elif payload is None:
+            yield block.faults[row].reason
+        elif row in absent:
             yield None
         else:
-            yield make(row, payload)
+            yield make(row)
 
 
 def _typed(member: str, value: Any) -> Any:

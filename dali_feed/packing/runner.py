@@ -49,7 +49,7 @@ def write_shard(job: PackJob, k: int, advance: Advance, stop: threading.Event) -
 
     tar = TarWriter(put)
     try:
-        with closing(blocks(contents.source, extents_of(job.snapshot, number, end), stop)) as every:
+        with closing(blocks(contents.source, contents.members, extents_of(job.snapshot, number, end), stop)) as every:
             for block in every:
                 before = tar.size
                 for row, sample in enumerate(contents.samples(block, number)):

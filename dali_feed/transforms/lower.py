@@ -380,6 +380,8 @@ def _ops(transform: Any, beyond: Beyond | None, before: tuple[Op, ...] = ()) -> 
 
 
 def _known(one: Any, beyond: Beyond | None, before: tuple[Op, ...]) -> tuple[Op, ...]:
+    if isinstance(one, Op):  # of a user's own
+        return (one,)
     name = type(one).__name__
     if is_torchvision(one) and name in NESTS:
         return (maker(NESTS[name])(one, tuple(_ops(inner, beyond, before) for inner in one.transforms)),)

@@ -24,7 +24,8 @@ from kit.warm import Warm
 from kit.written import npy
 
 from dali_feed.cli.demo import DemoJob, Trace, difference, process
-from dali_feed.cli.inspect import bars, borders, look, spread
+from dali_feed.cli.inspect import bars, borders, look
+from dali_feed.cli.judging import judging, spread
 from dali_feed.cli.members import guess
 from dali_feed.cli.options import seconds_of, size_of
 from dali_feed.cli.targets import topic_of
@@ -41,7 +42,9 @@ __all__ = ["cli"]  # a fixture
 def test_absent_positions_are_counted() -> None:
     """A hole in the positions is absent, neither good nor bad."""
     source = ScriptedSource([(jpeg(0), 1), Gap(), (jpeg(1), 2)])
-    found = look(source, source.snapshot(), 256)
+    columns = judging(source)
+    assert columns is not None
+    found = look(source, columns, source.snapshot(), 256)
     assert (found.rows, found.absent, found.bad) == (3, 1, [])
 
 

@@ -12,7 +12,7 @@ from kit.by_hand import tar
 from kit.images import encoded
 from torchvision.transforms import v2
 
-from dali_feed.columns import Boxes, Image, Keypoints, Kind, Mask, Number
+from dali_feed.columns import Boxes, Column, Image, Keypoints, Mask, Number
 from dali_feed.external_sources import ShardSet
 
 COUNT = 8
@@ -82,7 +82,7 @@ def pictured(folder: Path, **instead: bytes | None) -> ShardSet:
     return ShardSet(str(folder / "0.tar"), index_dir=folder)
 
 
-def columns(transform: Any) -> dict[str, Kind]:
+def columns(transform: Any) -> dict[str, Column]:
     """Image, mask, boxes, points and number."""
     return {
         "image": Image("jpg", transform),

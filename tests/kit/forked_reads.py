@@ -19,6 +19,7 @@ from torch.utils import data as torch_data
 import dali_feed
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
+from dali_feed.records.slabs import SlabPool
 
 
 class Labels(torch_data.Dataset[int]):
@@ -31,9 +32,9 @@ class Labels(torch_data.Dataset[int]):
         return 12
 
     def __getitem__(self, k: int) -> int:
-        reader = self._source.reader()
+        reader = self._source.reader(["cls"])
         try:
-            return int(reader.read(Extents.one(0, k, k + 1)).fields["label"][0])
+            return int(bytes(reader.read(Extents.one(0, k, k + 1), SlabPool().lease()).values["cls"][0]))
         finally:
             reader.close()
 

@@ -140,8 +140,9 @@ def test_inspect_topic(cli: Cli, embedded: Kafka) -> None:
     assert "when: in 1 of 44, no numbers" in done.out
     assert f"{embedded.topic}[0]@10: text, not an image" in done.out
     assert f"{embedded.topic}[1]@10: a record must hold an image; this one is a tombstone" in done.out
-    assert f"{embedded.topic}[2]@10: header label: a decimal number is needed; the record has no" in done.out
-    assert f"{embedded.topic}[3]@10: header label: a decimal number is needed; found b'x'" in done.out
+    label = "column 'label' of member 'headers.label'"
+    assert f"{embedded.topic}[2]@10: {label}: the record has no" in done.out
+    assert f"{embedded.topic}[3]@10: {label}: a decimal number is needed; found 'x'" in done.out
 
 
 def test_a_topic_without_labels_is_not_bad(cli: Cli, embedded: Kafka) -> None:

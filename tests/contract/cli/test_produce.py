@@ -6,9 +6,10 @@ import itertools
 from pathlib import Path
 
 import pytest
+from kit.blocks import rows
 from kit.broker.handle import Kafka
 from kit.command import Cli, assert_one_line, cli
-from kit.produced import block_of, numbered, shard_of, values_in
+from kit.produced import numbered, shard_of, values_in
 
 from dali_feed.external_sources import KafkaTopic
 
@@ -36,9 +37,9 @@ def test_a_source_from_the_command_line(
     assert_one_line(cli(*command), "must continue with the options that it began with", "key: 'cls', found None")
     done = cli("produce", f"kafka://{embedded.servers}/{first}", f"kafka://{embedded.servers}/{other}")
     assert done.code == 0
-    block = block_of(KafkaTopic(other, embedded.servers).giving(None, ("key", "label", "txt")), 0)
-    assert sorted(map(bytes, block.fields["txt"])) == [b"text %d" % n for n in range(9)]
-    assert list(block.fields["key"]) == [bytes(view) for view in block.fields["label"]]
+    found = rows(KafkaTopic(other, embedded.servers), "key", "label", "txt")
+    assert sorted(row["txt"] for row in found) == [b"text %d" % n for n in range(9)]
+    assert [row["key"] for row in found] == [row["label"] for row in found]
     assert sorted(itertools.chain(*values_in(embedded.servers, first))) == sorted(values)
 
 
@@ -76,8 +77,8 @@ def test_coordinates_as_keys(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
         assert (
             cli("produce", tmp_path / "s.tar", target, "--payload", "bin", "--key", "where", *journal, *more).code == 0
         )
-        keys = block_of(KafkaTopic(topic, embedded.servers).giving(None, ("key",)), 0).fields["key"]
-        assert [bytes(key).decode() for key in keys] == [f"s.tar#{n}" for n in range(6)]
+        keys = [row["key"].decode() for row in rows(KafkaTopic(topic, embedded.servers), "key")]
+        assert keys == [f"s.tar#{n}" for n in range(6)]
 
 
 def test_large_values_into_a_folder(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_large_values_into_a_folder(cli: Cli, embedded: Kafka, tmp_path: Path) -
     assert (done.code, done.err) == (0, "")
     assert f"written 9 records, {sum(map(len, values))} bytes" in " ".join(done.out.split())
     source = KafkaTopic(topic, embedded.servers, claims=tmp_path / "claims")
-    assert [bytes(view or b"") for view in block_of(source, 0).payloads] == values
+    assert [row["value"] for row in rows(source, "value")] == values
     assert values_in(embedded.servers, topic)[0].count(b"") == sum(len(value) > 110 for value in values)
 
 

@@ -65,7 +65,7 @@ def test_verify_a_topic(cli: Cli, kafka: Kafka) -> None:
     done = cli("verify", f"kafka://{kafka.servers}/{kafka.topic}", "--dead-letter", f"kafka://{kafka.servers}/{dead}")
     assert done.code == 1, done.err
     assert "20, by their headers" in done.out
-    assert f"{kafka.topic}[0]@10: header label: a decimal number is needed; the record has no such" in done.out
+    assert f"{kafka.topic}[0]@10: column 'label' of member 'headers.label': the record has no such" in done.out
     assert f"{kafka.topic}[1]@10: a record must hold an image; this one is a tombstone" in done.out
     letters = list(DeadLetterTopic(dead, kafka.servers).read())
     assert {found.original.key for found in letters if found.original} == {b"k", b"t"}

@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kit.blocks import taken
-from kit.inside import Extents
+from kit.blocks import rows
 from kit.packed_images import packed_images
 
 from dali_feed.errors import DaliFeedError, DataLostError, SourceNotFoundError
@@ -28,19 +27,9 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(path: Path) -> tuple[Rows, dict[int, str]]:
     """Payload and label of every sample of a set, and the faults."""
-    source = ShardSet(path)
-    reader = source.reader()
-    rows: Rows = []
-    faults: dict[int, str] = {}
-    try:
-        for shard, count in enumerate(source.snapshot().stops.tolist()):
-            block = reader.read(Extents.one(shard, 0, count))
-            faults.update({len(rows) + row: reason for row, reason in block.faults.items()})
-            rows += [(taken(payload), int(block.fields["label"][k])) for k, payload in enumerate(block.payloads)]
-            block.lease.release()
-    finally:
-        reader.close()
-    return rows, faults
+    found = rows(ShardSet(path))
+    faults = {k: row["fault"] for k, row in enumerate(found) if "fault" in row}
+    return [(row.get("image", b""), int(row.get("label", b"-1"))) for row in found], faults
 
 
 @pytest.mark.parametrize("name", ["set.dfset", "set-000001.tar", "set-000001.tar.dfidx"])

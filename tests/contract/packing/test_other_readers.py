@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kit.inside import Extents
+from kit.blocks import rows
 from kit.member_shards import shards
 from kit.properties import examples
 
@@ -27,19 +27,9 @@ Sample = dict[str, bytes]
 
 def ours(source: ShardSet, suffixes: tuple[str, ...] = SUFFIXES) -> list[Sample]:
     """The members of all samples, in order, as ShardSet gives them."""
-    asked = source.giving(None, suffixes)
-    snapshot, reader, found = asked.snapshot(), asked.reader(), []
-    for k, stop in enumerate(snapshot.stops.tolist()):
-        block = reader.read(Extents.one(k, 0, stop))
-        assert block.faults == {}
-        found += [
-            {name: bytes(block.fields[name][row]) for name in suffixes if block.fields[name][row] is not None}
-            for row in range(stop)
-        ]
-        block.payloads.clear()
-        block.lease.release()
-    reader.close()
-    return found
+    found = rows(source, *suffixes)
+    assert not any("fault" in row for row in found)
+    return [{name: data for name, data in row.items() if data is not None} for row in found]
 
 
 def webdataset() -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit.blocks import rows
 from kit.broker.handle import Kafka
 from kit.images import QUICK, jpeg
 from kit.inside import Extents, Feed
@@ -74,16 +75,13 @@ def test_a_replay_from_shards_is_the_topic_and_its_states_go_on_there(topic: Kaf
 
 def test_keys_are_offsets_and_all_that_a_record_has_is_kept(topic: KafkaTopic, tmp_path: Path) -> None:
     """Key, timestamp and each header as members, also one that hardly any record has."""
-    pack(topic.without_codec(), tmp_path / "set", shard_bytes=10_000_000)
-    shards = opened(tmp_path / "set").giving(None, ("key", "cls", "rare", "timestamp.txt"))
-    reader = shards.reader()
-    block = reader.read(Extents.one(2, 0, 10))
-    assert [bytes(view or b"-") for view in block.fields["cls"]] == [b"%d" % n for n in range(2, 30, 3)]
-    assert [bytes(view or b"-") for view in block.fields["rare"]] == [b"-"] * 3 + [b"!"] + [b"-"] * 6
-    assert bytes(block.fields["key"][1]) == b"key 5"
-    assert int(bytes(block.fields["timestamp.txt"][0])) > 1_600_000_000_000
-    block.lease.release()
-    reader.close()
+    pack(topic, tmp_path / "set", shard_bytes=10_000_000)
+    shards = opened(tmp_path / "set")
+    found = rows(shards, "key", "cls", "rare", "timestamp.txt", extents=Extents.one(2, 0, 10))
+    assert [row["cls"] for row in found] == [b"%d" % n for n in range(2, 30, 3)]
+    assert [row["rare"] for row in found] == [None] * 3 + [b"!"] + [None] * 6
+    assert found[1]["key"] == b"key 5"
+    assert int(found[0]["timestamp.txt"]) > 1_600_000_000_000
     assert shards.where(1, 4).endswith("[1]@4 (set-000001.tar#4)")
     whole = (tmp_path / "set" / "set-000001.tar").read_bytes()
     assert b"p00001-0000000000004.jpg" in whole
@@ -91,12 +89,9 @@ def test_keys_are_offsets_and_all_that_a_record_has_is_kept(topic: KafkaTopic, t
 
 def test_a_set_of_a_topic_resumes_anywhere(topic: KafkaTopic, tmp_path: Path) -> None:
     """The contract of sources holds, where a record could not be packed too: its offset is absent."""
-    pack(topic.without_codec(), tmp_path / "set", shard_bytes=6000, resize=8)
+    pack(topic, tmp_path / "set", shard_bytes=6000, resize=8)
     source = opened(tmp_path / "set")
-    reader = source.reader()
-    block = reader.read(Extents.one(1, 0, 10))
-    assert [k for k, payload in enumerate(block.payloads) if payload is None] == [2]
-    assert [n for k, n in enumerate(block.fields["label"].tolist()) if k != 2] == [1, 4, *range(10, 30, 3)]
-    block.lease.release()
-    reader.close()
+    found = rows(source, extents=Extents.one(1, 0, 10))
+    assert [k for k, row in enumerate(found) if not row] == [2]
+    assert [int(row["label"]) for row in found if row] == [1, 4, *range(10, 30, 3)]
     assert_resumes_anywhere(source, transform=CROP)

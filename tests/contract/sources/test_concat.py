@@ -104,7 +104,7 @@ def test_a_preset_takes_each_sources_own_member(tmp_path: Path) -> None:
     source = Concat([ShardSet(tmp_path / "a.tar"), Concat([files(tmp_path / "f", 2), scripted(2)])])
     assert [row["image"] for row in rows(source)] == [jpeg(n) for n in (0, 1, 2, 0, 1, 0, 1)]
     assert [int(row["label"]) for row in rows(source)] == [0, 1, 2, 100, 101, 0, 1]
-    turned = Extents(np.array([3, 0, 2, 1, 0]), np.array([1, 2, 0, 0, 0]), np.array([2, 3, 1, 1, 1]))
+    turned = Extents(np.array([2, 0, 1, 1, 0]), np.array([1, 2, 1, 0, 0]), np.array([2, 3, 2, 1, 1]))
     assert [int(row["label"]) for row in rows(source, extents=turned)] == [1, 2, 101, 100, 0]
 
 
@@ -112,7 +112,7 @@ def test_rows_of_pieces_stay_pieces(tmp_path: Path) -> None:
     """Bytes of several sources are joined without a look at each row, in the order in which they were asked for."""
     for name, first in ("a", 0), ("b", 10):
         write_shard(tmp_path / f"{name}.tar", [{"txt": b"%d" % (first + n)} for n in range(4)])
-    two = Concat([ShardSet(tmp_path / f"{name}.tar", image=None, label=None) for name in "ab"])
+    two = Concat([ShardSet(tmp_path / f"{name}.tar", label=None) for name in "ab"])
     two.snapshot()
     turns = Extents(np.array([1, 0, 1]), np.array([2, 0, 0]), np.array([4, 2, 1]))
     found = open_reader(two, ["txt"]).read(turns, SlabPool().lease()).values["txt"]
