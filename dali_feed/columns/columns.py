@@ -45,6 +45,7 @@ class Columns:
     images    those that are images, in order
     drawn_as  image column -> the one whose random numbers it takes
     late      those that are made when their batch is run
+    lacks     by column what the source says of a record without its member, where it says anything
     fits      by image column what tells which sizes its transform cannot take; the feed knows it
     """
 
@@ -57,6 +58,7 @@ class Columns:
         self.alone = preset and as_tuple and len(given) == 1 and bool(self.images)
         self.late = {name: column for name, column in given.items() if isinstance(column, Late) and column.late}
         self.fits: Mapping[str, Fits] = {}
+        self.lacks: Mapping[str, str] = {}
         self._lock = threading.Lock()  # guards that columns are settled once
         self._settled: dict[str, Column] | None = None
         self._defaults: dict[str, Any] = {}  # of the settled: a row of what each keeps, where it has a default
@@ -103,6 +105,7 @@ class Columns:
         }
         given = {name: column.decoding(decode) for name, column in named.items()}
         made = cls(given, reads, as_tuple=as_tuple, preset=preset)
+        made.lacks = {name: said for name, member in reads.items() if (said := source.lacks(member))}
         if not preset:
             Request.of(source, made.members, made.optional)
         return made
@@ -259,7 +262,7 @@ class Columns:
         if len(gaps) and column.optional:
             return rows_of.put(whole, gaps, rows_of.take(self._defaults[name], np.zeros(len(gaps), np.int64)))
         for row in gaps.tolist():
-            why = f"column {name!r} of member {column.member!r}: the record has no such member"
+            why = self._lacks(name)
             faults.setdefault(row, Fault("source", why, column.member))
         return whole
 
@@ -273,6 +276,13 @@ class Columns:
             value = given[row]
             if isinstance(value, memoryview | bytes | bytearray):
                 images.payloads[row] = memoryview(value)
+
+    def _lacks(self, name: str) -> str:
+        """Why a record without the member of a column is a bad one."""
+        said = self.lacks.get(name)
+        if said and name in self.images:
+            return f"{self.title(name)}a record must hold an image; this one {said}"
+        return f"column {name!r} of member {self.given[name].member!r}: the record {said or 'has no such member'}"
 
     def _refused(self, name: str, why: str) -> Fault:
         column = self.given[name]

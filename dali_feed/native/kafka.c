@@ -1,9 +1,8 @@
 /* The records of one Kafka partition, from librdkafka's memory into ours: one copy each, and no Python per record.
 
    The law: librdkafka is called by its public functions alone, in the library that confluent_kafka brings and whose
-   client it made. A record that wants thought (no value, a label that is no plain number) and whatever is no record are left
-   at the head for Python to look at. They come as events: any other way of asking runs callbacks of confluent_kafka,
-   which it does not expect here.
+   client it made. Whatever is no record is left at the head for Python to look at. Records come as events: any other way
+   of asking runs callbacks of confluent_kafka, which it does not expect here.
 
    The client is confluent_kafka's. Its handle comes to us as librdkafka hands it to a plugin: `conf_init` is called
    where `plugin.library.paths` names this library, and `on_new` when the client is made, in the thread that makes it.
@@ -72,10 +71,10 @@ EXPORTED void *dali_feed_kafka_newest(void)
     return found;
 }
 
-enum { FETCHED = 2 };                   /* the kind of event that is a record */
-enum { LOOK_EACH = 16 };                /* records, after which there is a look at the clock */
-enum { MUCH = 128 << 10 };              /* bytes of a record, after which there is one too */
-enum { NO_HEADER = -1, NO_BYTES = -2 }; /* in the place of a memory: none of that name, and one that holds null */
+enum { FETCHED = 2 };    /* the kind of event that is a record */
+enum { LOOK_EACH = 16 }; /* records, after which there is a look at the clock */
+enum { MUCH = 128 << 10 }; /* bytes of a record, after which there is one too */
+enum { NONE = -1 };      /* in the place of a memory: the record has no such part, or a null */
 
 /* A partition's queue, and at its head the event that nobody has had yet, with its record; NULL: none, or no record. */
 typedef struct {
@@ -89,8 +88,9 @@ typedef struct {
     int64_t room, number;
 } memory_t;
 
-/* Rows that are filled. Of column c and row r the bytes are size[c * rows + r] from byte at[...] on of the memory
-   number of[...]; columns stand in the order value, key, headers, as far as they are asked for. */
+/* Rows that are filled, in the arrays of `Cells` in rows.py. Of column c and row r the bytes are size[c * rows + r] from
+   byte at[...] on of the memory number of[...]; columns stand in the order value, key, headers, as far as they are asked
+   for, and behind them headers that are looked at where a value is of no bytes. */
 typedef struct {
     uint8_t *memory; /* the one that is being filled, its bytes, how many are in use, its number */
     int64_t room, filled, number;
@@ -98,11 +98,10 @@ typedef struct {
     int64_t spare;        /* how many they are */
     int64_t rows, shift; /* a record's row is its offset + shift */
     int64_t *of, *at, *size;
-    int64_t wants_value, wants_key, headers;
-    const char *const *names; /* of these headers; the last of a name counts */
-    const char *label;        /* a header with a number in decimal digits, or NULL */
-    int64_t *labels, *times;  /* NULL where not asked for */
-    uint8_t *taken;           /* 1 for each row that was filled here */
+    int64_t value, key, headers, claims; /* whether they are asked for, and how many headers; those of empty values */
+    const char *const *names;            /* of all these headers; the last of a name counts */
+    int64_t *times;                      /* NULL where not asked for */
+    uint8_t *taken;                      /* 1 for each row that was filled here */
 } rows_t;
 
 typedef struct {
@@ -112,22 +111,17 @@ typedef struct {
 } run_t;
 
 /* Why `dali_feed_kafka_take` came back. */
-enum { DONE, EMPTY, LOOK, ROOM, THINK };
+enum { DONE, EMPTY, LOOK, ROOM, EVENT };
 
 typedef struct {
-    const uint8_t *bytes;
-    int64_t size, state; /* state 0: there are bytes, else NO_HEADER or NO_BYTES */
+    const uint8_t *bytes; /* NULL: there is no such part */
+    int64_t size;
 } found_t;
 
-enum { MOST_HEADERS = 16 };
+enum { MOST_HEADERS = 19 };
 
-static found_t found(const void *bytes, size_t size)
-{
-    return (found_t){bytes, bytes ? (int64_t)size : 0, bytes ? 0 : NO_BYTES};
-}
-
-/* The last header of each name that is asked for, and of the label's. */
-static void look_up(const message_t *m, const rows_t *rows, found_t *of_names, found_t *label)
+/* The last header of each name. */
+static void look_up(const message_t *m, const char *const *names, int64_t count, found_t *found)
 {
     void *headers = NULL;
     const char *name;
@@ -135,20 +129,10 @@ static void look_up(const message_t *m, const rows_t *rows, found_t *of_names, f
     size_t size;
     if (rd.headers(m, &headers))
         return; /* it has none */
-    for (size_t n = 0; !rd.header(headers, n, &name, &value, &size); n++) {
-        if (rows->label && !strcmp(name, rows->label))
-            *label = found(value, size);
-        for (int64_t k = 0; k < rows->headers; k++)
-            if (!strcmp(name, rows->names[k]))
-                of_names[k] = found(value, size);
-    }
-}
-
-enum { MOST_DIGITS = 18 }; /* of a number that int64 holds, whichever they are */
-
-static int is_number(found_t text, int64_t *number)
-{
-    return !text.state && text.size > 0 && text.size <= MOST_DIGITS && dali_feed_decimal(text.bytes, text.size, number);
+    for (size_t n = 0; !rd.header(headers, n, &name, &value, &size); n++)
+        for (int64_t k = 0; k < count; k++)
+            if (!strcmp(name, names[k]))
+                found[k] = (found_t){value, value ? (int64_t)size : 0};
 }
 
 enum { LINE = 64, AHEAD = 1024, LARGE = 4 << 10 }; /* bytes: of a cache's line, asked for so early, in such copies */
@@ -170,7 +154,9 @@ static void copy(uint8_t *to, const uint8_t *from, size_t size)
 static void put(rows_t *rows, int64_t column, int64_t row, found_t what)
 {
     int64_t cell = column * rows->rows + row;
-    rows->of[cell] = what.state ? what.state : rows->number;
+    if (!what.bytes)
+        return; /* it says so from the beginning */
+    rows->of[cell] = rows->number;
     rows->at[cell] = rows->filled;
     rows->size[cell] = what.size;
     if (what.size)
@@ -190,39 +176,34 @@ static int has_room(rows_t *rows, int64_t need)
     return 1;
 }
 
-/* One record into its row: DONE, ROOM or THINK. */
+/* One record into its row; 0 where it needs more room. */
 static int take_one(const message_t *m, run_t *run, rows_t *rows)
 {
-    found_t of_names[MOST_HEADERS], label = {NULL, 0, NO_HEADER};
-    int64_t row = m->offset + rows->shift, number = 0, column = 0;
-    if (rows->wants_value && !(m->payload && m->len))
-        return THINK;
-    if (rows->headers || rows->label) {
-        for (int64_t k = 0; k < rows->headers; k++)
-            of_names[k] = label;
-        look_up(m, rows, of_names, &label);
-        if (rows->label && !is_number(label, &number))
-            return THINK;
+    found_t parts[2 + MOST_HEADERS] = {{NULL, 0}};
+    int64_t row = m->offset + rows->shift, columns = 0, names = rows->headers;
+    if (rows->value) {
+        parts[columns++] = (found_t){m->payload, (int64_t)m->len};
+        if (m->payload && !m->len)
+            names += rows->claims;
     }
-    run->need = (rows->wants_value ? (int64_t)m->len : 0) + (rows->wants_key ? (int64_t)m->key_len : 0);
-    for (int64_t k = 0; k < rows->headers; k++)
-        run->need += of_names[k].size;
+    if (rows->key)
+        parts[columns++] = (found_t){m->key, (int64_t)m->key_len};
+    if (names)
+        look_up(m, rows->names, names, parts + columns);
+    columns += names;
+    run->need = 0;
+    for (int64_t k = 0; k < columns; k++)
+        run->need += parts[k].size;
     if (!has_room(rows, run->need))
-        return ROOM;
-    if (rows->wants_value)
-        put(rows, column++, row, found(m->payload, m->len));
-    if (rows->wants_key)
-        put(rows, column++, row, found(m->key, m->key_len));
-    for (int64_t k = 0; k < rows->headers; k++)
-        put(rows, column++, row, of_names[k]);
-    if (rows->labels)
-        rows->labels[row] = number;
+        return 0;
+    for (int64_t k = 0; k < columns; k++)
+        put(rows, k, row, parts[k]);
     if (rows->times) {
         int type;
         rows->times[row] = rd.timestamp(m, &type);
     }
     rows->taken[row] = 1;
-    return DONE;
+    return 1;
 }
 
 EXPORTED void dali_feed_kafka_skip(source_t *from)
@@ -252,9 +233,9 @@ static int64_t now(void) /* in milliseconds */
 
 /* Fill rows with the records of a run, for `milliseconds` in all and some records longer: neither records that trickle
    nor records without end keep Python from looking around. It is no sooner, as Python is slow at first whenever copies
-   have filled the caches. DONE: `want` has come to `stop`, or a record beyond it stands at the head. EMPTY: that time is
+   have filled the caches. DONE: `want` has come to `stop`; a record beyond it may stand at the head. EMPTY: that time is
    over, with nothing there. LOOK: it is over, and more is there. ROOM: another memory is needed, of `need` bytes or
-   more. THINK: Python must look at the head. */
+   more. EVENT: what stands at the head is no record. */
 EXPORTED int dali_feed_kafka_take(source_t *from, run_t *run, rows_t *rows, int milliseconds)
 {
     int64_t until = now() + milliseconds, left;
@@ -270,13 +251,14 @@ EXPORTED int dali_feed_kafka_take(source_t *from, run_t *run, rows_t *rows, int 
             return EMPTY;
         const message_t *m = from->message;
         if (!m)
-            return THINK;
-        if (m->offset >= run->stop)
+            return EVENT;
+        if (m->offset >= run->stop) {
+            run->want = run->stop;
             return DONE;
+        }
         if (m->offset >= run->want) { /* else of an assignment before this one */
-            int how = take_one(m, run, rows);
-            if (how != DONE)
-                return how;
+            if (!take_one(m, run, rows))
+                return ROOM;
             run->bytes += (int64_t)(m->len + m->key_len);
             run->want = m->offset + 1;
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -17,24 +17,24 @@ from dali_feed.native.library import library
 
 __all__ = [
     "EMPTY",
+    "EVENT",
     "LOOK",
     "MOST_HEADERS",
-    "NO_HEADER",
     "ROOM",
     "Functions",
     "MemoryInC",
     "Queue",
     "RowsInC",
     "RunInC",
+    "Said",
     "address",
     "functions",
     "newest_client",
     "plugin",
 ]
 
-DONE, EMPTY, LOOK, ROOM, THINK = range(5)  # why `Queue.take` came back, see dali_feed_kafka_take
-NO_HEADER, NO_BYTES = -1, -2  # in the place of a memory: none of that name, one that holds null
-MOST_HEADERS = 16
+DONE, EMPTY, LOOK, ROOM, EVENT = range(5)  # why `Queue.take` came back, see dali_feed_kafka_take
+MOST_HEADERS = 19
 
 _FUNCTIONS = (
     "rd_kafka_conf_interceptor_add_on_new",
@@ -52,22 +52,6 @@ _FUNCTIONS = (
 _Pointer, _Int64 = ctypes.c_void_p, ctypes.c_int64
 
 
-class _Message(ctypes.Structure):
-    """rd_kafka_message_t."""
-
-    _fields_ = (
-        ("error", ctypes.c_int32),
-        ("topic", _Pointer),
-        ("partition", ctypes.c_int32),
-        ("payload", _Pointer),
-        ("len", ctypes.c_size_t),
-        ("key", _Pointer),
-        ("key_len", ctypes.c_size_t),
-        ("offset", _Int64),
-        ("private", _Pointer),
-    )
-
-
 class _Partition(ctypes.Structure):
     """rd_kafka_topic_partition_t, as far as it is looked at."""
 
@@ -75,7 +59,7 @@ class _Partition(ctypes.Structure):
 
 
 class _Source(ctypes.Structure):
-    _fields_ = (("queue", _Pointer), ("event", _Pointer), ("message", ctypes.POINTER(_Message)))
+    _fields_ = (("queue", _Pointer), ("event", _Pointer), ("message", _Pointer))
 
 
 class MemoryInC(ctypes.Structure):
@@ -92,8 +76,8 @@ class RowsInC(ctypes.Structure):
         ("next", ctypes.POINTER(MemoryInC)),
         *((name, _Int64) for name in ("spare", "rows", "shift")),
         *((name, _Pointer) for name in ("of", "at", "size")),
-        *((name, _Int64) for name in ("wants_value", "wants_key", "headers")),
-        *((name, _Pointer) for name in ("names", "label", "labels", "times", "taken")),
+        *((name, _Int64) for name in ("value", "key", "headers", "claims")),
+        *((name, _Pointer) for name in ("names", "times", "taken")),
     )
 
 
@@ -103,56 +87,14 @@ class RunInC(ctypes.Structure):
     _fields_ = tuple((name, _Int64) for name in ("want", "stop", "bytes", "need"))
 
 
-class QueueHead:
-    """What waits at the head of a queue: a record, of which it says what rows ask a `Message` for, or an error.
+class Said(NamedTuple):
+    """What stands at the head of a queue and is no record: its code, its words, whether it is fatal, and where."""
 
-    Attributes:
-        error: its code; 0 of a record.
-        said, fatal: of an error.
-        partition, offset: where.
-    """
-
-    def __init__(self, partition: int, offset: int, error: int = 0, said: str = "", *, fatal: bool = False) -> None:
-        self.partition, self.offset = partition, offset
-        self.error, self.said, self.fatal = error, said, fatal
-        self._value: bytes | None = None
-        self._key: bytes | None = None
-        self._headers: list[tuple[str, bytes | None]] = []
-        self._time = 0, -1
-
-    @classmethod
-    def of(cls, message: Any, librdkafka: ctypes.CDLL) -> QueueHead:
-        """A record, whose bytes are copied."""
-        it, kind = message.contents, ctypes.c_int()
-        found = cls(it.partition, it.offset)
-        time = librdkafka.rd_kafka_message_timestamp(message, kind)
-        found._value, found._key = _bytes(it.payload, it.len), _bytes(it.key, it.key_len)
-        found._time = kind.value, time
-        headers, name, value, size = _Pointer(), ctypes.c_char_p(), _Pointer(), ctypes.c_size_t()
-        if not librdkafka.rd_kafka_message_headers(message, headers):
-            while not librdkafka.rd_kafka_header_get_all(headers, len(found._headers), name, value, size):
-                text = (name.value or b"").decode(errors="replace")
-                found._headers.append((text, _bytes(value.value, size.value)))
-        return found
-
-    def value(self) -> bytes | None:
-        """Its value."""
-        return self._value
-
-    def key(self) -> bytes | None:
-        """Its key."""
-        return self._key
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        """Its headers, in order."""
-        return self._headers or None
-
-    def timestamp(self) -> tuple[int, int]:
-        """Its kind, and milliseconds since 1970."""
-        return self._time
-
-    def __len__(self) -> int:
-        return len(self._value or b"")
+    code: int
+    text: str
+    fatal: bool
+    partition: int
+    offset: int
 
 
 class Functions:
@@ -168,17 +110,11 @@ class Functions:
         own.dali_feed_kafka_take.argtypes = (source, ctypes.POINTER(RunInC), ctypes.POINTER(RowsInC), ctypes.c_int)
         for each in (own.dali_feed_kafka_skip, own.dali_feed_kafka_close):
             each.argtypes, each.restype = (source,), None
-        message = ctypes.POINTER(_Message)
         for name in ("error", "error_string", "error_is_fatal", "topic_partition"):
             getattr(librdkafka, f"rd_kafka_event_{name}").argtypes = (_Pointer,)
         librdkafka.rd_kafka_event_error_string.restype = ctypes.c_char_p
         librdkafka.rd_kafka_event_topic_partition.restype = ctypes.POINTER(_Partition)
         librdkafka.rd_kafka_topic_partition_destroy.argtypes = (ctypes.POINTER(_Partition),)
-        librdkafka.rd_kafka_message_timestamp.argtypes = (message, ctypes.POINTER(ctypes.c_int))
-        librdkafka.rd_kafka_message_timestamp.restype = _Int64
-        librdkafka.rd_kafka_message_headers.argtypes = (message, ctypes.POINTER(_Pointer))
-        pointers = (ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_Pointer), ctypes.POINTER(ctypes.c_size_t))
-        librdkafka.rd_kafka_header_get_all.argtypes = (_Pointer, ctypes.c_size_t, *pointers)
         own.dali_feed_kafka_functions((_Pointer * len(found))(*found))
 
 
@@ -230,24 +166,16 @@ class Queue:
         """Whether a record or an error is at the head."""
         return bool(self._source.event)
 
-    @property
-    def offset(self) -> int | None:
-        """Of the record that waits at the head; None of an error."""
-        message = self._source.message
-        return message.contents.offset if message else None
-
-    def head(self) -> QueueHead:
-        """What waits at the head."""
+    def said(self) -> Said:
+        """What stands at the head, where that is no record; code 0 where it is no error either."""
         event, lib = self._source.event, self._own.librdkafka
-        if self._source.message:
-            return QueueHead.of(self._source.message, lib)
         code, fatal = lib.rd_kafka_event_error(event), bool(lib.rd_kafka_event_error_is_fatal(event))
-        said = (lib.rd_kafka_event_error_string(event) or b"").decode(errors="replace")
+        text = (lib.rd_kafka_event_error_string(event) or b"").decode(errors="replace")
         about, where = lib.rd_kafka_event_topic_partition(event), (-1, -1)
         if about:
             where = about.contents.partition, about.contents.offset
             lib.rd_kafka_topic_partition_destroy(about)
-        return QueueHead(*where, code, said, fatal=fatal)
+        return Said(code, text, fatal, *where)
 
     def skip(self) -> None:
         """The head, where there is one, has been dealt with, or is not wanted."""
@@ -260,10 +188,6 @@ class Queue:
             self._own.own.dali_feed_kafka_close(self._at)
 
     __del__ = close
-
-
-def _bytes(at: int | None, size: int) -> bytes | None:
-    return None if at is None else ctypes.string_at(at, size)
 
 
 def address(memory: NDArray[Any] | memoryview) -> int:

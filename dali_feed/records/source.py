@@ -394,6 +394,11 @@ class Records(ABC):
         del member
         return None
 
+    def lacks(self, member: str) -> str:
+        """What is said of a record without that member, behind "the record"; "": what is said of any."""
+        del member
+        return ""
+
     @abstractmethod
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates as people write them: `imagenet-train[3]@41872`, `train-0007.tar#118`."""

@@ -42,13 +42,12 @@ from dali_feed.storage.paths import shown
 from dali_feed.storage.remote import RemoteStore
 from dali_feed.storage.sets import store_for
 
-__all__ = ["ABOVE", "Claim", "Claims", "RemoteClaims", "value_of", "weight_of"]
+__all__ = ["ABOVE", "CLAIM", "Claim", "Claims", "RemoteClaims", "claimed", "weight_of"]
 
-URI, SIZE, SHA256 = "claim.uri", "claim.size", "claim.sha256"  # headers, in text
+CLAIM = URI, SIZE, SHA256 = "claim.uri", "claim.size", "claim.sha256"  # headers, in text
 _SHOWN = 200  # letters of a URI
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _HASH = re.compile(rb"[0-9a-f]{64}")
-_NOTHING = memoryview(b"")
 # What one file may be, while the others are well.
 _ITS_OWN = {
     errno.ENOENT,
@@ -89,19 +88,16 @@ def claim_in(headers: Iterable[tuple[str, Any]]) -> ClaimHeaders | str | None:
     return ClaimHeaders(where, int(size), digest.decode())
 
 
-def value_of(claims: Claims | None, message: Message, lease: Lease) -> memoryview | str | None:
-    """The payload of a record whose value is empty or None; why there is none; None where it is a tombstone.
+def claimed(claims: Claims | None, headers: Iterable[tuple[str, Any]], lease: Lease) -> memoryview | str:
+    """The payload that the headers of a record with a value of no bytes tell of; why there is none.
 
     Raises what `Claims.payload` does.
     """
-    if message.value() is None:
-        return None
-    headers: Any = message.headers() or ()
     claim = claim_in(headers)
     if isinstance(claim, str):
         return claim
     if claim is None:
-        return _NOTHING
+        return memoryview(b"")
     if claims is None:
         cure = "give the source claims=, the folder that it may be read from"
         return f"{claim_of(claim)}: the payload is stored elsewhere; {cure}"

@@ -7,13 +7,6 @@ that follow each other closely in a partition, as where holes are left out, are 
 
 The consumer is assigned at our offsets and belongs to no group; nothing is committed. One consumer per reader,
 one reader per thread, none across fork.
-
-By column, C copies records out of librdkafka's memory into rows, some hundred nanoseconds each beside the copy. It can
-be had where the loops in C are compiled (`dali_feed.native`), confluent_kafka has its librdkafka beside it as its
-wheels do, and the rows say what they want of each record. The client is confluent_kafka's as ever: settings, log,
-statistics and errors of the connection go its ways. What a partition gives is taken from that partition's own queue;
-the line that tells of another topic (`cluster.py`) stands in the client's queue before any record of that topic stands
-in the partition's. So the client's queue is emptied after records were taken, and what they are is judged after that.
 """
 
 from __future__ import annotations
@@ -26,6 +19,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceError
+from dali_feed.external_sources.kafka.by_column import ByColumn, FilledByC, by_column, librdkafka
 from dali_feed.external_sources.kafka.client import (
     SLICE_SECONDS,
     Guard,
@@ -39,11 +33,12 @@ from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, failed, gone, meaning, remade
 from dali_feed.external_sources.kafka.rows import Cells, Event, KafkaParts, OffsetRun
 from dali_feed.external_sources.kafka.statistics import Statistics
+from dali_feed.native.kafka import functions, newest_client, plugin
 from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.source import Block, Lease, Reader
 
-__all__ = ["ByMessage", "KafkaReader", "TopicReader", "range_text"]
+__all__ = ["ByColumn", "ByMessage", "KafkaReader", "TopicReader", "by_column", "range_text"]
 
 
 class ByMessage:
@@ -232,7 +227,9 @@ class KafkaReader(TopicReader):
     ) -> None:
         super().__init__(to, parts or KafkaParts(), stop, identity or Identity())
         self._modest = modest  # one that is modest fetches little at once
-        self._way: ByMessage | None = None  # how its records are taken
+        self._way: ByMessage | ByColumn | None = None  # how its records are taken
+        self._columns = False  # whether by column
+        self._row_bytes = 0  # that C put into a row of the last read: of what is asked for, holes too
         self._at = (-1, -1)  # the partition, and the offset from which everything is with the way or still to come
         self._end = -1  # where the partition has ended, said once for an assignment
         self._passed = self._received = 0  # offsets, and bytes of their records
@@ -244,31 +241,34 @@ class KafkaReader(TopicReader):
         mark = lease.mark()
         while True:
             cells = Cells(self._parts, int(extents.lengths.sum()), lease)
+            filled = FilledByC(cells, self._row_bytes) if by_column(self._parts) else None
             try:
-                self.fill(extents, cells.take)
+                self.fill(extents, cells.take, filled)
             except _DoubtedError:  # all of it once more
                 lease.rewind(mark)
-            else:
-                return cells.block(extents.ids())
+                continue
+            if filled is not None:
+                self._row_bytes = filled.settle()
+            return cells.block(extents.ids())
 
-    def fill(self, extents: Extents, take: Take) -> None:
-        """Give each record of `extents`, with its row, to `take`. Raises what `read` does."""
+    def fill(self, extents: Extents, take: Take, filled: FilledByC | None = None) -> None:
+        """Give each record of `extents`, with its row, to `take`, or to C for `filled`. Raises what `read` does."""
         self._guard.check()
         with self._use:
             try:
-                self._runs(extents, take)
+                self._runs(extents, take, filled)
             finally:
                 if self._guard.closed:  # by another thread, which may not have waited
                     self._drop()
 
-    def _runs(self, extents: Extents, take: Take) -> None:
+    def _runs(self, extents: Extents, take: Take, filled: FilledByC | None) -> None:
         try:
             first = 0
             for partition, start, stop in zip(
                 extents.partition.tolist(), extents.start.tolist(), extents.stop.tolist(), strict=True
             ):
                 if start < stop:
-                    self._run(OffsetRun(partition, start, stop, first - start, take))
+                    self._run(OffsetRun(partition, start, stop, first - start, take, filled))
                 first += stop - start
             if len(extents) and not self._witness.vouches(self._identity.topic_id):
                 self._identify(self._to.where(int(extents.partition[0]), int(extents.start[0])))
@@ -304,6 +304,9 @@ class KafkaReader(TopicReader):
         partition, start, stop = run.partition, run.want, run.stop
         self._trouble.clear()
         patience = Patience(self._to, self._trouble, self._guard.stop)
+        if (run.filled is not None) != self._columns:  # these are read in the other way
+            self._drop()
+            self._columns = run.filled is not None
         if not self._is_near(partition, start):
             self._assign(partition, start)
         elif self._end > start:  # which proves that these rows are absent
@@ -421,10 +424,24 @@ class KafkaReader(TopicReader):
     def _assign(self, partition: int, offset: int, *, small: bool = False) -> None:
         if self._way is None:
             keep_freed()
-            client = self._connect({}, small=small or self._modest, quiet=self._modest)
-            self._way = ByMessage(client, self._to.topic, self._stands_elsewhere)
+            self._way = self._begin(small=small)
         self._way.assign(partition, offset)
         self._at, self._end = (partition, offset), -1
+
+    def _begin(self, *, small: bool) -> ByMessage | ByColumn:
+        """A new consumer, and how its records are taken: by column where that is wanted, and its handle is known."""
+        topic, path = self._to.topic, librdkafka() if self._columns else None
+        own = None if path is None else functions(path)
+        if own is not None and ";" in plugin(own):  # which would be two paths
+            own = None
+        if own is not None:
+            newest_client(own)  # none that this thread made before counts
+        settings = {} if own is None else {"plugin.library.paths": plugin(own)}
+        client = self._connect(settings, small=small or self._modest, quiet=self._modest)
+        handle = None if own is None else newest_client(own)
+        if own is None or handle is None:
+            return ByMessage(client, topic, self._stands_elsewhere)
+        return ByColumn(client, own, handle, topic)
 
     def _stands_elsewhere(self) -> bool:
         return self._witness.doubts(self._identity.topic_id)
@@ -435,7 +452,7 @@ class KafkaReader(TopicReader):
             raise ClosedError(self._to.topic)
         return self._consumer
 
-    def _line(self) -> ByMessage:
+    def _line(self) -> ByMessage | ByColumn:
         self._guard.check()
         if self._way is None:  # never between _assign and _drop
             raise ClosedError(self._to.topic)

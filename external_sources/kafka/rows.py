@@ -11,19 +11,22 @@ that a record lacks stays without a memory; it is no fault. A fault is a payload
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from confluent_kafka import KafkaError, Message
 
-from dali_feed.external_sources.kafka.claims import Claims, value_of, weight_of
+from dali_feed.external_sources.kafka.claims import CLAIM, Claims, claimed, weight_of
 from dali_feed.external_sources.kafka.codec import CODEC, Codec, decoded
 from dali_feed.formats.format import Format
 from dali_feed.records.extents import Int64s, pack_ids
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Fault, Lease, Member
+
+if TYPE_CHECKING:
+    from dali_feed.external_sources.kafka.by_column import FilledByC
 
 __all__ = ["MOST", "OWN", "PAIRS", "Cells", "Event", "KafkaParts", "OffsetRun", "in_full", "topic_members"]
 
@@ -45,11 +48,13 @@ class KafkaParts:
     """What of each record is copied, for the members that are asked for.
 
     members       name -> what it is, see `in_full`
-    columns       what is copied as bytes, in the order of the cells: value, key, headers
+    columns       what is copied as bytes, in the order of the cells: value, key, headers; behind them stand the
+                  headers of a claim, where values that lie elsewhere are wanted: of records whose value is of no bytes
     value, key, timestamp  whether they are wanted
     headers       names of those that are copied
     every_header  whether all headers are kept, as a list
     coded         whether the codec is wanted
+    claim         the headers of a claim, or none
     """
 
     def __init__(
@@ -69,7 +74,7 @@ class KafkaParts:
             follow: whether a value that lies elsewhere is wanted; else the record is taken as it is.
         """
         self.members = {name: in_full(name) for name in members}
-        self.claims, self.codec, self.follow = claims, codec, follow
+        self.claims, self.codec = claims, codec
         wanted = dict.fromkeys(self.members.values())
         self.coded = coded = codec is not None and any(name.startswith(CODEC) for name in wanted)
         self.value, self.key = coded or "value" in wanted, coded or "key" in wanted
@@ -78,6 +83,7 @@ class KafkaParts:
         self.headers = tuple(name.removeprefix(HEADER) for name in wanted if name.startswith(HEADER) and name != EVERY)
         names = (*(["value"] if self.value else []), *(["key"] if self.key else []), *map(HEADER.__add__, self.headers))
         self.columns = {name: column for column, name in enumerate(names)}
+        self.claim = CLAIM if self.value and follow else ()
 
     @property
     def weigh(self) -> Callable[[Message], int]:
@@ -106,7 +112,7 @@ class Cells:
 
     def __init__(self, parts: KafkaParts, rows: int, lease: Lease) -> None:
         self.parts, self.rows, self.lease = parts, rows, lease
-        columns = len(parts.columns)
+        columns = len(parts.columns) + len(parts.claim)
         numbers = np.zeros((3 * columns + 1, rows), np.int64)  # one array, of which C is told by one address
         self.cells, self.times = numbers[:-1].reshape(3, columns, rows), numbers[-1]
         self.cells[0] = NONE
@@ -119,6 +125,7 @@ class Cells:
         self._there = memoryview(self.taken)
         self._first = {name: column * rows for name, column in parts.columns.items()}  # cell of its first row
         self._headers = {name: self._first[HEADER + name] for name in parts.headers}
+        self._claim = {name: (len(parts.columns) + k) * rows for k, name in enumerate(parts.claim)}
         self._pairs: list[Any] | None = [()] * rows if parts.every_header else None
         self._memory, self._number, self._free, self._end = memoryview(b""), NONE, 1, 0  # the one in use; free bytes
 
@@ -127,26 +134,28 @@ class Cells:
         """Whether `append` has no row left."""
         return self.count == self.rows
 
-    def take(self, row: int, message: Any) -> None:
-        """Copy a record into its row; the message is confluent_kafka's, or anything that has its methods."""
+    def take(self, row: int, message: Message) -> None:
+        """Copy a record into its row."""
         parts = self.parts
         if parts.value:
-            if value := message.value():
-                self._put(row, value)
-            else:
-                self._elsewhere(row, message)
+            self._put(row, value := message.value())
+            if value == b"" and self._claim:
+                self._take_headers(row, message, self._claim)
         if parts.key:
             self._put(self._first["key"] + row, message.key())
-        if (pairs := self._pairs) is not None or self._headers:
-            headers = message.headers() or ()
-            for name, text in headers:
-                if (first := self._headers.get(name)) is not None:
-                    self._put(first + row, text)  # the last one counts, as Kafka's lastHeader has it
-            if pairs is not None:
-                pairs[row] = headers
+        if self._headers:
+            self._take_headers(row, message, self._headers)
+        if self._pairs is not None:
+            self._pairs[row] = message.headers() or ()
         if parts.timestamp:
             self.times[row] = message.timestamp()[1]
         self._there[row] = 1
+
+    def _take_headers(self, row: int, message: Message, wanted: Mapping[str, int]) -> None:
+        headers: Any = message.headers()
+        for name, text in headers or ():
+            if (first := wanted.get(name)) is not None:
+                self._put(first + row, text)  # the last one counts, as Kafka's lastHeader has it
 
     def append(self, partition: int, offset: int, message: Message) -> None:
         """Copy a record into the next row."""
@@ -163,6 +172,8 @@ class Cells:
             ids = pack_ids(partitions, offsets)
         there = self.taken[:rows].astype(bool)
         absent = None if there.all() else ~there
+        if self._claim:
+            self._fetch_claims(rows)
         values = {name: self._values(what, rows) for name, what in self.parts.members.items()}
         block = Block(ids, values, self.lease, self.faults, absent)
         if self.parts.codec is not None and self.parts.coded and self._pairs is not None:
@@ -179,8 +190,24 @@ class Cells:
             return [dict(pairs) for pairs in self._pairs[:rows]]
         if self._pairs is not None and what == PAIRS:
             return [list(pairs) for pairs in self._pairs[:rows]]
-        of, at, size = self.cells[:, self.parts.columns[what], :rows]
-        return Pieces(self.memories, of, at, size)
+        return self._pieces(self.parts.columns[what], rows)
+
+    def _pieces(self, column: int, rows: int) -> Pieces:
+        of, at, size = self.cells[:, column, :rows]
+        return Pieces(self.memories or [memoryview(b"")], of, at, size)  # of parts that all are of no bytes
+
+    def _fetch_claims(self, rows: int) -> None:
+        """Values of no bytes whose record says that they lie elsewhere are read from there."""
+        first = len(self.parts.columns)
+        for row in np.flatnonzero(self.cells[0, first, :rows] >= 0).tolist():
+            texts = (self._pieces(first + k, rows)[row] for k in range(len(CLAIM)))
+            pairs = [(name, bytes(text)) for name, text in zip(CLAIM, texts, strict=True) if text is not None]
+            found = claimed(self.parts.claims, pairs, self.lease)
+            if isinstance(found, str):
+                self.faults[row] = Fault("source", found, "value")
+                self.cells[0, 0, row] = NONE
+            else:
+                self._keep(row, found)
 
     def _put(self, cell: int, data: bytes | None) -> None:
         """The bytes of a cell: copied behind those before them, into the same memory as far as it goes."""
@@ -210,24 +237,13 @@ class Cells:
         self.cells.reshape(3, -1)[:, cell] = len(self.memories), 0, len(view)
         self.memories.append(view)
 
-    def _elsewhere(self, row: int, message: Message) -> None:
-        """Of a record that has an empty value, or none: what its claim says."""
-        if not self.parts.follow:
-            self._put(row, message.value())
-            return
-        found = value_of(self.parts.claims, message, self.lease)
-        if isinstance(found, str):
-            self.faults[row] = Fault("source", found, "value")
-        elif found is not None:
-            self._keep(row, found)
-
 
 @dataclass(slots=True)
 class OffsetRun:
     """The offsets want..stop-1 of a partition are still to come; a record's row is its offset + shift.
 
     take      puts a record into its row; what is kept of it is copied
-    cells     whose rows C may fill; None: all are filled by `take`
+    filled    what C fills of these rows; None where they are read by message
     received  bytes of the records that came
     end_seen  where the partition has ended too early, since the last record
     refused   the last offset that the broker said it does not have
@@ -238,7 +254,7 @@ class OffsetRun:
     stop: int
     shift: int
     take: Callable[[int, Message], None]
-    cells: Cells | None = None
+    filled: FilledByC | None = None
     received: int = 0
     end_seen: int | None = None
     refused: int = -1

@@ -154,6 +154,10 @@ class TopicSource(Records):
         own = member in OWN or member.startswith((HEADER, PAIRS, *(f"{each}:" for each in OWN)))
         return own or "value" not in self._forms
 
+    def lacks(self, member: str) -> str:
+        """See `Records.lacks`."""
+        return "is a tombstone (no value)" if member == "value" else ""
+
     def format_of(self, member: str) -> Format | None:
         """See `Records.format_of`."""
         return self._forms.get(member)

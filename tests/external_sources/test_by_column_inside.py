@@ -1,4 +1,4 @@
-"""Records that C takes: rows, memory and errors are those of records taken by message; the client is the user's."""
+"""Records that C takes: rows, memory and errors are those of records that Python takes; the client is the user's."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from kit.broker.handle import Kafka, in_transactions, payloads, rows, value
+from kit.broker.handle import Kafka, Opened, OpenedStream, in_transactions, payloads, rows, value
 from kit.claimed import claimed
 from kit.two_ways import NAMES, by_message, record, shown
 
 from dali_feed.errors import ClosedError, ConfigError
-from dali_feed.external_sources import KafkaTopic
+from dali_feed.external_sources import KafkaStream, KafkaTopic
+from dali_feed.external_sources.kafka import by_column
 from dali_feed.external_sources.kafka import reader as reading
-from dali_feed.external_sources.kafka.reader import ByColumn, ByMessage, KafkaReader
-from dali_feed.external_sources.kafka.rows import CellsWanted, Filled, OffsetRun
+from dali_feed.external_sources.kafka.by_column import ByColumn, FilledByC
+from dali_feed.external_sources.kafka.reader import ByMessage
+from dali_feed.external_sources.kafka.rows import Cells, Event, KafkaParts, OffsetRun
 from dali_feed.native.kafka import EMPTY, Queue, RunInC
 from dali_feed.native.library import library
 from dali_feed.records.extents import Extents
@@ -37,22 +39,22 @@ CLAIM = 17  # every so many records with an empty value say where it lies
 SLAB = 1 << 16
 FIRST, ALL = 50, 300  # records of the first read, and of both
 MOST = 4_500_000  # bytes that the embedded broker keeps
-GOOD, BAD = (("label", b"7"),), (("label", b"-7"),)  # what C takes, and what it leaves to Python
+LABEL = (("label", b"7"),)
 
-Parts = tuple[str | None, tuple[str, ...]] | None
-ASKS: list[Parts] = [
-    None,  # the value and its label
-    (None, ("value",)),
-    (None, ("value", "key", "timestamp", "a")),
-    (None, ("key",)),
-    (None, ("a", "größe", "headers.key", "headers.value")),
-    (None, ("timestamp",)),
-    (None, NAMES),
-    (None, NAMES[:16]),
-    (None, ("value", "a;b")),  # one of two names: by message alone
-    ("value", ()),
-    ("value", ("value", "key", "a", "timestamp")),
+ASKS: list[tuple[str, ...]] = [
+    ("value", "label"),
+    ("value",),
+    ("value", "key", "timestamp", "a"),
+    ("key",),
+    ("a", "größe", "headers.key", "headers.value"),
+    ("timestamp",),
+    NAMES[:16],
+    ("value", "a;b"),
+    ("value", "key", "a", "timestamp"),
+    NAMES,
+    ("value", "headers.*", "headers[]"),  # what can only be had by message
 ]
+BY_MESSAGE = {len(ASKS) - 1}
 
 
 class Both:
@@ -61,16 +63,14 @@ class Both:
     def __init__(self, kafka: Kafka, folder: Path) -> None:
         self.kafka, self.folder = kafka, folder
         self.pool = SlabPool(SLAB)
-        self._readers: dict[tuple[int, bool, bool], KafkaReader] = {}
+        self._readers: dict[tuple[int, bool, bool], Opened] = {}
 
-    def reader(self, ask: int, *, claims: bool, fast: bool) -> KafkaReader:
+    def reader(self, ask: int, *, claims: bool, fast: bool) -> Opened:
         """The one of a way."""
         found = self._readers.get((ask, claims, fast))
         if found is None:
-            asked = ASKS[ask]
-            source: Any = KafkaTopic(self.kafka.topic, self.kafka.servers, claims=self.folder if claims else None)
-            source = source if asked is None else source.giving(*asked)
-            found = self._readers[ask, claims, fast] = source.reader(self.pool)
+            source = KafkaTopic(self.kafka.topic, self.kafka.servers, claims=self.folder if claims else None)
+            found = self._readers[ask, claims, fast] = Opened(source, *ASKS[ask], pool=self.pool)
         return found
 
     def same(self, ask: int, runs: list[tuple[int, int, int]], *, claims: bool) -> None:
@@ -82,8 +82,7 @@ class Both:
                 block = reader.read(rows(*runs))
             found.append(shown(block))
             block.lease.release()
-            wants_it = fast and ASKS[ask] not in ((None, NAMES), (None, ("value", "a;b")))
-            assert isinstance(reader._way, ByColumn if wants_it else ByMessage)
+            assert isinstance(reader.own._way, ByColumn if fast and ask not in BY_MESSAGE else ByMessage)
         for what, mine in found[0].items():
             assert mine == found[1][what], what
         assert self.pool.leased == 0
@@ -132,57 +131,96 @@ def test_both_ways_give_the_same_rows(
 
 @pytest.mark.parametrize("ask", range(len(ASKS)))
 def test_whole_partitions_are_the_same(real_both: Both, ask: int) -> None:
-    """Every record of the topic, for each thing that can be asked."""
-    real_both.same(ask, [(p, 0, 140) for p in range(PARTITIONS)], claims=True)
+    """Every record of the topic, for each thing that can be asked; as a stream it gives the same."""
+    runs = [(p, 0, 140) for p in range(PARTITIONS)]
+    real_both.same(ask, runs, claims=True)
+    reader = real_both.reader(ask, claims=True, fast=True)
+    block = reader.read(rows(*runs))
+    topic, absent = shown(block), set(block.absent_rows())
+    by_id = {each: row for row, each in enumerate(topic["ids"]) if row not in absent}
+    kafka = real_both.kafka
+    source = KafkaStream(kafka.topic, kafka.servers, start="earliest", claims=real_both.folder)
+    stream, seen = OpenedStream(source, None, *ASKS[ask]), set[int]()
+    while len(seen) < len(by_id):
+        got = stream.poll(100, float("inf"), 1.0).block
+        live = shown(got)
+        for row, each in enumerate(live["ids"]):
+            if (at := by_id.get(each)) is None:
+                continue  # behind what was read of the topic
+            assert live["faults"].get(row) == topic["faults"].get(at)
+            for name, (kind, values) in live["values"].items():
+                if row not in live["faults"]:
+                    assert (kind, values[row]) == (topic["values"][name][0], topic["values"][name][1][at])
+        seen |= by_id.keys() & set(live["ids"])
+        got.lease.release()
+    stream.close()
+    block.lease.release()
 
 
-def _plain(size: int, label: Any = GOOD) -> Message:
-    return Message(bytes(size), None, label)
+def _plain(size: int) -> Message:
+    return Message(bytes(size), None, LABEL)
 
 
+PAIR = ("value", "label")
 # Records, the first ones of which say little of the others, and what is asked of them.
-SHAPES: dict[str, tuple[Callable[[int], Message], Parts]] = {
-    "keys beside large values": (lambda n: Message(bytes(10_000), b"%04d" % n, GOOD), (None, ("key",))),
-    "times beside large values": (lambda _: _plain(10_000), (None, ("timestamp",))),
-    "large, then small": (lambda n: _plain(30_000 if n < FIRST else 300), None),
-    "small, then large": (lambda n: _plain(300 if n < 3 * FIRST else 25_000), None),
-    "values, then tombstones": (lambda n: _plain(30_000) if n < FIRST else Message(None, None, GOOD), None),
-    "for C, then for Python": (lambda n: _plain(3_000, GOOD if n < FIRST else BAD), None),
-    "for C and for Python in turn": (lambda n: _plain(3_000, (GOOD, BAD)[n % 2]), None),
-    "tiny beside more than a slab": (lambda n: _plain(70_000 if n % 6 == 5 else 5), None),
-    "half a slab, or a byte more": (lambda n: _plain(SLAB // 2 + n % 2 if n % 3 else 9), None),
-    "a little more each time": (lambda n: _plain(20_000 + n), None),
-    "more than a slab each": (lambda n: _plain(70_000 + n), None),
+SHAPES: dict[str, tuple[Callable[[int], Message], tuple[str, ...]]] = {
+    "keys beside large values": (lambda n: Message(bytes(10_000), b"%04d" % n, LABEL), ("key",)),
+    "times beside large values": (lambda _: _plain(10_000), ("timestamp",)),
+    "large, then small": (lambda n: _plain(30_000 if n < FIRST else 300), PAIR),
+    "small, then large": (lambda n: _plain(300 if n < 3 * FIRST else 25_000), PAIR),
+    "values, then tombstones": (lambda n: _plain(30_000) if n < FIRST else Message(None, None, LABEL), PAIR),
+    "tiny beside more than a slab": (lambda n: _plain(70_000 if n % 6 == 5 else 5), PAIR),
+    "half a slab, or a byte more": (lambda n: _plain(SLAB // 2 + n % 2 if n % 3 else 9), PAIR),
+    "a little more each time": (lambda n: _plain(20_000 + n), PAIR),
+    "more than a slab each": (lambda n: _plain(70_000 + n), PAIR),
 }
 
 
+def _lease_bytes(records: list[Message], asked: tuple[str, ...]) -> int:
+    """What a lease takes where room is asked for each record by itself."""
+    lease = SlabPool(SLAB).lease()
+    for each in records:
+        parts = {"value": each.value, "key": each.key, "label": b"7"}
+        lease.room(sum(len(parts.get(name) or b"") for name in asked))
+    return lease.size
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_read_that_fits_by_message_fits_by_column(embedded: Kafka, shape: str) -> None:
+def test_both_ways_take_what_the_records_need(embedded: Kafka, shape: str) -> None:
     """Whatever the read before was like: a lease takes two slabs more at most, while it is filled too."""
     make, asked = SHAPES[shape]
     records, left = list[Message](), MOST
     while len(records) < ALL and (left := left - len((record := make(len(records))).value or b"")) > 0:
         records.append(record)
     embedded.publish(embedded.topic, records, partitions=1)
-    source: Any = KafkaTopic(embedded.topic, embedded.servers)
-    source = source if asked is None else source.giving(*asked)
-    took = list[int]()
+    source, runs = KafkaTopic(embedded.topic, embedded.servers), ((0, FIRST), (FIRST, len(records)), (0, len(records)))
+    needed = [_lease_bytes(records[start:stop], asked) for start, stop in runs]
     for fast in (False, True):
-        pool = SlabPool(SLAB, most=max(took) + 2 * SLAB if took else None)
+        pool = SlabPool(SLAB, most=max(needed) + 2 * SLAB)
         with by_message(not fast):
-            reader = source.reader(pool)
-            for start, stop in ((0, FIRST), (FIRST, len(records)), (0, len(records))):
+            reader = Opened(source, *asked, pool=pool)
+            for (start, stop), need in zip(runs, needed, strict=True):
                 block = reader.read(Extents.one(0, start, stop))
-                if asked is None:
-                    assert payloads(block) == [each.value or b"" for each in records[start:stop]]
-                size = block.lease.size
-                if fast:
-                    assert size <= took.pop(0) + 2 * SLAB
-                else:
-                    took.append(size)
+                if "value" in asked:
+                    assert payloads(block) == [each.value for each in records[start:stop]]
+                assert block.lease.size <= need + 2 * SLAB
                 block.lease.release()
             reader.close()
         assert pool.leased == 0
+
+
+def test_memory_is_filled_by_message_as_well_as_a_slab_holds_it(embedded: Kafka) -> None:
+    """Chunks of a slab, and memory of their own for larger parts: an eighth of it is lost at most, and a record."""
+    sizes = [*range(0, SLAB // 8, 371)] * 2 + [SLAB // 4 + n for n in range(20)]
+    embedded.publish(embedded.topic, [_plain(size) for size in sizes], partitions=1)
+    with by_message(True):
+        reader = Opened(KafkaTopic(embedded.topic, embedded.servers), "value", pool=SlabPool(SLAB))
+        block = reader.read(Extents.one(0, 0, len(sizes)))
+        assert [len(each or b"") for each in payloads(block)] == sizes
+        slabs = block.lease.size // SLAB
+        assert slabs <= -(-sum(sizes) // (SLAB - SLAB // 4))
+        block.lease.release()
+        reader.close()
 
 
 def test_what_was_fetched_ahead_of_a_partition_is_given_back(embedded: Kafka) -> None:
@@ -190,10 +228,10 @@ def test_what_was_fetched_ahead_of_a_partition_is_given_back(embedded: Kafka) ->
     partitions, each = 6, 150
     records = [record(n, n % partitions, large=False) for n in range(partitions * each)]
     embedded.publish(embedded.topic, records, partitions=partitions)
-    reader = KafkaTopic(embedded.topic, embedded.servers).reader()
+    reader = Opened(KafkaTopic(embedded.topic, embedded.servers))
     for partition in [*range(partitions)] * 3:
         reader.read(Extents.one(partition, 20, 24)).lease.release()
-    way = reader._way
+    way = reader.own._way
     assert isinstance(way, ByColumn)
     length = way._own.librdkafka.rd_kafka_queue_length
     length.argtypes, length.restype = (ctypes.c_void_p,), ctypes.c_size_t
@@ -213,22 +251,22 @@ def test_a_long_read_looks_around(
     embedded: Kafka, monkeypatch: pytest.MonkeyPatch, size: int, at_once: int, slab: int
 ) -> None:
     """C comes back in time, for records with memory of their own too; a stop and the client's events are seen then."""
-    monkeypatch.setattr(reading, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(by_column, "SLICE_SECONDS", 0.0)
     large = [b"%03d" % n + bytes(size + n) for n in range(min(80, MOST // size))]
     embedded.publish(embedded.topic, [(each, n) for n, each in enumerate(large)], partitions=1)
-    received, come, stop = list[int](), ByColumn.come, threading.Event()
+    received, fetch, stop = list[int](), ByColumn.fetch, threading.Event()
 
-    def noted(way: ByColumn, run: OffsetRun, most: int) -> bool:
+    def noted(way: ByColumn, run: OffsetRun, most: int) -> Event | None:
         before = run.received
-        found = come(way, run, most)
+        found = fetch(way, run, most)
         received.append(run.received - before)
         if stopping and run.received:
             stop.set()
         return found
 
-    monkeypatch.setattr(ByColumn, "come", noted)
+    monkeypatch.setattr(ByColumn, "fetch", noted)
     stopping, pool = False, SlabPool(slab)
-    reader = KafkaTopic(embedded.topic, embedded.servers).reader(pool, stop)
+    reader = Opened(KafkaTopic(embedded.topic, embedded.servers), pool=pool, stop=stop)
     block = reader.read(Extents.one(0, 0, len(large)))
     assert payloads(block) == large
     block.lease.release()
@@ -246,9 +284,9 @@ def test_a_reader_that_another_thread_closes_ends_its_read(embedded: Kafka) -> N
     embedded.publish(embedded.topic, [(each, n) for n, each in enumerate(values)], partitions=1)
     said = list[BaseException]()
     for turn in range(30):
-        reader, begun = KafkaTopic(embedded.topic, embedded.servers).reader(), threading.Event()
+        reader, begun = Opened(KafkaTopic(embedded.topic, embedded.servers)), threading.Event()
 
-        def work(reader: KafkaReader = reader, begun: threading.Event = begun) -> None:
+        def work(reader: Opened = reader, begun: threading.Event = begun) -> None:
             try:
                 while True:
                     reader.read(Extents.one(0, 0, len(values))).lease.release()
@@ -270,16 +308,17 @@ def test_a_reader_that_another_thread_closes_ends_its_read(embedded: Kafka) -> N
 def test_a_queue_that_was_closed_gives_nothing(embedded: Kafka) -> None:
     """As where a signal's handler closes the reader in the middle of a read: no crash, and no record."""
     embedded.publish(embedded.topic, [(b"x", 1)] * 9, partitions=1)
-    reader = KafkaTopic(embedded.topic, embedded.servers).reader()
+    reader = Opened(KafkaTopic(embedded.topic, embedded.servers))
     reader.read(Extents.one(0, 0, 4))
-    way = reader._way
+    way = reader.own._way
     assert isinstance(way, ByColumn)
     queue = way._queue
     assert queue is not None
     reader.close()
     told = RunInC(want=4, stop=9)
-    assert queue.take(told, Filled(CellsWanted(value=True), 9, SlabPool().lease()).told, 0) == EMPTY
-    assert (told.want, queue.waits, queue.offset) == (4, False, None)
+    filled = FilledByC(Cells(KafkaParts(["value"]), 9, SlabPool().lease()))
+    assert queue.take(told, filled.told, 0) == EMPTY
+    assert (told.want, queue.waits) == (4, False)
 
 
 # Its client.
@@ -301,18 +340,18 @@ def filled(embedded: Kafka) -> Kafka:
     return embedded
 
 
-def _reader(kafka: Kafka, **config: Any) -> KafkaReader:
-    return KafkaTopic(kafka.topic, kafka.servers, config=config).reader()
+def _reader(kafka: Kafka, **config: Any) -> Opened:
+    return Opened(KafkaTopic(kafka.topic, kafka.servers, config=config))
 
 
-def _reads(reader: KafkaReader, way: type[ByColumn | ByMessage] = ByColumn) -> None:
+def _reads(reader: Opened, way: type[ByColumn | ByMessage] = ByColumn) -> None:
     want = payloads(reader.read(rows((0, 5, 20), (1, 0, 10))))
     assert want == payloads(reader.read(rows((0, 5, 20), (1, 0, 10))))
     assert None not in want
-    assert isinstance(reader._way, way)
+    assert isinstance(reader.own._way, way)
 
 
-def _read_on(reader: KafkaReader) -> None:
+def _read_on(reader: Opened) -> None:
     while True:
         _reads(reader)
 
@@ -338,7 +377,7 @@ def test_statistics_and_debug_lines_come_while_records_do(filled: Kafka, caplog:
         while len(said) < 3:
             _reads(reader)
     assert any("FETCH" in record.getMessage() for record in caplog.records)
-    assert reader.gauges() is not None
+    assert reader.reader.gauges() is not None
     reader.close()
 
 
@@ -377,7 +416,7 @@ def test_a_client_that_cannot_be_made_is_not_mistaken_for_the_next(filled: Kafka
     for _ in range(2):
         _reads(first)
         _reads(second)
-    handles: Any = first._way, second._way
+    handles: Any = first.own._way, second.own._way
     assert handles[0]._handle != handles[1]._handle
     first.close()
     _reads(second)
@@ -389,7 +428,7 @@ def test_a_partition_that_is_not_there_is_the_same_error(filled: Kafka) -> None:
     said = []
     for fast in (True, False):
         with by_message(not fast):
-            reader = KafkaTopic(filled.topic, filled.servers, timeout=3).reader()
+            reader = Opened(KafkaTopic(filled.topic, filled.servers, timeout=3))
             with pytest.raises(Exception) as caught:
                 reader.read(Extents.one(7, 0, 5))
             said.append((type(caught.value), str(caught.value)))

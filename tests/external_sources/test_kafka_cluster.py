@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import pytest
+from kit.broker.handle import OpenedStream, payloads
 from kit.broker.real import START_SECONDS, Cluster, RealBroker, Seat, cluster_id, free_ports
 from kit.images import Seen, jpeg, padded, seen
 from kit.limits import LONG
@@ -156,13 +157,13 @@ class _Between:
 def _followed(trio: Trio, topic: str, count: int, stop: threading.Event) -> list[list[bytes]]:
     """The first `count` records of a stream, by partition."""
     found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
-    reader = KafkaStream(topic, trio.servers, start="earliest", timeout=60).live(stop=stop)
+    reader = OpenedStream(KafkaStream(topic, trio.servers, start="earliest", timeout=60), stop=stop)
     given = 0
     while given < count:
         block = reader.poll(64, 1 << 20, 0.1).block
-        for record, view in zip(block.ids.tolist(), block.payloads, strict=True):
+        for record, view in zip(block.ids.tolist(), payloads(block), strict=True):
             assert view is not None
-            found[unpack_id(record)[0]].append(bytes(view))
+            found[unpack_id(record)[0]].append(view)
         given += len(block.ids)
         block.lease.release()
     extra = reader.poll(64, 1 << 20, 0.5).block

@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
-from kit.broker.handle import Kafka, payloads
+from confluent_kafka import Message
+from kit.broker.handle import Kafka, Opened, payloads
 from kit.broker.real import Cluster
+from kit.two_ways import by_message
 
 from dali_feed.errors import SourceChangedError
-from dali_feed.external_sources.kafka import reader as reading
+from dali_feed.external_sources.concat import Concat
+from dali_feed.external_sources.kafka import by_column
+from dali_feed.external_sources.kafka.by_column import ByColumn
 from dali_feed.external_sources.kafka.cluster import Cluster as Questions
 from dali_feed.external_sources.kafka.cluster import Witness
-from dali_feed.external_sources.kafka.reader import ByColumn
-from dali_feed.external_sources.kafka.rows import Filled, OffsetRun
+from dali_feed.external_sources.kafka.rows import Cells, Event, OffsetRun
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.native.library import library
 from dali_feed.records.slabs import SlabPool
@@ -61,7 +65,7 @@ def test_reads_ask_nothing_where_the_consumer_says_what_it_reads(
     source = KafkaTopic(real_kafka.topic, real_kafka.servers)
     source.snapshot()
     asked.clear()
-    reader = source.reader()
+    reader = Opened(source)
     for start in (20, 0, 10):
         assert payloads(reader.read(Extents.one(0, start, start + 10)))[0] == OLD + b"%06d" % start + bytes(BYTES)
     reader.close()
@@ -69,30 +73,34 @@ def test_reads_ask_nothing_where_the_consumer_says_what_it_reads(
 
 
 @pytest.mark.parametrize("more", [0, 100])
-def test_a_topic_made_anew_within_a_read(real_kafka: Kafka, told: bool, more: int) -> None:
+def test_a_topic_made_anew_within_a_read(
+    real_kafka: Kafka, told: bool, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Deleted and filled again while a read is at it: no block, and from a consumer that tells no record at all."""
     kafka, seen = real_kafka, list[bytes]()
     cluster = kafka.cluster
     assert isinstance(cluster, Cluster)
     _filled(kafka, OLD, RECORDS)
 
-    def codec(value: memoryview, _: bytes | None, __: list[tuple[str, bytes]]) -> dict[str, Any]:
-        seen.append(bytes(value[:3]))
-        if len(seen) - before == 20:  # the snapshot has looked at some
+    take = Cells.take
+
+    def noted(cells: Cells, row: int, message: Message) -> None:
+        take(cells, row, message)
+        seen.append((message.value() or b"")[:3])
+        if len(seen) == 20:
             cluster.delete(kafka.topic)
             _filled(kafka, NEW, RECORDS + more)
-        return {"image": value}
 
-    before = RECORDS
-    source = KafkaTopic(kafka.topic, kafka.servers, codec=codec, label=None)
+    monkeypatch.setattr(Cells, "take", noted)
+    source = KafkaTopic(kafka.topic, kafka.servers)
     source.snapshot()
-    before = len(seen)
-    reader = source.reader()
-    for _ in range(2):  # also of whoever catches and goes on
-        with pytest.raises(SourceChangedError, match=rf"{kafka.topic}\[0\]@\d+: .*deleted and made again"):
-            reader.read(Extents.one(0, 0, RECORDS))
+    reader = Opened(source)
+    with by_message(True):
+        for _ in range(2):  # also of whoever catches and goes on
+            with pytest.raises(SourceChangedError, match=rf"{kafka.topic}\[0\]@\d+: .*deleted and made again"):
+                reader.read(Extents.one(0, 0, RECORDS))
     reader.close()
-    assert len(seen) - before >= 20
+    assert len(seen) >= 20
     if told:
         assert NEW not in seen
 
@@ -109,19 +117,19 @@ def test_a_topic_made_anew_within_a_read_by_column(
     _filled(kafka, OLD, RECORDS)
     source = KafkaTopic(kafka.topic, kafka.servers)
     source.snapshot()
-    come = ByColumn.come
+    fetch = ByColumn.fetch
 
-    def noted(way: ByColumn, run: OffsetRun, most: int) -> bool:
-        found = come(way, run, most)
+    def noted(way: ByColumn, run: OffsetRun, most: int) -> Event | None:
+        found = fetch(way, run, most)
         if run.received and not came:
             came.append(run.want)
             cluster.delete(kafka.topic)
             _filled(kafka, NEW, RECORDS + more)
         return found
 
-    monkeypatch.setattr(ByColumn, "come", noted)
-    monkeypatch.setattr(reading, "SLICE_SECONDS", 0.0)  # C comes back after some records
-    reader = source.reader()
+    monkeypatch.setattr(ByColumn, "fetch", noted)
+    monkeypatch.setattr(by_column, "SLICE_SECONDS", 0.0)  # C comes back after some records
+    reader = Opened(source)
     for _ in range(2):
         with pytest.raises(SourceChangedError, match=rf"{kafka.topic}\[0\]@\d+: .*deleted and made again"):
             reader.read(Extents.one(0, 0, RECORDS))
@@ -131,22 +139,30 @@ def test_a_topic_made_anew_within_a_read_by_column(
 
 @pytest.mark.skipif(library() is None, reason="the loops in C are not compiled")
 def test_what_c_has_filled_in_doubt_is_read_once_more(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where only a broker lagged behind: the rows are right, into memory of their own, and what they had is free."""
-    embedded.publish(embedded.topic, [(b"%03d" % n, n) for n in range(200)], partitions=1)
-    make, made = Filled.__init__, list[Filled]()
+    """Where only a broker lagged behind: the rows are right, and what was in the lease before the read stays there."""
+    first, second = f"{embedded.topic}-first", embedded.topic
+    for topic, letter in ((first, b"a"), (second, b"b")):
+        embedded.publish(topic, [(letter * 90 + b"%03d" % n, n) for n in range(200)], partitions=1)
+    make, made = Cells.__init__, list[Cells]()
 
-    def noted(filled: Filled, *told: Any) -> None:
-        make(filled, *told)
-        made.append(filled)
+    def noted(cells: Cells, *told: Any) -> None:
+        make(cells, *told)
+        made.append(cells)
 
-    monkeypatch.setattr(Filled, "__init__", noted)
-    monkeypatch.setattr(Witness, "doubts", lambda *_: len(made) < 3 and bool(made[-1].taken.any()))
-    pool = SlabPool(1 << 16)
-    reader = KafkaTopic(embedded.topic, embedded.servers).reader(pool)
-    block = reader.read(Extents.one(0, 0, 200))
-    assert payloads(block) == [b"%03d" % n for n in range(200)]
-    assert (len(made), pool.leased) == (3, 1 << 16)
+    def doubts(_: Witness, __: str) -> bool:
+        return 1 < len(made) < 4 and bool(made[-1].taken.any())
+
+    both = Concat([KafkaTopic(topic, embedded.servers, holes="replace") for topic in (first, second)])
+    both.snapshot()
+    monkeypatch.setattr(Cells, "__init__", noted)
+    monkeypatch.setattr(Witness, "doubts", doubts)
+    reader = Opened(both, "value", pool=SlabPool(1 << 15))
+    block = reader.read(Extents(np.array([0, 1]), np.zeros(2, np.int64), np.full(2, 200)))
+    assert payloads(block) == [letter * 90 + b"%03d" % n for letter in (b"a", b"b") for n in range(200)]
+    assert (len(made), reader.pool.leased) == (4, block.lease.size)
+    assert block.lease.size <= 3 << 15
     block.lease.release()
+    assert reader.pool.leased == 0
     reader.close()
 
 
@@ -188,7 +204,7 @@ def test_lines_that_only_we_asked_for_are_not_passed_on(
     source.snapshot()
     caplog.clear()
     with caplog.at_level(logging.DEBUG, logger="dali_feed.kafka"):
-        reader = source.reader()
+        reader = Opened(source)
         reader.read(Extents.one(0, 0, 10))
         reader.close()
     lines = [line for line in caplog.messages if "[thrd:" in line]

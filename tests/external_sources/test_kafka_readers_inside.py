@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from confluent_kafka import Producer
-from kit.broker.handle import COMMITTED, Kafka, everything, fill, payloads, rows, value
+from kit.broker.handle import COMMITTED, Kafka, Opened, everything, fill, payloads, rows, value
 from kit.claimed import claimed, made
 from kit.images import QUICK, jpeg
 
@@ -22,7 +22,7 @@ from dali_feed.external_sources.kafka.cluster import Identity
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.live_reader import MUCH, LookoutAnswer, Overdue, StreamReader
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.rows import Decoding
+from dali_feed.external_sources.kafka.rows import KafkaParts
 from dali_feed.external_sources.kafka.snapshot import scanned
 from dali_feed.external_sources.kafka.topic import messages
 from dali_feed.feed import Feed
@@ -71,7 +71,7 @@ def test_a_scan_that_fails_ends_its_threads(kafka: Kafka) -> None:
     kafka.delete_records(kafka.topic, 1, 12)
     source = KafkaTopic(kafka.topic, kafka.servers)
     with pytest.raises(DataLostError, match=rf"{kafka.topic}\[1\]@0"):
-        scanned(lambda stop: source.reader(None, stop), kafka.topic, np.array([0, 0]), np.array([20, 20]))
+        scanned(lambda stop: source.reader(stop=stop), kafka.topic, np.array([0, 0]), np.array([20, 20]))
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("dali_feed-scan")]
 
 
@@ -99,7 +99,7 @@ def test_runs_between_holes_are_read_without_a_new_assignment(
         assign(reader, partition, offset, small=small)
 
     monkeypatch.setattr(KafkaReader, "_assign", counted)
-    reader = KafkaTopic(kafka.topic, kafka.servers, timeout=20).reader()
+    reader = Opened(KafkaTopic(kafka.topic, kafka.servers, timeout=20))
     assert payloads(reader.read(rows(*runs))) == want
     assert payloads(reader.read(rows((0, 150, 155)))) == [None] * 5
     assert payloads(reader.read(rows((0, 155, 160)))) == [None] * 5
@@ -131,7 +131,7 @@ def test_who_is_late() -> None:
 def test_a_partition_without_a_leader_is_named() -> None:
     """Others may flow meanwhile: where nobody leads it for `timeout` seconds, the stream cannot go on."""
     options = Connection("t", "nowhere:1", 5.0)
-    reader, now = StreamReader(options, Decoding(), Identity(), {0: 3, 1: 7}), time.monotonic()
+    reader, now = StreamReader(options, KafkaParts(), Identity(), {0: 3, 1: 7}), time.monotonic()
     reader._looked(LookoutAnswer(now, 2, {0: 3}, {1: now - 4}), {})
     with pytest.raises(SourceUnreachableError, match=r"t\[1\]@7: .*the partition has no leader"):
         reader._looked(LookoutAnswer(now, 2, {0: 3}, {1: now - 6}), {})
@@ -144,10 +144,10 @@ def test_what_a_worker_gives_up_leaves_the_weight_of_the_rest(embedded: Kafka, t
     records = [replace(claimed(folder, b"%d" % n * 5_000), partition=n % 2) for n in range(4)]
     embedded.publish(embedded.topic, records, partitions=2)
     stream = KafkaStream(embedded.topic, embedded.servers, label=None, fleet=embedded.topic, claims=folder)
-    reader: Any = stream.live()
-    to, decoding = reader._to, reader._decoding
+    reader: Any = stream.live(None, ["value"])
+    to, parts = reader._to, reader._parts
     reader._taken = [each for p in (0, 1) for each in messages(to, p, 0, 2)]
-    reader._filled = sum(map(decoding.weigh, reader._taken))
+    reader._filled = sum(map(parts.weigh, reader._taken))
     assert reader._filled == 4 * 5_000
     reader._forget([1])
     assert reader._filled == 2 * 5_000

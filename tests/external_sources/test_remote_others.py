@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit.broker.handle import Kafka
+from kit.broker.handle import Kafka, payloads
 from kit.claimed import claim_headers
 from kit.produced import block_of
 from kit.web import Web
@@ -60,9 +60,9 @@ def test_a_topic_whose_payloads_are_on_a_web_server(embedded: Kafka, web: Web) -
     web.faults["base/1"].extend(["503", "short"])
     source = KafkaTopic(embedded.topic, embedded.servers, claims=f"{web.url}/base/")
     block = block_of(pickle.loads(pickle.dumps(source)), 0)
-    assert [bytes(view or b"") for view in block.payloads[:3]] == PAYLOADS[:3]
+    assert payloads(block)[:3] == PAYLOADS[:3]
     assert list(block.faults) == [3]
-    assert f"claim '3': the object is not under {web.url}/base" in block.faults[3]
+    assert f"claim '3': the object is not under {web.url}/base" in block.faults[3].reason
 
 
 def test_what_is_not_as_its_record_says_is_that_records_fault(web: Web) -> None:

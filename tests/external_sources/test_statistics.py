@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from kit.broker.handle import Kafka, payloads, read, rows
+from kit.broker.handle import Kafka, Opened, payloads, read, rows
 from kit.images import QUICK, jpeg
 
 from dali_feed import DataLoader
@@ -115,16 +115,16 @@ def test_what_a_consumer_counted_outlasts_it(embedded: Kafka) -> None:
     embedded.publish(topic, [(bytes(SIZE), 0)] * 50, partitions=1)
     came = threading.Event()
     config = FAST | {"stats_cb": lambda text: came.set() if json.loads(text)["rxmsgs"] == 50 else None}
-    reader = KafkaTopic(topic, embedded.servers, label=None, config=config).reader()
-    assert reader.gauges() is None
+    reader = Opened(KafkaTopic(topic, embedded.servers, label=None, config=config))
+    assert reader.own.gauges() is None
     try:
         for times in (1, 2):
             came.clear()
             deadline = time.monotonic() + 30
             while not came.is_set() and time.monotonic() < deadline:
                 assert len(payloads(reader.read(rows((0, 0, 50))))) == 50
-                reader.rest()
-            found = reader.gauges()
+                reader.own.rest()
+            found = reader.own.gauges()
             assert found is not None
             assert found.partitions[0].records >= 50 * times
             with pytest.raises(DataLostError):

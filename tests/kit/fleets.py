@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from kit.broker.handle import OpenedStream
 from kit.limits import LONG
 
 from dali_feed.external_sources.kafka.group import Fleet
@@ -39,7 +40,8 @@ class Worker:
     def __init__(self, topic: str, servers: str, fleet: Fleet, start: Any = "earliest", config: Any = None) -> None:
         self.stop = threading.Event()
         self.stream = KafkaStream(topic, servers, start=start, fleet=fleet, label=None, timeout=20.0, config=config)
-        self.reader = self.stream.live(stop=self.stop, drain=self.drain)
+        self.opened = OpenedStream(self.stream, stop=self.stop, drain=self.drain)
+        self.reader: Any = self.opened.own
         self.got: Counter[tuple[int, int]] = Counter()
         self.held: dict[int, int] = {}  # where partitions stand behind the block that the loop has
         self.done: dict[int, int] = {}
@@ -48,7 +50,7 @@ class Worker:
         """One step of the loop."""
         self.done |= self.held
         self.held = {}
-        block = self.reader.poll(records, float("inf"), seconds)
+        block = self.opened.poll(records, float("inf"), seconds)
         self.take(block)
         return block
 
@@ -64,13 +66,12 @@ class Worker:
 
     def look(self) -> None:
         """What a feed does that has no room, while its loop takes its time."""
-        self.reader.poll(0, 0, 0.0)
+        self.opened.poll(0, 0, 0.0)
 
     @property
     def partitions(self) -> tuple[int, ...]:
         """Those that it is dealt."""
-        reader: Any = self.reader
-        found: tuple[int, ...] = reader.partitions
+        found: tuple[int, ...] = self.reader.partitions
         return found
 
     def commit(self) -> None:

@@ -11,24 +11,26 @@ import threading
 import weakref
 from typing import Any
 
+from kit.broker.handle import Opened, labels
+
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.external_sources.kafka.reader import ByColumn, KafkaReader
+from dali_feed.external_sources.kafka.by_column import ByColumn
 from dali_feed.native.kafka import Queue
 from dali_feed.records.extents import Extents
 
 COUNT = 40  # records of each partition
 
 
-def read(reader: KafkaReader, partition: int, start: int, stop: int) -> None:
+def read(reader: Opened, partition: int, start: int, stop: int) -> None:
     """What a partition has there, its own offsets as labels."""
-    assert reader.read(Extents.one(partition, start, stop)).fields["label"].tolist() == list(range(start, stop))
+    assert labels(reader.read(Extents.one(partition, start, stop))) == list(range(start, stop))
 
 
-def made() -> KafkaReader:
+def made() -> Opened:
     """One in the middle of a partition."""
-    reader = KafkaTopic("t", sys.argv[2]).reader()
+    reader = Opened(KafkaTopic("t", sys.argv[2]))
     read(reader, 0, 0, 10)
-    assert isinstance(reader._way, ByColumn)
+    assert isinstance(reader.own._way, ByColumn)
     return reader
 
 

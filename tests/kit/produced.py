@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from kit.broker.handle import Opened
 
-from dali_feed.columns.request import open_reader
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
-from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Source
 from dali_feed.testing.shards import write_shard
 
@@ -26,11 +25,11 @@ def shard_of(folder: Path, values: list[bytes]) -> ShardSet:
 
 
 def block_of(topic: Source, partition: int, *names: str) -> Block:
-    """All that a partition holds, as a reader has it: the values, unless other names are given."""
-    snapshot, reader = topic.snapshot(), open_reader(topic, names or ["value"])
+    """All that a partition holds, as a reader has it: the values and labels, unless other names are given."""
+    snapshot, reader = topic.snapshot(), Opened(topic, *names)
     try:
         start, stop = int(snapshot.starts[partition]), int(snapshot.stops[partition])
-        return reader.read(Extents.one(partition, start, stop), SlabPool().lease())
+        return reader.read(Extents.one(partition, start, stop))
     finally:
         reader.close()
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kit.broker.handle import OpenedStream, labels, payloads
+
 from dali_feed.external_sources import KafkaStream
 from dali_feed.records.extents import unpack_ids
-from dali_feed.records.live import LiveReader
 
 SECONDS = 60.0  # until which a test's records must have come: no speed
 
@@ -31,7 +32,7 @@ class Gathered:
 
 
 def gather(
-    reader: LiveReader, enough: Callable[[Gathered], bool], into: Gathered | None = None, records: int = 100
+    reader: OpenedStream, enough: Callable[[Gathered], bool], into: Gathered | None = None, records: int = 100
 ) -> Gathered:
     """What the reader gives until that is `enough`."""
     found = Gathered() if into is None else into
@@ -39,12 +40,12 @@ def gather(
     while not enough(found):
         assert time.monotonic() < deadline, f"not enough came: {found}"
         got = reader.poll(records, float("inf"), 0.05)
-        labels = got.block.fields.get("label", [0] * len(got.block.ids))
+        numbers = labels(got.block) if len(got.block.values) > 1 else [0] * len(got.block.ids)
         partitions, offsets = unpack_ids(got.block.ids)
-        for k, (partition, offset) in enumerate(zip(partitions.tolist(), offsets.tolist(), strict=True)):
-            view = got.block.payloads[k]
-            assert view is not None
-            found.records.setdefault(partition, []).append((offset, bytes(view), int(labels[k])))
+        rows = zip(partitions.tolist(), offsets.tolist(), payloads(got.block), numbers, strict=True)
+        for partition, offset, payload, number in rows:
+            assert payload is not None
+            found.records.setdefault(partition, []).append((offset, payload, number))
         found.position |= got.position
         got.block.lease.release()
     return found
@@ -52,7 +53,7 @@ def gather(
 
 def streamed(source: KafkaStream, count: int, at: Mapping[str, Any]) -> Gathered:
     """The first `count` records of a new reader that goes on from a mark."""
-    reader = source.live(at)
+    reader = OpenedStream(source, at)
     try:
         return gather(reader, lambda found: len(found) >= count)
     finally:

@@ -14,7 +14,7 @@ from dali_feed.records.source import Block
 from dali_feed.testing import Message
 
 LARGE = 100_000  # bytes, more than a slab of these tests
-NAMES = tuple(f"h{n}" for n in range(17))  # one more than C looks up at once
+NAMES = tuple(f"h{n}" for n in range(17))  # one more than C looks up beside those of a claim
 
 _VALUES = (b"", None, b"x", b"value" * 9, b"\0" * 700, bytes(range(256)) * 40)
 _KEYS = (None, b"", b"k", b"\xff\0key", b"")
@@ -69,21 +69,19 @@ def record(n: int, partition: int, *, large: bool = True) -> Message:
 
 
 def shown(block: Block) -> dict[str, Any]:
-    """All that a user sees of a block: bytes, fields with their types, ids and faults."""
+    """All that there is to see in a block: bytes, values with their types, ids, faults and absent rows."""
     return {
-        "payloads": [_seen(each) for each in block.payloads],
         "ids": block.ids.tolist(),
         "faults": block.faults,
-        "fields": {name: _column(each) for name, each in block.fields.items()},
+        "absent": block.absent_rows(),
+        "values": {name: _column(each) for name, each in block.values.items()},
     }
 
 
 def _column(found: Any) -> tuple[str, list[Any]]:
-    if isinstance(found, np.ndarray):
-        return f"array of {found.dtype}", found.tolist()
-    return "of each record", [_seen(each) for each in found]
+    return type(found).__name__, [_seen(each) for each in found]
 
 
 def _seen(found: Any) -> Any:
     """A cell; bytes may be views as well, which columns and users read alike."""
-    return bytes(found) if isinstance(found, memoryview) else found
+    return bytes(found) if isinstance(found, memoryview) else found.item() if isinstance(found, np.generic) else found

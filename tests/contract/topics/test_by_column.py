@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.broker.handle import Kafka, read, value
+from kit.broker.handle import Kafka, Opened, labels, made, payloads, read, value
 from kit.inside import Extents, SlabPool
 from kit.two_ways import record
 
@@ -22,8 +22,9 @@ from dali_feed.testing import Message
 def test_headers_of_any_name_can_be_asked_for(embedded: Kafka, name: str) -> None:
     """One that C cannot be told of is looked for by message, and not found."""
     embedded.publish(embedded.topic, [Message(b"x", None, (("label", b"1"),))], partitions=1)
-    block = read(KafkaTopic(embedded.topic, embedded.servers, label=name), Extents.one(0, 0, 1))
-    assert bool(block.faults) == (name != "label")
+    source = KafkaTopic(embedded.topic, embedded.servers, label=name)
+    block = made(source, read(source, Extents.one(0, 0, 1)))
+    assert any(fault.stage == "source" for fault in block.faults.values()) == (name != "label")
 
 
 @pytest.mark.parametrize(("first", "then"), [(40_000, 900), (900, 40_000), (9_000, 70_000), (100, 100)])
@@ -33,10 +34,10 @@ def test_records_of_another_size_than_those_before(embedded: Kafka, first: int, 
     values = [b"%03d" % n + bytes([n]) * size for n, size in enumerate(sizes)]
     embedded.publish(embedded.topic, [(each, n) for n, each in enumerate(values)], partitions=1)
     pool = SlabPool(1 << 16)
-    reader = KafkaTopic(embedded.topic, embedded.servers).reader(pool)
+    reader = Opened(KafkaTopic(embedded.topic, embedded.servers), pool=pool)
     for start, stop in ((0, 30), (30, 90), (0, 90), (85, 90)):
         block = reader.read(Extents.one(0, start, stop))
-        assert [bytes(view or b"") for view in block.payloads] == values[start:stop]
+        assert payloads(block) == values[start:stop]
         block.lease.release()
     reader.close()
     assert pool.leased == 0
@@ -46,12 +47,12 @@ def test_a_read_that_is_too_large_leaves_the_reader_as_it_was(kafka: Kafka) -> N
     """`Tuning(memory=)` ends a read in its middle, by an error; the next one is right, and no slab is missing."""
     kafka.publish(kafka.topic, [(value(n) * 40, n) for n in range(200)], partitions=1)
     pool = SlabPool(1 << 14, most=1 << 16)
-    reader = KafkaTopic(kafka.topic, kafka.servers).reader(pool)
+    reader = Opened(KafkaTopic(kafka.topic, kafka.servers), pool=pool)
     for start in (0, 50, 7):
         with pytest.raises(ConfigError, match="must hold each read"):
             reader.read(Extents.one(0, 0, 200))
         block = reader.read(Extents.one(0, start, start + 4))
-        assert block.fields["label"].tolist() == list(range(start, start + 4))
+        assert labels(block) == list(range(start, start + 4))
         block.lease.release()
         assert pool.leased == 0
     reader.close()
@@ -61,11 +62,11 @@ def test_many_small_reads_leave_nothing_behind(embedded: Kafka) -> None:
     """After two thousand reads the process holds no more than after a few hundred, and all slabs are given back."""
     embedded.publish(embedded.topic, [record(n, n % 3, large=False) for n in range(600)], partitions=3)
     pool = SlabPool(1 << 16)
-    reader = KafkaTopic(embedded.topic, embedded.servers).reader(pool)
+    reader = Opened(KafkaTopic(embedded.topic, embedded.servers), pool=pool)
     held = []
     for n in range(2_000):
         block = reader.read(Extents.one(n // 9 % 3, n % 190, n % 190 + 1))  # mostly the next record
-        assert len(block.payloads) == 1
+        assert len(block.ids) == 1
         block.lease.release()
         if n in (300, 1_999):
             gc.collect()
@@ -83,15 +84,13 @@ def test_what_taking_a_record_raises_leaves_the_reader_as_it_was(kafka: Kafka, t
     records = [Message(b"here", None, (("label", b"%d" % n),), 0) for n in range(9)]
     records[4] = Message(b"", None, (("label", b"4"), *told), 0)
     kafka.publish(kafka.topic, records, partitions=1)
-    reader = KafkaTopic(kafka.topic, kafka.servers, claims=folder).reader()
+    reader = Opened(KafkaTopic(kafka.topic, kafka.servers, claims=folder))
     with pytest.raises(SourceNotFoundError, match="must be the folder of the payloads"):
         reader.read(Extents.one(0, 0, 9))
     folder.mkdir()
     (folder / digest.decode()).write_bytes(payload)
     for start in (0, 3):
         block = reader.read(Extents.one(0, start, 9))
-        assert block.fields["label"].tolist() == list(range(start, 9))
-        assert [bytes(view or b"") for view in block.payloads] == [
-            payload if n == 4 else b"here" for n in range(start, 9)
-        ]
+        assert labels(block) == list(range(start, 9))
+        assert payloads(block) == [payload if n == 4 else b"here" for n in range(start, 9)]
     reader.close()

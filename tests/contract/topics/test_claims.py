@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from kit.broker.handle import Kafka
+from kit.broker.handle import Kafka, OpenedStream, labels, payloads
 from kit.claimed import claimed, made
 from kit.images import QUICK, jpeg
-from kit.inside import Block
 from kit.killed_producer import CLAIMED_ABOVE, killed_at, producer
 from kit.produced import block_of, numbered, shard_of, values_in
 
@@ -34,11 +33,6 @@ def claim_of(record: Message) -> str:
     return dict(record.headers)["claim.uri"].decode()
 
 
-def payloads(block: Block) -> list[bytes]:
-    """As bytes."""
-    return [bytes(view or b"") for view in block.payloads]
-
-
 def test_large_values_lie_in_the_folder_and_are_read_from_there(kafka: Kafka, tmp_path: Path) -> None:
     """Whatever way a topic is read: payload and label, columns, a codec; the small values are in the topic as ever."""
     values, topic, folder = numbered(20), kafka.create(kafka.topic, 2), made(tmp_path)
@@ -52,10 +46,9 @@ def test_large_values_lie_in_the_folder_and_are_read_from_there(kafka: Kafka, tm
     source = KafkaTopic(topic, kafka.servers, claims=folder)
     block = block_of(source, 1)
     assert (payloads(block), block.faults) == (values[1::2], {})
-    assert block.fields["label"].tolist() == list(range(20))[1::2]
+    assert labels(block) == list(range(20))[1::2]
     for asked in (("value",), ("nothing;value", "label")):
-        assert list(map(bytes, block_of(source.giving(None, asked), 1).fields[asked[0]])) == values[1::2]
-    assert payloads(block_of(source.giving("value", ("value",)), 1)) == values[1::2]
+        assert payloads(block_of(source, 1, *asked)) == values[1::2]
     coded = KafkaTopic(
         topic, kafka.servers, label=None, codec=lambda value, _key, _headers: {"image": value[3:]}, claims=folder
     )
@@ -93,11 +86,11 @@ def test_what_is_not_there_as_it_was_is_that_records_fault(embedded: Kafka, tmp_
     good = claimed(folder, b"good")
     embedded.publish(embedded.topic, [*records, good], 1)
     source = KafkaTopic(embedded.topic, embedded.servers, claims=folder)
-    for block in (block_of(source, 0), block_of(source.giving(None, ("value",)), 0)):
+    for block in (block_of(source, 0), block_of(source, 0, "value")):
         assert sorted(block.faults) == list(range(len(records)))
         for row, said in enumerate(records.values()):
-            assert re.search(said, block.faults[row])
-    assert bytes(block.fields["value"][-1]) == b"good"
+            assert re.search(said, block.faults[row].reason)
+    assert payloads(block)[-1] == b"good"
 
 
 def test_no_record_leads_out_of_the_folder(embedded: Kafka, tmp_path: Path) -> None:
@@ -117,7 +110,7 @@ def test_no_record_leads_out_of_the_folder(embedded: Kafka, tmp_path: Path) -> N
     ]
     assert sorted(block.faults) == list(range(len(out)))
     for row in range(len(out) - 1):
-        assert "the URI leads out of it" in block.faults[row]
+        assert "the URI leads out of it" in block.faults[row].reason
 
 
 def test_who_was_not_told_of_the_folder_is_told_what_lacks(embedded: Kafka, tmp_path: Path) -> None:
@@ -125,10 +118,10 @@ def test_who_was_not_told_of_the_folder_is_told_what_lacks(embedded: Kafka, tmp_
     record = claimed(made(tmp_path), b"payload")
     embedded.publish(embedded.topic, [record, Message(b"", None, (("label", b"1"),), 0)], 1)
     source = KafkaTopic(embedded.topic, embedded.servers)
-    for block in (block_of(source, 0), block_of(source.giving("value", ()), 0)):
+    for block in (block_of(source, 0), block_of(source, 0, "value")):
         assert list(block.faults) == [0]
         said = "the payload is stored elsewhere; give the source claims=, the folder that it may be read from"
-        assert block.faults[0] == f"claim {claim_of(record)!r}: {said}"
+        assert block.faults[0].reason == f"claim {claim_of(record)!r}: {said}"
 
 
 def test_a_folder_that_is_not_there_is_no_records_fault(embedded: Kafka, tmp_path: Path) -> None:
@@ -216,7 +209,7 @@ def test_a_stream_reads_them_too(embedded: Kafka, tmp_path: Path) -> None:
     folder, values = made(tmp_path), [*(b"%d" % n * 1000 for n in range(4)), b"4" * 3000]
     embedded.publish(embedded.topic, [claimed(folder, value) for value in values], 1)
     source = KafkaStream(embedded.topic, embedded.servers, start="earliest", claims=folder)
-    reader = source.live()
+    reader = OpenedStream(source)
     found, end = [], {0: 0}
     while end[0] < 5:
         got = reader.poll(4, 2500, 30.0)

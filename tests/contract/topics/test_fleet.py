@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, NewPartitions
-from kit.broker.handle import Kafka
+from kit.broker.handle import Kafka, OpenedStream
 from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker
 from kit.fleets import Worker, fleet_of_tests, seen, until
 
@@ -218,15 +218,15 @@ def test_two_kinds_of_position_do_not_mix() -> None:
     assert mark == {"topic": "t", "fleet": "g"}
     assert repr(fleet) == "KafkaStream('t', 'nowhere:1', fleet='g', at least once)"  # with which describe() begins
     assert fleet.merged([mark, mark]) == mark
-    fleet.live(mark).close()
+    OpenedStream(fleet, mark).close()
     position = alone.mark({0: 5})
     for wrong in (position, {"topic": "t", "fleet": "h"}):
         with pytest.raises(StateError, match="continues at the offsets of the group"):
-            fleet.live(wrong)
+            OpenedStream(fleet, wrong)
         with pytest.raises(StateError, match="continues at the offsets of the group"):
             fleet.merged([mark, wrong])
     with pytest.raises(StateError, match="a fleet's state"):
-        alone.live(mark)
+        OpenedStream(alone, mark)
 
 
 def test_a_group_that_may_not_be_joined_is_named(real_broker: Cluster, workers: list[Worker]) -> None:

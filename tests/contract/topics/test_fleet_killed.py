@@ -111,11 +111,13 @@ DROPPED = """
 import gc, sys
 from dali_feed.external_sources import Fleet
 from dali_feed.external_sources import KafkaStream
+from kit.inside import SlabPool
 
 fleet = Fleet(sys.argv[2], "classic", session=1500.0)
-reader = KafkaStream(sys.argv[2], sys.argv[1], start="earliest", fleet=fleet, label=None).live()
+stream = KafkaStream(sys.argv[2], sys.argv[1], start="earliest", fleet=fleet, label=None)
+reader = stream.live(None, ["value"])
 while not reader.partitions:
-    reader.poll(1, 1e9, 0.05)
+    reader.poll(1, 1e9, 0.05, SlabPool().lease())
 print("dealt", flush=True)
 sys.stdin.readline()
 if sys.argv[3] == "dropped":

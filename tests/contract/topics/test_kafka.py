@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 from confluent_kafka import Producer
-from kit.broker.handle import Kafka, in_transactions, payloads, read, rows, value
+from kit.broker.handle import Kafka, Opened, in_transactions, labels, made, payloads, read, rows, value
 from kit.inside import Extents, SlabPool, pack_ids
 from kit.limits import LONG
 
@@ -30,8 +30,8 @@ def test_roundtrip_gives_values_labels_and_ids(kafka: Kafka) -> None:
     block = read(source, Extents(np.arange(3), snapshot.starts, snapshot.stops))
     order = sorted(range(100), key=lambda i: placed[i])
     assert payloads(block) == [value(i) for i in order]
-    assert block.fields["label"].tolist() == order
-    assert block.fields["label"].dtype == np.int64
+    assert labels(block) == order
+    assert made(source, block).values["label"].dtype == np.int64
     assert block.ids.tolist() == [int(pack_ids(*placed[i])) for i in order]
     assert not block.faults
     assert source.where(2, 7) == f"{kafka.topic}[2]@7"
@@ -44,12 +44,12 @@ def test_random_extents_equal_sequential_ones(kafka: Kafka) -> None:
     runs = [(p, a, min(a + 16, 300)) for p in range(3) for a in range(0, 300, 16)]
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(len(runs)) if seed else np.arange(len(runs))
-        reader = KafkaTopic(kafka.topic, kafka.servers).reader()
+        reader = Opened(KafkaTopic(kafka.topic, kafka.servers))
         for k in range(0, len(runs), 3):
             chosen = [runs[n] for n in order[k : k + 3]]
             block = reader.read(rows(*chosen))
             want = [held[p, o] for p, a, b in chosen for o in range(a, b)]
-            assert block.fields["label"].tolist() == want
+            assert labels(block) == want
             assert payloads(block) == [value(i) for i in want]
             block.lease.release()
         reader.close()
@@ -58,9 +58,9 @@ def test_random_extents_equal_sequential_ones(kafka: Kafka) -> None:
 def test_overlapping_and_repeated_extents_are_read_as_asked(kafka: Kafka) -> None:
     """A run that goes back, repeats or overlaps the last one in the same partition is read again in full."""
     kafka.publish(kafka.topic, [(value(i), i) for i in range(60)], partitions=1)
-    reader = KafkaTopic(kafka.topic, kafka.servers).reader()
+    reader = Opened(KafkaTopic(kafka.topic, kafka.servers))
     for a, b in [(10, 20), (10, 20), (15, 30), (30, 31), (31, 60), (0, 60), (5, 5), (59, 60)]:
-        assert reader.read(Extents.one(0, a, b)).fields["label"].tolist() == list(range(a, b))
+        assert labels(reader.read(Extents.one(0, a, b))) == list(range(a, b))
     reader.close()
 
 
@@ -77,7 +77,7 @@ def test_holes_are_absent_rows(real_kafka: Kafka) -> None:
     snapshot = source.snapshot()
     assert snapshot.stops.tolist() == [24]
     assert payloads(read(source, Extents.one(0, 0, 24))) == want
-    reader = source.reader()
+    reader = Opened(source)
     for a, b in [(6, 11), (22, 24), (4, 7), (7, 13), (13, 24), (0, 6)]:  # some end in a hole or are nothing else
         assert payloads(reader.read(Extents.one(0, a, b))) == want[a:b]
     reader.close()
@@ -103,14 +103,17 @@ def test_bad_records_are_rows_with_faults(kafka: Kafka) -> None:
     records += [Message(b"img"), Message(None, key=b"k", headers=(("label", b"1"),)), Message(b"")]
     records += [Message(b"img", headers=(("label", b"1"), ("other", b"x"), ("label", b"2")))]
     kafka.publish(kafka.topic, records, partitions=1)
-    block = read(KafkaTopic(kafka.topic, kafka.servers), Extents.one(0, 0, len(records)))
-    assert sorted(block.faults) == [0, 1, 2, 3, 4, 7, 8, 9, 10]
-    assert block.faults[0] == "header label: a decimal number is needed; found b'x'"
-    assert "no such header" in block.faults[8]
-    assert "tombstone" in block.faults[9]
-    assert len(block.faults[7]) < 120
-    assert block.fields["label"][[5, 6, 11]].tolist() == [-3, 12, 2]
-    assert payloads(block) == [b"img"] * 9 + [b"", b"", b"img"]
+    source = KafkaTopic(kafka.topic, kafka.servers)
+    block = read(source, Extents.one(0, 0, len(records)))
+    assert payloads(block) == [b"img"] * 9 + [None, b"", b"img"]
+    columns = made(source, block)
+    faults = {row: fault.reason for row, fault in columns.faults.items() if fault.stage == "source"}
+    assert sorted(faults) == [0, 1, 3, 4, 7, 8, 9, 10]
+    assert faults[0] == "column 'label' of member 'headers.label': a decimal number is needed; found 'x'"
+    assert "headers.label': the record has no such member" in faults[8]
+    assert "tombstone" in faults[9]
+    assert len(faults[7]) < 120
+    assert columns.values["label"][[2, 5, 6, 11]].tolist() == [7, -3, 12, 2]
 
 
 def test_without_label(kafka: Kafka) -> None:
@@ -118,7 +121,12 @@ def test_without_label(kafka: Kafka) -> None:
     kafka.publish(kafka.topic, [(b"a", None), (b"", None)], partitions=1)
     source = KafkaTopic(kafka.topic, kafka.servers, label=None)
     block = read(source, Extents.one(0, 0, 2))
-    assert (source.fields, block.fields, block.faults, payloads(block)) == ((), {}, {}, [b"a", b""])
+    assert (list(source.preset), list(block.values), block.faults, payloads(block)) == (
+        ["image"],
+        ["value"],
+        {},
+        [b"a", b""],
+    )
 
 
 def test_empty_values_at_the_start_are_rows_of_no_bytes(kafka: Kafka) -> None:
@@ -127,9 +135,11 @@ def test_empty_values_at_the_start_are_rows_of_no_bytes(kafka: Kafka) -> None:
     kafka.publish(kafka.topic, [Message(m.value, headers=m.headers, partition=0) for m in records], partitions=2)
     source = KafkaTopic(kafka.topic, kafka.servers, label=None)
     assert len(source.snapshot()) == 3
-    assert payloads(read(source, Extents.one(0, 0, 3))) == [b"", b"", b"img"]
-    coded = KafkaTopic(kafka.topic, kafka.servers, codec=lambda value, _key, _headers: {"image": value}, fields=())
-    assert payloads(read(coded, Extents.one(0, 0, 3))) == [b"", b"", b"img"]
+    assert payloads(read(source, Extents.one(0, 0, 3))) == [b"", None, b"img"]
+    coded = KafkaTopic(kafka.topic, kafka.servers, label=None, codec=lambda value, _key, _headers: {"image": value})
+    block = read(coded, Extents.one(0, 0, 3))
+    assert payloads(block) == [b"", None, b"img"]
+    assert "tombstone" in block.faults[1].reason
 
 
 def test_codec_gives_image_and_fields(kafka: Kafka) -> None:
@@ -145,25 +155,26 @@ def test_codec_gives_image_and_fields(kafka: Kafka) -> None:
 
     keys = [b"a", b"bad", b"short", None]
     kafka.publish(kafka.topic, [Message(b"\x05-image", key=k, headers=(("h", b"1"),)) for k in keys], partitions=1)
-    source = KafkaTopic(kafka.topic, kafka.servers, codec=codec, fields=("label", "key", "n"))
-    block = read(source, Extents.one(0, 0, 4))
-    assert source.fields == ("label", "key", "n")
+    source = KafkaTopic(kafka.topic, kafka.servers, codec=codec)
+    block = read(source, Extents.one(0, 0, 4), "codec:image", "codec:label", "codec:key", "codec:n")
+    assert [column.member for column in source.preset.values()] == ["codec:image", "codec:label"]
     assert payloads(block) == [b"image", b"\x05-image", b"\x05-image", b"image"]
     line = codec.__code__.co_firstlineno  # its raise, and of a value that it did not give the codec itself
-    assert block.faults == {
+    assert {row: fault.reason for row, fault in block.faults.items()} == {
         1: f"codec: LookupError: no such class: dragon, at {__file__}:{line + 3} in codec",
         2: f"codec: KeyError: 'label' is missing, at {__file__}:{line} in codec",
     }
-    assert block.fields["label"].tolist() == [5, 0, 0, 5]
-    assert block.fields["key"] == [b"a", None, None, None]
-    assert block.fields["n"] == [1, None, None, 1]
+    good = block.usable()
+    for name, want in (("label", [5, 5]), ("key", [b"a", None]), ("n", [1, 1])):
+        values = [value for value, there in zip(block.values[f"codec:{name}"], good, strict=True) if there]
+        assert [bytes(value) if isinstance(value, memoryview) else value for value in values] == want
 
 
 def test_payloads_lie_in_the_given_slabs(kafka: Kafka) -> None:
     """Blocks take their memory from the caller's pool and give it back with the lease, after a failure too."""
     kafka.publish(kafka.topic, [(value(i), i) for i in range(20)], partitions=1)
     pool, stop = SlabPool(1 << 16), threading.Event()
-    reader = KafkaTopic(kafka.topic, kafka.servers).reader(pool, stop)
+    reader = Opened(KafkaTopic(kafka.topic, kafka.servers), pool=pool, stop=stop)
     block = reader.read(Extents.one(0, 0, 20))
     assert pool.leased == 1 << 16
     block.lease.release()
@@ -203,19 +214,12 @@ def test_extent_size_follows_the_first_records(kafka: Kafka) -> None:
     assert found == [(60_000, 512), (60_000, 512)]
 
 
-def test_extent_size_follows_the_members_that_are_read(embedded: Kafka) -> None:
-    """Data in keys or headers counts where it is asked for, and values where they are; others take no memory."""
+def test_extent_size_follows_the_part_that_is_large(embedded: Kafka) -> None:
+    """Data in keys or headers counts where values are small; a snapshot does not depend on what is read of it."""
     headers = (("tokens", bytes(40_000)), ("more", bytes(20_000)))
     embedded.publish(embedded.topic, [Message(b"v", bytes(10_000), headers)] * 8, partitions=2)
     source = KafkaTopic(embedded.topic, embedded.servers, label=None)
-    for members, size in (
-        (("value",), 1),
-        (("tokens",), 40_000),
-        (("headers.tokens", "key"), 50_000),
-        (("headers.*",), 60_000),
-        (("nothing;more", "value", "timestamp"), 20_001),
-    ):
-        assert source.giving(None, members).snapshot().record_bytes == size
+    assert source.snapshot().record_bytes == 70_000
 
 
 def test_two_readers_in_two_threads(kafka: Kafka) -> None:
@@ -227,7 +231,7 @@ def test_two_readers_in_two_threads(kafka: Kafka) -> None:
     wrong: list[object] = []
 
     def work(mine: list[tuple[int, int, int]]) -> None:
-        reader = source.reader(pool)
+        reader = Opened(source, pool=pool)
         for p, a, b in mine:
             block = reader.read(Extents.one(p, a, b))
             if payloads(block) != [value(held[p, o]) for o in range(a, b)]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
-from kit.broker.handle import Kafka, payloads, read, rows, value
+from kit.broker.handle import Kafka, OpenedStream, payloads, read, rows, value
 from kit.fleets import Worker, fleet_of_tests
 from kit.limits import LONG
 from kit.streamed import gather
@@ -41,7 +41,7 @@ def test_a_read_goes_on_behind_an_answer_that_passes(embedded: Kafka, answers: C
     source.snapshot()
     answers(FETCH, code)
     assert payloads(read(source, rows((0, 0, 20)))) == VALUES
-    stream = KafkaStream(embedded.topic, embedded.servers, label=None, start="earliest", timeout=LONG).live()
+    stream = OpenedStream(KafkaStream(embedded.topic, embedded.servers, label=None, start="earliest", timeout=LONG))
     answers(FETCH, code)
     found = gather(stream, lambda found: len(found) >= 20)
     assert found.position == {0: 20}
@@ -74,7 +74,7 @@ def test_a_read_ends_at_an_answer_that_stays(
     answers(FETCH, code)
     with pytest.raises(error, match=rf"^{embedded.topic}\[0\]@0: .*{said}"):
         read(source, rows((0, 0, 20)))
-    stream = KafkaStream(embedded.topic, embedded.servers, label=None, start="earliest", timeout=LONG).live()
+    stream = OpenedStream(KafkaStream(embedded.topic, embedded.servers, label=None, start="earliest", timeout=LONG))
     answers(FETCH, code)
     with pytest.raises(error, match=rf"^{embedded.topic}\[0\]@0: .*{said}"):
         gather(stream, lambda found: len(found) >= 20)
@@ -125,7 +125,7 @@ def test_a_worker_that_is_refused_says_by_what(
     worker = Worker(embedded.topic, embedded.servers, fleet_of_tests(embedded.topic))
     answers(JOIN, code)
     with pytest.raises(error, match=said):
-        gather(worker.reader, lambda found: len(found) >= 20)
+        gather(worker.opened, lambda found: len(found) >= 20)
     worker.reader.close()
 
 

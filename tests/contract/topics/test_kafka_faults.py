@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka.admin import AclOperation
-from kit.broker.handle import Kafka, payloads, read, rows, value
+from kit.broker.handle import Kafka, Opened, labels, payloads, read, rows, value
 from kit.broker.real import ALICE, PASSWORD, RealBroker, free_ports
 from kit.inside import Block, Extents
 from kit.limits import LONG
@@ -52,8 +52,9 @@ def test_unreachable_broker_is_named_and_nothing_is_printed() -> None:
     port = free_ports(1)[0]
     code = (
         "from dali_feed.external_sources import KafkaTopic\nfrom kit.inside import Extents\n"
+        "from kit.broker.handle import Opened\n"
         f"source = KafkaTopic('t', '127.0.0.1:{port}', timeout=0.7)\n"
-        "for ask in (source.snapshot, lambda: source.reader().read(Extents.one(3, 41, 50))):\n"
+        "for ask in (source.snapshot, lambda: Opened(source).read(Extents.one(3, 41, 50))):\n"
         "    try: ask()\n"
         "    except Exception as error: print(type(error).__name__, error)\n"
     )
@@ -87,7 +88,7 @@ def test_a_blocked_read_ends_with_the_stop_event(kafka: Kafka, end: str) -> None
     kafka.publish(kafka.topic, [(b"x", 1)], partitions=1)
     stop, begun = threading.Event(), threading.Event()
     result: list[Block | Exception] = []
-    reader = KafkaTopic(kafka.topic, kafka.servers).reader(None, stop)
+    reader = Opened(KafkaTopic(kafka.topic, kafka.servers), stop=stop)
     reader.read(Extents.one(0, 0, 1))
 
     def work() -> None:
@@ -115,9 +116,9 @@ def test_close_in_any_state(kafka: Kafka) -> None:
     """close() before, between and after reads, twice, and with a broker that never answered; then reads refuse."""
     kafka.publish(kafka.topic, [(b"x", 1)] * 3, partitions=1)
     source = KafkaTopic(kafka.topic, kafka.servers)
-    unread, used = source.reader(), source.reader()
+    unread, used = Opened(source), Opened(source)
     used.read(Extents.one(0, 0, 2))
-    lost = KafkaTopic("t", f"127.0.0.1:{free_ports(1)[0]}", timeout=0.2).reader()
+    lost = Opened(KafkaTopic("t", f"127.0.0.1:{free_ports(1)[0]}", timeout=0.2))
     with pytest.raises(SourceUnreachableError):
         lost.read(Extents.one(0, 0, 1))
     for reader in (unread, used, lost):
@@ -132,7 +133,7 @@ def test_close_in_any_state(kafka: Kafka) -> None:
 def test_a_forked_child_is_refused(embedded: Kafka) -> None:
     """A reader used or closed after fork refuses or returns, and neither hangs nor takes the parent's records."""
     embedded.publish(embedded.topic, [(b"%d" % i, i) for i in range(10)], partitions=1)
-    reader = KafkaTopic(embedded.topic, embedded.servers).reader()
+    reader = Opened(KafkaTopic(embedded.topic, embedded.servers))
     reader.read(Extents.one(0, 0, 2))
     context = multiprocessing.get_context("fork")
     said = context.SimpleQueue()
@@ -162,12 +163,12 @@ def test_a_forked_child_is_refused(embedded: Kafka) -> None:
 def test_a_broker_that_goes_and_comes_back_loses_and_repeats_nothing(embedded: Kafka) -> None:
     """Connections cut between and in reads: librdkafka reconnects and the rows are what they are."""
     embedded.publish(embedded.topic, [(value(i) * 20, i) for i in range(600)], partitions=2)
-    reader = KafkaTopic(embedded.topic, embedded.servers).reader()
+    reader = Opened(KafkaTopic(embedded.topic, embedded.servers))
     for k in range(0, 180, 60):
         embedded.cluster.down(1)  # type: ignore[union-attr]
         threading.Timer(0.05, embedded.cluster.up, [1]).start()  # type: ignore[union-attr]
         block = reader.read(rows((0, k, k + 60), (1, k, k + 60)))
-        assert block.fields["label"].tolist() == [*range(2 * k, 2 * k + 120, 2), *range(2 * k + 1, 2 * k + 120, 2)]
+        assert labels(block) == [*range(2 * k, 2 * k + 120, 2), *range(2 * k + 1, 2 * k + 120, 2)]
         block.lease.release()
     reader.close()
 
@@ -178,18 +179,18 @@ def test_a_killed_broker_loses_and_repeats_nothing(own_broker: RealBroker) -> No
     n = 400
     publish(own_broker.servers, "t", [(value(i) + bytes(50_000), i) for i in range(n)])
     source = KafkaTopic("t", own_broker.servers, timeout=60)
-    reader = source.reader()
+    reader = Opened(source)
     first = reader.read(rows((0, 0, 20)))
     own_broker.kill()
     back = threading.Thread(target=own_broker.start)
     back.start()
     block = reader.read(rows((0, 20, n // 2), (1, 0, n // 2)))
     back.join()
-    labels = first.fields["label"].tolist() + block.fields["label"].tolist()
-    assert labels == [*range(0, n, 2), *range(1, n, 2)]
-    assert [bytes(view[:6]) for view in block.payloads[-3:] if view] == [value(i)[:6] for i in (395, 397, 399)]
+    numbers = labels(first) + labels(block)
+    assert numbers == [*range(0, n, 2), *range(1, n, 2)]
+    assert [each[:6] for each in payloads(block)[-3:] if each] == [value(i)[:6] for i in (395, 397, 399)]
     own_broker.kill()
-    impatient = KafkaTopic("t", own_broker.servers, timeout=1).reader()
+    impatient = Opened(KafkaTopic("t", own_broker.servers, timeout=1))
     with pytest.raises(SourceUnreachableError, match=rf"t\[1\]@7.*{own_broker.servers}"):
         impatient.read(Extents.one(1, 7, 9))
     for each in (reader, impatient):
@@ -202,7 +203,7 @@ def test_a_deleted_topic_is_named(real_kafka: Kafka) -> None:
     kafka.publish(kafka.topic, [(b"x", 1)] * 3, partitions=1)
     source = KafkaTopic(kafka.topic, kafka.servers, timeout=20)
     pin = source.snapshot().pin
-    reader = source.reader()
+    reader = Opened(source)
     reader.read(Extents.one(0, 0, 2))
     kafka.cluster.delete(kafka.topic)  # type: ignore[union-attr]
     with pytest.raises(SourceChangedError, match=rf"{kafka.topic}\[0\]@0"):
@@ -215,7 +216,7 @@ def test_a_deleted_topic_is_named(real_kafka: Kafka) -> None:
 def test_a_run_beyond_the_end_says_so(kafka: Kafka) -> None:
     """A partition that ends before the run does, for as long as the timeout, was truncated: SourceChangedError."""
     kafka.publish(kafka.topic, [(b"x", 1)] * 3, partitions=1)
-    reader = KafkaTopic(kafka.topic, kafka.servers, timeout=3).reader()
+    reader = Opened(KafkaTopic(kafka.topic, kafka.servers, timeout=3))
     with pytest.raises(SourceChangedError, match=r"up to 9, but the partition has ended at 3"):
         reader.read(Extents.one(0, 0, 10))
     reader.close()
@@ -262,8 +263,6 @@ def test_options_that_decide_what_is_read_are_refused() -> None:
             KafkaTopic("t", "h:1", config={name: "x"})
     with pytest.raises(ConfigError, match=r"no\.such\.option"):
         KafkaTopic("t", "h:1", config={"no.such.option": "x"}).snapshot()
-    with pytest.raises(ConfigError, match="codec"):
-        KafkaTopic("t", "h:1", fields=("label",))
     with pytest.raises(ConfigError, match="label="):
         KafkaTopic("t", "h:1", label="class", codec=lambda v, k, h: {"image": v})
     with pytest.raises(ConfigError, match="topic"):

@@ -41,7 +41,7 @@ def test_each_record_stands_once(real_kafka: Kafka, shuffle: bool | Shuffle) -> 
         assert sorted(again) == COMMITTED
         assert (again != found) == bool(shuffle)
         block = read(KafkaTopic(topic, real_kafka.servers), everything(feed.snapshot))
-        assert block.fields["label"].tolist() == [n for p in range(2) for n in COMMITTED if n % 2 == p]
+        assert labels(block) == [n for p in range(2) for n in COMMITTED if n % 2 == p]
         assert set(block.ids.tolist()) == set(feed.plan.ids(0, 0, len(feed.snapshot)).tolist())
 
 

@@ -35,12 +35,12 @@ def _bytes(view: object) -> bytes | None:
 def _as_we_read(kafka: Kafka, topic: str) -> dict[int, tuple[object, ...]]:
     """The records of a topic by their numbers: key, value, timestamp and the headers' values."""
     found: dict[int, tuple[object, ...]] = {}
-    source = KafkaTopic(topic, kafka.servers, label=None).giving(None, MEMBERS)
+    source = KafkaTopic(topic, kafka.servers, label=None)
     for partition in range(PARTITIONS):
-        block = block_of(source, partition)
-        columns = [block.fields[name] for name in MEMBERS]
-        for payload, n, key, value, timestamp, *headers in zip(block.payloads, *columns, strict=True):
-            if payload is None:
+        block = block_of(source, partition, *MEMBERS)
+        columns = [block.values[name] for name in MEMBERS]
+        for there, n, key, value, timestamp, *headers in zip(block.usable(), *columns, strict=True):
+            if not there:
                 continue  # an offset without a record
             number = int(bytes(n))
             assert number not in found
@@ -74,9 +74,9 @@ def _ours(kafka: Kafka, folder: Path) -> list[Other]:
 def _places(kafka: Kafka, topic: str) -> dict[bytes, int]:
     """The partition of each key."""
     found: dict[bytes, int] = {}
-    source = KafkaTopic(topic, kafka.servers, label=None).giving(None, ("key",))
+    source = KafkaTopic(topic, kafka.servers, label=None)
     for partition in range(PARTITIONS):
-        for key in block_of(source, partition).fields["key"]:
+        for key in block_of(source, partition, "key").values["key"]:
             assert key is None or found.setdefault(bytes(key), partition) == partition
     return found
 
@@ -131,11 +131,11 @@ def test_kcat_and_we_read_each_others_records(real_kafka: Kafka, tmp_path: Path)
     lines = [b"%d|%s" % (n, record(n)[1] or b"") for n in range(RECORDS)]
     headers = ("-H", "colour=grün", "-H", "n=0")
     by_kcat(real_kafka.servers, "-P", "-t", theirs, "-z", "snappy", "-K", "|", "-Z", *headers, told=b"\n".join(lines))
-    source = KafkaTopic(theirs, real_kafka.servers, label=None).giving(None, ("key", "value", "headers.colour"))
+    source = KafkaTopic(theirs, real_kafka.servers, label=None)
     found = {}
     for partition in range(PARTITIONS):
-        fields = block_of(source, partition).fields
-        for key, value, colour in zip(*fields.values(), strict=True):
+        values = block_of(source, partition, "key", "value", "headers.colour").values
+        for key, value, colour in zip(*values.values(), strict=True):
             found[int(bytes(key))] = (_bytes(value), _bytes(colour))
     assert found == {n: (record(n)[1], "grün".encode()) for n in range(RECORDS)}
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit.broker.handle import Kafka, in_transactions
+from kit.broker.handle import Kafka, in_transactions, labels, payloads
 from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker
 from kit.images import jpeg
 from kit.inside import write_shard
@@ -54,8 +54,8 @@ def test_a_topic_holds_the_records_of_its_source_in_order_with_their_labels(kafk
     assert (done.tally.records, done.tally.size, done.tally.failed) == (40, sum(map(len, values)), 0)
     for p in range(3):
         block = block_of(KafkaTopic(topic, kafka.servers), p)
-        assert [bytes(view or b"") for view in block.payloads] == values[p::3]
-        assert block.fields["label"].tolist() == list(range(40))[p::3]
+        assert payloads(block) == values[p::3]
+        assert labels(block) == list(range(40))[p::3]
 
 
 def test_files_tables_and_topics_are_sources_too(embedded: Kafka, tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_files_tables_and_topics_are_sources_too(embedded: Kafka, tmp_path: Path
         assert Producer(source, topic, embedded.servers).run().tally.records == 10
         sources[k + 1 : k + 2] = [KafkaTopic(topic, embedded.servers)] if k < 2 else []
         block = block_of(KafkaTopic(topic, embedded.servers), 0)
-        assert [bytes(view or b"") for view in block.payloads] == values
-        assert block.fields["label"].tolist() == list(range(10))
+        assert payloads(block) == values
+        assert labels(block) == list(range(10))
 
 
 @pytest.mark.parametrize("holes", ["replace", "scan"])
@@ -99,13 +99,11 @@ def test_keys_and_headers_are_members(embedded: Kafka, tmp_path: Path) -> None:
     source = ArrowRows(pa.table({"image": pa.array(values, pa.binary()), "who": [f"w{n % 5}" for n in range(30)]}))
     writes = Payload(key="who", headers=("who",), label=None)
     Producer(source, topic, embedded.servers, writes=writes).run()
-    found = [
-        block_of(KafkaTopic(topic, embedded.servers, label=None).giving(None, ("key", "who")), p) for p in range(3)
-    ]
-    places = {bytes(key): p for p, block in enumerate(found) for key in block.fields["key"]}
+    found = [block_of(KafkaTopic(topic, embedded.servers, label=None), p, "key", "who") for p in range(3)]
+    places = {bytes(key): p for p, block in enumerate(found) for key in block.values["key"]}
     assert sorted(places) == [b"w%d" % n for n in range(5)]
     for block in found:
-        assert [bytes(key) for key in block.fields["key"]] == [bytes(view) for view in block.fields["who"]]
+        assert list(map(bytes, block.values["key"])) == list(map(bytes, block.values["who"]))
     whole = values_in(embedded.servers, topic)
     assert [sorted(part) == part for part in whole] == [True] * 3
     turn = embedded.create(f"{topic}-turn", 3)
@@ -123,10 +121,11 @@ def test_several_members_in_one_value_are_read_by_the_format(embedded: Kafka, tm
         Producer(source, topic, embedded.servers, writes=Values(form, members, base64)).run()
         reads: Any = Json(base64=("image",)) if form == "json" else form
         there = KafkaTopic(topic, embedded.servers, label=None, format=reads)
-        block = block_of(there.giving("image", ("n", "text")), 0)
-        assert [bytes(view or b"") for view in block.payloads] == values
+        block = block_of(there, 0, "image", "n", "text")
+        assert payloads(block) == values
         texts = [
-            [each if isinstance(each, str) else bytes(each).decode() for each in row] for row in block.fields.values()
+            [each if isinstance(each, str) else bytes(each).decode() for each in block.values[name]]
+            for name in ("n", "text")
         ]
         assert texts == [[str(n) for n in range(6)], [f"text {n}" for n in range(6)]]
     with pytest.raises(ConfigError, match=r"Avro\(schema\) or Protobuf\(message\); found 'avro'"):
@@ -164,7 +163,7 @@ def test_what_a_schema_says_is_read_by_the_same_format(embedded: Kafka, tmp_path
         ((reason, _),) = done.tally.failures.items()
         assert "must be" in reason
         there = KafkaTopic(topic, embedded.servers, label=None, format=form)
-        found = block_of(there.giving(None, tuple(names)), 0).fields
+        found = block_of(there, 0, *names).values
         kept = [k for k in range(5) if k != 3]
         *others, features = (found[name] for name in names)
         assert [each.tolist() for each in features] == [arrays[k].tolist() for k in kept]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
-from kit.broker.handle import Kafka, in_transactions, payloads, read, value
+from kit.broker.handle import Kafka, OpenedStream, in_transactions, payloads, read, value
 from kit.inside import Extents, Pace
 from kit.streamed import Gathered, gather, streamed
 
@@ -32,7 +32,7 @@ def _grow(kafka: Kafka, partitions: int) -> None:
 def test_all_that_is_there_and_then_what_comes(kafka: Kafka) -> None:
     """From the earliest record on each comes once, in its partition's order, with offset and label; new ones follow."""
     placed = kafka.publish(kafka.topic, [(value(i), i) for i in range(90)], partitions=3)
-    reader = KafkaStream(kafka.topic, kafka.servers, start="earliest").live()
+    reader = OpenedStream(KafkaStream(kafka.topic, kafka.servers, start="earliest"))
     found = gather(reader, lambda found: len(found) == 90, records=16)
     want: dict[int, list[tuple[int, bytes, int]]] = {p: [] for p in range(3)}
     for i, (partition, offset) in enumerate(placed):
@@ -49,12 +49,12 @@ def test_all_that_is_there_and_then_what_comes(kafka: Kafka) -> None:
 def test_latest_is_where_the_topic_ends_when_the_reader_is_made(kafka: Kafka) -> None:
     """What was there is not given, what comes after `live` is; the first block says where every partition stands."""
     kafka.publish(kafka.topic, [(value(i), i) for i in range(8)], partitions=2)
-    reader = KafkaStream(kafka.topic, kafka.servers).live()
+    reader = OpenedStream(KafkaStream(kafka.topic, kafka.servers))
     kafka.publish(kafka.topic, [Message(value(8), None, ((("label"), b"8"),), 1)])
     found = gather(reader, lambda found: len(found) == 1)
     assert (found.records, found.position) == ({1: [(4, value(8), 8)]}, {0: 4, 1: 5})
     reader.close()
-    reader = KafkaStream(kafka.topic, kafka.servers).live()
+    reader = OpenedStream(KafkaStream(kafka.topic, kafka.servers))
     first, second = reader.poll(4, INF, 0), reader.poll(4, INF, 0)
     assert (len(first.block.ids), first.position, second.position) == (0, {0: 4, 1: 5}, {})
     reader.close()
@@ -64,11 +64,11 @@ def test_a_block_is_full_by_records_or_bytes(kafka: Kafka) -> None:
     """It ends at the last record that fits; one that is larger by itself comes alone; nothing is left out."""
     sizes = [10, 10, 10, 90, 10, 25, 5, 30, 1]
     kafka.publish(kafka.topic, [(bytes(n), k) for k, n in enumerate(sizes)], partitions=1)
-    reader = KafkaStream(kafka.topic, kafka.servers, start="earliest").live()
+    reader = OpenedStream(KafkaStream(kafka.topic, kafka.servers, start="earliest"))
     blocks: list[list[int]] = []
     while sum(map(len, blocks)) < len(sizes):
         got = reader.poll(3, 30, 1.0)
-        blocks.append([len(each or b"") for each in got.block.payloads])
+        blocks.append([len(each or b"") for each in payloads(got.block)])
         assert got.position == {0: sum(map(len, blocks))}
     assert blocks == [[10, 10, 10], [90], [10], [25, 5], [30], [1]]
     reader.close()
@@ -82,14 +82,14 @@ def test_any_world_size_goes_on_from_the_marks_of_any_other(kafka: Kafka, worlds
     source = KafkaStream(kafka.topic, kafka.servers, start="earliest")
     marks, seen, ends = [], list[int](), dict[int, int]()
     for rank in range(before):
-        reader = source.live(rank=rank, world_size=before)
+        reader = OpenedStream(source, rank=rank, world_size=before)
         got = gather(reader, lambda found: len(found) >= 14, records=7)  # the reader has read further than that
         marks.append(json.loads(json.dumps(source.mark(got.position, rank=rank, world_size=before))))
         seen += got.labels
         reader.close()
     source = KafkaStream(kafka.topic, kafka.servers)
     for rank in range(after):
-        reader, mine = source.live(source.merged(marks), rank=rank, world_size=after), range(rank, 4, after)
+        reader, mine = OpenedStream(source, source.merged(marks), rank=rank, world_size=after), range(rank, 4, after)
         got = gather(reader, functools.partial(_at_end, dict.fromkeys(mine, 30)))
         seen, ends = seen + got.labels, ends | got.position
         reader.close()
@@ -106,7 +106,7 @@ def test_a_rank_without_partitions_waits_and_takes_up_new_ones(real_kafka: Kafka
     kafka = real_kafka
     kafka.publish(kafka.topic, [(value(0), 0)], partitions=1)
     source = KafkaStream(kafka.topic, kafka.servers, start="latest")
-    first, second = source.live(rank=0, world_size=2), source.live(rank=1, world_size=2)
+    first, second = OpenedStream(source, rank=0, world_size=2), OpenedStream(source, rank=1, world_size=2)
     got = second.poll(4, INF, 0.01)
     assert (len(got.block.ids), got.position, first.poll(4, INF, 0).position) == (0, {}, {0: 1})
     old = [source.mark({0: 1}, rank=0, world_size=2), source.mark({}, rank=1, world_size=2)]
@@ -119,7 +119,7 @@ def test_a_rank_without_partitions_waits_and_takes_up_new_ones(real_kafka: Kafka
     again = streamed(source, 3, at=source.merged(old))
     assert (again.labels, again.position) == ([1, 2, 3], {0: 1, 1: 1, 2: 1, 3: 1})
     with pytest.raises(StateError, match=r"rank 0 of 1; it lacks 1, 3, .*; give the states of ranks 1"):
-        source.live(old[0])
+        OpenedStream(source, old[0])
 
 
 def test_a_time_and_a_groups_offsets_as_beginnings(real_kafka: Kafka) -> None:
@@ -134,7 +134,7 @@ def test_a_time_and_a_groups_offsets_as_beginnings(real_kafka: Kafka) -> None:
 
     def begun(start: object, group: str | None = None) -> Gathered:
         found = Gathered()
-        reader = KafkaStream(kafka.topic, kafka.servers, start=start, group=group).live()  # type: ignore[arg-type]
+        reader = OpenedStream(KafkaStream(kafka.topic, kafka.servers, start=start, group=group))  # type: ignore[arg-type]
         gather(reader, lambda found: bool(found.position) and sum(found.position.values()) == 20, found)
         reader.close()
         return found
@@ -146,7 +146,7 @@ def test_a_time_and_a_groups_offsets_as_beginnings(real_kafka: Kafka) -> None:
     assert begun(1_800_000_000).labels == []
     with pytest.raises(SourceError, match=rf"the group '{kafka.topic}' must have an offset .*none of 0, 1"):
         begun("group", kafka.topic)
-    reader = KafkaStream(kafka.topic, kafka.servers, group=kafka.topic).live()
+    reader = OpenedStream(KafkaStream(kafka.topic, kafka.servers, group=kafka.topic))
     reader.commit({1: 7})
     with pytest.raises(SourceError, match="none of 0"):
         begun("group", kafka.topic)
@@ -165,7 +165,7 @@ def test_offsets_without_a_record_move_the_position(real_kafka: Kafka) -> None:
     records = [Message(value(n), None, (("label", b"%d" % n),)) for n in range(15)]
     in_transactions(kafka, kafka.topic, records, 5, lambda k: k > 0)
     source = KafkaStream(kafka.topic, kafka.servers, start="earliest")
-    reader = source.live()
+    reader = OpenedStream(source)
     found = gather(reader, lambda found: found.position == {0: 18})
     assert [offset for offset, *_ in found.records[0]] == list(range(5))
     reader.close()
@@ -178,7 +178,7 @@ def test_a_full_partition_does_not_starve_others(real_kafka: Kafka) -> None:
     kafka = real_kafka
     large = [Message(bytes(100_000), None, (("label", b"0"),), 0) for _ in range(600)]  # many fetches
     kafka.publish(kafka.topic, large, partitions=2)
-    reader = KafkaStream(kafka.topic, kafka.servers, start="earliest").live()
+    reader = OpenedStream(KafkaStream(kafka.topic, kafka.servers, start="earliest"))
     found = gather(reader, lambda found: len(found) > 0, records=1)
     kafka.publish(kafka.topic, [Message(b"small", None, (("label", b"1"),), 1)] * 3)
     gather(reader, lambda found: len(found.records.get(1, [])) == 3, found, records=8)
@@ -190,7 +190,7 @@ def test_a_replay_is_the_stretch_between_two_marks(kafka: Kafka) -> None:
     """A bounded topic of the same records under the same ids, which resumes anywhere and never grows."""
     kafka.publish(kafka.topic, [(value(i), i) for i in range(120)], partitions=2)
     source = KafkaStream(kafka.topic, kafka.servers, start="earliest")
-    reader = source.live()
+    reader = OpenedStream(source)
     got = gather(reader, lambda found: len(found) >= 10, records=10)
     a = source.mark(dict(got.position))
     rest = gather(reader, lambda found: len(found) >= 60, Gathered(), records=10)
@@ -214,14 +214,14 @@ def test_columns_of_a_stream(kafka: Kafka) -> None:
     kafka.publish(kafka.topic, [*records, Message(b"{broken", b"k6")], partitions=1)
     source = KafkaStream(kafka.topic, kafka.servers, start="earliest", format="json", idle_timeout=0.5)
     with pytest.raises(ConfigError, match="is for columns="):
-        source.live()
-    given = source.giving(None, ("n", "s.t", "key"))
-    assert (given.fields, given.pace) == (("n", "s.t", "key"), Pace(None, None, 0.5))
-    reader = given.live(None)
+        OpenedStream(source)
+    assert source.pace == Pace(None, None, 0.5)
+    reader = OpenedStream(source, None, "n", "s.t", "key")
     got = reader.poll(7, INF, 5.0)
     assert got.position == {0: 7}
-    assert (got.block.fields["n"][:6], got.block.fields["s.t"][:6]) == ([*range(6)], [f"x{n}" for n in range(6)])
-    assert got.block.fields["key"] == [b"k%d" % n for n in range(7)]
+    values = got.block.values
+    assert (values["n"][:6], values["s.t"][:6]) == ([*range(6)], [f"x{n}" for n in range(6)])
+    assert list(map(bytes, values["key"])) == [b"k%d" % n for n in range(7)]
     assert list(got.block.faults) == [6]
     reader.close()
     assert {member.name for member in source.members()} >= {"value", "key"}
@@ -231,7 +231,7 @@ def test_stop_ends_a_wait(kafka: Kafka) -> None:
     """A poll that waits for records ends with ClosedError when the stop event is set."""
     kafka.create(kafka.topic)
     stop = threading.Event()
-    reader = KafkaStream(kafka.topic, kafka.servers).live(stop=stop)
+    reader = OpenedStream(KafkaStream(kafka.topic, kafka.servers), stop=stop)
     threading.Timer(0.2, stop.set).start()
     with pytest.raises(ClosedError):
         reader.poll(1, INF, 60)

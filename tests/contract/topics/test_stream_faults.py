@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from kit.broker.handle import Kafka, value
+from kit.broker.handle import Kafka, OpenedStream, value
 from kit.broker.proxy import Proxy
 from kit.broker.real import Cluster, RealBroker
 from kit.streamed import Gathered, gather
@@ -23,7 +23,7 @@ def test_records_that_are_gone(kafka: Kafka) -> None:
     kafka.publish(kafka.topic, [(value(i), i) for i in range(20)], partitions=1)
     kafka.delete_records(kafka.topic, 0, 10)
     source = KafkaStream(kafka.topic, kafka.servers)
-    reader = source.live(source.mark({0: 5}))
+    reader = OpenedStream(source, source.mark({0: 5}))
     said = rf"{kafka.topic}\[0\]@5: this offset comes next, but the broker holds 10..19: retention"
     for _ in range(2):  # also of whoever catches and goes on
         with pytest.raises(DataLostError, match=said):
@@ -37,11 +37,11 @@ def test_a_topic_that_is_cut_or_gone(real_kafka: Kafka) -> None:
     assert isinstance(kafka.cluster, Cluster)
     kafka.publish(kafka.topic, [(value(i), i) for i in range(20)], partitions=1)
     source = KafkaStream(kafka.topic, kafka.servers, start="earliest")
-    reader = source.live(source.mark({0: 30}))
+    reader = OpenedStream(source, source.mark({0: 30}))
     with pytest.raises(SourceChangedError, match=r"\[0\]@30: this offset comes next, but the partition ends at 20"):
         gather(reader, lambda found: len(found) > 0)
     reader.close()
-    readers = [source.live(), source.live()]
+    readers = [OpenedStream(source), OpenedStream(source)]
     for reader in readers:
         found = gather(reader, lambda found: found.position == {0: 20})
     mark = source.mark(found.position)
@@ -52,11 +52,11 @@ def test_a_topic_that_is_cut_or_gone(real_kafka: Kafka) -> None:
     with pytest.raises(SourceChangedError, match="deleted"):
         gather(readers[1], lambda found: len(found) > 0)
     with pytest.raises(SourceChangedError, match="deleted and made again"):
-        KafkaStream(kafka.topic, kafka.servers).live(mark)
+        OpenedStream(KafkaStream(kafka.topic, kafka.servers), mark)
     for reader in readers:
         reader.close()
     with pytest.raises(SourceNotFoundError, match="the topic must exist"):
-        KafkaStream(f"{kafka.topic}-no", kafka.servers).live()
+        OpenedStream(KafkaStream(f"{kafka.topic}-no", kafka.servers))
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_a_stream_goes_on_behind_an_outage(link_broker: RealBroker, fault: str) 
         source = KafkaStream(
             kafka.topic, link_broker.link_servers, start="earliest", timeout=4 if fault == "stuck" else 30
         )
-        reader = source.live()
+        reader = OpenedStream(source)
         found = gather(reader, lambda found: len(found) == 20)
         back = threading.Timer(5, link.up)
         if fault == "reset":
@@ -93,9 +93,9 @@ def test_an_outage_is_named_and_silence_is_not_one(link_broker: RealBroker) -> N
     kafka = Kafka("real", link_broker)
     kafka.publish(kafka.topic, [(bytes(60_000), i) for i in range(400)], partitions=1)  # more than is fetched ahead
     with Proxy(*link_broker.link_ports) as link:
-        reader = KafkaStream(kafka.topic, link_broker.link_servers, start="earliest", timeout=1).live()
+        reader = OpenedStream(KafkaStream(kafka.topic, link_broker.link_servers, start="earliest", timeout=1))
         found = gather(reader, lambda found: len(found) > 0, records=1)
-        other, until = KafkaStream(kafka.topic, kafka.servers).live(), time.monotonic() + 3
+        other, until = OpenedStream(KafkaStream(kafka.topic, kafka.servers)), time.monotonic() + 3
         while time.monotonic() < until:  # the loop is busy with something else
             other.poll(1, INF, 0.1)
         other.close()
@@ -121,7 +121,7 @@ def test_an_error_takes_nothing_along(kafka: Kafka) -> None:
             raise KeyboardInterrupt
         return {"image": data, "label": label}
 
-    reader, found = KafkaStream(kafka.topic, kafka.servers, start="earliest", codec=codec).live(), Gathered()
+    reader, found = OpenedStream(KafkaStream(kafka.topic, kafka.servers, start="earliest", codec=codec)), Gathered()
     with pytest.raises(KeyboardInterrupt):
         gather(reader, lambda found: len(found) == 6, found)
     gather(reader, lambda found: len(found) == 6, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +13,13 @@ from confluent_kafka import Producer
 from kit.broker import real
 from kit.images import jpeg
 
-from dali_feed.columns.request import open_reader
+from dali_feed.columns.columns import Columns
+from dali_feed.columns.request import Request, RequestReader, open_reader
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.records.extents import Extents
+from dali_feed.records.live import LiveBlock, Stream
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Snapshot
+from dali_feed.records.source import Block, Snapshot, Source
 from dali_feed.testing import Broker, Message, publish
 
 
@@ -56,16 +59,82 @@ def value(i: int) -> bytes:
     return b"%06d" % i * (1 + i % 37)
 
 
+class Opened:
+    """A reader of a topic, whose reads have a lease each in one pool.
+
+    Without names it reads what the source's preset is made of: the value, and the header of the label.
+    """
+
+    def __init__(
+        self, source: Source, *names: str, pool: SlabPool | None = None, stop: threading.Event | None = None
+    ) -> None:
+        self.pool = pool or SlabPool()
+        self.reader: Any = open_reader(source, names or [each.member for each in source.preset.values()], stop)
+
+    @property
+    def own(self) -> Any:
+        """The reader of the topic itself."""
+        return self.reader._reader
+
+    def read(self, extents: Extents) -> Block:
+        """See `Reader.read`; where it fails its memory is given back."""
+        lease = self.pool.lease()
+        try:
+            block: Block = self.reader.read(extents, lease)
+        except BaseException:
+            lease.release()
+            raise
+        return block
+
+    def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
+        """The same of a stream's; see `LiveReader.poll`."""
+        lease = self.pool.lease()
+        try:
+            found: LiveBlock = self.reader.poll(records, size, seconds, lease)
+        except BaseException:
+            lease.release()
+            raise
+        return found
+
+    def close(self) -> None:
+        """The reader."""
+        self.reader.close()
+
+
+class OpenedStream(Opened):
+    """A stream's, from a mark on; the arguments by name are those of `Stream.live`."""
+
+    def __init__(self, source: Stream, at: Any = None, *names: str, pool: SlabPool | None = None, **how: Any) -> None:
+        self.pool = pool or SlabPool()
+        request = Request.of(source, names or [each.member for each in source.preset.values()])
+        self.reader = RequestReader(source.live(at, request.members, **how), request)
+
+    def commit(self, position: Any) -> None:
+        """See `LiveReader.commit`."""
+        self.reader.commit(position)
+
+
 def payloads(block: Block) -> list[bytes | None]:
-    """The values as bytes."""
-    return [None if view is None else bytes(view) for view in block.values["value"]]
+    """What was asked for first, the values, as bytes; None where there are none."""
+    return [None if view is None else bytes(view) for view in next(iter(block.values.values()))]
+
+
+def labels(block: Block) -> list[int]:
+    """What was asked for second, as numbers."""
+    _, found, *_ = block.values.values()
+    return [int(each if isinstance(each, int) else bytes(each or b"")) for each in found]
+
+
+def made(source: Source, block: Block) -> Block:
+    """The columns of the source's preset, of what they are made from."""
+    return Columns.of(source)(block)
 
 
 def read(source: KafkaTopic, extents: Extents, *names: str) -> Block:
-    """One read of a new reader, of the values unless other names are given."""
-    reader = open_reader(source, names or ["value"])
+    """One read of a new reader, of the value and the label unless other names are given."""
+    reader = Opened(source, *names)
     try:
-        return reader.read(extents, SlabPool().lease())
+        return reader.read(extents)
     finally:
         reader.close()
 
