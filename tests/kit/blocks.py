@@ -80,9 +80,9 @@ def pictures(
     They are as the source gives them, before the columns: nothing is screened, and what is missing is None.
     """
     found = rows(source, extents=extents, stop=stop)
-    return [
-        (row.get("image"), None if row.get("label") is None else int(row["label"]), row.get("fault")) for row in found
-    ]
+    labels = [row.get("label") for row in found]
+    whole = [int(label) if isinstance(label, bytes | int | float) else label for label in labels]
+    return [(row.get("image"), label, row.get("fault")) for row, label in zip(found, whole, strict=True)]
 
 
 class Reads:
