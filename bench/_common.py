@@ -25,7 +25,7 @@ from typing import Any
 
 from dali_feed.bench.report import kept, shown_columns, text_of
 from dali_feed.bench.runner import Called, Contestant, Listener, Opens, Race, Timed, about_machine, named, opened, race
-from dali_feed.external_sources.kafka.reader import librdkafka
+from dali_feed.external_sources.kafka.by_column import librdkafka
 
 __all__ = ["Heat", "broker", "child", "compiled", "main", "new_topic", "once", "support", "timed"]
 

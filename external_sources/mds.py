@@ -378,6 +378,31 @@ def _lost(shard: MdsShard, found: str) -> DataLostError:
     return DataLostError(f"{shard.path}: a shard must be whole; found {found}; copy the shard again")
 
 
+def has_right_hashes(shard: MdsShard, store: Store) -> bool:
+    """Read the whole shard and hold it against its hashes; whether it has one that can be computed here.
+
+    A packed one is unpacked for that, which holds it against the hash of the packed file.
+
+    Raises:
+        DataLostError: one of them is wrong.
+    """
+    hashing = _hashing(shard.hashes)
+    packed = {} if shard.packed is None else _hashing(shard.packed.hashes)
+    if not hashing and not packed:
+        return False
+    file = store.open(shard.path)
+    try:
+        for at in range(0, shard.bytes, _PIECE):
+            part = read_at(file, min(_PIECE, shard.bytes - at), at)
+            for each in hashing.values():
+                each.update(part)
+    finally:
+        file.close()
+    if wrong := _wrong(hashing, shard.hashes):
+        raise _lost(shard, wrong)
+    return True
+
+
 def check_packed(packed: PackedShard, held: memoryview) -> None:
     """Hold the bytes of a packed shard against those of its hashes that can be computed here.
 
@@ -615,6 +640,13 @@ class MDS(RecordFiles):
         """All samples; see `FileSource.snapshot`. Of packed shards each is an extent, which is unpacked once."""
         found, packed = super().snapshot(pin), isinstance(self._store, PackedStore)
         return replace(found, extent=max(found.extent, int(found.stops.max()))) if packed else found
+
+    def check_hashes(self) -> int:
+        """Read all shards whole and hold them against their hashes in index.json; how many have none to compute here.
+
+        Raises DataLostError where one is another.
+        """
+        return self._each(lambda shard: has_right_hashes(shard, self._store), self._set.shards).count(False)
 
     @property
     def preset(self) -> Mapping[str, Any]:

@@ -87,7 +87,7 @@ class ShardSet(FileSource):
         SourceNotFoundError: a pattern matches nothing, or a named file is not there.
     """
 
-    kind, first_of = "ShardSet", True
+    kind, unit, first_of = "ShardSet", "sample", True
 
     def __init__(
         self,

@@ -166,7 +166,7 @@ def _judge(source: Source, columns: Columns, block: Block, found: SampleReport) 
             found.sizes.append((header.width, header.height))
         else:
             found.bad.append((where, fault.reason))
-        if HEADERS in block.values or fault is None:
+        if HEADERS in block.values or fault is None or fault.stage != "source":
             for name, value in _fields_of(block, row).items():
                 found.fields.setdefault(name, []).append(value)
         if fault is None and HEADERS in block.values and block.values[LABEL][row] == NO_LABEL:

@@ -61,19 +61,18 @@ class Access:
         return cls(_options(config or ()), _storage_options(storage or ()), timeout)
 
 
-def sources(targets: Sequence[str], access: Access, *, check: bool = False) -> list[Source]:
+def sources(targets: Sequence[str], access: Access) -> list[Source]:
     """To look into: a source per topic, per folder, and one for all shards, all files of a format, all single images.
 
     Args:
         targets: as people type them.
         access: how they are reached.
-        check: whether hashes of whole files are checked, where a set has them.
 
     Raises:
         ConfigError: a target or an option that is not allowed.
         SourceError: there is nothing, or it cannot be read.
     """
-    return _sources(targets, access, partial(_bare_topic, access), check=check)
+    return _sources(targets, access, partial(_bare_topic, access))
 
 
 def source_of(
@@ -102,9 +101,7 @@ def source_of(
     return found[0]
 
 
-def _sources(
-    targets: Sequence[str], access: Access, topic: Callable[[str], Source], *, check: bool = False
-) -> list[Source]:
+def _sources(targets: Sequence[str], access: Access, topic: Callable[[str], Source]) -> list[Source]:
     if not all(target.strip() for target in targets):
         msg = "source: must be named; found '', which has no name; for the current folder give '.'"
         raise ConfigError(msg)
@@ -114,7 +111,7 @@ def _sources(
         if target.startswith(KAFKA):
             found.append(topic(target))
         elif Path(target).is_dir():
-            found.append(MDS(target, check=check) if is_mds(target) else _folder(target))
+            found.append(MDS(target) if is_mds(target) else _folder(target))
         else:
             files.setdefault(_kind(target), []).append(target)
     if access.storage and "shards" not in files:

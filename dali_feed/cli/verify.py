@@ -26,6 +26,7 @@ from dali_feed.columns.columns import Columns
 from dali_feed.columns.request import open_reader
 from dali_feed.dead_letters import DeadLetters, Letter, with_original
 from dali_feed.errors import ConfigError
+from dali_feed.external_sources import MDS
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import LABEL, Block, Extents, Fault, Reader, Snapshot, Source, unpack_id
 from dali_feed.records.tally import Tally
@@ -69,12 +70,14 @@ def verify_all(
     sets = [target for target in targets if target.endswith(".dfset")]
     bad = sum(map(verify_set, sets))
     left = [target for target in targets if target not in sets or (decode and not bad)]
-    for source in sources(left, access, check=True):
+    for source in sources(left, access):
         images = judging(source) is not None
         if not images and decode:
             msg = f"{source!r}: --decode is for images; found none; leave it out, and records are read"
             raise ConfigError(msg)
         snapshot = source.snapshot()
+        if isinstance(source, MDS) and (count := source.check_hashes()):
+            show(Report(notes=[(f"  {count:,} shard{plural(count)} without a hash that can be checked", "yellow")]))
         with steps(snapshot.positions) as advance:
             survey = verify(source, snapshot, decode=decode, letters=letters, readers=readers, advance=advance)
         show(report_of(source, snapshot, survey, decoded=decode, images=images))

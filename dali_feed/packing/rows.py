@@ -279,7 +279,12 @@ def _main(source: Source) -> str | None:
     """The member that is a record's image, of sources that say so without a look at their files."""
     if source.any_names or isinstance(source, ShardSet | FileList) or is_log(source):
         return None
-    return next((column.member for column in source.preset.values() if isinstance(column, Image)), None)
+    if isinstance(source, ArrowRows):  # other columns of a table may be what a preset cannot hold
+        return source.image
+    try:
+        return next((column.member for column in source.preset.values() if isinstance(column, Image)), None)
+    except ConfigError:  # it has no images
+        return None
 
 
 def _chosen(members: Mapping[str, str] | Sequence[str] | None) -> tuple[_Wanted, ...]:

@@ -14,12 +14,13 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from dali_feed.dead_letters import Letter, Original
+from dali_feed.dead_letters import Letter
 from dali_feed.errors import ConfigError, DeadLetterError, SourceDeniedError, SourceEmptyError
 from dali_feed.external_sources.kafka.client import Guard, producer
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import Trouble
 from dali_feed.external_sources.kafka.topic import KafkaTopic, as_original, messages
+from dali_feed.records.source import Original
 
 __all__ = ["DeadLetterTopic"]
 

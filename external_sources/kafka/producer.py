@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dali_feed.checks import of_kind, path_of
+from dali_feed.columns.request import Request
 from dali_feed.errors import ConfigError, SourceChangedError, SourceNotFoundError, StateError
 from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.cluster import Cluster
@@ -125,9 +126,10 @@ class Producer:
             raise ConfigError(msg)
         of_kind(f"{topic}: claim", claim, Claim)
         if not isinstance(source, Source):
+            lacks = ", ".join(name for name in ("snapshot", "reader") if not hasattr(source, name))
             msg = (
-                f"{topic}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}; "
-                "of a stream give what replay() makes of two states"
+                f"{topic}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}"
+                f"{f', without {lacks}' if lacks else ''}; of a stream give what replay() makes of two states"
             )
             raise ConfigError(msg)
         self._main, self._source = self._writes.of(source), source
@@ -151,6 +153,7 @@ class Producer:
         payload, fields = self._writes.reads(self._main)
         members = tuple(name for name in self._writes.members if name != WHERE)
         self._reading = Reading(self._main, payload, fields, members)
+        Request.of(self._main, self._reading.names, self._reading.optional)  # whether there are such members
         self._map, self._readers, self._by, self._compression = map, readers, by, compression
         self._claim = claim
         self._journal = None if journal is None else Path(path_of(f"{topic}: journal", journal))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from confluent_kafka import KafkaError, Message
@@ -121,8 +121,8 @@ class Cells:
         self.faults: dict[int, Fault] = {}
         self.count = self.size = 0
         self._places: list[tuple[int, int]] = []  # partition and offset of each row that `append` has filled
-        self._numbers, self._step = memoryview(numbers.reshape(-1)), columns * rows
-        self._there = memoryview(self.taken)
+        self._numbers, self._step = numbers.reshape(-1).data, columns * rows
+        self._there = self.taken.data
         self._first = {name: column * rows for name, column in parts.columns.items()}  # cell of its first row
         self._headers = {name: self._first[HEADER + name] for name in parts.headers}
         self._claim = {name: (len(parts.columns) + k) * rows for k, name in enumerate(parts.claim)}
@@ -268,7 +268,7 @@ def topic_members(blocks: Sequence[Block], form: Format | None = None) -> tuple[
     sizes: dict[str, list[int]] = {}
     records = 0
     for block in blocks:
-        value, key, pairs = (block.values[name] for name in ("value", "key", PAIRS))
+        value, key, pairs = (cast("Any", block.values[name]) for name in ("value", "key", PAIRS))
         for row in np.flatnonzero(block.usable()).tolist():
             records += 1
             there = {name: text for name, text in (("value", value[row]), ("key", key[row])) if text is not None}

@@ -301,7 +301,8 @@ class KafkaTopic(TopicSource, Source):
         snapshot, lease = self.snapshot(), SlabPool().lease()
         starts: list[int] = np.linspace(0, max(0, len(snapshot) - LOOKED_AT), LOOKS).astype(np.int64).tolist()
         places = [snapshot.located(_stretch(snapshot, start, start + LOOKED_AT)) for start in starts]
-        reader = KafkaReader(self._to, KafkaParts(("value", "key", PAIRS)), identity=self._identity, modest=True)
+        parts = KafkaParts(("value", "key", PAIRS), follow=False)
+        reader = KafkaReader(self._to, parts, identity=self._identity, modest=True)
         try:
             return topic_members([reader.read(place, lease) for place in places], self._forms.get("value"))
         finally:

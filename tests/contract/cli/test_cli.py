@@ -66,8 +66,8 @@ def test_inspect_tells_text_labels_from_none(cli: Cli, tmp_path: Path, name: str
     assert "0 good, 4 bad" in done.out
     assert "no label" not in done.out
     words = " ".join(done.out.split())
-    assert "label: found, but not as an integer in any record of the sample: the label must be" in words
-    assert "cat" in words
+    assert "label: found, but not as an integer in any record of the sample: column 'label' of member" in words
+    assert "number is needed; found 'cat'" in words
     assert "ShardSet(..., label=None)" in words
     write_shard(tmp_path / "a.tar", [jpeg()] * 4)
     done = cli("inspect", tmp_path / "a.tar")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from kit.inside import write_shard
 from kit.shelves import letter
 from kit.web import Web
 
-from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic
+from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, ShardSet
+from dali_feed.packing import pack
 from dali_feed.testing import Message
 
 __all__ = ["cli"]  # a fixture
@@ -35,6 +37,22 @@ def test_verify_shards(cli: Cli, tmp_path: Path) -> None:
     assert done.code == 1
     assert "21, decoded" in done.out
     assert "b.tar#3: decoder: nvImageCodec cannot decode it" in done.out
+
+
+def test_hashes_of_an_mds_set_are_compared(cli: Cli, tmp_path: Path) -> None:
+    """A shard whose bytes are others than index.json says ends it, by name; without a hash a line says so."""
+    write_shard(tmp_path / "a.tar", [(jpeg(n), n) for n in range(3)])
+    pack(ShardSet(tmp_path / "a.tar"), tmp_path / "m", to="mds")
+    assert cli("verify", tmp_path / "m").code == 0
+    shard, index = tmp_path / "m" / "shard.00000.mds", tmp_path / "m" / "index.json"
+    data = bytearray(shard.read_bytes())
+    data[-2] ^= 1
+    shard.write_bytes(data)
+    assert_one_line(cli("verify", tmp_path / "m"), "shard.00000.mds", "found sha1", "but index.json says")
+    told = json.loads(index.read_text())
+    told["shards"][0]["raw_data"]["hashes"] = {}
+    index.write_text(json.dumps(told))
+    assert "1 shard without a hash that can be checked" in cli("verify", tmp_path / "m").out
 
 
 def test_empty_files_are_bad_records_wherever_they_stand(cli: Cli, tmp_path: Path) -> None:
@@ -59,7 +77,7 @@ def test_empty_files_are_bad_records_wherever_they_stand(cli: Cli, tmp_path: Pat
 def test_verify_a_topic(cli: Cli, kafka: Kafka) -> None:
     """A topic with labels: a record without one is bad too; letters go to a topic with key and headers kept."""
     records = [Message(jpeg(n), headers=(("label", b"%d" % n),), partition=n % 2) for n in range(20)]
-    records += [Message(jpeg(0), b"k", (("by", b"cam"),), 0), Message(None, b"t", (), 1)]
+    records += [Message(jpeg(0), b"k", (("by", b"cam"),), 0), Message(None, b"t", (("label", b"1"),), 1)]
     kafka.publish(kafka.topic, records, partitions=2)
     dead = kafka.create(f"{kafka.topic}.dead")
     done = cli("verify", f"kafka://{kafka.servers}/{kafka.topic}", "--dead-letter", f"kafka://{kafka.servers}/{dead}")

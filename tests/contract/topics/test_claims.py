@@ -230,7 +230,7 @@ def test_a_killed_run_goes_on_with_its_payloads(embedded: Kafka, tmp_path: Path)
     assert killed_at(40, *run) == -9
     assert producer(*run).run().tally.records == 60
     block = block_of(KafkaTopic(topic, embedded.servers, claims=run[-1]), 0)
-    assert (sorted(set(payloads(block))), block.faults) == (values, {})
+    assert (sorted({each or b"" for each in payloads(block)}), block.faults) == (values, {})
     assert sorted(objects(run[-1]).values()) == sorted(value for value in values if len(value) > CLAIMED_ABOVE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,8 @@ def test_roundtrip_gives_values_labels_and_ids(kafka: Kafka) -> None:
     order = sorted(range(100), key=lambda i: placed[i])
     assert payloads(block) == [value(i) for i in order]
     assert labels(block) == order
-    assert made(source, block).values["label"].dtype == np.int64
+    numbers: Any = made(source, block).values["label"]
+    assert (numbers.tolist(), numbers.dtype) == (order, np.int64)
     assert block.ids.tolist() == [int(pack_ids(*placed[i])) for i in order]
     assert not block.faults
     assert source.where(2, 7) == f"{kafka.topic}[2]@7"
@@ -113,7 +115,8 @@ def test_bad_records_are_rows_with_faults(kafka: Kafka) -> None:
     assert "headers.label': the record has no such member" in faults[8]
     assert "tombstone" in faults[9]
     assert len(faults[7]) < 120
-    assert columns.values["label"][[2, 5, 6, 11]].tolist() == [7, -3, 12, 2]
+    numbers: Any = columns.values["label"]
+    assert numbers[[2, 5, 6, 11]].tolist() == [7, -3, 12, 2]
 
 
 def test_without_label(kafka: Kafka) -> None:

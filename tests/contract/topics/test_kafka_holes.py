@@ -6,7 +6,7 @@ import json
 import logging
 
 import pytest
-from kit.broker.handle import COMMITTED, Kafka, everything, fill, in_transactions, payloads, read
+from kit.broker.handle import COMMITTED, Kafka, everything, fill, in_transactions, labels, payloads, read
 from kit.images import QUICK
 from kit.inside import Feed, main
 from torchvision.transforms import v2
@@ -20,7 +20,7 @@ CROP = v2.RandomResizedCrop(16)
 SHUFFLES = [True, Shuffle(4, 2), Shuffle(1, 3), False]
 
 
-def labels(feed: Feed) -> tuple[list[int], list[bool]]:
+def dealt(feed: Feed) -> tuple[list[int], list[bool]]:
     """What an epoch deals: labels, and ok."""
     batches = list(feed)
     return [n for b in batches for n in b.fields["label"].tolist()], [o for b in batches for o in b.ok.tolist()]
@@ -33,11 +33,11 @@ def test_each_record_stands_once(real_kafka: Kafka, shuffle: bool | Shuffle) -> 
     with Feed(KafkaTopic(topic, real_kafka.servers), 7, shuffle=shuffle, lanes=1, tuning=QUICK) as feed:
         assert len(feed.snapshot) == len(COMMITTED)
         assert len(feed) == -(-len(COMMITTED) // 7)
-        found, ok = labels(feed)
+        found, ok = dealt(feed)
         assert sorted(found) == COMMITTED
         assert all(ok)
         assert feed.stats().absent == 0
-        again, _ = labels(feed)
+        again, _ = dealt(feed)
         assert sorted(again) == COMMITTED
         assert (again != found) == bool(shuffle)
         block = read(KafkaTopic(topic, real_kafka.servers), everything(feed.snapshot))
@@ -62,7 +62,7 @@ def test_it_is_said_once_what_it_costs(real_kafka: Kafka, caplog: pytest.LogCapt
     caplog.clear()
     chosen = KafkaTopic(topic, real_kafka.servers, holes="replace")
     with caplog.at_level(logging.WARNING, "dali_feed"), Feed(chosen, 8, tuning=QUICK) as feed:
-        found, ok = labels(feed)
+        found, ok = dealt(feed)
         told = feed.describe()
     assert sum("58.3 % of its 144 positions hold no record" in r.getMessage() for r in caplog.records) == 1
     assert "holes: about 58.33% of 144 positions hold no record; other records fill their slots" in told

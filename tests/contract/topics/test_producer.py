@@ -99,7 +99,7 @@ def test_keys_and_headers_are_members(embedded: Kafka, tmp_path: Path) -> None:
     source = ArrowRows(pa.table({"image": pa.array(values, pa.binary()), "who": [f"w{n % 5}" for n in range(30)]}))
     writes = Payload(key="who", headers=("who",), label=None)
     Producer(source, topic, embedded.servers, writes=writes).run()
-    found = [block_of(KafkaTopic(topic, embedded.servers, label=None), p, "key", "who") for p in range(3)]
+    found: list[Any] = [block_of(KafkaTopic(topic, embedded.servers, label=None), p, "key", "who") for p in range(3)]
     places = {bytes(key): p for p, block in enumerate(found) for key in block.values["key"]}
     assert sorted(places) == [b"w%d" % n for n in range(5)]
     for block in found:
@@ -121,7 +121,7 @@ def test_several_members_in_one_value_are_read_by_the_format(embedded: Kafka, tm
         Producer(source, topic, embedded.servers, writes=Values(form, members, base64)).run()
         reads: Any = Json(base64=("image",)) if form == "json" else form
         there = KafkaTopic(topic, embedded.servers, label=None, format=reads)
-        block = block_of(there, 0, "image", "n", "text")
+        block: Any = block_of(there, 0, "image", "n", "text")
         assert payloads(block) == values
         texts = [
             [each if isinstance(each, str) else bytes(each).decode() for each in block.values[name]]
@@ -163,7 +163,7 @@ def test_what_a_schema_says_is_read_by_the_same_format(embedded: Kafka, tmp_path
         ((reason, _),) = done.tally.failures.items()
         assert "must be" in reason
         there = KafkaTopic(topic, embedded.servers, label=None, format=form)
-        found = block_of(there, 0, *names).values
+        found: Any = block_of(there, 0, *names).values
         kept = [k for k in range(5) if k != 3]
         *others, features = (found[name] for name in names)
         assert [each.tolist() for each in features] == [arrays[k].tolist() for k in kept]
