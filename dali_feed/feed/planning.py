@@ -125,19 +125,19 @@ class Planning:
         if self._plan is None or self._plan.epoch != epoch:
             found = self._begun(epoch)
             if found is None:
-                found = self._made(epoch) if self._sampler is None else self._sampled(epoch)
+                found = self._made(epoch) if self._sampler is None else self._sampled(self._sampler, epoch)
             self._plan = found
         return self._plan
 
-    def _sampled(self, epoch: int, before: Mapping[str, Any] | None = None) -> Plan:
+    def _sampled(self, sampler: Iterable[int], epoch: int, before: Mapping[str, Any] | None = None) -> Plan:
         """The plan of an order that the sampler gives; `before`: its random numbers stand there, as a state says."""
         count = len(self.snapshot)
-        self._sampler_state = state_of(self._sampler) if before is None else dict(before)
+        self._sampler_state = state_of(sampler) if before is None else dict(before)
         if before is None:
-            indices = read_indices(self._sampler, epoch, count)
+            indices = read_indices(sampler, epoch, count)
         else:
-            indices = indices_of(self._sampler, epoch, go_back(self._sampler, before, epoch, count))
-        self._digest = digest_of(self._sampler, indices)
+            indices = indices_of(sampler, epoch, go_back(sampler, before, epoch, count))
+        self._digest = digest_of(sampler, indices)
         return self._made(epoch, indices)
 
     def order_state(self, epoch: int) -> dict[str, Any] | None:
@@ -235,7 +235,7 @@ class Planning:
         if isinstance(before, Mapping) and self._sampler is not None:
             known = found._plan is not None and found._plan.epoch == epoch
             if not known or found._digest != state["made_for"].get("sampler"):
-                found._plan = found._sampled(epoch, before)
+                found._plan = found._sampled(self._sampler, epoch, before)
         made, plan = found.made_for(epoch, decode), found.plan(epoch)
         states.compare(dict(state), made, found.snapshot, plan.lane_length)
         return found

@@ -138,7 +138,7 @@ def state_of(sampler: Any) -> dict[str, Any] | None:
     inner = _inner(sampler)
     if _has_state(inner):
         return {"own": inner.state_dict()}
-    generator = getattr(inner, "generator", None)
+    generator: Any = getattr(inner, "generator", None)
     if callable(getattr(generator, "get_state", None)):
         return {"generator": base64.b64encode(generator.get_state().numpy().tobytes()).decode()}
     if _draws_from_torch(inner):
