@@ -22,8 +22,8 @@ from kit.record_files import make
 from torchvision.transforms import v2
 
 from dali_feed import Cache
-from dali_feed.columns import Image, JsonValue
-from dali_feed.columns.columns import with_columns
+from dali_feed.columns import Column, Image, JsonValue
+from dali_feed.columns.columns import Columns
 from dali_feed.external_sources import FileList
 from dali_feed.feed import Feed
 from dali_feed.feed.disk_rows import DiskRows, key_of
@@ -68,17 +68,14 @@ def _files(folder: Path) -> FileList:
     return FileList([folder / f"{n}.jpg" for n in range(4)], [0, 1, 2, 3])
 
 
-def _columns(folder: Path) -> Any:
-    return with_columns(shards(folder), {"image": Image("jpg", CROP), "n": JsonValue("json")})[0]
-
-
 SOURCES: dict[str, Callable[[Path], Any]] = {
     "shards": shards,
     "files": _files,
     "mds": lambda folder: make("mds", folder),
     "tfrecord": lambda folder: make("tfrecord", folder),
-    "columns": _columns,
+    "columns": shards,
 }
+COLUMNS: dict[str, Column] = {"image": Image("jpg", CROP), "n": JsonValue("json")}
 
 
 def keys(folder: Path) -> dict[str, str]:
@@ -86,11 +83,12 @@ def keys(folder: Path) -> dict[str, str]:
     found = {}
     for name, made in SOURCES.items():
         source = made(folder)
-        snapshot = source.snapshot()
-        found[name] = key_of(source, snapshot.fingerprint, ())
-        with Feed(source, 2, transform=None if name == "columns" else CROP, tuning=QUICK) as feed:
+        how: dict[str, Any] = {"columns": COLUMNS} if name == "columns" else {"transform": CROP}
+        snapshot, members = source.snapshot(), Columns.of(source, **how).members
+        found[name] = key_of(source, members, snapshot.fingerprint, ())
+        with Feed(source, 2, tuning=QUICK, **how) as feed:
             list(feed)
-        assert key_of(source, snapshot.fingerprint, ()) == found[name]
+        assert key_of(source, members, snapshot.fingerprint, ()) == found[name]
     return found
 
 
