@@ -167,7 +167,7 @@ class Concat(Source):
     Raises ConfigError for what is no bounded source, or fewer than one.
     """
 
-    any_names = True
+    any_names, known = True, False
 
     def __init__(self, sources: Sequence[Source]) -> None:
         given = list(sources) if isinstance(sources, Sequence) and not isinstance(sources, str) else [sources]

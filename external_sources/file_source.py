@@ -105,6 +105,7 @@ class FileSource(Source):
     """Files whose records are read by their place. A subclass has `index`, `spans_of`, `sizes_of` and `members`."""
 
     kind: ClassVar[str]  # of source, in messages
+    known = False
 
     def __init__(self, title: str, paths: tuple[str, ...], store: Store) -> None:
         self._title, self._paths, self._store = title, paths, store

@@ -50,9 +50,16 @@ class Columns:
     """
 
     def __init__(
-        self, given: Mapping[str, Column], reads: Mapping[str, str], *, as_tuple: bool, preset: bool = False
+        self,
+        given: Mapping[str, Column],
+        reads: Mapping[str, str],
+        *,
+        as_tuple: bool,
+        preset: bool = False,
+        unit: str = "record",
     ) -> None:
         self.given, self.reads, self.as_tuple, self.preset = dict(given), dict(reads), as_tuple, preset
+        self._unit = unit
         self.images = {name: column for name, column in given.items() if isinstance(column, Image)}
         self.drawn_as = drawn_as(self.images)
         self.alone = preset and as_tuple and len(given) == 1 and bool(self.images)
@@ -104,9 +111,9 @@ class Columns:
             for name, column in named.items()
         }
         given = {name: column.decoding(decode) for name, column in named.items()}
-        made = cls(given, reads, as_tuple=as_tuple, preset=preset)
+        made = cls(given, reads, as_tuple=as_tuple, preset=preset, unit=source.unit)
         made.lacks = {name: said for name, member in reads.items() if (said := source.lacks(member))}
-        if not preset:
+        if not preset and source.known:
             Request.of(source, made.members, made.optional)
         return made
 
@@ -262,8 +269,7 @@ class Columns:
         if len(gaps) and column.optional:
             return rows_of.put(whole, gaps, rows_of.take(self._defaults[name], np.zeros(len(gaps), np.int64)))
         for row in gaps.tolist():
-            why = self._lacks(name)
-            faults.setdefault(row, Fault("source", why, column.member))
+            faults.setdefault(row, Fault("source", self._lacks(name), column.member))
         return whole
 
     def _keep_refused(self, images: Images, block: Block) -> None:
@@ -279,10 +285,10 @@ class Columns:
 
     def _lacks(self, name: str) -> str:
         """Why a record without the member of a column is a bad one."""
-        said = self.lacks.get(name)
+        title, said = self.title(name), self.lacks.get(name)
         if said and name in self.images:
-            return f"{self.title(name)}a record must hold an image; this one {said}"
-        return f"column {name!r} of member {self.given[name].member!r}: the record {said or 'has no such member'}"
+            return f"{title}a record must hold an image; this one {said}"
+        return f"{title}the record {said or 'has no such member'}" if title else f"the {self._unit} has no image member"
 
     def _refused(self, name: str, why: str) -> Fault:
         column = self.given[name]

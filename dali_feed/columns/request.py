@@ -208,22 +208,25 @@ def _parts_of(source: Records, name: str) -> tuple[_Part, ...]:
         for part in choices
         if source.can_have(part.member) and (part.path is None or source.has_path(part.member, part.path))
     ]
+    if len(there) > 1 and source.first_of and all(part.path is None for part in there):
+        return (_Part(";".join(dict.fromkeys(part.member for part in there))),)
     if there:
         return tuple(dict.fromkeys(there))
     raise _unknown(source, name, choices)
 
 
 def _unknown(source: Records, name: str, choices: Sequence[_Part] = ()) -> ConfigError:
-    try:
-        known = [member.name for member in source.members()]
-    except SourceError:  # it is not there yet, which is another error
-        known = []
+    known = [member.name for member in source.members()]
+    shown = ", ".join(known[:_SHOWN])
     near = difflib.get_close_matches(choices[0].path or choices[0].member if choices else name, known, n=1)
-    cure = f"Did you mean {near[0]!r}?" if near else "`dali-feed inspect` lists them"
     member, colon, path = name.partition(":")
     if colon and path and member in known:
-        cure = f'To read a path inside {member!r}, give the source format={{{member!r}: "json"}}'
-    return ConfigError(f"member {name!r}: no record has it; found {', '.join(known[:_SHOWN]) or 'none'}. {cure}")
+        said = f'none of that name. To read a path inside {member!r}, give the source format={{{member!r}: "json"}}'
+    elif near:
+        said = f"{shown}. Did you mean {near[0]!r}?"
+    else:
+        said = f"none of that name{f', but {shown}' if shown else ''}. `dali-feed inspect` lists them"
+    return ConfigError(f"member {name!r}: no {source.unit} has it; found {said}")
 
 
 def _part_of(source: Records, one: str) -> _Part:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from dali_feed.columns.columns import Columns, Fits
-from dali_feed.columns.request import RequestReader
+from dali_feed.columns.request import Request, RequestReader
 from dali_feed.compiler.program import View, unfit
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import seed_of_turn
@@ -201,6 +201,7 @@ class Machine:
             steering, readers = None, self.tuning.readers
             if readers == "auto":
                 steering, readers = Steering(self.meter, Climb()), FIRST_READERS
+            Request.of(self.source, self.columns.members, self.columns.optional)  # names that no record can have
             self.pool = ReadPool(self._bounded, self._opened, self.slabs, readers, steering)
             self._wanted()
         if self.cache is not None:

@@ -354,14 +354,20 @@ class Records(ABC):
     Cheap to make: nothing is opened before it is asked for members, a snapshot or a reader.
 
     inner      the member whose format's paths need no `member:` before them, such as a topic's `value`; None: none
+    unit       what a record of it is called in errors
+    known      whether `can_have` answers without a look at the data
     named      whether a batch of its preset is a dict of columns; else it is a tuple of them
     any_names  whether it resolves names of columns itself (a source made of several does, part by part): `can_have` is
                asked for each of them, which may raise ConfigError, and `named_reader` reads them
+    first_of   whether its readers take "jpg;png" as one member, the first of these that a record has, and read no other
     """
 
     inner: str | None = None
+    unit = "record"
+    known = True
     named = False
     any_names = False
+    first_of = False
 
     @property
     def preset(self) -> Mapping[str, Any]:

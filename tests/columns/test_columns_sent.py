@@ -13,7 +13,7 @@ from kit.member_shards import shards
 from kit.wire import Wire
 
 from dali_feed import DataLoader
-from dali_feed.columns import Array, Kind, Number, Packed, Text, Tokens
+from dali_feed.columns import Array, Column, Number, Packed, Text, Tokens
 from dali_feed.columns import array as arrays
 from dali_feed.engines.gpu.parcel import Parcels
 from dali_feed.external_sources import ShardSet
@@ -26,7 +26,7 @@ def letters(text: str) -> list[int]:
     return [ord(c) for c in text][: int(text.split()[1]) % 9]
 
 
-COLUMNS: dict[str, Kind] = {
+COLUMNS: dict[str, Column] = {
     "features": Array("f32", "float32", (2, 3)),
     "bytes": Array("f32", "uint8", (24,)),
     "rows": Array("f32", "uint16", (12,)),

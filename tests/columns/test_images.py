@@ -18,7 +18,7 @@ from PIL import Image as Pillow
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode, Tuning
-from dali_feed.columns import Image, Kind, Mask, Number, Text
+from dali_feed.columns import Column, Image, Mask, Number, Text
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import seed_of_column
 from dali_feed.errors import ConfigError, TransformError
@@ -53,7 +53,7 @@ def pairs(folder: Path, **instead: bytes | None) -> ShardSet:
     return ShardSet(str(folder / "0.tar"), index_dir=folder)
 
 
-def stereo(transform: Any, draws: str | None = "left", **more: Kind) -> dict[str, Kind]:
+def stereo(transform: Any, draws: str | None = "left", **more: Column) -> dict[str, Column]:
     """Left, number, right."""
     left, right = Image("left", transform), Image("right", transform, draws=draws)
     return {"left": left, "n": Number("cls"), "right": right, **more}
@@ -70,7 +70,7 @@ def theirs(transform: Any, side: str, n: int, sample: int, seed: int) -> torch.T
     return torch.as_tensor(image)
 
 
-def read(source: Any, wanted: Mapping[str, Kind] | list[Kind], **options: Any) -> list[tuple[Any, Any]]:
+def read(source: Any, wanted: Mapping[str, Column] | list[Column], **options: Any) -> list[tuple[Any, Any]]:
     """Batches of four, with their info."""
     given = {"tuning": QUICK, "shuffle": True, "info": True, **options}
     with DataLoader(source, 4, columns=wanted, **given) as loader:
@@ -98,7 +98,7 @@ def test_draws_belong_to_the_name_of_a_column(tmp_path: Path) -> None:
     source = pairs(tmp_path)
     alone = read(source, {"a": Image("left", EXACT), "n": Number("cls")}, shuffle=False)
     two = read(source, {"a": Image("left", EXACT), "right": Image("right", EXACT)}, shuffle=False)
-    more: dict[str, Kind] = {
+    more: dict[str, Column] = {
         "b": Image("left", EXACT),
         "again": Image("left", EXACT),
         "as right": Image("right", EXACT, draws="right"),
@@ -173,7 +173,7 @@ def test_images_come_in_every_form_that_one_does(tmp_path: Path) -> None:
     """Functions of the user's and gray of one channel by column, channels last, a collate_fn, tuples, DLPack."""
     source = pairs(tmp_path)
     floats = v2.Compose([v2.CenterCrop(24), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
-    wanted: dict[str, Kind] = {
+    wanted: dict[str, Column] = {
         "left": Image("left", v2.Compose([floats, v2.Lambda(lambda image: image.mean((1, 2)))])),
         "n": Number("cls"),
         "right": Image("right", v2.Compose([v2.Grayscale(1), v2.CenterCrop(24)])),
@@ -210,7 +210,7 @@ def test_images_come_in_every_form_that_one_does(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_told(
-    tmp_path: Path, wanted: dict[str, Kind], options: dict[str, Any], error: type[Exception], message: str
+    tmp_path: Path, wanted: dict[str, Column], options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     """When the loader is made, with the column."""
     with pytest.raises(error, match=message):
@@ -226,7 +226,7 @@ def test_what_matters_to_images_alone_warns_once_without_one(tmp_path: Path, mon
 
 ROWS = 9
 CROP = v2.Compose([v2.RandomCrop(12), v2.RandomHorizontalFlip()])
-PAIRED: dict[str, Kind] = {
+PAIRED: dict[str, Column] = {
     "before": Image("before", CROP),
     "after": Image("after", CROP, draws="before"),
     "text": Text("text"),

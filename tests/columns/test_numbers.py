@@ -15,7 +15,6 @@ from dali_feed.errors import ConfigError
 @pytest.mark.parametrize(
     ("value", "dtype", "said"),
     [
-        (None, "int64", "the record has no such member"),
         ("1_000", "int64", "a decimal number is needed; found '1_000'"),
         (b"9" * 400, "float32", "a decimal number is needed; found '9"),
         ("twelve", "float32", "a decimal number is needed; found 'twelve'"),

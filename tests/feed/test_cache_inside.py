@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from kit.images import labelled
 from kit.shelf import Shelf
 
 from dali_feed import Cache
+from dali_feed.columns import Column, Image
+from dali_feed.columns.column import Faults
+from dali_feed.columns.request import RequestReader
 from dali_feed.errors import ClosedError
+from dali_feed.external_sources import FileList
 from dali_feed.feed.disk_rows import DiskRows, decoded_row, encoded_row, key_of
-from dali_feed.records.live import PassingOn
-from dali_feed.records.source import Block, Extents
+from dali_feed.records.source import Block, Member
 from dali_feed.testing.scripted import ScriptedSource, Stall
 
 CACHES = {
@@ -41,26 +45,36 @@ def test_another_snapshot_is_another_cache() -> None:
         cache = made._machine.cache
         assert cache is not None
         snapshot = source.snapshot()
-        cache.begin(snapshot)
+        assert made._machine.pool is not None
+        cache.begin(snapshot, made._machine.pool)
         assert cache.stats().records
-        cache.begin(replace(snapshot, fingerprint="another"))
+        cache.begin(replace(snapshot, fingerprint="another"), made._machine.pool)
         assert not cache.stats().records
 
 
 def test_what_cannot_be_copied_is_not_kept() -> None:
     """A value of a type that nobody knows is read every time."""
 
+    @dataclass(frozen=True)
+    class AsItIs(Column):
+        member: str
+
+        def read(self, values: Any, faults: Faults) -> Any:
+            return values
+
     class Odd(ScriptedSource):
-        def reader(self, *given: Any) -> Any:
-            return OddReader(super().reader(*given))
+        def members(self) -> tuple[Member, ...]:
+            return *super().members(), Member("odd", 1.0, 0)
 
-    class OddReader(PassingOn):
-        def read(self, extents: Extents) -> Block:
-            block: Block = self._reader.read(extents)
-            block.fields["odd"] = [object() for _ in block.payloads]
-            return block
+        def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Any:
+            return RequestReader(super().reader([name for name in members if name != "odd"], stop), odd)
 
-    with feed(Odd(labelled(8)), CACHES["bytes"]) as made:
+    def odd(block: Block) -> Block:
+        block.values["odd"] = [object() for _ in block.ids]
+        return block
+
+    columns = {"image": Image("value"), "odd": AsItIs("odd")}
+    with feed(Odd(labelled(8)), CACHES["bytes"], columns=columns, transform=None) as made:
         for _ in range(2):
             for batch in made:
                 assert len(batch.fields["odd"]) == 8
@@ -250,7 +264,7 @@ def test_equal_sources_have_one_name(tmp_path: Path) -> None:
     text = str(b"ab", "ascii")  # equal, and not the same object
 
     def name(*made: object) -> str:
-        return key_of(None, "f", made)
+        return key_of(FileList(["a"]), (), "f", made)
 
     assert name("ab", "ab") == name("ab", text)
     assert name({"b", "a", text}) == name({text, "a", "b"})
@@ -268,7 +282,7 @@ def test_files_that_are_written_again_are_other_records(tmp_path: Path, kind: st
 
         def name() -> str:
             """As in another process, which has read nothing."""
-            return key_of(pickle.loads(pickle.dumps(source)), "fingerprint", ())
+            return key_of(pickle.loads(pickle.dumps(source)), (), "fingerprint", ())
 
         before = name()
         assert before == name()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,13 +12,13 @@ import pytest
 from kit.images import jpeg, labelled
 from torchvision.transforms import v2
 
-from dali_feed.compiler.program import NoImage
+from dali_feed.columns import Bytes
+from dali_feed.columns.columns import Columns
 from dali_feed.errors import ClosedError
 from dali_feed.feed import Feed
 from dali_feed.feed.reading import ReadPool, ReadTask
-from dali_feed.feed.usable import looker
 from dali_feed.feed.window import EmptyWindows, MeanSize, Proof, Window
-from dali_feed.options import Decode, Tuning
+from dali_feed.options import Tuning
 from dali_feed.plan.order import WindowPlan, canonical
 from dali_feed.records.gauges import (
     BrokerStats,
@@ -28,7 +30,7 @@ from dali_feed.records.gauges import (
     storage_of,
 )
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Slabs
+from dali_feed.records.source import Block, Extents, Lease
 from dali_feed.testing.scripted import ScriptedReader, ScriptedSource, Stall
 
 
@@ -37,10 +39,10 @@ class Measuring(ScriptedReader):
 
     _reads = 0
 
-    def read(self, extents: Extents) -> Block:
+    def read(self, extents: Extents, lease: Lease) -> Block:
         """As it was."""
         self._source.begun.release()  # type: ignore[attr-defined]
-        block = super().read(extents)
+        block = super().read(extents, lease)
         self._reads += len(block.ids)
         return block
 
@@ -71,9 +73,14 @@ class Measured(ScriptedSource):
         super().__init__(*given, **options)
         self.begun, self.closed = threading.Semaphore(0), threading.Semaphore(0)
 
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> ScriptedReader:
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> ScriptedReader:
         """One that measures."""
-        return Measuring(self, slabs or SlabPool(), stop or threading.Event())
+        return Measuring(self, tuple(members), stop or threading.Event())
+
+
+def pool_of(source: ScriptedSource, count: int) -> ReadPool:
+    """Threads that read its values."""
+    return ReadPool(source, partial(source.reader, ("value",)), SlabPool(), count)
 
 
 def test_readers_come_at_once_and_leave_when_their_read_is_done() -> None:
@@ -82,7 +89,7 @@ def test_readers_come_at_once_and_leave_when_their_read_is_done() -> None:
     source = Measured([*(Stall(go, then=(jpeg(n), n)) for n in range(4)), *labelled(4)], extent=1)
     line = canonical(source.snapshot(), 1)
     tasks = [ReadTask(line[n : n + 1], lambda: 0) for n in range(8)]
-    pool = ReadPool(source, SlabPool(), 1)
+    pool = pool_of(source, 1)
     for task in tasks:
         pool.request(task)
     pool.choose(4)
@@ -114,7 +121,7 @@ def test_readers_come_at_once_and_leave_when_their_read_is_done() -> None:
 def test_a_system_without_threads_to_give_leaves_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers that cannot be begun are not counted, and what is read goes on."""
     source = ScriptedSource(labelled(4))
-    pool = ReadPool(source, SlabPool(), 1)
+    pool = pool_of(source, 1)
 
     def refuse(thread: threading.Thread) -> None:
         msg = "can't start new thread"
@@ -175,7 +182,7 @@ def test_slots_are_there_up_to_the_first_read_that_is_not() -> None:
     """In whatever order they come, and no further than is asked; once all is read there is no end."""
     event = threading.Event()
     source = ScriptedSource([*(b"record" for _ in range(8)), Stall(event, b"record"), *(b"record" for _ in range(3))])
-    pool = ReadPool(source, SlabPool(), 1)
+    pool = pool_of(source, 1)
     begins = np.array([0, 4, 8])
     order = np.array([0, 5, 1, 4, 2, 9, 3, 6, 7, 8, 10, 11])
     plan = WindowPlan(0, Extents(np.zeros(3, np.int64), begins, begins + 4), order, begins + 4)
@@ -183,7 +190,7 @@ def test_slots_are_there_up_to_the_first_read_that_is_not() -> None:
         plan,
         0,
         sizes=MeanSize(200, 1000, 1 << 30),  # four records to a read
-        look=looker(NoImage(), Decode()),
+        columns=Columns.of(source, {"value": Bytes("value")}),
         pool=pool,
         where=str,
         proof=Proof(),

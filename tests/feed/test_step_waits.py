@@ -30,7 +30,7 @@ def _spans(*parts: tuple[str, float]) -> list[Span]:
 
 def test_a_wait_is_shared_out_among_what_the_feed_thread_was_at_while_it_lasted() -> None:
     """What it did before does not count, its own work is the feed's, and pauses of the collector are nothing else's."""
-    spans = _spans(("engine", 1.0), ("finish", 2.0), ("source", 5.0), ("screen", 6.0), ("trainer", 9.0))
+    spans = _spans(("engine", 1.0), ("finish", 2.0), ("source", 5.0), ("deal", 6.0), ("trainer", 9.0))
     assert spent_on(spans, (), 1.5, 7.0) == {"hand-over": 1.0, "feed": 1.5, "source": 3.0}
     assert spent_on(_spans(("engine", 10.0)), [(1.0, 3.0), (8.0, 20.0)], 2.0, 6.0) == {"engine": 3.0, "garbage": 1.0}
 
@@ -73,14 +73,14 @@ def test_each_wait_counts_under_its_cause() -> None:
 
 
 def test_no_moment_of_the_feed_thread_counts_twice() -> None:
-    """A header check inside a wait for the source is none of that wait."""
+    """A repair inside a wait for the source is none of that wait."""
     clock = FeedClock()
     clock.switch("source")
-    clock.switch("screen")
+    clock.switch("repair")
     clock.switch("source")
     clock.switch("deal")
     spans = list(clock.past)
-    assert [state for state, _, _ in spans] == ["deal", "source", "screen", "source"]
+    assert [state for state, _, _ in spans] == ["deal", "source", "repair", "source"]
     assert all(a[2] == b[1] for a, b in itertools.pairwise(spans))
     assert sum(clock.spent.values()) == pytest.approx(spans[-1][2] - spans[0][1])
 

@@ -22,7 +22,7 @@ from kit.record_files import make
 from torchvision.transforms import v2
 
 from dali_feed import Cache
-from dali_feed.columns import Column, Image, JsonValue
+from dali_feed.columns import Image, JsonValue
 from dali_feed.columns.columns import Columns
 from dali_feed.external_sources import FileList
 from dali_feed.feed import Feed
@@ -75,7 +75,6 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "tfrecord": lambda folder: make("tfrecord", folder),
     "columns": shards,
 }
-COLUMNS: dict[str, Column] = {"image": Image("jpg", CROP), "n": JsonValue("json")}
 
 
 def keys(folder: Path) -> dict[str, str]:
@@ -83,12 +82,13 @@ def keys(folder: Path) -> dict[str, str]:
     found = {}
     for name, made in SOURCES.items():
         source = made(folder)
-        how: dict[str, Any] = {"columns": COLUMNS} if name == "columns" else {"transform": CROP}
-        snapshot, members = source.snapshot(), Columns.of(source, **how).members
-        found[name] = key_of(source, members, snapshot.fingerprint, ())
-        with Feed(source, 2, tuning=QUICK, **how) as feed:
+        columns = {"image": Image("jpg", CROP), "n": JsonValue("json")} if name == "columns" else None
+        asked = Columns.of(source, columns).members
+        snapshot = source.snapshot()
+        found[name] = key_of(source, asked, snapshot.fingerprint, ())
+        with Feed(source, 2, columns=columns, transform=CROP if columns is None else None, tuning=QUICK) as feed:
             list(feed)
-        assert key_of(source, members, snapshot.fingerprint, ()) == found[name]
+        assert key_of(source, asked, snapshot.fingerprint, ()) == found[name]
     return found
 
 

@@ -15,7 +15,7 @@ from PIL import Image as Pillow
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode
-from dali_feed.columns import Boxes, Bytes, Image, Kind, Mask, Number
+from dali_feed.columns import Boxes, Bytes, Column, Image, Mask, Number
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing import assert_resumes_anywhere
 
@@ -46,7 +46,7 @@ def shard(path: Path, *, turned: bool) -> ShardSet:
     return ShardSet(str(path), index_dir=path.parent)
 
 
-def columns() -> dict[str, Kind]:
+def columns() -> dict[str, Column]:
     """Everything that can be asked of a record."""
     return {
         "left": Image("left", CROP),

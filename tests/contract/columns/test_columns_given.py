@@ -14,12 +14,12 @@ from kit.member_shards import shards
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Info
-from dali_feed.columns import Array, Bytes, Image, JsonValue, Kind, Number, Text, Tokens
+from dali_feed.columns import Array, Bytes, Column, Image, JsonValue, Number, Text, Tokens
 
 SMALL = v2.Compose([v2.Resize((8, 8)), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
 
-EVERY: dict[str, Kind] = {
+EVERY: dict[str, Column] = {
     "image": Image("jpg", SMALL),
     "number": Number("cls"),
     "x": Array("f32", "float32", (2, 3)),
@@ -100,7 +100,7 @@ class Sized(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SizedText(Kind):
+class SizedText(Column):
     """A kind of a user's own, of two parts; from the first record it learns how many letters to keep."""
 
     member: str

@@ -18,7 +18,7 @@ from kit.member_shards import shards
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, formats
-from dali_feed.columns import Array, Image, JsonValue, Kind, Number, Text
+from dali_feed.columns import Array, Column, Image, JsonValue, Number, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic
 from dali_feed.testing import Message, assert_resumes_anywhere
@@ -73,11 +73,13 @@ def test_arrays_of_a_topic_come_as_they_were(kafka: Kafka) -> None:
     assert np.array_equal(found, rows)
 
 
-def test_a_codec_and_columns_exclude_each_other(embedded: Kafka) -> None:
-    """Both would say what is made of a value."""
-    source = KafkaTopic("any", embedded.servers, codec=lambda value, key, headers: {"image": value, "label": 0})
-    with pytest.raises(ConfigError, match="codec= and columns"):
-        DataLoader(source, 2, columns={"a": Text("key")})
+def test_what_a_codec_gives_are_members(embedded: Kafka) -> None:
+    """Columns are made of them, beside what a record has without a codec."""
+    embedded.publish("coded", [Message(b"%d" % n, b"key %d" % n) for n in range(4)], partitions=1)
+    source = KafkaTopic("coded", embedded.servers, codec=lambda value, key, headers: {"twice": 2 * int(bytes(value))})
+    with DataLoader(source, 4, columns={"n": Number("codec:twice"), "key": Text("key")}, tuning=QUICK) as loader:
+        (batch,) = loader
+    assert (batch["n"].tolist(), batch["key"]) == ([0, 2, 4, 6], [f"key {n}" for n in range(4)])
 
 
 def files(folder: Path) -> FileList:
@@ -129,7 +131,7 @@ def test_a_name_that_is_no_member_is_told(tmp_path: Path, source: str) -> None:
         DataLoader(made, 2, columns={"a": Text("nothing")})
 
 
-WANTED: dict[str, dict[str, Kind]] = {
+WANTED: dict[str, dict[str, Column]] = {
     "shards": {"caption": Text("txt"), "image": Image("jpg"), "f": Array("f32", "float32", (6,)), "n": Number("cls")},
     "records without an image": {"caption": Text("txt"), "f": Array("f32", "float32", (6,))},
     "files": {"path": Text("path"), "image": Image("bytes"), "label": Number("label")},
@@ -151,7 +153,7 @@ def test_columns_resume_anywhere(tmp_path: Path, name: str) -> None:
 
 def test_a_topics_columns_resume_anywhere(kafka: Kafka) -> None:
     """With its holes and a member that is missing."""
-    columns: dict[str, Kind] = {"value": JsonValue("value"), "name": Text("name")}
+    columns: dict[str, Column] = {"value": JsonValue("value"), "name": Text("name")}
     source = topic(kafka, "resumed")
     assert_resumes_anywhere(source, columns=columns, lanes=4, world_sizes=(1, 2, 4), positions=3)
 
@@ -175,7 +177,7 @@ def test_a_format_finds_members_in_the_value(kafka: Kafka) -> None:
     kafka.create("formatted", 1)
     kafka.publish("formatted", records)
     source = KafkaTopic("formatted", kafka.servers, label=None, format=formats.Json(base64=("image",)))
-    columns: dict[str, Kind] = {
+    columns: dict[str, Column] = {
         "image": Image("image", v2.CenterCrop(16)),
         "x": Array("body.features", "float32"),
         "label": Number("body.label"),

@@ -17,7 +17,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 
 from dali_feed import BadRecords, DataLoader, Decode, Shuffle
-from dali_feed.columns import Boxes, Bytes, Counted, Image, Keypoints, Kind, Mask, Number
+from dali_feed.columns import Boxes, Bytes, Column, Counted, Image, Keypoints, Mask, Number
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing import assert_resumes_anywhere
@@ -57,7 +57,7 @@ def test_a_collate_fn_is_given_tensors_of_what_follows(tmp_path: Path) -> None:
 
 def test_padded_rows_come_with_a_count(tmp_path: Path) -> None:
     """One array for the batch; a record of more rows than `most` is a bad one."""
-    wanted: dict[str, Kind] = {
+    wanted: dict[str, Column] = {
         "image": Image("jpg", v2.CenterCrop(32)),
         "boxes": Boxes("boxes", more=1, most=2),
         "n": Number("cls"),
@@ -73,7 +73,7 @@ def test_padded_rows_come_with_a_count(tmp_path: Path) -> None:
 def test_small_boxes_are_dropped_as_torchvision_drops_them(tmp_path: Path) -> None:
     """`min_size` keeps what SanitizeBoundingBoxes keeps, with its class."""
     transform = v2.RandomResizedCrop(20, scale=(0.05, 0.4))
-    wanted: dict[str, Kind] = {
+    wanted: dict[str, Column] = {
         "image": Image("jpg", transform),
         "all": Boxes("boxes", more=1),
         "kept": Boxes("boxes", more=1, min_size=3.0),
@@ -96,7 +96,7 @@ def test_small_boxes_are_dropped_as_torchvision_drops_them(tmp_path: Path) -> No
 def test_followers_resume_anywhere(tmp_path: Path) -> None:
     """With their draws, and a bad mask."""
     source = pictured(tmp_path, mask=b"junk")
-    padded: dict[str, Kind] = {"boxes": Boxes("boxes", more=1, most=3), "points": Keypoints("points", most=2)}
+    padded: dict[str, Column] = {"boxes": Boxes("boxes", more=1, most=3), "points": Keypoints("points", most=2)}
     made = columns(v2.RandomResizedCrop(12)) | padded
     assert_resumes_anywhere(source, columns=made, shuffle=Shuffle(2, 2), lanes=4, world_sizes=(1, 2, 4), positions=3)
 
@@ -129,7 +129,7 @@ def test_followers_resume_anywhere(tmp_path: Path) -> None:
     ],
 )
 def test_what_nothing_can_follow_is_told_at_once(
-    tmp_path: Path, wanted: dict[str, Kind], error: type[Exception], message: str
+    tmp_path: Path, wanted: dict[str, Column], error: type[Exception], message: str
 ) -> None:
     """When the loader is made, not in the middle of a run."""
     with pytest.raises(error, match=message.replace("(", r"\(")):

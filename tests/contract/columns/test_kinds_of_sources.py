@@ -17,7 +17,7 @@ from kit.inside import Source, write_shard
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader
-from dali_feed.columns import Array, Boxes, Bytes, Image, JsonValue, Keypoints, Kind, Mask, Number, Text, Tokens
+from dali_feed.columns import Array, Boxes, Bytes, Column, Image, JsonValue, Keypoints, Mask, Number, Text, Tokens
 from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic, ShardSet
 from dali_feed.testing import Message, assert_resumes_anywhere
 
@@ -42,7 +42,7 @@ MEMBERS: dict[str, tuple[Any, bytes]] = {
 BAD = set(range(1, 2 * len(MEMBERS) + 1, 2))
 
 
-def kinds(name: str) -> dict[str, Kind]:
+def kinds(name: str) -> dict[str, Column]:
     """Columns that hold a kind of each member; `name`(member) is what a source calls it."""
 
     def called(member: str) -> str:

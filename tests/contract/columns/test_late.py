@@ -19,7 +19,7 @@ from PIL import Image as Pillow
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode, Shuffle, Tuning
-from dali_feed.columns import Bytes, Image, Kind, Mask, Number
+from dali_feed.columns import Bytes, Column, Image, Mask, Number
 from dali_feed.errors import BadRecordLimitError, ConfigError, FormatError, WaitError
 from dali_feed.external_sources import FileList
 from dali_feed.testing import assert_resumes_anywhere
@@ -60,7 +60,7 @@ def test_functions_run_beside_each_other_in_threads_that_read_nothing(tmp_path: 
         names.add(threading.current_thread().name)
         return number(data)
 
-    columns: dict[str, Kind] = {"n": Bytes("cls", decode=decode)}
+    columns: dict[str, Column] = {"n": Bytes("cls", decode=decode)}
     columns |= {"image": Image("jpg", v2.Resize((8, 8)))} if image else {}
     with DataLoader(shards(tmp_path), 12, columns=columns, tuning=Tuning(threads=3, readers=1)) as loader:
         assert [n for batch in loader for n in batch["n"]] == IN_ORDER
@@ -168,7 +168,7 @@ def test_a_function_that_does_not_return_is_left_behind(tmp_path: Path, go_on: t
             go_on.wait()
         return n
 
-    columns: dict[str, Kind] = {"n": Bytes("cls", decode=decode)}
+    columns: dict[str, Column] = {"n": Bytes("cls", decode=decode)}
     columns |= {"image": Image("jpg", v2.Resize((8, 8)))} if image else {}
     loader = DataLoader(shards(tmp_path), 4, columns=columns, tuning=QUICK, timeout=0.5)
     batches = iter(loader)
@@ -205,7 +205,7 @@ def _odd(data: memoryview) -> bytes:
 @pytest.mark.parametrize("image", [False, True])
 def test_decoded_columns_resume_anywhere(tmp_path: Path, *, image: bool) -> None:
     """With a function that refuses every fifth record, at world sizes 1, 2 and 4."""
-    columns: dict[str, Kind] = {"n": Bytes("cls", decode=_odd)}
+    columns: dict[str, Column] = {"n": Bytes("cls", decode=_odd)}
     columns |= {"image": Image("jpg", v2.RandomResizedCrop(8))} if image else {}
     source = shards(tmp_path)
     how: dict[str, Any] = {"lanes": 4, "world_sizes": (1, 2, 4), "positions": 2}

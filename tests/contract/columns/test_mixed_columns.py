@@ -12,13 +12,13 @@ from kit.member_shards import shards
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode, Mixing, Shuffle
-from dali_feed.columns import Array, Boxes, Image, Kind, Mask, Number, Text
+from dali_feed.columns import Array, Boxes, Column, Image, Mask, Number, Text
 from dali_feed.errors import ConfigError
 
 FLOAT = v2.Compose([v2.RandomResizedCrop((12, 10)), v2.ToDtype(torch.float32, scale=True)])
 IMAGE = Image("jpg", FLOAT)
 BOTH = Mixing(mixup=0.4, cutmix=1.0, p=0.8, classes=30, smoothing=0.1)
-COLUMNS: dict[str, Kind] = {
+COLUMNS: dict[str, Column] = {
     "caption": Text("txt"),
     "label": Number("cls"),
     "image": IMAGE,

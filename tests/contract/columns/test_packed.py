@@ -13,7 +13,7 @@ from kit.images import QUICK, broken_png
 from kit.member_shards import shards
 
 from dali_feed import BadRecords, DataLoader
-from dali_feed.columns import Image, Kind, Number, Packed, PackedBatch, Text
+from dali_feed.columns import Column, Image, Number, Packed, PackedBatch, Text
 from dali_feed.errors import ConfigError
 from dali_feed.testing import assert_resumes_anywhere
 
@@ -56,7 +56,7 @@ def test_each_token_stands_once_with_its_document_and_place(options: dict[str, A
 def test_beside_an_image_the_documents_are_those_of_the_batch(tmp_path: Path) -> None:
     """Where a decoder refuses a record late, another's document is packed in its place."""
     source = shards(tmp_path, broken={"4.jpg": broken_png(4)})
-    columns: dict[str, Kind] = {"image": Image("jpg"), "tokens": Packed("txt", repeated, 64), "label": Number("cls")}
+    columns: dict[str, Column] = {"image": Image("jpg"), "tokens": Packed("txt", repeated, 64), "label": Number("cls")}
     with DataLoader(source, 12, columns=columns, tuning=QUICK, bad=BadRecords(limit=1), info=True) as loader:
         batch, info = next(iter(loader))
     assert info.ok.tolist() == [True, True, False, *[True] * 9]
@@ -69,7 +69,7 @@ def test_beside_an_image_the_documents_are_those_of_the_batch(tmp_path: Path) ->
 def test_a_state_gives_the_rest_at_any_world_size(tmp_path: Path, options: dict[str, Any]) -> None:
     """The same rows in each step of one, two and four ranks, and from any of their states; a bad text costs its own."""
     source = shards(tmp_path, 40, broken={"7.txt": b"\xff"})
-    columns: dict[str, Kind] = {"tokens": Packed("txt", repeated, 5, **options), "text": Text("txt")}
+    columns: dict[str, Column] = {"tokens": Packed("txt", repeated, 5, **options), "text": Text("txt")}
     assert_resumes_anywhere(source, batch_size=12, lanes=4, world_sizes=(1, 2, 4), positions=[0, 2, 4], columns=columns)
 
 

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 from kit.images import QUICK
-from kit.inside import Extents, Pieces, SlabPool
+from kit.inside import Extents, Pieces, SlabPool, open_reader
 from kit.member_shards import shards
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle
-from dali_feed.columns import Array, Bytes, Image, JsonValue, Kind, Number, Text, Tokens
+from dali_feed.columns import Array, Bytes, Column, Image, JsonValue, Number, Text, Tokens
 from dali_feed.errors import ConfigError
 
 CROP = v2.Compose([v2.RandomResizedCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
 
-EVERY: dict[str, Kind] = {
+EVERY: dict[str, Column] = {
     "image": Image("jpg;png", CROP),
     "caption": Text("txt"),
     "record": JsonValue("json"),
@@ -102,7 +102,7 @@ def test_a_bad_member_costs_its_slot_and_no_other(tmp_path: Path, member: str, d
 
 
 @pytest.mark.parametrize("columns", [EVERY, {"caption": Text("txt"), "features": Array("f32", "float32")}])
-def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Kind]) -> None:
+def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Column]) -> None:
     """Stopped after any batch, the next loader gives what was left."""
     source = shards(tmp_path, broken={"7.txt": b"\xff"})
     bad = BadRecords(limit=None)
@@ -165,9 +165,11 @@ def test_a_kind_checks_itself(make: Any) -> None:
 
 def test_a_reads_members_are_pieces_of_one_memory(tmp_path: Path) -> None:
     """As long as a slab holds them: then nothing is done row by row; where none does, they are the same bytes."""
-    source = shards(tmp_path, broken={"4.f32": None}).giving(None, ("f32", "cls"))
+    source = shards(tmp_path, broken={"4.f32": None})
     everything = Extents(np.array([0, 1]), np.array([0, 0]), np.array([12, 12]))
-    read = [source.reader(SlabPool(size)).read(everything).fields for size in (1 << 20, 64)]
+    read = [
+        open_reader(source, ("f32", "cls")).read(everything, SlabPool(size).lease()).values for size in (1 << 20, 64)
+    ]
     assert all(isinstance(values, Pieces) for fields in read for values in fields.values())
     assert [len(read[0]["f32"].memories), len(read[1]["f32"].memories) > 1] == [1, True]
     for name in ("f32", "cls"):

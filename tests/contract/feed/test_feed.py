@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from kit.inside import (
     Extents,
     Feed,
     Gap,
+    Lease,
+    Member,
     Reader,
-    Slabs,
     Snapshot,
+    Source,
     Stall,
     leased,
 )
@@ -257,13 +259,18 @@ def test_an_engine_error_ends_the_pass_in_its_place() -> None:
         assert leased(feed) == 0
 
 
-class _Odd:
+class _Odd(Source):
     """A source of a user's own; `act` is what its read does before it reads."""
-
-    fields = ("label",)
 
     def __init__(self, act: Any) -> None:
         self.inner, self.act = ScriptedSource(labelled(16), extent=4), act
+
+    @property
+    def preset(self) -> Mapping[str, Any]:
+        return self.inner.preset
+
+    def members(self) -> tuple[Member, ...]:
+        return self.inner.members()
 
     def snapshot(self, pin: Any = None) -> Snapshot:
         return self.inner.snapshot(pin)
@@ -271,12 +278,12 @@ class _Odd:
     def where(self, partition: int, position: int) -> str:
         return self.inner.where(partition, position)
 
-    def reader(self, slabs: Slabs | None = None, stop: threading.Event | None = None) -> Reader:
-        inner, act = self.inner.reader(slabs, stop), self.act
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
+        inner, act = self.inner.reader(members, stop), self.act
 
-        class Odd:
-            def read(self, extents: Extents) -> Block:
-                block: Block = act(inner, extents)
+        class Odd(Reader):
+            def read(self, extents: Extents, lease: Lease) -> Block:
+                block: Block = act(inner, extents, lease)
                 return block
 
             def close(self) -> None:
@@ -289,7 +296,7 @@ class _Odd:
 def test_whatever_a_users_source_raises_is_a_source_error(error: BaseException) -> None:
     """No exception of a user's read is lost or leaves the trainer waiting; it is wrapped and chained."""
 
-    def act(inner: Reader, extents: Extents) -> Block:
+    def act(inner: Reader, extents: Extents, lease: Lease) -> Block:
         raise error
 
     with Feed(_Odd(act), 4, tuning=QUICK) as feed:
@@ -301,9 +308,9 @@ def test_whatever_a_users_source_raises_is_a_source_error(error: BaseException) 
 def test_a_closed_source_is_an_error_and_no_silence() -> None:
     """A reader that was closed under the loader raises its ClosedError in the trainer."""
 
-    def act(inner: Reader, extents: Extents) -> Block:
+    def act(inner: Reader, extents: Extents, lease: Lease) -> Block:
         inner.close()
-        return inner.read(extents)
+        return inner.read(extents, lease)
 
     with Feed(_Odd(act), 4, tuning=QUICK) as feed, pytest.raises(DaliFeedError, match="this reader is closed"):
         iter(feed).take(30)
@@ -312,9 +319,10 @@ def test_a_closed_source_is_an_error_and_no_silence() -> None:
 def test_a_block_with_rows_missing_shifts_nothing() -> None:
     """A source that gives fewer rows than it was asked for is refused; no record moves to another's place."""
 
-    def act(inner: Reader, extents: Extents) -> Block:
-        block = inner.read(extents)
-        return dataclasses.replace(block, payloads=block.payloads[1:])
+    def act(inner: Reader, extents: Extents, lease: Lease) -> Block:
+        block = inner.read(extents, lease)
+        fewer = {name: values[1:] for name, values in block.values.items()}
+        return dataclasses.replace(block, ids=block.ids[1:], values=fewer)
 
     with Feed(_Odd(act), 4, tuning=QUICK) as feed, pytest.raises(SourceError, match="one row per position"):
         next(iter(feed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import time
@@ -71,6 +72,12 @@ def _never_iterated(loader: DataLoader) -> None:
 def _while_reading(loader: DataLoader) -> Any:
     batches = iter(loader)
     source: Any = loader.dataset
+
+    def ask() -> None:
+        with contextlib.suppress(ClosedError):
+            next(batches)
+
+    threading.Thread(target=ask, daemon=True).start()  # a pass begins with its first batch
     while not source.reads:
         time.sleep(0)
     return batches

@@ -62,10 +62,10 @@ class _Counting(ScriptedSource):
         reader = super().reader(*given)
         read = reader.read
 
-        def counted(extents: Any) -> Any:
+        def counted(extents: Any, lease: Any) -> Any:
             if next(self.begun) == 4:
                 self.fourth.set()
-            return read(extents)
+            return read(extents, lease)
 
         reader.read = counted  # type: ignore[method-assign]
         return reader

@@ -28,7 +28,7 @@ def test_every_stage_counts_the_samples_that_it_worked_on() -> None:
         stats = loader.stats()
     assert [stage.name for stage in stats.stages] == STAGES
     assert [stage.samples for stage in stats.stages] == [32] * 7
-    assert [stage.threads for stage in stats.stages] == [3, 1, 1, 2, 1, 1, 1]
+    assert [stage.threads for stage in stats.stages] == [3, 3, 1, 2, 1, 1, 1]
     assert all(min(stage.worked, stage.waited, stage.blocked) >= 0 for stage in stats.stages)
     assert all(stage.rate for stage in stats.stages)
     assert stats.cpu is not None

@@ -16,7 +16,7 @@ from nvidia.dali import fn, pipeline_def, types
 from PIL import Image as Pictures
 
 from dali_feed import BadRecords
-from dali_feed.columns import Array, Boxes, Bytes, Image, JsonValue, Kind, Mask, Number, Text, Tokens
+from dali_feed.columns import Array, Boxes, Bytes, Column, Image, JsonValue, Mask, Number, Text, Tokens
 from dali_feed.dali import DALIGenericIterator, LastBatchPolicy
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ShardSet
@@ -26,7 +26,7 @@ ANY = BadRecords(limit=None)
 COUNT = 12
 OUTPUTS = ["picture", "mask", "text", "x", "label", "boxes", "ids", "size"]
 
-COLUMNS: dict[str, Kind] = {
+COLUMNS: dict[str, Column] = {
     "x": Array("f32", "float32", (2, 3)),
     "picture": Image("jpg"),
     "classes": Mask("seg.png"),
