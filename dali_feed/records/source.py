@@ -264,7 +264,7 @@ class Block:
     """
 
     ids: Int64s
-    values: dict[str, Values | Any]
+    values: dict[str, Any]
     lease: Lease
     faults: dict[int, Fault] = field(default_factory=dict)
     absent: NDArray[np.bool_] | None = None
