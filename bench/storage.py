@@ -33,6 +33,7 @@ from dali_feed.packing import pack, verify
 from dali_feed.packing.plan import blocks, extents_of
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.records.slabs import SLAB_BYTES, SlabPool
+from dali_feed.records.values import nbytes
 from dali_feed.testing.shards import write_shard
 
 Told = tuple[float, float, dict[str, float | str]]
@@ -57,7 +58,7 @@ def by_plan(paths: list[Path]) -> Callable[[], int]:
     def read() -> int:
         line = EpochPlan(snapshot, order, seed=0, epoch=0).reads([0])
         tasks = [ReadTask(line[k : k + per_read], lambda: 0) for k in range(0, len(line.start), per_read)]
-        size, pool, taken = 0, ReadPool(source, slabs, 2), deque[ReadTask]()
+        size, pool, taken = 0, ReadPool(source, partial(source.reader, ["jpg", "cls"]), slabs, 2), deque[ReadTask]()
         try:
             for task in [*tasks, *[None] * AHEAD]:
                 if task is not None:
@@ -65,7 +66,7 @@ def by_plan(paths: list[Path]) -> Callable[[], int]:
                     taken.append(task)
                 if taken and (task is None or len(taken) > AHEAD):
                     block = taken.popleft().take()
-                    size += sum(len(payload) for payload in block.payloads if payload is not None)
+                    size += nbytes(block.values["jpg"])
                     block.lease.release()
         finally:
             pool.close()

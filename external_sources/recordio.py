@@ -25,7 +25,7 @@ from dali_feed.external_sources.index import Pread, ReadWindow
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Fault, Member
 
-__all__ = ["RECORDIO", "RecordIO"]
+__all__ = ["RECORDIO", "RecordIO", "joined"]
 
 
 # How MXNet's RecordIO files are framed.
@@ -77,7 +77,7 @@ def _frames(pread: Pread, end: int) -> Frames:
     return first, np.array(stops, np.int64) - first
 
 
-def _joined(parts: memoryview) -> bytes | None:
+def joined(parts: memoryview) -> bytes | None:
     """A record that its file holds in parts, with the bytes at which it was cut; None where its last part is broken."""
     found, at, stop = [], 0, 0
     while at + 4 <= len(parts):
@@ -169,7 +169,7 @@ def _records(block: Block, frames: Pieces) -> Pieces:
     word = frames.padded(4).view("<u4").reshape(-1).astype(np.int64)
     records = Pieces(frames.memories, frames.of.copy(), frames.at + 4, frames.size - 4)
     for row in np.flatnonzero((word != frames.size - 4) | (frames.size < 4)).tolist():
-        whole = _joined(frames[row])
+        whole = joined(frames[row])
         records[row] = view = None if whole is None else block.lease.room(len(whole))
         if whole is None:
             block.faults[row] = Fault("source", _UNENDED)

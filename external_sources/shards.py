@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from dali_feed.external_sources.tar import TarIndex
 from dali_feed.formats.format import Format
 from dali_feed.formats.named import format_of
 from dali_feed.formats.paths import path_of
-from dali_feed.records.source import LABEL, Member, Reader, Snapshot
+from dali_feed.records.source import LABEL, Member, Reader, Snapshot, alternatives
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.sets import SetStore, store_for
 from dali_feed.storage.store import Store, read_at
@@ -56,6 +56,15 @@ IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "av
 _ENDINGS = {"json": "json", "npy": "npy", "msgpack": "msgpack", "mp": "msgpack"}
 
 
+class _First(NamedTuple):
+    """The first sample: its shard, whether it has a label's text, and where its JSON lies, -1 for none."""
+
+    shard: int
+    cls: bool
+    json_at: int
+    json_size: int
+
+
 class ShardSet(FileSource):
     """Images and labels in tar files.
 
@@ -78,7 +87,7 @@ class ShardSet(FileSource):
         SourceNotFoundError: a pattern matches nothing, or a named file is not there.
     """
 
-    kind, unit = "ShardSet", "sample"
+    kind, unit, first_of = "ShardSet", "sample", True
 
     def __init__(
         self,
@@ -108,6 +117,7 @@ class ShardSet(FileSource):
         self._formats = {name.lower(): form for name, form in formats_of(format, None, title).items()}
         self._replay = _replay(store, patterns)
         self._members: tuple[Member, ...] = ()
+        self._first: _First | None = None
         self._auto: str | None = None  # the label of label="auto" once it is known; "": none
 
     @property
@@ -133,8 +143,8 @@ class ShardSet(FileSource):
         return self._members
 
     def can_have(self, member: str) -> bool:
-        """Whether a sample has a file of that suffix, in letters of either case."""
-        return super().can_have(member.lower())
+        """Whether a sample has a file of that suffix, or of one of several, in letters of either case."""
+        return any(map(super().can_have, alternatives(member.lower())))
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All samples of all shards, or the topic's that they were packed of. Indexes shards where that was not done.
@@ -169,14 +179,14 @@ class ShardSet(FileSource):
 
     def spans_of(self, indexes: Sequence[TarIndex], members: tuple[str, ...]) -> Spans:
         """Of each member its bytes in the tar files, and its CRC-32 where the indexes have it."""
-        suffixes = [member.lower().encode() for member in members]
-        found = [[index.member(suffix) for index in indexes] for suffix in suffixes]
+        suffixes = [[part.lower().encode() for part in alternatives(member)] for member in members]
+        found = [[index.member(these) for index in indexes] for these in suffixes]
         at, size = (
             np.array([np.concatenate([its[k] for its in each]) for each in found], np.int64).reshape(len(members), -1)
             for k in (0, 1)
         )
         checked = self._checked and any(index.crc is not None for index in indexes)
-        crc = [np.concatenate([index.crc_of(suffix) for index in indexes]) if checked else None for suffix in suffixes]
+        crc = [np.concatenate([index.crc_of(these) for index in indexes]) if checked else None for these in suffixes]
         return Spans(members, at, size, tuple(crc))
 
     def sizes_of(self, indexes: Sequence[TarIndex]) -> tuple[int, int]:
@@ -187,8 +197,12 @@ class ShardSet(FileSource):
         return max(1, round(EXTENT_BYTES / files)), max(1, round(every))
 
     def _tabulated(self, indexes: Sequence[TarIndex]) -> FileTable:  # type: ignore[override]
+        table = super()._tabulated(indexes)
+        first = int(np.flatnonzero(table.counts)[0])
+        cls, json = (indexes[first].member([suffix]) for suffix in (b"cls", b"json"))
+        self._first = _First(first, bool(cls[0][0] >= 0), int(json[0][0]), int(json[1][0]))
         self._members = _members_of(indexes)
-        return super()._tabulated(indexes)
+        return table
 
     def _label_path(self) -> str | None:
         """The member of the labels or a path in one; for "auto" the first sample decides."""
@@ -197,22 +211,18 @@ class ShardSet(FileSource):
         if self._label != "auto":
             suffix, _, key = self._label.partition(":")
             return suffix if suffix == "cls" else f"{suffix}:{path_of((key or LABEL,))}"
-        table = self.table()
-        if self._auto is None:
-            self._auto = self._first_label(int(np.flatnonzero(table.counts)[0]))
+        self.table()
+        if self._auto is None and self._first is not None:
+            self._auto = self._label_by(self._first)
         return self._auto or None
 
-    def _first_label(self, shard: int) -> str:
-        """The member of the labels by the first sample of a shard; "" where it has none."""
-        index = self.index(self._paths[shard])
-        if index.member(b"cls")[0][0] >= 0:
-            return "cls"
-        at, size = (int(column[0]) for column in index.member(b"json"))
-        if at < 0:
-            return ""
-        file = self._store.open(self._paths[shard])
+    def _label_by(self, first: _First) -> str:
+        """The member of the labels by the first sample; "" where it has none."""
+        if first.cls or first.json_at < 0:
+            return "cls" if first.cls else ""
+        file = self._store.open(self._paths[first.shard])
         try:
-            found = json.loads(read_at(file, size, at))
+            found = json.loads(read_at(file, first.json_size, first.json_at))
         except (ValueError, RecursionError):
             return f"json:{LABEL}"  # the reader of such a sample says what is wrong with it
         finally:

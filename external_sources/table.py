@@ -117,16 +117,15 @@ class ArrowRows(Source):
         Raises:
             ConfigError: there is no column of images, or one of a type that batches without `columns=` cannot hold.
         """
+        self.check()
+        return {name: column_of(name, self._known[name].kind, image=name == self._image) for name in self._columns}
+
+    def check(self) -> None:
+        """Raise the ConfigError for a table that batches without `columns=` cannot be made of."""
         if self._image is None:
             msg = f"{self!r}: without columns= a batch has images; found image=None; give image=, or ask for columns="
             raise ConfigError(msg)
         check_types(self._table.schema, self._image, repr(self))
-        return {name: column_of(name, self._known[name].kind, image=name == self._image) for name in self._columns}
-
-    @property
-    def image(self) -> str | None:
-        """The column of images."""
-        return self._image
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All records, as one partition.

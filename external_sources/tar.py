@@ -285,28 +285,29 @@ class TarIndex:
     def __len__(self) -> int:
         return len(self.first) - 1
 
-    def member(self, suffix: bytes) -> tuple[Int64s, Int64s]:
-        """Offset and length, int64 (samples,) each, of the member with that suffix; -1 and 0 where a sample has none.
+    def member(self, suffixes: Sequence[bytes]) -> tuple[Int64s, Int64s]:
+        """Offset and length, int64 (samples,) each, of the member with the first of the suffixes; -1 and 0 for none.
 
         Of two members with one name the later counts, as in any tar.
         """
-        member = self._of(suffix)
+        member = self._of(suffixes)
         has = member >= 0
         return np.where(has, self.offset[member], NONE), np.where(has, self.length[member], 0)
 
-    def crc_of(self, suffix: bytes) -> Int64s:
+    def crc_of(self, suffixes: Sequence[bytes]) -> Int64s:
         """The CRC-32 of the same members, int64 (samples,); -1 where nobody knows."""
         if self.crc is None:
             return np.full(len(self), NONE, np.int64)
-        member = self._of(suffix)
+        member = self._of(suffixes)
         return np.where(member >= 0, self.crc[member].astype(np.int64), NONE)
 
-    def _of(self, suffix: bytes) -> Int64s:
-        """Which member has the suffix, int64 (samples,); -1 where a sample has none."""
+    def _of(self, suffixes: Sequence[bytes]) -> Int64s:
+        """Which member has the first of the suffixes, int64 (samples,); -1 where a sample has none."""
         found = np.full(len(self), NONE, np.int64)
-        if suffix in self.suffixes:
-            has = np.flatnonzero(self.suffix == self.suffixes.index(suffix))
-            found[np.searchsorted(self.first, has, side="right") - 1] = has
+        for suffix in reversed(suffixes):
+            if suffix in self.suffixes:
+                has = np.flatnonzero(self.suffix == self.suffixes.index(suffix))
+                found[np.searchsorted(self.first, has, side="right") - 1] = has
         return found
 
 

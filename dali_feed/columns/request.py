@@ -208,6 +208,8 @@ def _parts_of(source: Records, name: str) -> tuple[_Part, ...]:
         for part in choices
         if source.can_have(part.member) and (part.path is None or source.has_path(part.member, part.path))
     ]
+    if len(there) > 1 and source.first_of and all(part.path is None for part in there):
+        return (_Part(";".join(dict.fromkeys(part.member for part in there))),)
     if there:
         return tuple(dict.fromkeys(there))
     raise _unknown(source, name, choices)

@@ -264,7 +264,7 @@ class Block:
     """
 
     ids: Int64s
-    values: dict[str, Values | Any]
+    values: dict[str, Any]
     lease: Lease
     faults: dict[int, Fault] = field(default_factory=dict)
     absent: NDArray[np.bool_] | None = None
@@ -359,6 +359,7 @@ class Records(ABC):
     named      whether a batch of its preset is a dict of columns; else it is a tuple of them
     any_names  whether it resolves names of columns itself (a source made of several does, part by part): `can_have` is
                asked for each of them, which may raise ConfigError, and `named_reader` reads them
+    first_of   whether its readers take "jpg;png" as one member, the first of these that a record has, and read no other
     """
 
     inner: str | None = None
@@ -366,6 +367,7 @@ class Records(ABC):
     known = True
     named = False
     any_names = False
+    first_of = False
 
     @property
     def preset(self) -> Mapping[str, Any]:

@@ -5,22 +5,24 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.record_files import tfrecord
+from kit.blocks import Reads
+from kit.record_files import frame, packed, tfrecord
 
-from dali_feed.errors import DataLostError, FormatError, SourceDeniedError
+from dali_feed.errors import DataLostError, SourceDeniedError
 from dali_feed.external_sources import TFRecords
 from dali_feed.external_sources.file_source import load
 from dali_feed.external_sources.index import ReadWindow
-from dali_feed.external_sources.mds import MdsSample, PackedFile, PackedShard
-from dali_feed.external_sources.recordio import RECORDIO, IRHeader
+from dali_feed.external_sources.mds import PackedFile, PackedShard, columns_of, decoder
+from dali_feed.external_sources.recordio import RecordIO, joined
 from dali_feed.external_sources.tfrecord import TFRECORD, crc32c, masked
-from dali_feed.formats import bound
+from dali_feed.records.pieces import Pieces
 from dali_feed.storage.local import LOCAL
 
 pytestmark = pytest.mark.usefixtures("cache_home")
@@ -74,11 +76,8 @@ def test_large_records_are_stepped_over_and_small_ones_read_in_one_go(tmp_path: 
         TFRecords(tmp_path / "a.tfrecord", index_dir=tmp_path).snapshot()
 
 
-SCHEMA = MdsSample(
-    ("n", "text", "a", "b", "x", "f"),
-    ("uint16", "str_int", "ndarray", "ndarray:int16", "ndarray:float32:2", "str_float"),
-    (2, None, None, None, 8, None),
-)
+ENCODINGS = ("uint16", "str_int", "ndarray", "ndarray:int16", "ndarray:float32:2", "str_float")
+SIZES = (2, None, None, None, 8, None)
 VALUES = [
     struct.pack("<H", 60000),
     b"-12",
@@ -90,33 +89,59 @@ VALUES = [
 ROW = np.array([3, len(VALUES[2]), len(VALUES[3]), 3], "<u4").tobytes() + b"".join(VALUES)
 
 
+def values_of(*samples: bytes) -> tuple[list[list[Any]], dict[int, str]]:
+    """The values of each column of MDS samples, and why a sample has none."""
+    sizes = np.array([len(sample) for sample in samples], np.int64)
+    pieces = Pieces([memoryview(b"".join(samples))], np.zeros_like(sizes), np.cumsum(sizes) - sizes, sizes)
+    reasons: dict[int, str] = {}
+    columns = columns_of(pieces, SIZES, reasons)
+    decoders = [decoder(encoding) for encoding in ENCODINGS]
+    return [list(decode(column, reasons)) for decode, column in zip(decoders, columns, strict=True) if decode], reasons
+
+
 def test_values_by_their_encodings() -> None:
     """Numbers, numbers in text, arrays with and without dtype and shape in front; parts that do not fit are refused."""
-    n, text, a, b, x, f = bound(SCHEMA, SCHEMA.names)(ROW)
-    assert (n, text, f) == (60000, -12, 1000.0)
-    assert (a.dtype, a.tolist()) == (np.int32, [5, -6])
-    assert (b.dtype, b.tolist()) == (np.int16, [[7, 8]])
-    assert x.tolist() == [0.5, 1]
-    with pytest.raises(FormatError, match="columns must fill its [0-9]+ bytes; found sizes for"):
-        bound(SCHEMA, ["n"])(ROW + b"x")
-    assert str(RECORDIO.value(memoryview(b"\x05\0\0\x20abc"))).startswith("the last part of the record does not end")
+    (n, text, a, b, x, f), reasons = values_of(ROW, ROW + b"x", ROW)
+    for row in (0, 2):
+        assert (n[row], text[row], f[row]) == (60000, -12, 1000.0)
+        assert (a[row].dtype, a[row].tolist()) == (np.int32, [5, -6])
+        assert (b[row].dtype, b[row].tolist()) == (np.int16, [[7, 8]])
+        assert x[row].tolist() == [0.5, 1]
+    assert list(reasons) == [1]
+    assert "columns must fill its" in reasons[1]
+
+
+def test_parts_of_recordio_end_where_the_record_ends() -> None:
+    """What says something else is no record."""
+    assert joined(memoryview(b"\x05\0\0\x20abc")) is None
+    assert joined(memoryview(b"\x03\0\0\x20abc")) == b"abc"
+
+
+@given(value=st.binary(max_size=60))
+def test_any_header_of_mxnet_gives_members_or_a_fault(value: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of a record that is too short for its header or for the labels that it announces; its neighbour is whole."""
+    path = tmp_path_factory.mktemp("rec") / "a.rec"
+    path.write_bytes(frame(0, value) + frame(0, packed(b"good", 3.0)))
+    block = Reads(RecordIO(path), "image", "label", "id").first(2)
+    assert set(block.faults) <= {0}
+    assert (bytes(block.values["image"][1]), float(block.values["label"][1])) == (b"good", 3.0)
+    if not block.faults:
+        assert len(block.values["image"][0]) <= len(value)
 
 
 @given(
     at=st.integers(0, len(ROW) - 1), by=st.integers(0, 255), cut=st.integers(0, len(ROW)), more=st.binary(max_size=9)
 )
 def test_any_bytes_give_values_or_a_fault(at: int, by: int, cut: int, more: bytes) -> None:
-    """Of a sample, and of what MXNet has before a record."""
+    """Of a sample; those beside it are as they were."""
     harmed = bytearray(ROW)
     harmed[at] ^= by
     for value in (bytes(harmed[:cut]) + more, more):
-        for form, names in ((SCHEMA, SCHEMA.names), (IRHeader(), IRHeader.names)):
-            try:
-                found = bound(form, names)(value)
-            except FormatError as error:
-                assert not isinstance(error.__cause__, MemoryError)
-            else:
-                assert sum(getattr(each, "nbytes", 0) for each in found) <= len(value) + 8 * 6
+        columns, reasons = values_of(ROW, value, ROW)
+        assert set(reasons) <= {1}
+        assert columns[0][0] == columns[0][2] == 60000
+        if not reasons:
+            assert sum(getattr(column[1], "nbytes", 0) for column in columns) <= len(value) + 8 * 6
 
 
 @pytest.mark.parametrize("raw", [993, 1009])

@@ -154,13 +154,15 @@ def test_workers_of_torch_have_batches_or_say_what_to_do(tmp_path: Path) -> None
 
 _READS_AND_ENDS = """
 import contextlib, sys, threading
+from dali_feed.columns.request import open_reader
 from dali_feed.errors import ClosedError
 from dali_feed.external_sources import ShardSet
 from dali_feed.records.extents import Extents
+from dali_feed.records.slabs import SlabPool
 
 def read():
     with contextlib.suppress(ClosedError):
-        source.reader().read(Extents.one(0, 0, 12))
+        open_reader(source, ["jpg"]).read(Extents.one(0, 0, 12), SlabPool().lease())
 
 source = ShardSet(sys.argv[1])
 source.snapshot()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.blocks import rows as every_row
+from kit.blocks import Reads, pictures
 from kit.web import Web
 
 from dali_feed.columns import Bytes, Number
@@ -70,8 +70,8 @@ def shards(web: Web) -> ShardSet:
 
 
 def rows(source: ShardSet, stop: threading.Event | None = None) -> list[tuple[Any, Any]]:
-    """Payload and label of every record."""
-    return [row[:2] for row in every_row(source, stop=stop)]
+    """Image and label of every record."""
+    return [row[:2] for row in pictures(source, stop=stop)]
 
 
 @pytest.fixture(params=["http", "s3"])
@@ -103,7 +103,7 @@ def test_shards_on_a_web_server_are_what_the_files_are(web: Web, tmp_path: Path)
     rows(source)
     assert [len(web.ranges(name)) for name in web.files] == [1, 1, 1]
     web.requests.clear()
-    source.reader().read(Extents(np.arange(3), remote.starts, remote.stops)).lease.release()
+    Reads(source).read(Extents(np.arange(3), remote.starts, remote.stops)).lease.release()
     assert len(web.requests) == 3  # what they are was asked, and each asks for that
 
 
@@ -124,17 +124,17 @@ def test_what_a_reader_measures(web: Web) -> None:
     """Requests, bytes and failures are its own; opening a file is no read."""
     source = shards(web)
     source.snapshot()
-    reader, other = source.reader(), source.reader()
+    reader, other = Reads(source), Reads(source)
     web.faults["0.tar"].extend(["503", "short"])
     reader.read(Extents.one(0, 0, 40)).lease.release()
-    (found,) = storage_of([reader])
+    (found,) = storage_of([reader.reader])
     assert (found.store, found.reads, found.failures, found.queued) == (web.url, 1, 0, 0)
     assert found.bytes > sum(len(payload) for payload, _ in RECORDS[0])
     web.faults["0.tar"].append("403")
     with pytest.raises(SourceDeniedError):
         reader.read(Extents.one(0, 0, 40))
-    assert [(each.reads, each.failures) for each in storage_of([reader])] == [(2, 1)]
-    assert [each.reads for each in storage_of([other])] == [0]
+    assert [(each.reads, each.failures) for each in storage_of([reader.reader])] == [(2, 1)]
+    assert [each.reads for each in storage_of([other.reader])] == [0]
 
 
 @pytest.mark.parametrize("tags", [True, False])
@@ -143,8 +143,8 @@ def test_an_object_that_was_replaced_gives_no_bytes(tars: dict[str, bytes], tags
     with Web(tars, tags=tags) as web:
         source = shards(web)
         found = source.snapshot()
-        reader = source.reader()
-        reader.read(Extents.one(1, 0, 1)).lease.release()
+        reader = Reads(source)
+        reader.first(1, 1).lease.release()
         web.files["1.tar"] = bytes(len(web.files["1.tar"]) - (0 if tags else 512))
         with pytest.raises(SourceChangedError, match=r"1\.tar"):
             reader.read(Extents.one(1, 0, int(found.stops[1])))
@@ -290,14 +290,14 @@ def test_what_signs_an_address_is_shown_nowhere(web: Web, tmp_path: Path) -> Non
     source = signed("1")
     assert rows(source) == EVERY
     assert {f"{secret}1%2F&" in query for query in web.queries} == {True}
-    snapshot, reader = source.snapshot(), source.reader()
+    snapshot, reader = source.snapshot(), Reads(source)
     texts = [
         repr(source),
         repr(source.store),
         repr(snapshot),
         str(source.paths),
         source.where(1, 3),
-        str(storage_of([reader])),
+        str(storage_of([reader.reader])),
     ]
     kept = {path.name for path in (tmp_path / "cache").rglob("*.dfidx")}
     assert signed("2").snapshot().fingerprint == snapshot.fingerprint

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from kit.blocks import read_sizes
+from kit.blocks import Reads, read_sizes
 from kit.by_hand import FORMS, LONG, archive
 from kit.images import jpeg
 
@@ -109,8 +109,8 @@ def test_neighbours_are_read_in_one_go(tmp_path: Path, monkeypatch: pytest.Monke
     source = ShardSet(path)
     source.snapshot()
     sizes = read_sizes(monkeypatch)
-    reader = source.reader()
-    reader.read(Extents.one(0, 0, 200)).lease.release()
+    reader = Reads(source)
+    reader.first(200).lease.release()
     assert len(sizes) == 3
     assert max(sizes) <= RUN_BYTES
     sizes.clear()

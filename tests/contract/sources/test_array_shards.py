@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kit.blocks import Reads
 from kit.images import QUICK
-from kit.inside import Extents, SlabPool
+from kit.inside import Extents
 
 from dali_feed import DataLoader, Shuffle
 from dali_feed.columns import Array, Image, Number
@@ -71,11 +72,10 @@ def test_rows_of_pixels_are_images(tmp_path: Path, kind: str) -> None:
 
 def test_arrays_in_memory_are_not_copied_before_the_batch() -> None:
     """A row is a view of the array, and nothing lies in a slab."""
-    pool, reader = SlabPool(), None
-    reader = ArrayShards(ROWS).giving(None, ("row",)).reader(pool)
+    reader = Reads(ArrayShards(ROWS), "row")
     block = reader.read(Extents.one(0, 7, 9))
-    assert [np.shares_memory(row, ROWS) for row in block.fields["row"]] == [True, True]
-    assert pool.peak == 0
+    assert [np.shares_memory(row, ROWS) for row in block.values["row"]] == [True, True]
+    assert reader.pool.peak == 0
 
 
 @pytest.mark.parametrize(("kind", "shuffle"), [("files", True), ("raw", Shuffle(4, 2)), ("gaps", False)])
@@ -137,15 +137,15 @@ def test_a_cut_file_is_lost_at_a_row(tmp_path: Path) -> None:
 def test_a_file_that_is_cut_or_changed_while_it_is_read(tmp_path: Path) -> None:
     """One that ends too early names the row, one that is another says so; a mapped one too."""
     path = saved(tmp_path)
-    source = ArrayShards(path).giving(None, ("row",))
-    reader = source.reader()
+    source = ArrayShards(path)
+    reader = Reads(source, "row")
     reader.read(Extents.one(0, 0, 2))
     os.truncate(path, 128 + 20 * 30 + 7)
     with pytest.raises(DataLostError, match=r"rows.npy#30: the shard ends at byte 735"):
         reader.read(Extents.one(0, 25, 40))
     with pytest.raises(SourceChangedError, match="it had 1328 bytes and has 735 now; make a new ArrayShards"):
         source.snapshot()
-    mapped = made("mapped", tmp_path).giving(None, ("row",)).reader()
+    mapped = Reads(made("mapped", tmp_path), "row")
     os.utime(tmp_path / "rows.npy")
     with pytest.raises(SourceChangedError, match=r"rows.npy: a mapped file must stay as it is"):
         mapped.read(Extents.one(0, 0, 2))
@@ -178,8 +178,6 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         ArrayShards([[1, 2]])  # type: ignore[arg-type]
     with pytest.raises(SourceEmptyError):
         ArrayShards(ROWS[:0]).snapshot()
-    with pytest.raises(ConfigError, match=r"Ask for columns: Array\('row'\)"):
-        ArrayShards(ROWS).reader()
 
 
 def test_the_fingerprint_is_that_of_the_contents(tmp_path: Path) -> None:
@@ -208,7 +206,7 @@ def test_closed_stopped_and_outside() -> None:
     """Readers of memory end as those of files do."""
     for stop in (False, True):
         event = threading.Event()
-        reader = ArrayShards(ROWS).giving(None, ("row",)).reader(None, event)
+        reader = Reads(ArrayShards(ROWS), "row", stop=event)
         with pytest.raises(ConfigError, match="inside the snapshot"):
             reader.read(Extents.one(0, 50, 61))
         event.set() if stop else reader.close()

@@ -10,14 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pytest
-from kit.blocks import taken
+from kit.blocks import Reads
+from kit.blocks import rows as rows_of
 from kit.images import QUICK, jpeg
 from kit.inside import Extents
 
 from dali_feed import DataLoader
 from dali_feed.columns import Array, Number, Text
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources import ArrowFiles
+from dali_feed.external_sources import ArrowFiles, ArrowRows
 from dali_feed.testing import assert_resumes_anywhere
 
 IMAGES = [jpeg(n) for n in range(30)]
@@ -59,16 +60,17 @@ def test_columns_come_as_they_were_written(
     """Of every form and compression; a null is a missing member."""
     source = ArrowFiles(written(tmp_path / "a.arrow", form, compression, table(dictionary=dictionary)))
     names = ("image.bytes", "image.path", "label", "text", "large", "x")
-    reader, snapshot = source.giving("image", names).reader(), source.snapshot()
+    snapshot = source.snapshot()
     assert snapshot.random_access == (compression is None and not dictionary)
     assert (snapshot.stops - snapshot.starts).tolist() == [7, 7, 7, 7, 2]
-    block = reader.read(Extents(np.arange(5), snapshot.starts, snapshot.stops))
-    assert [taken(view) for view in block.payloads] == IMAGES == [bytes(v) for v in block.fields["image.bytes"]]
-    assert [None if v is None else bytes(v) for v in block.fields["image.path"]][:2] == [b"0.jpg", None]
-    assert list(block.fields["label"]) == list(range(30))
+    found = rows_of(source, "image", *names)
+    given = {name: [row[name] for row in found] for name in ("image", *names)}
+    assert given["image"] == IMAGES == given["image.bytes"]
+    assert given["image.path"][:2] == [b"0.jpg", None]
+    assert given["label"] == list(range(30))
     for name in ("text", "large"):
-        assert [None if view is None else bytes(view).decode() for view in block.fields[name]] == TEXTS
-    assert [row.tolist() for row in block.fields["x"]] == [[n, n + 0.5] for n in range(30)]
+        assert [None if text is None else text.decode() for text in given[name]] == TEXTS
+    assert given["x"] == [[n, n + 0.5] for n in range(30)]
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
@@ -84,7 +86,7 @@ def test_images_and_labels_without_columns(tmp_path: Path) -> None:
     written(tmp_path / "a.arrow", rows=table().slice(0, 13))
     written(tmp_path / "b.arrow", "stream", rows=table().slice(13))
     source = ArrowFiles(tmp_path / "*.arrow")
-    assert (len(source), source.fields, source.where(2, 3)) == (30, ("label",), "b.arrow#3")
+    assert (len(source), tuple(source.preset), source.where(2, 3)) == (30, ("image", "label"), "b.arrow#3")
     with DataLoader(source, 10, shuffle=True, device="cpu", tuning=QUICK) as loader:
         batches = list(loader)
     assert sorted(n for _, found in batches for n in found.tolist()) == list(range(30))
@@ -115,9 +117,7 @@ def test_a_flipped_byte_gives_rows_or_a_named_error(tmp_path: Path, form: str, c
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
         source = ArrowFiles(path, image=None)
         try:
-            snapshot = source.snapshot()
-            reader = source.giving(None, tuple(member.name for member in source.members())).reader()
-            reader.read(Extents(np.arange(len(snapshot.starts)), snapshot.starts, snapshot.stops))
+            rows_of(source, *(member.name for member in source.members()))
         except SourceError as error:
             refused += 1
             assert "a.arrow" in str(error)
@@ -131,8 +131,8 @@ def test_a_damaged_batch_is_named(tmp_path: Path) -> None:
     offsets = np.arange(0, 48, 6).tobytes()  # "row 14" to "row 20"
     assert whole.count(offsets) == 2  # and those of the batch behind
     path.write_bytes(whole.replace(offsets, offsets[:-8] + b"\x7f" * 8, 1))
-    reader = ArrowFiles(path, image=None).giving(None, ("large",)).reader()
-    assert bytes(reader.read(Extents.one(1, 0, 1)).fields["large"][0]) == b"row 7"
+    reader = Reads(ArrowFiles(path, image=None), "large")
+    assert bytes(reader.first(1, 1).values["large"][0]) == b"row 7"
     with pytest.raises(DataLostError, match=r"a\.arrow#14: record batch 2, rows 14\.\.20, must be readable; found: "):
         reader.read(Extents.one(2, 3, 4))
 
@@ -140,7 +140,7 @@ def test_a_damaged_batch_is_named(tmp_path: Path) -> None:
 def test_files_that_change_or_differ(tmp_path: Path) -> None:
     """One that changes under a reader is told, and one of other columns; equal headers are told from other numbers."""
     path = written(tmp_path / "a.arrow")
-    reader = ArrowFiles(path).giving("image", ()).reader()
+    reader = Reads(ArrowFiles(path), "image")
     os.utime(path)
     with pytest.raises(SourceChangedError, match="make a new ArrowFiles"):
         reader.read(Extents.one(0, 0, 1))
@@ -168,7 +168,15 @@ def test_a_stream_may_replace_a_dictionary(tmp_path: Path) -> None:
     with pa.ipc.new_stream(path, pa.schema({"t": parts[0].type})) as writer:
         for part in parts:
             writer.write_batch(pa.record_batch({"t": part}))
-    reader = ArrowFiles(path, image=None).giving(None, ("t",)).reader()
-    for batch, texts in enumerate([b"ab", b"cd"]):
-        given = reader.read(Extents.one(batch, 0, 2)).fields["t"]
-        assert b"".join(map(bytes, given)) == texts
+    assert [row["t"] for row in rows_of(ArrowFiles(path, image=None), "t")] == [b"a", b"b", b"c", b"d"]
+
+
+def test_texts_and_bytes_as_views_are_members(tmp_path: Path) -> None:
+    """Newer writers of Arrow make them: `string_view` and `binary_view`, in files and in memory."""
+    texts, images = pa.array(TEXTS).cast(pa.string_view()), pa.array(IMAGES).cast(pa.binary_view())
+    whole = pa.table({"text": texts, "image": images})
+    pairs = zip(TEXTS, IMAGES, strict=True)
+    wanted = [{"text": None if text is None else text.encode(), "image": image} for text, image in pairs]
+    for source in (ArrowFiles(written(tmp_path / "a.arrow", rows=whole)), ArrowRows(whole)):
+        assert [member.name for member in source.members()] == ["text", "image"]
+        assert rows_of(source, "text", source.image_of("image")) == wanted

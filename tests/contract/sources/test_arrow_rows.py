@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.blocks import taken
+from kit.blocks import Reads, columns_of, reasons
 from kit.images import QUICK, jpeg, labelled, png
-from kit.inside import Block, Extents, SlabPool
+from kit.inside import Block, Extents
 
 from dali_feed import BadRecords, DataLoader, Decode, Shuffle
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceNotFoundError
@@ -35,12 +35,12 @@ def table(images: Any = IMAGES, **columns: Any) -> Any:
 
 def read(source: ArrowRows, start: int = 0, stop: int | None = None) -> Block:
     """The block of positions start..stop-1."""
-    return source.reader().read(Extents.one(0, start, len(source) if stop is None else stop))
+    return Reads(source).read(Extents.one(0, start, len(source) if stop is None else stop))
 
 
 def payloads(source: ArrowRows) -> list[bytes]:
     """All of them, as bytes."""
-    return [taken(view) for view in read(source).payloads]
+    return [bytes(view or b"") for view in read(source).values["image"]]
 
 
 def structs(values: list[Any], *parts: str) -> Any:
@@ -52,16 +52,15 @@ def structs(values: list[Any], *parts: str) -> Any:
 def test_rows_give_bytes_numbers_and_texts() -> None:
     """Each row has its own, in any order and as often as it is asked for."""
     source = ArrowRows(table(score=np.linspace(0, 1, 20, dtype=np.float32), flag=[n % 2 == 0 for n in range(20)]))
-    assert source.fields == ("score", "flag")
-    assert source.columns == ("image", "score", "flag")
+    assert tuple(source.preset) == ("image", "score", "flag")
     block = read(source, 3, 9)
-    assert [taken(view) for view in block.payloads] == IMAGES[3:9]
-    assert block.fields["score"].dtype == np.float32
-    assert block.fields["flag"].tolist() == [False, True] * 3
+    assert list(map(bytes, block.values["image"])) == IMAGES[3:9]
+    assert block.values["score"].dtype == np.float32
+    assert block.values["flag"].tolist() == [False, True] * 3
     some = ArrowRows(table(), rows=[7, 0, 7])
     assert payloads(some) == [IMAGES[7], IMAGES[0], IMAGES[7]]
-    assert read(some).fields["text"] == ["picture 7", "picture 0", "picture 7"]
-    assert read(some).fields["label"].tolist() == [7, 0, 7]
+    assert list(map(bytes, read(some).values["text"])) == [b"picture 7", b"picture 0", b"picture 7"]
+    assert read(some).values["label"].tolist() == [7, 0, 7]
     assert [some.where(0, k) for k in range(3)] == ["table#7", "table#0", "table#7"]
     assert payloads(some.chosen(np.array([-2, 0]))) == [IMAGES[0], IMAGES[7]]
 
@@ -76,12 +75,12 @@ def test_images_are_not_copied(kind: str) -> None:
         "bytes alone": lambda: structs([{"bytes": image} for image in IMAGES], "bytes"),
     }[kind]()
     whole = (column.field("bytes") if pa.types.is_struct(column.type) else column).buffers()[-1]
-    source, pool = ArrowRows(pa.table({"image": column})), SlabPool()
-    block = source.reader(pool).read(Extents.one(0, 0, 20))
-    assert [taken(view) for view in block.payloads] == IMAGES
-    first = np.frombuffer(block.payloads[5] or b"", np.uint8).__array_interface__["data"][0]
+    reader = Reads(ArrowRows(pa.table({"image": column})))
+    images = reader.first(20).values["image"]
+    assert list(map(bytes, images)) == IMAGES
+    first = np.frombuffer(images[5], np.uint8).__array_interface__["data"][0]
     assert whole.address <= first < whole.address + whole.size
-    assert pool.peak == 0
+    assert reader.pool.peak == 0
 
 
 def test_slices_and_chunks_are_one_table() -> None:
@@ -89,7 +88,7 @@ def test_slices_and_chunks_are_one_table() -> None:
     cut = [table().slice(a, b - a) for a, b in ((0, 3), (3, 3), (3, 11), (11, 20))]
     joined = ArrowRows(pa.concat_tables(cut))
     assert payloads(joined) == IMAGES
-    assert read(joined).fields["text"] == [f"picture {n}" for n in range(20)]
+    assert list(map(bytes, read(joined).values["text"])) == [b"picture %d" % n for n in range(20)]
     assert payloads(ArrowRows(cut[2])) == IMAGES[3:11]
     in_structs = pa.table({"image": structs([{"bytes": image, "path": None} for image in IMAGES])})
     assert payloads(ArrowRows(in_structs.slice(4, 6))) == IMAGES[4:10]
@@ -110,12 +109,9 @@ def test_images_in_files_are_read(tmp_path: Path) -> None:
     ]
     source = ArrowRows(pa.table({"image": structs(rows)}))
     block = read(source)
-    assert [taken(view) for view in block.payloads] == [*IMAGES[:3], b"", b"", b""]
-    assert block.faults == {
-        3: "the file cannot be opened: No such file or directory",
-        4: "the image is null",
-        5: "the image is null",
-    }
+    assert [None if view is None else bytes(view) for view in block.values["image"]] == [*IMAGES[:3], None, None, None]
+    assert reasons(block) == {3: "the file cannot be opened: No such file or directory"}
+    assert sorted(columns_of(source).faults) == [3, 4, 5]
     assert source.where(0, 3) == f"table#3 ({tmp_path}/gone.jpg)"
     assert source.where(0, 1) == "table#1"
     plain = ArrowRows(pa.table({"image": [rows[0]["path"]]}))
@@ -129,10 +125,13 @@ def test_a_null_in_any_column_is_a_bad_record() -> None:
     """As torch's collate cannot take it; the rest of the table is whole, and integers stay integers."""
     columns = {"label": [0, None, 2, 3], "text": ["a", "b", None, "d"], "flag": [True, True, None, False]}
     source = ArrowRows(table(IMAGES[:4], **columns))
-    block = read(source)
-    assert block.faults == {1: "column 'label' is null", 2: "column 'text' is null"}
-    assert block.fields["label"].tolist() == [0, 0, 2, 3]
-    assert block.fields["label"].dtype == np.int64
+    block = columns_of(source)
+    assert {row: (fault.member, "column" in fault.reason) for row, fault in block.faults.items()} == {
+        1: ("label", True),
+        2: ("text", True),
+    }
+    assert block.values["label"].tolist()[2:] == [2, 3]
+    assert block.values["label"].dtype == np.int64
     with DataLoader(source, 4, device="cpu", tuning=QUICK, bad=BadRecords(limit=None), info=True) as loader:
         batch, info = next(iter(loader))
     assert info.ok.tolist() == [True, False, False, True]
@@ -201,7 +200,7 @@ def test_what_cannot_be_is_refused() -> None:
     ]
     for made, options, message in cases:
         with pytest.raises(ConfigError, match=message):
-            ArrowRows(made, **options).reader()
+            _ = ArrowRows(made, **options).preset
     for empty, rows in ((whole.slice(0, 0), None), (whole, [])):
         with pytest.raises(SourceEmptyError, match="at least one row"):
             ArrowRows(empty, rows=rows)
@@ -212,19 +211,19 @@ def test_what_cannot_be_is_refused() -> None:
         source.snapshot({"a": 1})
     for run in ((0, 0, 21), (1, 0, 1), (0, -1, 1)):
         with pytest.raises(ConfigError, match="inside the snapshot"):
-            source.reader().read(Extents.one(*run))
+            Reads(source).read(Extents.one(*run))
 
 
 def test_a_closed_and_a_stopped_reader_say_so() -> None:
     """Both raise ClosedError."""
     stop = threading.Event()
-    reader = ArrowRows(table()).reader(None, stop)
+    reader = Reads(ArrowRows(table()), stop=stop)
     stop.set()
     with pytest.raises(ClosedError, match="stopped"):
-        reader.read(Extents.one(0, 0, 2))
+        reader.first(2)
     reader.close()
     with pytest.raises(ClosedError, match="closed"):
-        reader.read(Extents.one(0, 0, 2))
+        reader.first(2)
 
 
 @pytest.mark.parametrize("given", ["photos.parquet", {"image": [b"jpeg"]}])

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kit.blocks import taken
+from kit.blocks import Reads, reasons
 from kit.images import QUICK, jpeg
-from kit.inside import Block, Extents, Feed, SlabPool
+from kit.inside import Block, Extents, Feed
 
 from dali_feed import BadRecords
 from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceError, SourceNotFoundError
@@ -46,14 +46,13 @@ def tree(tmp_path: Path) -> Path:
 
 
 def read_all(source: FileList) -> tuple[list[bytes], Block]:
-    """The block of all positions, payloads as bytes."""
-    pool = SlabPool()
-    reader = source.reader(pool)
-    block = reader.read(Extents.one(0, 0, len(source)))
-    payloads = [taken(p) for p in block.payloads]
+    """The block of all positions, images as bytes."""
+    reader = Reads(source)
+    block = reader.first(len(source))
+    payloads = [bytes(view or b"") for view in block.values["image"]]
     block.lease.release()
     reader.close()
-    assert pool.leased == 0
+    assert reader.pool.leased == 0
     return payloads, block
 
 
@@ -99,13 +98,12 @@ def test_files_and_labels_are_read_in_any_order(tree: Path) -> None:
     payloads, block = read_all(source)
     labels = labels_of(source)
     assert payloads == [Path(p).read_bytes() for p in source.paths]
-    assert block.fields["label"].tolist() == labels
-    some = source.reader().read(Extents(np.zeros(2, np.int64), np.array([4, 0]), np.array([6, 1])))
-    assert [taken(p) for p in some.payloads] == [payloads[4], payloads[5], payloads[0]]
-    assert some.fields["label"].tolist() == [labels[4], labels[5], labels[0]]
+    assert block.values["label"].tolist() == labels
+    some = Reads(source).read(Extents(np.zeros(2, np.int64), np.array([4, 0]), np.array([6, 1])))
+    assert list(map(bytes, some.values["image"])) == [payloads[4], payloads[5], payloads[0]]
+    assert some.values["label"].tolist() == [labels[4], labels[5], labels[0]]
     assert source.where(0, 3) == source.paths[3]
-    assert FileList(source.paths).fields == ()
-    assert read_all(FileList(source.paths))[1].fields == {}
+    assert list(read_all(FileList(source.paths))[1].values) == ["image"]
 
 
 def test_a_file_that_cannot_be_read_costs_its_own_row(tree: Path) -> None:
@@ -126,13 +124,14 @@ def test_a_file_that_cannot_be_read_costs_its_own_row(tree: Path) -> None:
     ]
     payloads, block = read_all(FileList([f"{tree}/{n}" for n in names], range(9)))
     assert payloads == [b"dog a", *[b""] * 7, b"dog b"]
-    assert block.fields["label"].tolist() == list(range(9))
-    assert sorted(block.faults) == [1, 2, 3, 4, 5, 6]
-    assert block.faults[1] == block.faults[4] == "the file cannot be opened: No such file or directory"
-    assert "folder" in block.faults[2]
-    assert "regular" in block.faults[3]
-    assert "null" in block.faults[5]
-    assert "Not a directory" in block.faults[6]
+    assert block.values["label"].tolist() == list(range(9))
+    faults = reasons(block)
+    assert sorted(faults) == [1, 2, 3, 4, 5, 6]
+    assert faults[1] == faults[4] == "the file cannot be opened: No such file or directory"
+    assert "folder" in faults[2]
+    assert "regular" in faults[3]
+    assert "null" in faults[5]
+    assert "Not a directory" in faults[6]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -162,21 +161,20 @@ def test_a_file_that_shrinks_while_it_is_read_is_a_fault(tree: Path, monkeypatch
     monkeypatch.setattr(os, "preadv", shrinking)
     payloads, block = read_all(FileList([path]))
     assert payloads == [b""]
-    assert block.faults == {0: "the file ended at byte 2 of 5 while it was read"}
+    assert reasons(block) == {0: "the file ended at byte 2 of 5 while it was read"}
 
 
 def test_running_out_of_descriptors_is_not_a_files_fault(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It concerns every record, so it is raised, with the cure."""
-    pool = SlabPool()
 
     def full(*args: Any, **kwargs: Any) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    reader = FileList.from_folder(tree).reader(pool)
+    reader = Reads(FileList.from_folder(tree))
     monkeypatch.setattr(os, "open", full)
     with pytest.raises(SourceError, match="ulimit"):
-        reader.read(Extents.one(0, 0, 1))
-    assert pool.leased == 0
+        reader.first(1)
+    assert reader.pool.leased == 0
 
 
 def test_wrong_arguments_are_refused(tree: Path) -> None:
@@ -203,7 +201,7 @@ def test_wrong_arguments_are_refused(tree: Path) -> None:
         source.snapshot({"a": 1})
     for run in ((0, 0, 3), (1, 0, 1), (0, -1, 1)):
         with pytest.raises(ConfigError, match="inside the snapshot"):
-            source.reader().read(Extents.one(*run))
+            Reads(source).read(Extents.one(*run))
 
 
 def test_the_snapshot_tells_sizes_and_a_fingerprint_of_names_and_labels(tree: Path, tmp_path: Path) -> None:
@@ -232,16 +230,16 @@ def test_the_snapshot_tells_sizes_and_a_fingerprint_of_names_and_labels(tree: Pa
 
 def test_a_closed_and_a_stopped_reader_say_so(tree: Path) -> None:
     """Both raise ClosedError, and the memory goes back."""
-    stop, pool = threading.Event(), SlabPool()
-    reader = FileList.from_folder(tree).reader(pool, stop)
-    reader.read(Extents.one(0, 0, 2)).lease.release()
+    stop = threading.Event()
+    reader = Reads(FileList.from_folder(tree), stop=stop)
+    reader.first(2).lease.release()
     stop.set()
     with pytest.raises(ClosedError, match="stopped"):
-        reader.read(Extents.one(0, 0, 2))
+        reader.first(2)
     reader.close()
     with pytest.raises(ClosedError, match="closed"):
-        reader.read(Extents.one(0, 0, 2))
-    assert pool.leased == 0
+        reader.first(2)
+    assert reader.pool.leased == 0
 
 
 def test_a_folder_is_listed_as_image_folder_lists_it(tree: Path) -> None:

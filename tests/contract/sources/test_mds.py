@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.blocks import Reads, rows
 from kit.images import jpeg
-from kit.inside import Extents
 from kit.record_files import frame, mds, packed
 
 from dali_feed.errors import ConfigError, DaliFeedError, DataLostError, FormatError, SourceError
@@ -31,11 +31,10 @@ def made(folder: Path, **changes: Any) -> Path:
 def test_pickles_are_never_read(tmp_path: Path) -> None:
     """A set may have them; who asks for them is refused, and the other columns are read."""
     source = MDS(made(tmp_path))
-    block = source.giving("image", ("caption", "label")).reader().read(Extents.one(0, 0, 2))
-    assert ([bytes(text) for text in block.fields["caption"]], block.fields["label"]) == ([b"hello"] * 2, [7, 7])
+    assert rows(source, "caption", "label") == [{"caption": b"hello", "label": 7}] * 2
     assert [member.name for member in source.members()] == ["image", "label", "caption"]
     with pytest.raises(ConfigError, match="member 'pickled': its encoding 'pkl' runs code, and is never unpickled"):
-        source.giving(None, ("pickled",))
+        Reads(source, "pickled")
     for options in ({"image": "pickled"}, {"label": "caption"}, {"label": "none"}):
         with pytest.raises(ConfigError, match=r"MDS\(.*\): .* must be a column of encoding"):
             MDS(tmp_path / "set", **options)  # type: ignore[arg-type]
@@ -74,20 +73,6 @@ def test_a_compressed_set_that_was_unpacked_is_read(tmp_path: Path) -> None:
     assert len(MDS(made(tmp_path, compression="zstd", zip_data=ZIP)).snapshot()) == 2
 
 
-def test_hashes_are_checked_where_that_is_asked_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """And it is said where there are none."""
-    folder = made(tmp_path)
-    shard = folder / "shard.00000.mds"
-    data = bytearray(shard.read_bytes())
-    data[-2] ^= 1
-    shard.write_bytes(data)
-    MDS(folder).snapshot()
-    with pytest.raises(DataLostError, match=r"shard.00000.mds: .* found sha1 .*, but index.json says"):
-        MDS(folder, check=True).snapshot()
-    MDS(made(tmp_path, raw_data=RAW | {"bytes": len(data)}), check=True).snapshot()
-    assert "1 of 1 shards have no hash" in caplog.text
-
-
 def test_any_damaged_index_json_gives_a_named_error_or_a_set(tmp_path: Path) -> None:
     """Of any byte flipped and of some cuts: never another error."""
     path = mds(tmp_path / "set", {"image": "jpeg", "label": "int"}, [[SAMPLE[:2]]]) / "index.json"
@@ -99,7 +84,7 @@ def test_any_damaged_index_json_gives_a_named_error_or_a_set(tmp_path: Path) -> 
         try:
             source = MDS(path.parent)
             source.snapshot()
-            source.giving(None, ("label",)).reader().read(Extents.one(0, 0, 1))
+            Reads(source, "label").first(1)
         except DaliFeedError as error:
             errors += 1
             assert not isinstance(error, FormatError)
@@ -130,8 +115,7 @@ def test_a_record_in_parts_is_put_together(tmp_path: Path) -> None:
     (tmp_path / "a.rec").write_bytes(
         frame(1, whole[:8]) + frame(2, whole[8:16]) + frame(3, whole[16:]) + frame(0, whole)
     )
-    block = RecordIO(tmp_path / "a.rec", index_dir=tmp_path).giving(None, ("id", "image")).reader()
-    found = block.read(Extents.one(0, 0, 2))
+    found = rows(RecordIO(tmp_path / "a.rec", index_dir=tmp_path), "id", "image")
     mark = bytes.fromhex("0a23d7ce")
-    assert bytes(found.fields["image"][0]) == (whole[:8] + mark + whole[8:16] + mark + whole[16:])[24:]
-    assert bytes(found.fields["image"][1]) == b"ab" * 4
+    assert found[0]["image"] == (whole[:8] + mark + whole[8:16] + mark + whole[16:])[24:]
+    assert found[1]["image"] == b"ab" * 4

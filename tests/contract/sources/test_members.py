@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from kit.broker.handle import Kafka, payloads
+from kit.blocks import Reads, rows
+from kit.broker.handle import Kafka
 from kit.images import QUICK, jpeg
-from kit.inside import Extents, Pieces, Source
+from kit.inside import Pieces
 
 from dali_feed import DataLoader
-from dali_feed.columns import Array, Boxes, Bytes, Number, Text
+from dali_feed.columns import Array, Bytes, Image, Number, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic
 from dali_feed.testing import Message
-
-
-def block(source: Source, count: int) -> Any:
-    """The first records."""
-    reader = source.reader()
-    return reader.read(Extents.one(0, 0, count))
 
 
 def files(folder: Path) -> FileList:
@@ -55,25 +49,25 @@ def table(count: int = 3) -> ArrowRows:
 def test_the_foremost_known_member_counts(tmp_path: Path) -> None:
     """A name that no file has makes room for the next, in files and tables."""
     source = files(tmp_path)
-    found = block(source.giving("foo; bytes", ("foo;path", "label;path")), 3)
-    assert [Path(path).name for path in found.fields["foo;path"]] == ["0.jpg", "1.jpg", "2.jpg"]
-    assert found.fields["label;path"].tolist() == [0, 1, 2]
-    assert payloads(found) == [jpeg(n) for n in range(3)]
-    assert block(table().giving(None, ("foo;n",)), 3).fields["foo;n"].tolist() == [0, 1, 2]
+    found = rows(source, "foo; bytes", "foo;path", "label;path")
+    assert [Path(row["foo;path"]).name for row in found] == ["0.jpg", "1.jpg", "2.jpg"]
+    assert [row["label;path"] for row in found] == [0, 1, 2]
+    assert [row["foo; bytes"] for row in found] == [jpeg(n) for n in range(3)]
+    assert [row["foo;n"] for row in rows(table(), "foo;n")] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("member", ["path", "label", "label;bytes"])
 def test_an_image_is_made_of_a_files_bytes(tmp_path: Path, member: str) -> None:
     """And of nothing else."""
     with pytest.raises(ConfigError, match=rf"member '{member}': an image is made of a file's 'bytes'"):
-        files(tmp_path).giving(member, ())
+        DataLoader(files(tmp_path), 1, columns=[Image(member)], device="cpu")
 
 
 @pytest.mark.parametrize("member", ["n", "x", "answers.start"])
 def test_an_image_is_made_of_a_column_that_can_hold_one(member: str) -> None:
     """Of numbers and lists there is none."""
     with pytest.raises(ConfigError, match=f"member '{member}': an image is made of binary, of paths as string, or"):
-        table().giving(member, ())
+        DataLoader(table(), 1, columns=[Image(member)], device="cpu")
 
 
 def test_a_tables_columns_of_every_type_are_members() -> None:
@@ -96,11 +90,11 @@ def test_a_tables_columns_of_every_type_are_members() -> None:
     assert batch["text"] == [f"number {n}" for n in range(4)]
     assert batch["start"].tolist() == list(range(4))
     assert batch["raw"] == [jpeg(n) for n in range(4)]
-    (boxes,) = block(source.giving("second", ("boxes",)), 4).fields.values()
-    assert [len(Boxes("boxes").read([each], {})[0]) for each in boxes] == list(range(4))
+    boxes = [row["boxes"] for row in rows(source, "boxes")]
+    assert [len(each) for each in boxes] == list(range(4))
     lists = pa.chunked_array([pa.array([[9.0], [1.0, 2.0], None]).slice(1), pa.array([[], [3.0, None]])])
-    found = block(ArrowRows(pa.table({"x": lists}), None).giving(None, ("x",)), 4).fields["x"]
-    assert [None if row is None else list(row) for row in found] == [[1.0, 2.0], None, [], [3.0, None]]
+    found = rows(ArrowRows(pa.table({"x": lists}), None), "x")
+    assert [row["x"] for row in found] == [[1.0, 2.0], None, [], [3.0, None]]
     other = ArrowRows(pa.table({"x": [[1.0, 2.0], None, [], [4.0, None]]}), None)
     assert other.snapshot().fingerprint != ArrowRows(pa.table({"x": lists}), None).snapshot().fingerprint
 
@@ -108,19 +102,18 @@ def test_a_tables_columns_of_every_type_are_members() -> None:
 def test_a_value_is_copied_once_however_many_members_it_is(embedded: Kafka) -> None:
     """As image and as bytes it lies in one place of the slab."""
     embedded.publish("once", [Message(jpeg(n)) for n in range(3)], partitions=1)
-    source = KafkaTopic("once", embedded.servers, label=None).giving("value", ("value", "key;value"))
-    found = block(source, 3)
+    source = KafkaTopic("once", embedded.servers, label=None)
+    found = Reads(source, "value", "key;value").first(3)
     assert found.lease.size > 0
-    for payload, one, other in zip(found.payloads, found.fields["value"], found.fields["key;value"], strict=True):
-        assert np.shares_memory(np.asarray(payload), np.asarray(one))
-        assert np.shares_memory(np.asarray(payload), np.asarray(other))
+    for one, other in zip(found.values["value"], found.values["key;value"], strict=True):
+        assert np.shares_memory(np.asarray(one), np.asarray(other))
 
 
 def test_values_by_one_name_are_pieces_of_a_few_memories(embedded: Kafka) -> None:
     """Pieces, so that small records cost the garbage collector nothing: tombstones have none, others their bytes."""
     values = [None if n % 7 == 3 else b"%02d" % n for n in range(40)]
     embedded.publish("pieces", [Message(value) for value in values], partitions=1)
-    found = block(KafkaTopic("pieces", embedded.servers, label=None).giving(None, ("value",)), 40).fields["value"]
+    found = Reads(KafkaTopic("pieces", embedded.servers, label=None), "value").first(40).values["value"]
     assert isinstance(found, Pieces)
     assert [None if view is None else bytes(view) for view in found] == values
     assert len(found.memories) == 1

@@ -6,16 +6,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit.blocks import taken
+from kit.blocks import Reads, rows
 from kit.images import QUICK, jpeg
 from kit.inside import Extents
 
 from dali_feed import BadRecords, DataLoader, Shuffle
-from dali_feed.columns import Array, Number, Text
+from dali_feed.columns import Array, Bytes, Number, Text
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceError
 from dali_feed.external_sources import ParquetRows
 from dali_feed.testing import assert_resumes_anywhere
@@ -58,17 +57,15 @@ def test_columns_come_as_they_were_written(tmp_path: Path, options: dict[str, An
     """Of every option: texts, dictionaries, lists, and the parts of structs; a null is a missing member."""
     source = ParquetRows(written(tmp_path, **options))
     names = ("image.bytes", "image.path", "label", "text", "large", "dictionary", "x", "fixed")
-    reader, snapshot = source.giving("image", names).reader(), source.snapshot()
-    groups = len(snapshot.starts)
-    block = reader.read(Extents(np.arange(groups), snapshot.starts, snapshot.stops))
-    assert [taken(view) for view in block.payloads] == IMAGES == [bytes(v) for v in block.fields["image.bytes"]]
-    assert [None if v is None else bytes(v) for v in block.fields["image.path"]][:2] == [b"0.jpg", None]
-    assert list(block.fields["label"]) == list(range(30))
+    found = rows(source, "image", *names)
+    given = {name: [row[name] for row in found] for name in ("image", *names)}
+    assert given["image"] == IMAGES == given["image.bytes"]
+    assert given["image.path"][:2] == [b"0.jpg", None]
+    assert given["label"] == list(range(30))
     for name in ("text", "large", "dictionary"):
-        given = [None if view is None else bytes(view).decode() for view in block.fields[name]]
-        assert given == table()["text"].to_pylist()
+        assert [None if text is None else text.decode() for text in given[name]] == table()["text"].to_pylist()
     for name in ("x", "fixed"):
-        assert [row.tolist() for row in block.fields[name]] == [[n, n + 0.5] for n in range(30)]
+        assert given[name] == [[n, n + 0.5] for n in range(30)]
 
 
 def test_images_and_labels_without_columns(tmp_path: Path) -> None:
@@ -78,7 +75,7 @@ def test_images_and_labels_without_columns(tmp_path: Path) -> None:
     written(tmp_path, "a.parquet", half.slice(0, 13))
     written(tmp_path, "b.parquet", half.slice(13))
     source = ParquetRows(tmp_path / "*.parquet")
-    assert (len(source), source.fields, source.where(2, 3)) == (30, ("label",), "b.parquet#3")
+    assert (len(source), tuple(source.preset), source.where(2, 3)) == (30, ("image", "label"), "b.parquet#3")
     snapshot = source.snapshot()
     assert (snapshot.names[1], snapshot.extent, snapshot.random_access) == ("a.parquet[1]", 7, False)
     with DataLoader(
@@ -91,7 +88,7 @@ def test_images_and_labels_without_columns(tmp_path: Path) -> None:
 
 
 def test_only_the_columns_asked_for_are_read(tmp_path: Path) -> None:
-    """Damage in a column that nobody asked for is not seen, and sizes are those of what is read."""
+    """Damage in a column that nobody asked for is not seen."""
     path = written(tmp_path, compression="none")
     at = pq.read_metadata(path).row_group(0).column(0)
     harm(path, at.dictionary_page_offset)
@@ -100,7 +97,17 @@ def test_only_the_columns_asked_for_are_read(tmp_path: Path) -> None:
                     tuning=QUICK, bad=BadRecords(limit=1)) as loader:  # fmt: skip
         batch = next(iter(loader))
     assert batch["x"][6].tolist() == [6, 6.5]
-    assert source.giving(None, ("label",)).snapshot().record_bytes < source.snapshot().record_bytes
+
+
+def test_an_order_does_not_depend_on_the_columns(tmp_path: Path) -> None:
+    """Whatever is asked of the rows, a window of them holds as many, in the same order."""
+    source = ParquetRows(written(tmp_path))
+    orders = []
+    for columns in ({"n": Number("label")}, {"n": Number("label"), "b": Bytes("image.bytes")}):
+        with DataLoader(source, 10, shuffle=True, columns=columns, device="cpu", tuning=QUICK) as loader:
+            orders.append([batch["n"].tolist() for batch in loader])
+            assert source.snapshot().record_bytes > len(IMAGES[0])
+    assert orders[0] == orders[1]
 
 
 def harm(path: str, at: int) -> None:
@@ -117,8 +124,8 @@ def test_a_damaged_row_group_is_named(tmp_path: Path, options: dict[str, Any]) -
     path = written(tmp_path, write_page_checksum=True, **options)
     at = pq.read_metadata(path).row_group(2).column(0)
     harm(path, at.dictionary_page_offset)
-    reader = ParquetRows(path).giving("image", ()).reader()
-    assert taken(reader.read(Extents.one(1, 0, 1)).payloads[0]) == IMAGES[7]
+    reader = Reads(ParquetRows(path), "image")
+    assert bytes(reader.first(1, 1).values["image"][0]) == IMAGES[7]
     with pytest.raises(DataLostError, match=r"a.parquet#14: row group 2, rows 14..20, must be readable; found: "):
         reader.read(Extents.one(2, 3, 4))
 
@@ -132,7 +139,7 @@ def test_files_that_are_cut_changed_or_none(tmp_path: Path) -> None:
         with pytest.raises(SourceError, match=r"a\.parquet: "):
             len(ParquetRows(path))
     Path(path).write_bytes(whole)
-    reader = ParquetRows(path).giving("image", ()).reader()
+    reader = Reads(ParquetRows(path), "image")
     os.utime(path)
     with pytest.raises(SourceChangedError, match="make a new ParquetRows"):
         reader.read(Extents.one(0, 0, 1))
@@ -140,9 +147,9 @@ def test_files_that_are_cut_changed_or_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must have the columns of"):
         len(ParquetRows(tmp_path / "*.parquet"))
     with pytest.raises(ConfigError, match="found no column 'image' among label; give image="):
-        ParquetRows(tmp_path / "b.parquet").reader()
+        _ = ParquetRows(tmp_path / "b.parquet").preset
     with pytest.raises(ConfigError, match="label must name a column of integers; found string at 'text'"):
-        _ = ParquetRows(path, label="text").fields
+        _ = ParquetRows(path, label="text").preset
 
 
 @pytest.mark.parametrize("shuffle", [Shuffle(window=2), Shuffle(3, 2), False], ids=["groups", "parts", "in order"])

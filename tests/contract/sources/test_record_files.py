@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from kit.blocks import rows, taken
+from kit.blocks import Reads, pictures, rows
 from kit.by_others import written_to
 from kit.images import QUICK, jpeg, text
-from kit.inside import Extents, write_shard
+from kit.inside import write_shard
 from kit.record_files import make
 from torchvision.transforms import v2
 
@@ -57,7 +57,7 @@ def test_resumes_anywhere(kind: str, shuffle: bool | Shuffle, tmp_path: Path) ->
     source = make(kind, tmp_path, [*(jpeg(n, 16 + n % 3 * 4) for n in range(19)), text()], 13)
     if kind == "tfrecord":
         _flip(tmp_path / "s-0.tfrecord", 2000)
-        assert [row[2] for row in rows(source)].count(
+        assert [row[2] for row in pictures(source)].count(
             "the record's CRC is wrong: its bytes are not what was written"
         ) == 1
     assert_resumes_anywhere(source, transform=CROP, shuffle=shuffle, positions=3, absent=0)
@@ -73,13 +73,13 @@ def test_columns_resume_anywhere(tmp_path: Path) -> None:
 def test_it_is_pickled_without_its_index_and_reads_the_same(kind: str, tmp_path: Path) -> None:
     """In another process too; order, ids and coordinates are the files'."""
     source = make(kind, tmp_path)
-    wanted = rows(source)
+    wanted = pictures(source)
     other = pickle.loads(pickle.dumps(source))
     assert len(pickle.dumps(source)) < 2000
-    assert rows(other) == wanted
+    assert pictures(other) == wanted
     assert [label for _, label, _ in wanted] == list(range(22))
     assert other.snapshot().fingerprint == source.snapshot().fingerprint
-    assert (source.fields, source.snapshot().random_access) == (("label",), True)
+    assert (tuple(source.preset), source.snapshot().random_access) == (("image", "label"), True)
     assert source.where(1, 3) == f"{Path(source.paths[1]).name}#3"
 
 
@@ -88,14 +88,14 @@ def test_a_file_that_changed_or_went_after_it_was_indexed(kind: str, tmp_path: P
     """Is an error that names it, never other bytes; the cure names the source."""
     source = make(kind, tmp_path)
     source.snapshot()
-    reader = source.reader()
-    reader.read(Extents.one(1, 0, 1)).lease.release()
+    reader = Reads(source)
+    reader.first(1, 1).lease.release()
     path = Path(source.paths[1])
     data = path.read_bytes()
     path.write_bytes(data + data)
     name = type(source).__name__
     with pytest.raises(SourceChangedError, match=rf"{path.name}: .* make a new {name} to read"):
-        reader.read(Extents.one(1, 0, 1))
+        reader.first(1, 1)
     with pytest.raises(SourceChangedError, match=path.name):
         source.snapshot()
     path.unlink()
@@ -103,13 +103,13 @@ def test_a_file_that_changed_or_went_after_it_was_indexed(kind: str, tmp_path: P
         source.snapshot()
     reader.close()
     with pytest.raises(ClosedError, match=name):
-        reader.read(Extents.one(0, 0, 1))
+        reader.first(1)
 
 
 @each
 def test_any_flipped_byte_and_any_cut(kind: str, tmp_path: Path) -> None:
     """Give an error that names the file, faults, or the records as they were: other bytes only without a checksum."""
-    wanted = rows(make(kind, tmp_path, [b"abcdef", b"", b"0123"], 2))
+    wanted = pictures(make(kind, tmp_path, [b"abcdef", b"", b"0123"], 2))
     path = next(iter(sorted([*tmp_path.glob("s-0.*"), *tmp_path.glob("mds/*0.mds")])))
     whole = path.read_bytes()
     outcomes = set()
@@ -119,8 +119,8 @@ def test_any_flipped_byte_and_any_cut(kind: str, tmp_path: Path) -> None:
         at, byte = harm
         path.write_bytes(whole[:at] + byte + whole[at + 1 :] if byte is not None else whole[:at])
         try:
-            source = MDS(tmp_path / "mds", check=True) if kind == "mds" else make_again(kind, tmp_path)
-            found = rows(source)
+            source = MDS(tmp_path / "mds") if kind == "mds" else make_again(kind, tmp_path)
+            found = pictures(source)
         except SourceError as error:
             assert path.name in str(error), harm
             outcomes.add("error")
@@ -146,7 +146,7 @@ def test_what_other_libraries_wrote_is_read_right(tmp_path: Path) -> None:
     """TensorFlow's, Mosaic's and MXNet's own writers, every kind of value that they have."""
     written_to(tmp_path)
     examples = TFRecords(tmp_path / "tensorflow.tfrecord")
-    assert [row[1:] for row in rows(examples)] == [(-1, None), (0, None), (1, None)]
+    assert [row[1:] for row in pictures(examples)] == [(-1, None), (0, None), (1, None)]
     columns: Any = {
         "image": Image("image/encoded"),
         "bbox": Array("image/object/bbox"),
@@ -157,10 +157,9 @@ def test_what_other_libraries_wrote_is_read_right(tmp_path: Path) -> None:
     assert batch["image"].shape == (3, 3, 8, 8)
     assert batch["bbox"].tolist() == [[0.25, 0.5, n + 0.5] for n in range(3)]
     assert batch["text"] == [f"é {n}" for n in range(3)]
-    block = examples.giving(None, ("ids[]",)).reader().read(Extents.one(0, 0, 3))
-    assert [ids.tolist() for ids in block.fields["ids[]"]] == [list(range(-1, 9 * n)) for n in range(3)]
+    assert [row["ids[]"] for row in rows(examples, "ids[]")] == [list(range(-1, 9 * n)) for n in range(3)]
 
-    streaming = MDS(tmp_path / "mds", check=True)
+    streaming = MDS(tmp_path / "mds")
     columns = {name: Array(name) for name in "xab"} | {
         name: Number(name, "float64") for name in ("id", "f", "i", "big", "d")
     }
@@ -177,12 +176,11 @@ def test_what_other_libraries_wrote_is_read_right(tmp_path: Path) -> None:
     assert numbers == [[0, 1000, 2000], [0, 0.25, 0.5], [0, -1, -2], [0, 0.125, 0.25], [1.5] * 3]
 
     mark = bytes.fromhex("0a23d7ce")
-    mxnet = RecordIO(tmp_path / "mxnet.rec").giving("image", ("label", "id"))
-    block = mxnet.reader().read(Extents.one(0, 0, 4))
-    assert [taken(view) for view in block.payloads] == [b"abc", b"wxyz" + mark + b"tail", mark + mark + b"12345", b""]
-    labels = block.fields["label"]
-    assert [labels[0], labels[1].tolist(), *labels[2:]] == [3.0, [1.5, -2.0], -1.0, 4.0]
-    assert block.fields["id"] == [7, 8, 9, 10]
+    mxnet = rows(RecordIO(tmp_path / "mxnet.rec"), "image", "label", "id")
+    images = [b"abc", b"wxyz" + mark + b"tail", mark + mark + b"12345", b""]
+    assert [row["image"] for row in mxnet] == images
+    assert [row["label"] for row in mxnet] == [3.0, [1.5, -2.0], -1.0, 4.0]
+    assert [row["id"] for row in mxnet] == [7, 8, 9, 10]
 
 
 @each
@@ -195,7 +193,7 @@ def test_what_cannot_be_is_told(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="take no pin"):
         source.snapshot({"a": 1})
     with pytest.raises(ConfigError, match="member 'lable'"):
-        source.giving(None, ("lable",)).snapshot()
+        Reads(source, "lable")
 
 
 def _flip(path: Path, at: int) -> None:
@@ -208,9 +206,7 @@ def _flip(path: Path, at: int) -> None:
 def test_the_foremost_known_member_counts(kind: str, tmp_path: Path) -> None:
     """A name that no record has makes room for the next, for images too, and one member may be asked for twice."""
     source = make(kind, tmp_path, [jpeg(n) for n in range(3)], 3)
-    block = source.giving(
-        "none;image;image/encoded", ("none;label;image/class/label", "label;image/class/label")
-    ).reader()
-    found = block.read(Extents.one(0, 0, 3))
-    assert [taken(view) for view in found.payloads] == [jpeg(n) for n in range(3)]
-    assert [list(map(int, values)) for values in found.fields.values()] == [[0, 1, 2]] * 2
+    names = ("none;image;image/encoded", "none;label;image/class/label", "label;image/class/label")
+    found = rows(source, *names)
+    assert [row[names[0]] for row in found] == [jpeg(n) for n in range(3)]
+    assert [[int(row[name]) for row in found] for name in names[1:]] == [[0, 1, 2]] * 2

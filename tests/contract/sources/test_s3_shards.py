@@ -6,11 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import obstore
 import pytest
-from kit.blocks import taken
-from kit.inside import Extents, write_shard
+from kit.blocks import Reads, pictures
+from kit.inside import write_shard
 from kit.s3 import S3Server, unavailable
 from obstore.store import S3Store
 
@@ -58,14 +57,13 @@ def test_shards_in_a_bucket_are_what_the_files_are(server: S3Server, bucket: S3S
     assert source.paths == ("s3://train/set/0.tar", "s3://train/set/1.tar")
     found = source.snapshot()
     assert found.fingerprint == ShardSet(str(tmp_path / "*.tar")).snapshot().fingerprint
-    reader = source.reader()
-    block = reader.read(Extents(np.arange(2), found.starts, found.stops))
-    rows = zip(map(taken, block.payloads), block.fields["label"].tolist(), strict=True)
-    assert list(rows) == [record for shard in RECORDS for record in shard]
+    reader = Reads(source)
+    assert [row[:2] for row in pictures(source)] == [record for shard in RECORDS for record in shard]
+    reader.first(1, 1).lease.release()
     obstore.put(bucket, "set/1.tar", bytes((tmp_path / "1.tar").stat().st_size))
     with pytest.raises(SourceChangedError, match=r"s3://train/set/1\.tar"):
-        reader.read(Extents.one(1, 0, 1))
-    reader.read(Extents.one(0, 0, 1)).lease.release()
+        reader.first(1, 1)
+    reader.first(1).lease.release()
 
 
 def test_what_a_bucket_refuses_and_what_it_lacks(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_a_table_is_as_it_is(path: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Parquet files are fixed and take no pin; found"):
         source.snapshot({"topic": "t"})
     with pytest.raises(ConfigError, match="member 'n': an image is made of binary, .* found double"):
-        source.giving("n", ())
+        source.image_of("n")
     pq.write_table(pa.table({"image": pa.array([], pa.binary())}), tmp_path / "none.parquet")
     with pytest.raises(SourceEmptyError, match=r"Parquet files must hold rows; found none in 1 file\(s\)"):
         ParquetRows(tmp_path / "none.parquet").snapshot()

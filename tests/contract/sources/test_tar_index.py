@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.blocks import rows
+from kit.blocks import pictures, rows
 from kit.by_hand import FORMS, LONG, archive
 from kit.denied import denied
 from kit.inside import write_shard
@@ -24,6 +24,12 @@ from dali_feed.errors import DataLostError, SourceDeniedError, SourceEmptyError,
 from dali_feed.external_sources import ShardSet
 
 pytestmark = pytest.mark.usefixtures("cache_home")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All members of all samples."""
+    source = ShardSet(path)
+    return rows(source, *(member.name for member in source.members()))
 
 
 def test_a_cut_shard_gives_rows_or_a_data_lost_error(tmp_path: Path) -> None:
@@ -45,16 +51,16 @@ def test_a_cut_shard_gives_rows_or_a_data_lost_error(tmp_path: Path) -> None:
         path = tmp_path / f"cut-{size}.tar"
         path.write_bytes(data[:size])
         try:
-            found = rows(ShardSet(path, label="cls"))
+            found = read(path)
         except DataLostError as error:
             outcomes.add("lost")
             assert path.name in str(error)
             assert size == 0 or f"of {size}" in str(error)
         else:
             outcomes.add(len(found))
-            for (payload, label, fault), (want, number) in zip(found, written, strict=False):
-                assert payload == want
-                assert label == number or (payload == found[-1][0] and fault and "no .cls member" in fault)
+            for k, (row, (want, number)) in enumerate(zip(found, written, strict=False)):
+                assert row["jpg"] == want
+                assert row.get("cls") == b"%d" % number or (k == len(found) - 1 and row.get("cls") is None)
     assert outcomes == {"lost", 1, 2, 3}
 
 
@@ -111,12 +117,12 @@ def test_what_lies_behind_the_end_is_told_each_time(
     members = first.read_bytes().rstrip(b"\0")
     whole = members + bytes(-len(members) % 512) + bytes(padding)
     path.write_bytes(whole)
-    assert [label for _, label, _ in rows(ShardSet(path))] == [1]
+    assert [label for _, label, _ in pictures(ShardSet(path))] == [1]
     assert caplog.text == ""
     path.write_bytes(whole + second.read_bytes())
     for _ in range(2):  # from the headers, and from the kept index
         caplog.clear()
-        assert [label for _, label, _ in rows(ShardSet(path))] == [1]
+        assert [label for _, label, _ in pictures(ShardSet(path))] == [1]
         size = len(second.read_bytes())
         assert f"ends before byte {len(whole)}, and the {size} bytes after that are not read" in caplog.text
         assert "name both files" in caplog.text
@@ -154,28 +160,28 @@ def test_any_damage_to_the_headers_gives_rows_or_a_source_error(data: st.DataObj
                 whole[block + 148 : block + 156] = b"%06o\0 " % total
         path.write_bytes(whole)
         try:
-            found = rows(ShardSet(path, label="cls"))
+            found = read(path)
         except SourceError as error:
             assert str(path) in str(error)
         else:
-            assert sum(len(payload or b"") for payload, _, _ in found) <= len(whole)
+            assert all(sum(len(row[name] or b"") for row in found) <= len(whole) for name in found[0])
 
 
 def test_a_stale_or_damaged_index_is_built_anew(tmp_path: Path) -> None:
     """A rewritten shard, a flipped bit in the index and an index cut off all give the shard's true rows."""
     path, kept = tmp_path / "a.tar", tmp_path / "a.tar.dfidx"
     write_shard(path, [(b"old", 1)])
-    rows(ShardSet(path))
+    pictures(ShardSet(path))
     first = kept.read_bytes()
     write_shard(path, [(b"new", 2)])
-    assert rows(ShardSet(path)) == [(b"new", 2, None)]
+    assert pictures(ShardSet(path)) == [(b"new", 2, None)]
     good = kept.read_bytes()
     assert good != first
     flipped = bytearray(good)
     flipped[90] ^= 1
     for bad in (bytes(flipped), good[:20], good[:-3], first):
         kept.write_bytes(bad)
-        assert rows(ShardSet(path)) == [(b"new", 2, None)]
+        assert pictures(ShardSet(path)) == [(b"new", 2, None)]
         assert kept.read_bytes() == good
 
 
@@ -192,7 +198,7 @@ def test_a_file_that_is_no_index_of_ours_is_never_replaced(
     write_shard(path, [(b"x", 1)])
     (tmp_path / name).write_bytes(held)
     for _ in range(2):
-        assert rows(ShardSet(path)) == [(b"x", 1, None)]
+        assert pictures(ShardSet(path)) == [(b"x", 1, None)]
         assert (tmp_path / name).read_bytes() == held
     ours = [tmp_path / "a.tar.dfidx"] if name != "a.tar.dfidx" else list(cache_home.rglob("*.dfidx"))
     assert [kept.read_bytes()[:4] for kept in ours] == [b"dfee"]
@@ -227,13 +233,13 @@ def test_in_a_read_only_folder_the_index_goes_to_the_cache(
         path = folder / "a.tar"
         write_shard(path, [(b"x", 1)])
         with denied(folder, 0o555):
-            assert rows(ShardSet(path)) == [(b"x", 1, None)]
+            assert pictures(ShardSet(path)) == [(b"x", 1, None)]
             assert len(list((cache / "dali_feed" / "index").iterdir())) == 1
             assert os.listdir(folder) == ["a.tar"]
             with pytest.raises(SourceDeniedError, match="index_dir"):
                 ShardSet(path, index_dir=folder).snapshot()
             monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-            assert rows(ShardSet(path)) == [(b"x", 1, None)]
+            assert pictures(ShardSet(path)) == [(b"x", 1, None)]
             assert "set index_dir" in caplog.text
         own = base / "own"
         own.mkdir()

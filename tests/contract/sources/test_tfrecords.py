@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.blocks import taken
+from kit.blocks import Reads, columns_of, reasons
 from kit.images import QUICK, jpeg
-from kit.inside import Extents
 from kit.record_files import tfrecord
 from kit.written import example_bytes
 
@@ -30,7 +29,7 @@ def source(folder: Path, records: list[Any], **options: Any) -> TFRecords:
 
 def block(found: Any, count: int) -> Any:
     """Its first records."""
-    return found.reader().read(Extents.one(0, 0, count))
+    return Reads(found).first(count)
 
 
 def test_a_record_whose_crc_is_wrong_is_a_bad_one(tmp_path: Path) -> None:
@@ -39,10 +38,9 @@ def test_a_record_whose_crc_is_wrong_is_a_bad_one(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "a.tfrecord").read_bytes())
     data[len(data) // 2] ^= 32
     (tmp_path / "a.tfrecord").write_bytes(data)
-    reasons = ["the record's CRC is wrong: its bytes are not what was written"]
     found = block(made, 3)
-    assert (list(found.faults), list(found.faults.values())) == ([1], reasons)
-    assert found.fields["label"].tolist() == [0, -1, 2]
+    assert reasons(found) == {1: "the record's CRC is wrong: its bytes are not what was written"}
+    assert list(found.values["label"]) == [0, None, 2]
 
 
 @pytest.mark.parametrize(
@@ -84,11 +82,12 @@ def test_features_are_found_by_the_names_that_people_use(tmp_path: Path) -> None
     """The image and the label without being told; a label that is none is a bad record; a wrong name is told."""
     features = [{"jpg": jpeg(0), "label": n} for n in range(3)] + [{"jpg": jpeg(0), "label": [1, 2]}, {"jpg": jpeg(0)}]
     made = source(tmp_path, features)
-    found = block(made, 5)
-    assert [taken(view) for view in found.payloads] == [jpeg(0)] * 5
-    assert found.fields["label"].tolist() == [0, 1, 2, -1, -1]
-    assert [reason.rpartition("; ")[2] for reason in found.faults.values()] == ["found several values", "found none"]
-    assert source(tmp_path, features, label=None).fields == ()
+    found = columns_of(made)
+    assert [bytes(view) for view in found.values["image"].payloads[:3]] == [jpeg(0)] * 3
+    assert found.values["label"].tolist()[:3] == [0, 1, 2]
+    assert sorted(found.faults) == [3, 4]
+    assert all("label" in fault.reason for fault in found.faults.values())
+    assert tuple(source(tmp_path, features, label=None).preset) == ("image",)
     with pytest.raises(
         ConfigError, match=r"member 'lable': no record has it; found jpg, label. Did you mean 'label'\?"
     ):
@@ -100,27 +99,26 @@ def test_features_are_found_by_the_names_that_people_use(tmp_path: Path) -> None
 def test_records_that_are_no_example(tmp_path: Path) -> None:
     """Bytes, which may be the image; or what another format reads; what it cannot read is a bad record."""
     raw = source(tmp_path, [jpeg(0), b"x"], format=None)
-    assert [taken(view) for view in block(raw, 2).payloads] == [jpeg(0), b"x"]
-    assert (raw.fields, [member.name for member in raw.members()]) == ((), ["value"])
-    with pytest.raises(
-        ConfigError, match="records of .* are bytes, and have the member value; found none of that name"
-    ):
-        raw.giving(None, ("label",))
+    assert [bytes(view) for view in block(raw, 2).values["image"]] == [jpeg(0), b"x"]
+    assert (tuple(raw.preset), [member.name for member in raw.members()]) == (("image",), ["value"])
+    with pytest.raises(ConfigError, match="member 'label': no record has it; found value"):
+        Reads(raw, "label")
     texts = [json.dumps({"body": {"n": n}}).encode() for n in range(3)]
     made = source(tmp_path, [*texts, b"{"], format="json")
     with DataLoader(made, 3, columns={"n": Number("body.n")}, tuning=QUICK, device="cpu") as loader:
         assert next(iter(loader))["n"].tolist() == [0, 1, 2]
-    found = block(made.giving(None, ("body.n",)), 4)
-    assert found.fields["body.n"] == [0, 1, 2, None]
+    found = Reads(made, "body.n").first(4)
+    assert found.values["body.n"] == [0, 1, 2, None]
     assert list(found.faults) == [3]
     broken = source(tmp_path, [{"image": jpeg(0)}, b"\xff\xff"])
-    assert [reason.startswith("example: ") for reason in block(broken, 2).faults.values()] == [True]
+    assert [reason.startswith("example: ") for reason in reasons(block(broken, 2)).values()] == [True]
 
 
 def test_a_feature_of_several_values_is_no_image(tmp_path: Path) -> None:
     """Its record is bad, with the name."""
-    found = block(source(tmp_path, [{"image": [b"a", b"b"]}, {"image": 3}, {"image": b"x"}]), 3)
-    assert found.faults == dict.fromkeys((0, 1), "the record has no member image with an image")
+    found = columns_of(source(tmp_path, [{"image": [b"a", b"b"]}, {"image": 3}, {"image": jpeg(0)}]))
+    assert sorted(found.faults) == [0, 1]
+    assert all(fault.member == "image" and "must be bytes" in fault.reason for fault in found.faults.values())
     columns = {"image": Image("image"), "n": Bytes("image")}
     assert DataLoader(source(tmp_path, [{"image": b"x"}]), 1, columns=columns, tuning=QUICK, device="cpu")
 
