@@ -18,7 +18,8 @@ from dali_feed.errors import ConfigError
 from dali_feed.external_sources.files import load_files, shared_folder
 from dali_feed.external_sources.ranges import rooms_of
 from dali_feed.records.pieces import Arrays, Pieces
-from dali_feed.records.source import Block, Int64s, Lease, Values, alternatives
+from dali_feed.records.source import Block, Int64s, Lease, alternatives
+from dali_feed.records.values import Values
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,6 @@ from numpy.typing import NDArray
 from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_id, unpack_ids
 from dali_feed.records.gauges import KafkaStats, StorageStats
 from dali_feed.records.present import Present
-
-if TYPE_CHECKING:
-    from dali_feed.formats.format import Format
-    from dali_feed.records.pieces import Arrays, Pieces
 
 __all__ = [
     "LABEL",
@@ -48,7 +44,6 @@ __all__ = [
     "Source",
     "Stage",
     "Stop",
-    "Values",
     "alternatives",
     "pack_ids",
     "unpack_id",
@@ -185,10 +180,6 @@ class Snapshot:
 
 Stage = Literal["source", "screen", "decode"]  # where a record was refused
 
-Values: TypeAlias = "Pieces | Arrays | NDArray[Any] | list[Any]"
-"""One value per row. `Pieces`: bytes, none where `of` < 0. `Arrays`: arrays over such. NDArray: numbers, none missing.
-list: anything, None where a row has none."""
-
 
 class Lease(Protocol):
     """Memory that a block's bytes lie in; grows while the block is read, and goes back whole."""
@@ -256,7 +247,8 @@ class Block:
     """Records of one read, row for row the positions that were asked for.
 
     ids     int64 (n,)
-    values  name -> values of n rows: of members as a source gives them, of columns behind `Columns`. A row that is
+    values  name -> values of n rows: `dali_feed.records.values.Values` of members as a source gives them, what columns
+            keep behind `Columns`. A row that is
             absent or has a fault may hold any value
     lease   all memory that views among the values lie in; whoever leased it releases it, once
     faults  row -> why its record cannot be used
@@ -395,8 +387,11 @@ class Records(ABC):
         """
         return member
 
-    def format_of(self, member: str) -> Format | None:
-        """The format of what a member holds; None where it has none, and a colon is a letter of its name."""
+    def format_of(self, member: str) -> Any:
+        """The `dali_feed.formats.Format` of what a member holds; None where it has none.
+
+        A colon is a letter of its name then.
+        """
         del member
         return None
 
@@ -457,7 +452,7 @@ class Source(Records):
         """
         return None
 
-    def commit(self, positions: Int64s) -> None:  # noqa: B027  most sources have nobody to tell
+    def commit(self, positions: Int64s) -> None:
         """Publish a position per partition of the snapshot, for tools that watch. It is never read back.
 
         Raises a SourceError after a few seconds where that cannot be done.

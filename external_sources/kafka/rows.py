@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from confluent_kafka import KafkaError, Message
@@ -24,9 +24,6 @@ from dali_feed.formats.format import Format
 from dali_feed.records.extents import Int64s, pack_ids
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Fault, Lease, Member
-
-if TYPE_CHECKING:
-    from dali_feed.external_sources.kafka.by_column import FilledByC
 
 __all__ = ["MOST", "OWN", "PAIRS", "Cells", "Event", "KafkaParts", "OffsetRun", "in_full", "topic_members"]
 
@@ -243,7 +240,7 @@ class OffsetRun:
     """The offsets want..stop-1 of a partition are still to come; a record's row is its offset + shift.
 
     take      puts a record into its row; what is kept of it is copied
-    filled    what C fills of these rows; None where they are read by message
+    filled    the `FilledByC` that C fills of these rows; None where they are read by message
     received  bytes of the records that came
     end_seen  where the partition has ended too early, since the last record
     refused   the last offset that the broker said it does not have
@@ -254,7 +251,7 @@ class OffsetRun:
     stop: int
     shift: int
     take: Callable[[int, Message], None]
-    filled: FilledByC | None = None
+    filled: Any = None
     received: int = 0
     end_seen: int | None = None
     refused: int = -1
