@@ -180,6 +180,9 @@ class Concat(Source):
                 msg = f"{name}: sources must be bounded sources of dali_feed.external_sources; found {each!r}"
                 raise ConfigError(msg)
         self._sources: tuple[Source, ...] = tuple(given)
+        self.known = all(source.known for source in self._sources)
+        units = {source.unit for source in self._sources}
+        self.unit = units.pop() if len(units) == 1 else Source.unit
         self._base: Int64s | None = None  # of the snapshot that was taken last
 
     def __repr__(self) -> str:
@@ -308,6 +311,11 @@ class Concat(Source):
         names = [(source, self._member(source, member)) for source in self._sources]
         same = all(name == member == source.image_of(name) for source, name in names)
         return member if same else _IMAGE + member
+
+    def lacks(self, member: str) -> str:
+        """See `dali_feed.records.source.Records.lacks`: what all sources say, where it is the same."""
+        said = {source.lacks(self._member(source, member)) for source in self._sources}
+        return said.pop() if len(said) == 1 else ""
 
     def _asked(self, source: Source, names: Sequence[str], optional: Collection[str]) -> _Asked:
         """The names that a source has for these."""
