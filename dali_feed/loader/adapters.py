@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from dali_feed.columns.columns import Columns
 from dali_feed.compiler.program import as_views
 from dali_feed.errors import ConfigError, SourceEmptyError, TransformError
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
@@ -371,7 +372,7 @@ def _rows(dataset: Any) -> Lowered | None:
             table = table.set_column(k, name, table[name].cast("float" if formatted else "double"))
     try:
         source = _table(dataset, table, images[0])
-        source.check()
+        Columns.of(source)
     except ConfigError as error:
         _refuse(f"it cannot be read as rows ({error})")
     return Lowered(source, exif=feature.decode)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import threading
 import time
@@ -72,14 +71,10 @@ def _never_iterated(loader: DataLoader) -> None:
 def _while_reading(loader: DataLoader) -> Any:
     batches = iter(loader)
     source: Any = loader.dataset
-
-    def ask() -> None:
-        with contextlib.suppress(ClosedError):
+    loader.timeout = 0.01
+    while not source.reads:  # a pass begins when its first batch is asked for
+        with pytest.raises(TimeoutError):
             next(batches)
-
-    threading.Thread(target=ask, daemon=True).start()  # a pass begins with its first batch
-    while not source.reads:
-        time.sleep(0)
     return batches
 
 

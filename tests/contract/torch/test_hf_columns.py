@@ -102,5 +102,5 @@ def test_what_cannot_be_read_is_told() -> None:
     for odd, why in ((made().with_transform(lambda row: row), "function"), (made().to_iterable_dataset(), "iterable")):
         with pytest.raises(ConfigError, match=rf"^columns: torch's own DataLoader runs this dataset, because .*{why}"):
             DataLoader(odd, 2, columns=COLUMNS)
-    with pytest.raises(ConfigError, match="member 'captoin': ArrowRows.* has the columns"):
+    with pytest.raises(ConfigError, match="member 'captoin': no record has it; found .* Did you mean 'caption'"):
         DataLoader(made(), 2, columns=[Text("captoin")])
