@@ -216,7 +216,10 @@ def _parts_of(source: Records, name: str) -> tuple[_Part, ...]:
 
 
 def _unknown(source: Records, name: str, choices: Sequence[_Part] = ()) -> ConfigError:
-    known = [member.name for member in source.members()]
+    try:
+        known = [member.name for member in source.members()]
+    except SourceError:  # it is not there, which is another error
+        known = []
     shown = ", ".join(known[:_SHOWN])
     near = difflib.get_close_matches(choices[0].path or choices[0].member if choices else name, known, n=1)
     member, colon, path = name.partition(":")
