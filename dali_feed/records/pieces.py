@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dali_feed.native import rows as native
 from dali_feed.records.extents import Int64s
-from dali_feed.records.source import Lease
+from dali_feed.records.slabs import Lease
 
 __all__ = ["MOST_DIGITS", "Arrays", "Filling", "Pieces"]
 

@@ -13,14 +13,14 @@ import mmap
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError
 
-__all__ = ["ALIGNED", "SLAB_BYTES", "Reused", "SlabLease", "SlabPool", "slabs_for"]
+__all__ = ["ALIGNED", "SLAB_BYTES", "Lease", "Reused", "SlabLease", "SlabPool", "Slabs", "slabs_for"]
 
 
 SLAB_BYTES = 8 << 20
@@ -35,6 +35,58 @@ def slabs_for(records: int, record_bytes: int, slab_bytes: int) -> int:
     if record_bytes > slab_bytes // 2:
         return records * max(record_bytes, slab_bytes)
     return -(-records * record_bytes // (slab_bytes * 7 // 8)) * slab_bytes
+
+
+class Lease(Protocol):
+    """Memory that a block's bytes lie in; grows while the block is read, and goes back whole."""
+
+    @property
+    def slab_bytes(self) -> int:
+        """How much it grows by; pieces larger than that cost more."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds now, the unused ones too."""
+        ...
+
+    def room(self, size: int) -> memoryview:
+        """A writable view of `size` bytes that nobody else has."""
+        ...
+
+    def ahead(self, size: int) -> list[memoryview]:
+        """Writable views of `size` bytes in all, or of fewer where the lease may not take so many: never an error.
+
+        Slabs, and first a piece of one where `size` is no multiple. `back` is to be told what became of them.
+        """
+        ...
+
+    def back(self, views: list[memoryview], filled: int) -> None:
+        """Those of `ahead` that nothing was put into, given back; `filled` bytes were put into the others."""
+        ...
+
+    def mark(self) -> Any:
+        """What it holds now, for `rewind`."""
+        ...
+
+    def rewind(self, mark: Any) -> None:
+        """Give back what was taken since `mark`; what was there before stays. A reader goes back to its own mark alone.
+
+        Of several readers that fill one lease each has its part, so none may clear it.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give the memory back; views into it must not be used again. Safe to call twice."""
+        ...
+
+
+class Slabs(Protocol):
+    """A bounded pool of slabs."""
+
+    def lease(self) -> Lease:
+        """A lease that holds nothing yet."""
+        ...
 
 
 class LeaseMark(NamedTuple):
@@ -72,7 +124,7 @@ class SlabLease:
         return view
 
     def ahead(self, size: int) -> list[memoryview]:
-        """See `dali_feed.records.source.Lease.ahead`."""
+        """See `Lease.ahead`."""
         slab = self._pool.slab_bytes
         whole, rest = divmod(size, slab)
         views = list[memoryview]()
@@ -90,7 +142,7 @@ class SlabLease:
         return views
 
     def back(self, views: list[memoryview], filled: int) -> None:
-        """See `dali_feed.records.source.Lease.back`."""
+        """See `Lease.back`."""
         self._filled += filled
         rest, self._rest = self._rest, None
         if not views:
@@ -103,11 +155,11 @@ class SlabLease:
         self._pool._give(given, 0)
 
     def mark(self) -> LeaseMark:
-        """See `dali_feed.records.source.Lease.mark`."""
+        """See `Lease.mark`."""
         return LeaseMark(len(self._slabs), self._free, self._filled)
 
     def rewind(self, mark: LeaseMark) -> None:
-        """See `dali_feed.records.source.Lease.rewind`."""
+        """See `Lease.rewind`."""
         back, self._slabs = self._slabs[mark.slabs :], self._slabs[: mark.slabs]
         self._free, self._filled, self._rest = mark.free, mark.filled, None
         self._pool._give(back, 0)

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_id, unpack_ids
 from dali_feed.records.gauges import KafkaStats, StorageStats
 from dali_feed.records.present import Present
+from dali_feed.records.slabs import Lease, Slabs
 
 __all__ = [
     "LABEL",
@@ -179,58 +180,6 @@ class Snapshot:
 
 
 Stage = Literal["source", "screen", "decode"]  # where a record was refused
-
-
-class Lease(Protocol):
-    """Memory that a block's bytes lie in; grows while the block is read, and goes back whole."""
-
-    @property
-    def slab_bytes(self) -> int:
-        """How much it grows by; pieces larger than that cost more."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Bytes that it holds now, the unused ones too."""
-        ...
-
-    def room(self, size: int) -> memoryview:
-        """A writable view of `size` bytes that nobody else has."""
-        ...
-
-    def ahead(self, size: int) -> list[memoryview]:
-        """Writable views of `size` bytes in all, or of fewer where the lease may not take so many: never an error.
-
-        Slabs, and first a piece of one where `size` is no multiple. `back` is to be told what became of them.
-        """
-        ...
-
-    def back(self, views: list[memoryview], filled: int) -> None:
-        """Those of `ahead` that nothing was put into, given back; `filled` bytes were put into the others."""
-        ...
-
-    def mark(self) -> Any:
-        """What it holds now, for `rewind`."""
-        ...
-
-    def rewind(self, mark: Any) -> None:
-        """Give back what was taken since `mark`; what was there before stays. A reader goes back to its own mark alone.
-
-        Of several readers that fill one lease each has its part, so none may clear it.
-        """
-        ...
-
-    def release(self) -> None:
-        """Give the memory back; views into it must not be used again. Safe to call twice."""
-        ...
-
-
-class Slabs(Protocol):
-    """A bounded pool of slabs."""
-
-    def lease(self) -> Lease:
-        """A lease that holds nothing yet."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def join(parts: Sequence[Any]) -> Any:
 
 def _alike(one: np.ndarray[Any, Any], other: Any) -> bool:
     """Whether both are arrays of one kind of number and one shape of rows."""
-    return one.dtype.kind == other.dtype.kind and one.shape[1:] == other.shape[1:]
+    return bool(one.dtype.kind == other.dtype.kind and one.shape[1:] == other.shape[1:])
 
 
 def room(values: Any, rows: int) -> Any:

@@ -15,8 +15,11 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import confluent_kafka
 import numpy as np
@@ -24,7 +27,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from dali_feed.errors import SourceError
 from dali_feed.external_sources.kafka.client import SLICE_SECONDS
-from dali_feed.external_sources.kafka.rows import Cells, Event, KafkaParts, OffsetRun
+from dali_feed.external_sources.kafka.rows import Cells, KafkaParts
 from dali_feed.native.kafka import (
     EMPTY,
     EVENT,
@@ -40,7 +43,7 @@ from dali_feed.native.kafka import (
     functions,
 )
 
-__all__ = ["ByColumn", "FilledByC", "by_column", "librdkafka"]
+__all__ = ["ByColumn", "Event", "FilledByC", "OffsetRun", "by_column", "librdkafka"]
 
 _MOST_AHEAD = 8  # slabs: records may have become small, and to ask C once per so many costs nothing
 
@@ -156,6 +159,36 @@ class FilledByC:
         unused = {each.number for each in self._spare()} & self._ahead.keys()
         self._cells.lease.back([self._ahead.pop(number) for number in unused], filled)
         self._line_up([each for each in self._spare() if each.number not in unused])
+
+
+@dataclass(slots=True)
+class OffsetRun:
+    """The offsets want..stop-1 of a partition are still to come; a record's row is its offset + shift.
+
+    take      puts a record into its row; what is kept of it is copied
+    filled    what C fills of these rows; None where they are read by message
+    received  bytes of the records that came
+    end_seen  where the partition has ended too early, since the last record
+    refused   the last offset that the broker said it does not have
+    """
+
+    partition: int
+    want: int
+    stop: int
+    shift: int
+    take: Callable[[int, Message], None]
+    filled: FilledByC | None = None
+    received: int = 0
+    end_seen: int | None = None
+    refused: int = -1
+
+
+class Event(NamedTuple):
+    """What is no record: an error, or the end of a partition, and where."""
+
+    error: KafkaError
+    partition: int | None
+    offset: int | None
 
 
 class ByColumn:

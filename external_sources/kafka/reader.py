@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources.kafka.by_column import ByColumn, FilledByC, by_column, librdkafka
+from dali_feed.external_sources.kafka.by_column import ByColumn, Event, FilledByC, OffsetRun, by_column, librdkafka
 from dali_feed.external_sources.kafka.client import (
     SLICE_SECONDS,
     Guard,
@@ -31,7 +31,7 @@ from dali_feed.external_sources.kafka.client import (
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, failed, gone, meaning, remade
-from dali_feed.external_sources.kafka.rows import Cells, Event, KafkaParts, OffsetRun
+from dali_feed.external_sources.kafka.rows import Cells, KafkaParts
 from dali_feed.external_sources.kafka.statistics import Statistics
 from dali_feed.native.kafka import functions, newest_client, plugin
 from dali_feed.records.extents import Extents

@@ -12,11 +12,10 @@ that a record lacks stays without a memory; it is no fault. A fault is a payload
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Message
 
 from dali_feed.external_sources.kafka.claims import CLAIM, Claims, claimed, weight_of
 from dali_feed.external_sources.kafka.codec import CODEC, Codec, decoded
@@ -25,7 +24,7 @@ from dali_feed.records.extents import Int64s, pack_ids
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Fault, Lease, Member
 
-__all__ = ["MOST", "OWN", "PAIRS", "Cells", "Event", "KafkaParts", "OffsetRun", "in_full", "topic_members"]
+__all__ = ["MOST", "OWN", "PAIRS", "Cells", "KafkaParts", "in_full", "topic_members"]
 
 MOST = 4096  # rows of a stream's block
 OWN = ("value", "key", "timestamp")
@@ -86,14 +85,6 @@ class KafkaParts:
     def weigh(self) -> Callable[[Message], int]:
         """A function of a record: the bytes of its payload, wherever that lies."""
         return len if self.claims is None else weight_of
-
-
-class Event(NamedTuple):
-    """What is no record: an error, or the end of a partition, and where."""
-
-    error: KafkaError
-    partition: int | None
-    offset: int | None
 
 
 class Cells:
@@ -233,28 +224,6 @@ class Cells:
         """The bytes of a cell, which lie in the lease already."""
         self.cells.reshape(3, -1)[:, cell] = len(self.memories), 0, len(view)
         self.memories.append(view)
-
-
-@dataclass(slots=True)
-class OffsetRun:
-    """The offsets want..stop-1 of a partition are still to come; a record's row is its offset + shift.
-
-    take      puts a record into its row; what is kept of it is copied
-    filled    the `FilledByC` that C fills of these rows; None where they are read by message
-    received  bytes of the records that came
-    end_seen  where the partition has ended too early, since the last record
-    refused   the last offset that the broker said it does not have
-    """
-
-    partition: int
-    want: int
-    stop: int
-    shift: int
-    take: Callable[[int, Message], None]
-    filled: Any = None
-    received: int = 0
-    end_seen: int | None = None
-    refused: int = -1
 
 
 def topic_members(blocks: Sequence[Block], form: Format | None = None) -> tuple[Member, ...]:

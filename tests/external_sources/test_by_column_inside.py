@@ -22,9 +22,9 @@ from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.external_sources import KafkaStream, KafkaTopic
 from dali_feed.external_sources.kafka import by_column
 from dali_feed.external_sources.kafka import reader as reading
-from dali_feed.external_sources.kafka.by_column import ByColumn, FilledByC
+from dali_feed.external_sources.kafka.by_column import ByColumn, Event, FilledByC, OffsetRun
 from dali_feed.external_sources.kafka.reader import ByMessage
-from dali_feed.external_sources.kafka.rows import Cells, Event, KafkaParts, OffsetRun
+from dali_feed.external_sources.kafka.rows import Cells, KafkaParts
 from dali_feed.native.kafka import EMPTY, Queue, RunInC
 from dali_feed.native.library import library
 from dali_feed.records.extents import Extents

@@ -15,10 +15,10 @@ from kit.two_ways import by_message
 from dali_feed.errors import SourceChangedError
 from dali_feed.external_sources.concat import Concat
 from dali_feed.external_sources.kafka import by_column
-from dali_feed.external_sources.kafka.by_column import ByColumn
+from dali_feed.external_sources.kafka.by_column import ByColumn, Event, OffsetRun
 from dali_feed.external_sources.kafka.cluster import Cluster as Questions
 from dali_feed.external_sources.kafka.cluster import Witness
-from dali_feed.external_sources.kafka.rows import Cells, Event, OffsetRun
+from dali_feed.external_sources.kafka.rows import Cells
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.native.library import library
 from dali_feed.records.slabs import SlabPool
