@@ -341,7 +341,7 @@ def streaming(options: argparse.Namespace, _: random.Random, stack: ExitStack, w
 def produce(shard: str, servers: str, topic: str, transactional: str, folder: str) -> None:
     """Worker: says when the first records count."""
     journal, said = Path(folder, "journal"), False
-    options: dict[str, Any] = {"every": 0.1, "queue_bytes": 256 << 10, "config": {"linger.ms": 5}}
+    transactional_id = "auto" if transactional == "True" else None
 
     def tell(so_far: Any) -> None:
         nonlocal said
@@ -350,7 +350,10 @@ def produce(shard: str, servers: str, topic: str, transactional: str, folder: st
             said = True
 
     source = ShardSet(shard, image=("bin",))
-    OurProducer(source, topic, servers, journal=journal, transactional=transactional == "True", **options).run(tell)
+    producer = OurProducer(
+        topic, servers, transactional_id=transactional_id, queue_bytes=256 << 10, config={"linger.ms": 5}
+    )
+    producer.run(source, journal=journal, every=0.1, tell=tell)
 
 
 def producing(

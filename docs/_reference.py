@@ -53,7 +53,7 @@ SECTIONS = {
         " ArrowFiles ArrayShards FileList ArrowRows Concat Mix Topics FromEnv FromFile"
     },
     "Packing": {"dali_feed.packing": "pack Layout PackedSet verify Verified Damage split merge index"},
-    "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Claim Produced Tally"},
+    "Into a topic": {"dali_feed.external_sources": "Producer Claim Produced Tally"},
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},

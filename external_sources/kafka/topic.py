@@ -312,6 +312,10 @@ class KafkaTopic(TopicSource):
         self._check_made()
         return KafkaReader(self._to, self._decoding, slabs, stop, self._identity)
 
+    def reader_of_messages(self, stop: threading.Event | None = None) -> KafkaReader:
+        """A new reader whose `fill` gives each record as it is, whatever is made of values and claims."""
+        return KafkaReader(self._to, stop=stop, identity=self._identity)
+
     def commit(self, positions: Int64s) -> None:
         """Set the group's offset of each partition, for lag tools; does nothing without `group`.
 

@@ -1,222 +1,256 @@
-"""What of a source's record becomes a Kafka record: the contract, and the kinds that come along."""
+"""What of a source's record becomes a Kafka record: its payload, members in one value, or a copy as it is.
+
+A run reads a source here and nowhere else: `SourceRows` is one thread's way to what its records are made of.
+"""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, NamedTuple
+
+import numpy as np
+from confluent_kafka import Message
 
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources.kafka.rows import Decoding
-from dali_feed.external_sources.kafka.topic import KafkaTopic
+from dali_feed.external_sources.kafka.reader import KafkaReader
+from dali_feed.external_sources.kafka.topic import KafkaTopic, as_original
+from dali_feed.formats import Json
 from dali_feed.formats.format import Format
 from dali_feed.formats.paths import steps_of
 from dali_feed.formats.written import Encode, encoder, has_paths, plain, told_of
-from dali_feed.records.source import LABEL, Source
+from dali_feed.records.extents import Extents
+from dali_feed.records.source import LABEL, Block, Members, Reader, Source, lacking, unpack_id
 
-__all__ = ["WHERE", "Copied", "Payload", "Values", "Writes", "Written"]
+__all__ = ["WHERE", "Headers", "Row", "SourceRows", "Writing", "Written"]
 
-Fields = Mapping[str, Any]
-TOMBSTONE = "$tombstone"  # a field of a record that is copied: whether it has no value
+Headers = Sequence[tuple[str, str | bytes | None]]
 WHERE = "$where"  # no member of anybody: the record's coordinates, `train-0007.tar#118`
 _NAMES = frozenset(".[]$\"'")  # a member's name is a path where it is read
 
 
 class Written(NamedTuple):
-    """A Kafka record, and how many bytes of its payload lie elsewhere. Without a value it is a tombstone."""
+    """A Kafka record, and how many bytes of its payload lie elsewhere. Without a value it is a tombstone.
+
+    timestamp  milliseconds since 1970; 0: now
+    """
 
     value: bytes | None
     key: bytes | None
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, str | bytes | None]]
+    timestamp: int = 0
     elsewhere: int = 0
 
 
-class Writes:
-    """What becomes of a record. Frozen, and called by several threads at once."""
+class Row(NamedTuple):
+    """What a record is made of: its payload, its label (None: it has none) and the members that are wanted."""
 
-    __slots__ = ()
-    payload: ClassVar[bool] = True  # whether it wants the source's payload, and its fields
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The members (`source.members()`) that it wants beside; WHERE, the coordinates, may be among them."""
-        return ()
-
-    def of(self, source: Source) -> Source:
-        """What the payload and the fields are read from: the source itself, or one like it."""
-        return source
-
-    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
-        """The record. What it raises is the fault of this one."""
-        raise NotImplementedError
-
-    def to_json(self) -> dict[str, Any]:
-        """All that decides what it writes, as plain JSON: a run goes on with the same alone."""
-        raise NotImplementedError
+    value: bytes
+    label: int | None
+    members: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Payload(Writes):
-    """The payload as it is, as the value; the label in a header, where `KafkaTopic` looks for it.
+class Writing:
+    """How records are written; `Producer.run` documents the values. Threads share it.
 
-    key      the member that is the key, or "$where", the record's coordinates; None: records have none
-    headers  members that become headers of their names
-    label    the header that the source's label becomes, in decimal text; None: no such header
-
-    A key or a header is a member's bytes, its text in UTF-8, or its number in decimal text; a record that lacks the
-    member has no such header, and no key.
+    Raises ConfigError for values that do not go together.
     """
 
+    columns: Mapping[str, str] | Sequence[str] | None = None
+    format: Format | str | None = None
+    copy: bool = False
     key: str | None = None
-    headers: tuple[str, ...] = ()
+    headers: Sequence[str] = ()
     label: str | None = LABEL
+    _members: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    _encode: Encode | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
-        _names("headers", self.headers)
-        if self.label in self.headers:
-            msg = f"Payload: each header is written once; found label={self.label!r} and headers={self.headers!r}"
+        _check_names("headers", self.headers)
+        if self.copy:
+            given = {"columns": self.columns, "format": self.format, "key": self.key, "headers": self.headers or None}
+            if odd := [f"{name}=" for name, value in given.items() if value is not None]:
+                msg = f"copy: records are written as they are; found {', '.join(odd)} too; leave one of them out"
+                raise ConfigError(msg)
+        if (self.columns is None) != (self.format is None):
+            there, lacks = ("format", "columns") if self.columns is None else ("columns", "format")
+            msg = f"{lacks}: must be given with {there}=: a value holds the members that columns= names, in a format"
             raise ConfigError(msg)
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The key's, and the headers'."""
-        return _once(self.key, self.headers)
-
-    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
-        """See `Writes`."""
-        headers = _headers(self.headers, members)
-        if self.label is not None and LABEL in fields:
-            headers.append((self.label, b"%d" % fields[LABEL]))
-        return Written(payload, _key(self.key, members), headers)
-
-    def to_json(self) -> dict[str, Any]:
-        """See `Writes`."""
-        return {"writes": "payload", "key": self.key, "headers": list(self.headers), "label": self.label}
-
-
-@dataclass(frozen=True, slots=True)
-class Values(Writes):
-    """Several members in one value, which `KafkaTopic(format=...)` reads.
-
-    format   "json", "msgpack" or "npy"; or the format that it is to be read with: Avro(schema), Protobuf(message), ...
-    values   member of the source by the name that it has in the value; or names that are both
-    base64   names whose bytes become base64 text, in JSON; bytes of other names are text in UTF-8
-    key      the member that is the key, or "$where", the record's coordinates; None: records have none
-    headers  members that become headers of their names
-
-    Of .npy the one name is `array`. With Avro and Protobuf names are paths of the schema's fields, `body.label`; a
-    number may be decimal text, several in a row the bytes of a .npy file.
-
-    A member that a record lacks is a null; in Protobuf its field is not set.
-    """
-
-    format: Format | str
-    values: Mapping[str, str] | tuple[str, ...]
-    base64: tuple[str, ...] = ()
-    key: str | None = None
-    headers: tuple[str, ...] = ()
-    payload: ClassVar[bool] = False
-    _encode: Encode = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _names("headers", self.headers)
-        if not isinstance(self.values, Mapping):
-            _names("values", self.values)
-            object.__setattr__(self, "values", dict(zip(self.values, self.values, strict=True)))
-        odd = [name for name in self._by_name if not self._fits(name)]
-        if odd or not self._by_name:
-            msg = f"Values: values must be names without any of . [ ] $ \" and '; found {odd}; give {{name: member}}"
+        names = self.columns or ()
+        if not isinstance(names, Mapping):
+            _check_names("columns", names)
+            names = dict(zip(names, names, strict=True))
+        object.__setattr__(self, "_members", names)
+        if self.format is None:
+            if self.label in self.headers:
+                msg = f"headers: each is written once; found label={self.label!r} and headers={tuple(self.headers)!r}"
+                raise ConfigError(msg)
+            return
+        if self.label not in (LABEL, None):
+            msg = f"label: names a header beside a payload; found {self.label!r} with format=; name it in headers="
             raise ConfigError(msg)
-        if lacking := [name for name in self.base64 if name not in self._by_name]:
-            msg = f"Values: base64 must name values; found {lacking[0]!r} where there are {', '.join(self._by_name)}"
+        odd = [name for name in names if not self._fits(name)]
+        if odd or not names:
+            msg = f"columns: must be names without any of . [ ] $ \" and '; found {odd}; give {{name: member}}"
             raise ConfigError(msg)
-        object.__setattr__(self, "_encode", encoder(self.format, tuple(self._by_name), self.base64))
+        if isinstance(self.format, Json) and (lost := [each for each in self.format.base64 if each not in names]):
+            msg = f"Json: base64 must name columns; found {lost[0]!r} where there are {', '.join(names)}"
+            raise ConfigError(msg)
+        object.__setattr__(self, "_encode", encoder(self.format, tuple(names)))
 
     def _fits(self, name: str) -> bool:
-        if has_paths(self.format):
+        if self.format is not None and has_paths(self.format):
             return isinstance(name, str) and all(isinstance(step, str) for step in steps_of(name))
         return bool(name) and not _NAMES.intersection(name)
 
     @property
-    def _by_name(self) -> Mapping[str, str]:
-        return cast("Mapping[str, str]", self.values)
+    def payload(self) -> bool:
+        """Whether the source's payload is wanted, with its label."""
+        return self._encode is None
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The values', the key's and the headers'."""
-        return _once(self.key, (*self._by_name.values(), *self.headers))
+        """The members (`source.members()`) that are wanted beside; WHERE, the coordinates, may be among them."""
+        key = () if self.key is None else (self.key,)
+        return tuple(dict.fromkeys((*self._members.values(), *key, *self.headers)))
 
-    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
-        """See `Writes`."""
-        value = self._encode({name: members[member] for name, member in self._by_name.items()})
-        return Written(value, _key(self.key, members), _headers(self.headers, members))
+    def record(self, row: Row) -> Written:
+        """The record. What it raises is the fault of this one."""
+        value, label, members = row
+        key = None if self.key is None else _text(self.key, members[self.key])
+        texts = [(name, _text(name, members[name])) for name in self.headers]
+        headers: list[Any] = [(name, text) for name, text in texts if text is not None]
+        if self._encode is not None:
+            return Written(self._encode({name: members[each] for name, each in self._members.items()}), key, headers)
+        if self.label is not None and label is not None:
+            headers.append((self.label, b"%d" % label))
+        return Written(value, key, headers)
 
     def to_json(self) -> dict[str, Any]:
-        """See `Writes`."""
-        return {
-            "writes": told_of(self.format),
-            "values": dict(self._by_name),
-            "base64": list(self.base64),
-            "key": self.key,
-            "headers": list(self.headers),
-        }
+        """All that decides what it writes, as plain JSON: a run goes on with the same alone."""
+        if self.copy:
+            return {"writes": "copied"}
+        about: dict[str, Any] = {"key": self.key, "headers": list(self.headers)}
+        if self.format is None:
+            return {"writes": "payload", **about, "label": self.label}
+        return {"writes": told_of(self.format), "values": dict(self._members), **about}
+
+    def sources(self, subject: str, source: Source) -> list[Source]:
+        """What is read: the payloads with their labels where they are wanted, then the members; ConfigError if not."""
+        if lacks := lacking(source):
+            msg = (
+                f"{subject}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}, "
+                f"without {', '.join(lacks)}; of a stream give what replay() makes of two states"
+            )
+            raise ConfigError(msg)
+        if self.copy and not isinstance(source, KafkaTopic):
+            msg = f"{subject}: copy: the source must be a KafkaTopic, whose records have keys; found {source!r}"
+            raise ConfigError(msg)
+        if not (members := tuple(name for name in self.members if name != WHERE)):
+            return [source]
+        if not isinstance(source, Members):
+            msg = f"{subject}: members {', '.join(members)} are wanted, and {source!r} has none"
+            raise ConfigError(msg)
+        beside = source.giving(None, members)
+        return [source, beside] if self.payload else [beside]
 
 
-@dataclass(frozen=True, slots=True)
-class Copied(Writes):
-    """Records of another topic without change: value, key, all headers; payloads that are stored elsewhere stay there.
+class SourceRows:
+    """Reads what records are made of. Used by one thread, but for the rows that it has given.
 
-    A record without a value, which deletes its key in a compacted topic, has none in the new topic either.
+    Args:
+        source: whose records are copied, and whose coordinates are told.
+        sources: what `Writing.sources` gave.
+        writing: what is wanted.
+        stop: ends a read.
     """
 
-    def of(self, source: Source) -> Source:
-        """The topic, with keys and headers. ConfigError where it is none."""
-        if not isinstance(source, KafkaTopic):
-            msg = f"Copied: the source must be a KafkaTopic, whose records have keys and headers; found {source!r}"
-            raise ConfigError(msg)
-        made = copy.copy(source)
-        made._decoding = Decoding(None, _Whole(), ("key", "headers", TOMBSTONE))
-        return made
+    def __init__(self, source: Source, sources: list[Source], writing: Writing, stop: threading.Event) -> None:
+        self._where = source.where if WHERE in writing.members else None
+        self._has_members, self._has_label = bool(set(writing.members) - {WHERE}), writing.payload
+        self._topic: KafkaReader | None = None
+        self._readers: list[Reader] = []
+        if writing.copy and isinstance(source, KafkaTopic):
+            self._topic = source.reader_of_messages(stop)
+        else:
+            self._readers = [each.reader(None, stop) for each in sources]
 
-    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
-        """See `Writes`."""
-        return Written(None if fields[TOMBSTONE] else payload, fields["key"], fields["headers"])
+    def read(self, extents: Extents) -> Iterator[Row | Written | str | None]:
+        """The records: what each is made of, a whole one, why there is none, or None where there is none to be had."""
+        if self._topic is not None:
+            return iter(_copies(self._topic, extents))
+        blocks: list[Block] = []
+        try:
+            for reader in self._readers:
+                blocks.append(reader.read(extents))  # noqa: PERF401  at once: the next read may fail
+        except BaseException:
+            _release(blocks)
+            raise
+        return self._rows(blocks)
 
-    def to_json(self) -> dict[str, Any]:
-        """See `Writes`."""
-        return {"writes": "copied"}
+    def _rows(self, blocks: list[Block]) -> Iterator[Row | str | None]:
+        """A row holds copies, so that it outlasts the blocks."""
+        try:
+            first, last = blocks[0], blocks[-1]
+            faults = {row: said for block in reversed(blocks) for row, said in block.faults.items()}
+            labels = first.fields.get(LABEL) if self._has_label else None
+            labels = None if labels is None else labels.tolist()
+            for row, payload in enumerate(first.payloads):
+                if row in faults:
+                    yield faults[row]
+                elif payload is None:
+                    yield None
+                else:
+                    members = _values(last, row) if self._has_members else {}
+                    if self._where is not None:
+                        members[WHERE] = self._where(*unpack_id(int(first.ids[row])))
+                    yield Row(bytes(payload), None if labels is None else labels[row], members)
+        finally:
+            _release(blocks)
+
+    def close(self) -> None:
+        """Close the readers."""
+        for reader in (*self._readers, *(() if self._topic is None else (self._topic,))):
+            reader.close()
 
 
-class _Whole:
-    """All of a record: a codec that takes tombstones too."""
-
-    def __call__(self, value: memoryview, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
-        return {"image": value, "key": key, "headers": headers, TOMBSTONE: False}
-
-    def tombstone(self, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
-        return {"image": b"", "key": key, "headers": headers, TOMBSTONE: True}
+def _release(blocks: list[Block]) -> None:
+    for block in blocks:
+        block.payloads.clear()
+        block.lease.release()
 
 
-def _once(key: str | None, others: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*(() if key is None else (key,)), *others)))
+def _values(block: Block, row: int) -> dict[str, Any]:
+    """The members of a record, with memory of their own."""
+    values = {}
+    for name, column in block.fields.items():
+        value = column[row]
+        if isinstance(value, np.generic):
+            value = value.item()
+        values[name] = bytes(value) if isinstance(value, memoryview) else value
+    return values
 
 
-def _names(what: str, names: object) -> None:
-    fits = isinstance(names, tuple) and all(isinstance(name, str) and name for name in names)
-    if fits and isinstance(names, tuple) and len(set(names)) == len(names):
+def _copies(reader: KafkaReader, extents: Extents) -> list[Row | Written | str | None]:
+    """Records of a topic as they are, with their times; payloads that are stored elsewhere stay there."""
+    records: list[Row | Written | str | None] = [None] * int(extents.lengths.sum())
+
+    def take(row: int, message: Message) -> None:
+        whole, (kind, time) = as_original(message), message.timestamp()
+        records[row] = Written(whole.value, whole.key, list(whole.headers), time if kind else 0)
+
+    reader.fill(extents, take)
+    return records
+
+
+def _check_names(what: str, names: object) -> None:
+    fits = isinstance(names, tuple | list) and all(isinstance(name, str) and name for name in names)
+    if fits and isinstance(names, tuple | list) and len(set(names)) == len(names):
         return
-    msg = f"{what}: must be a tuple of different names of members; found {names!r}"
+    msg = f"{what}: must be different names of members, in a tuple; found {names!r}"
     raise ConfigError(msg)
-
-
-def _key(name: str | None, members: Fields) -> bytes | None:
-    return None if name is None else _text(name, members[name])
-
-
-def _headers(names: tuple[str, ...], members: Fields) -> list[tuple[str, bytes]]:
-    found = [(name, _text(name, members[name])) for name in names]
-    return [(name, text) for name, text in found if text is not None]
 
 
 def _text(name: str, value: Any) -> bytes | None:
