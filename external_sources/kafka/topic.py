@@ -17,10 +17,9 @@ from typing import Any, Literal, Self
 import numpy as np
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from dali_feed.checks import path_of
 from dali_feed.dead_letters import Original
 from dali_feed.errors import ConfigError, SourceEmptyError
-from dali_feed.external_sources.kafka.claims import Claims, RemoteClaims
+from dali_feed.external_sources.kafka.claims import Claims
 from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.connection import Connection
@@ -115,7 +114,7 @@ class TopicSource:
             raise ConfigError(msg)
         self._forms = forms_of(format, VALUE, topic)
         names = _field_names(topic, label, codec, fields)
-        self._decoding = Decoding(label, codec, names, claims=_follows(claims))
+        self._decoding = Decoding(label, codec, names, claims=None if claims is None else Claims.of(claims))
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -173,14 +172,6 @@ class TopicSource:
         if before and found not in (before, ""):
             raise remade(self._to.topic, before, found)
         return found or known
-
-
-def _follows(claims: str | os.PathLike[str] | None) -> Claims | None:
-    if claims is None:
-        return None
-    if "://" not in (address := path_of("claims=", claims)):
-        return Claims(os.path.abspath(address))
-    return RemoteClaims.under(address)
 
 
 def _field_names(topic: str, label: str | None, codec: Codec | None, fields: Sequence[str] | None) -> tuple[str, ...]:
