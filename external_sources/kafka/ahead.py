@@ -189,7 +189,8 @@ class RecordsAhead:
         items, rest = self._chunks.popleft().result()
         if rest:
             self._chunks.appendleft(self._pool.submit(self._make, rest))
-        self._largest = max(1, self._largest, *map(_size, items))
+        if self._job.map is not None:
+            self._largest = max(1, self._largest, *map(_size, items))
         return items
 
     def close(self) -> None:

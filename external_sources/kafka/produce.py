@@ -1,25 +1,28 @@
 """A bounded source into a topic, from the first record that is not known to be there.
 
-The law: the position is the first record that is not settled, and a run goes on there. The journal keeps it. In a
-transactional run the broker does: it is committed in the same transaction as the records before it, as the offset of a
-consumer group of the run's own. So whoever goes on reads it there, in one question, and no record is in the topic twice
-or not at all for those who read what is committed (isolation.level=read_committed, librdkafka's default and Java's
-option). The offset is kept at the topic's partition 0, for it must be that of a partition that there is; its metadata
-is the tally. Brokers forget offsets of a group after offsets.retention.minutes, 7 days unless set: that is noticed.
+The law: the position is the first record that is not settled, and a run goes on there. The journal keeps it: it is
+whole or it is the one before, whatever dies when, and one process at a time has it. In a transactional run the broker
+keeps it: it is committed in the same transaction as the records before it, as the offset of a consumer group of the
+run's own. So whoever goes on reads it there, in one question, and no record is in the topic twice or not at all for
+those who read what is committed (isolation.level=read_committed, librdkafka's default and Java's option). The offset is
+kept at the topic's partition 0, for it must be that of a partition that there is; its metadata is the tally. Brokers
+forget offsets of a group after offsets.retention.minutes, 7 days unless set: that is noticed.
 
 The calling thread sends, hears what became of records, and has the position.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -36,14 +39,16 @@ from dali_feed.external_sources.kafka.ahead import Numbered, ProduceJob, Records
 from dali_feed.external_sources.kafka.client import consumer
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.journal import Journal, load, save
 from dali_feed.external_sources.kafka.sender import SLICE, AbortedError, Outcome, Sender, is_packed
 from dali_feed.external_sources.kafka.writes import Written
+from dali_feed.locks import locked
 from dali_feed.records.tally import Tally
+from dali_feed.storage.durable import sync_folder, write_whole
 
-__all__ = ["Acks", "ProduceRun", "Produced", "Tell", "topic_at"]
+__all__ = ["Acks", "Journal", "ProduceRun", "Produced", "Tell", "journal_lock", "topic_at"]
 
 SAMPLE = 16  # records by which the codec of a run is chosen
+VERSION = 1  # of a journal
 METADATA = 3500  # letters: brokers take 4,096
 TELL_SECONDS = 0.1
 
@@ -99,6 +104,123 @@ class Acks:
                 tally.records += 1
                 tally.size += outcome
             self.mark += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """A run.
+
+    source      how the source is called, and the fingerprint of its snapshot
+    pin         of the snapshot, where it has one
+    topic       name, id ("" where brokers have none) and partitions of where the records go
+    options     what decides what is written there
+    position    the first record that is not known to be there
+    tally       what became of those before it
+    run         the run's own name
+    codec       how its records are compressed; "" where that is not decided yet
+    opened      whether the broker has been asked to keep the position (transactional)
+    done        whether all of it is there
+    """
+
+    source: str
+    fingerprint: str
+    pin: Mapping[str, Any] | None
+    topic: str
+    topic_id: str
+    partitions: int
+    options: Mapping[str, Any]
+    position: int = 0
+    tally: Mapping[str, Any] = field(default_factory=lambda: Tally().told())
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    codec: str = ""
+    opened: bool = False
+    done: bool = False
+
+    def resumed(self, wanted: Journal, path: str) -> Journal:
+        """This one, where `wanted` would be the same run.
+
+        Raises:
+            SourceChangedError: the source has other records, or the topic was made anew.
+            StateError: another topic, or other options; every difference is told.
+        """
+        cure = "give the same, or another journal= to start from the beginning"
+        if self.fingerprint != wanted.fingerprint:
+            msg = (
+                f"{path}: a run must continue with the source that it began with; the journal is of "
+                f"{self.source}, fingerprint {self.fingerprint}; found {wanted.source}, {wanted.fingerprint}; "
+                f"{cure}"
+            )
+            raise SourceChangedError(msg)
+        known = self.topic == wanted.topic and "" not in (self.topic_id, wanted.topic_id)
+        if known and self.topic_id != wanted.topic_id:
+            msg = (
+                f"{path}: a run must continue in the topic that it began with; {self.topic} had the id "
+                f"{self.topic_id}, found {wanted.topic_id}: it was deleted and made again; remove the journal to "
+                "start from the beginning"
+            )
+            raise SourceChangedError(msg)
+        mine, its = {"topic": self.topic, **self.options}, {"topic": wanted.topic, **wanted.options}
+        odd = [f"{name}: {mine.get(name)!r}, found {its.get(name)!r}" for name in its if mine.get(name) != its[name]]
+        if odd:
+            msg = f"{path}: a run must continue with the options that it began with; {'; '.join(odd)}; {cure}"
+            raise StateError(msg)
+        return self
+
+
+def load_journal(path: Path) -> Journal | None:
+    """The journal in a file; None where there is none. Raises StateError where it is none."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        msg = f"{path}: a journal must be a file that can be read and written; found: {error.strerror}"
+        raise ConfigError(msg) from error
+    try:
+        fields = json.loads(text)
+        version = fields.pop("version")
+        found = Journal(**fields)
+        Tally.of(found.tally)
+        fits = version == VERSION and isinstance(found.position, int) and found.position >= 0
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        msg = f"{path}: a journal must be what a run wrote; {type(error).__name__}: {error}; give another journal="
+        raise StateError(msg) from error
+    if not fits:
+        msg = f"{path}: a journal of version {VERSION} is needed; found version {version!r}; give another journal="
+        raise StateError(msg)
+    return found
+
+
+def save_journal(path: Path, journal: Journal) -> None:
+    """Write it; when this returns it outlasts a power cut."""
+    try:
+        write_whole(path, json.dumps({"version": VERSION, **asdict(journal)}).encode())
+        sync_folder(path.parent)
+    except OSError as error:
+        msg = f"{path}: the journal must be written, or a killed run could not continue; found: {error.strerror}"
+        raise ConfigError(msg) from error
+
+
+@contextlib.contextmanager
+def journal_lock(path: Path) -> Iterator[None]:
+    """Have the journal to ourselves; the lock is a file beside it, and goes with the process, however that ends.
+
+    Raises:
+        ConfigError: another process has it, or the folder cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path.with_name(f"{path.name}.lock"), 0.0))
+        except TimeoutError as error:
+            msg = (
+                f"{path}: one process at a time may use a journal; another process uses this one; wait for it, or "
+                "stop it"
+            )
+            raise ConfigError(msg) from error
+        except OSError as error:
+            msg = f"{path}: a journal must lie in a folder that can be written; found: {error.strerror}"
+            raise ConfigError(msg) from error
+        yield
 
 
 class RunGroup:
@@ -158,7 +280,7 @@ class ProduceRun:
         partitions, topic_id, self._largest = topic_at(job.to)
         if job.claim is not None:
             job.claim.check(topic, self._largest)
-        known = None if path is None else load(path)
+        known = None if path is None else load_journal(path)
         snapshot = job.source.snapshot(None if known is None else known.pin)
         fresh = Journal(
             source=snapshot.source,
@@ -201,7 +323,7 @@ class ProduceRun:
             largest=self._largest,
             transactional_id=run if job.transactional == "auto" else job.transactional,
         )
-        with ExitStack() as ends:
+        with contextlib.ExitStack() as ends:
             ends.callback(self._leave, sender)
             if job.transactional is not None:
                 self._group = RunGroup(job.to, run, sender)
@@ -342,7 +464,7 @@ class ProduceRun:
     def _save(self, journal: Journal) -> None:
         self._journal = journal
         if self._path is not None:
-            save(self._path, journal)
+            save_journal(self._path, journal)
 
     def _where(self, number: int) -> str:
         return self._job.source.where(*self._line.at(number))

@@ -21,8 +21,7 @@ from dali_feed.errors import ConfigError, ProduceError
 from dali_feed.external_sources.kafka.ahead import ProduceJob
 from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.journal import journal_lock
-from dali_feed.external_sources.kafka.produce import Produced, ProduceRun, Tell, topic_at
+from dali_feed.external_sources.kafka.produce import Produced, ProduceRun, Tell, journal_lock, topic_at
 from dali_feed.external_sources.kafka.sender import CODECS, OURS, Outcome, Sender, is_packed
 from dali_feed.external_sources.kafka.writes import Headers, Writing, Written
 from dali_feed.formats.format import Format

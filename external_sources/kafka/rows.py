@@ -502,23 +502,20 @@ class _Coded(Cells):
     def __init__(self, codec: Codec, fields: tuple[str, ...], n: int, lease: Lease, claims: Claims | None) -> None:
         super().__init__(n, lease, claims)
         self._codec = codec
-        self._tombstone: Any = getattr(codec, "tombstone", None)  # what it makes of a key and headers without a value
         self._values: dict[str, list[Any]] = {name: [0 if name == LABEL else None] * n for name in fields}
 
     def take(self, row: int, message: Message) -> None:
         """Copy a record into its row; where the codec fails, its whole value, so that it can be looked at."""
         value: Any = message.value()
-        if not value and self._tombstone is None:  # else a record that refers to a payload is copied as it is
+        if not value:
             value = value_of(self._claims, message, self._lease)
-        gone = value is None and self._tombstone is not None
-        value = b"" if gone else value
         if not isinstance(value, bytes | memoryview):
             self.payloads[row], self.faults[row] = _NOTHING, value or _TOMBSTONE
             return
         try:
             headers: Any = message.headers() or []
             key = message.key()
-            parts = self._tombstone(key, headers) if gone else self._codec(memoryview(value), key, headers)
+            parts = self._codec(memoryview(value), key, headers)
             image = memoryview(parts["image"]).cast("B")
             values = {name: parts[name] for name in self._values}
             if LABEL in values:

@@ -20,8 +20,7 @@ from dali_feed.errors import ConfigError, DataLostError, ProduceError, SourceCha
 from dali_feed.external_sources import Producer
 from dali_feed.external_sources.kafka.ahead import Numbered
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.journal import journal_lock
-from dali_feed.external_sources.kafka.produce import Acks
+from dali_feed.external_sources.kafka.produce import Acks, journal_lock
 from dali_feed.external_sources.kafka.sender import Sender
 from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.records.extents import Extents
