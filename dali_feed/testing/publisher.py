@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -17,7 +16,8 @@ from dali_feed.errors import ConfigError, SourceError, SourceNotFoundError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import Patience, failed
-from dali_feed.external_sources.kafka.producer import Delivered, Producer
+from dali_feed.external_sources.kafka.sender import Outcome, Sender
+from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.testing.embedded import PARTITION_BYTES, running_at
 
 __all__ = ["Message", "publish"]
@@ -112,12 +112,19 @@ def _bounds(cluster: Cluster, partition: int) -> tuple[int, int]:
 def _send(
     to: Connection, records: Iterable[tuple[bytes | None, int | None] | Message], count: int
 ) -> list[tuple[int, int]]:
-    producer = Producer(
-        to.topic, to.servers, compression="none", queue_bytes=256 << 20, config={"linger.ms": 5}, timeout=to.timeout
-    )
-    sent: list[Future[Delivered]] = []
+    placed: dict[int, tuple[int, int]] = {}
+    failures: list[str] = []
+
+    def settle(row: int, _: int, outcome: Outcome) -> None:
+        if isinstance(outcome, str | Exception):
+            failures.append(f"record {row}: {outcome}")
+        else:
+            placed[row] = (outcome.partition() or 0, outcome.offset() or 0)
+
     turn = 0
-    with contextlib.closing(producer):
+    soon = Connection(to.topic, to.servers, TIMEOUT, {"linger.ms": 5})
+    sender = Sender(soon, settle, compression="none", queue_bytes=256 << 20, gives_up=True)
+    with contextlib.closing(sender):
         for row, record in enumerate(records):
             message = record if isinstance(record, Message) else _labelled(*record)
             partition = message.partition
@@ -126,13 +133,12 @@ def _send(
             elif not 0 <= partition < count:
                 msg = f"{to.topic}: a record's partition must lie in 0..{count - 1}; found {partition} in record {row}"
                 raise ConfigError(msg)
-            sent.append(producer.send(message.value, message.key, message.headers, partition=partition))
-        producer.flush()
-    failures = [f"record {row}: {error}" for row, each in enumerate(sent) if (error := each.exception())]
+            sender.send(Written(message.value, message.key, list(message.headers)), partition, row)
+        sender.flush()
     if failures:
         msg = f"{to.topic} at {to.servers}: every record must be delivered; {len(failures)} were not; {failures[0]}"
         raise SourceError(msg)
-    return [(at.partition, at.offset) for at in (each.result() for each in sent)]
+    return [at for _, at in sorted(placed.items())]
 
 
 def _labelled(value: bytes | None, label: int | None) -> Message:

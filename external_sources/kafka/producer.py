@@ -274,6 +274,8 @@ class Producer:
             transactional=self._transactional_id,
         )
         path = None if journal is None else Path(path_of(f"{topic}: journal", journal))
+        self.flush()
+        self.close()  # of an id of transactions there may be one client at a time
         with ExitStack() as stack:
             if path is not None:
                 stack.enter_context(journal_lock(path))

@@ -143,7 +143,8 @@ def test_a_transaction_is_there_whole_or_not_at_all(real_kafka: Kafka) -> None:
             producer.send(b"last")
         with pytest.raises(ConfigError, match=r"send\(\) must be called in `with producer.transaction"):
             producer.send(b"outside")
-    assert values_in(real_kafka.servers, topic) == [[b"0", b"last"]]
+        assert producer.run(KafkaTopic(source, real_kafka.servers), copy=True).tally.records == 3  # by the same name
+    assert values_in(real_kafka.servers, topic) == [[b"0", b"last", b"0", b"1", b"2"]]
     (at,) = consumer.committed([TopicPartition(source, 0)], 60)
     assert at.offset == 1
     consumer.close()
