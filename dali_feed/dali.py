@@ -139,8 +139,7 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
                 "place; leave out reader_name= and size=, because the iterator knows its size (loop.size, len(loop))"
             )
             raise ConfigError(msg)
-        given = source.preset if columns is None else columns
-        inputs = graph_inputs(given)
+        inputs = graph_inputs(source.preset if columns is None else columns)
         first = next(name for name, column in inputs.items() if isinstance(column, Image))
         program = read_pipeline(opened, [name for name in inputs if name != first], first)
         if columns is not None:

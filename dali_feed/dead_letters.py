@@ -25,6 +25,7 @@ from dali_feed.records.source import Original, Records, Stage
 
 __all__ = ["DeadLetters", "Letter", "LetterWriter", "Outbox", "with_original"]
 
+
 @dataclass(frozen=True, slots=True)
 class Letter:
     """One dead letter: a bad record, with the reason.

@@ -120,13 +120,13 @@ def given_form(dtype: DTypeLike | None, shape: Sequence[int] | None) -> tuple[np
     return found, tuple(int(side) for side in sides)
 
 
-def form_of(array: NDArray[Any], told: str) -> RowForm:
+def form_of(array: NDArray[Any], title: str) -> RowForm:
     """Of the rows of an array in memory. ConfigError for one that has none, or rows that are no numbers."""
-    _check_dtype(array.dtype, told, str(array.dtype), ConfigError)
+    _check_dtype(array.dtype, title, str(array.dtype), ConfigError)
     if not array.ndim or 0 in array.shape[1:]:
         msg = f"ArrayShards: an array must have at least one row, and numbers in it; found the shape {array.shape}"
         raise ConfigError(msg)
-    return _checked(RowForm(array.dtype, tuple(array.shape[1:])), told)
+    return _checked(RowForm(array.dtype, tuple(array.shape[1:])), title)
 
 
 def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> ArrayFile:
@@ -168,11 +168,11 @@ def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | 
     return ArrayFile(path, stamp, 0, check_rows(rows, path), form)
 
 
-def check_rows(rows: int, told: str) -> int:
+def check_rows(rows: int, title: str) -> int:
     """The number of rows; ConfigError where there are more than ids can name."""
     if rows > MAX_POSITION + 1:
         msg = (
-            f"{told}: an array may have at most {MAX_POSITION + 1} rows (2**40); found {rows}; give several arrays, "
+            f"{title}: an array may have at most {MAX_POSITION + 1} rows (2**40); found {rows}; give several arrays, "
             "or longer rows"
         )
         raise ConfigError(msg)
@@ -197,8 +197,8 @@ def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shap
         raise SourceError(msg)
     form = _checked(RowForm(found, sides[1:]), path)
     if (dtype or found) != found or (sides[1:] if shape is None else shape) != form.shape:
-        told = f"{found if dtype is None else dtype} {form.shape if shape is None else shape}"
-        msg = f"{path}: must hold rows of {told}, as dtype= and shape= say; found {form}; leave both out"
+        wanted = f"{found if dtype is None else dtype} {form.shape if shape is None else shape}"
+        msg = f"{path}: must hold rows of {wanted}, as dtype= and shape= say; found {form}; leave both out"
         raise ConfigError(msg)
     whole = (stamp.size - start) // form.size
     if whole < sides[0] or stamp.size != start + sides[0] * form.size:
@@ -211,18 +211,18 @@ def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shap
     return ArrayFile(path, stamp, start, check_rows(sides[0], path), form)
 
 
-def _check_dtype(dtype: np.dtype[Any], told: str, found: str, error: type[ConfigError | SourceError]) -> None:
+def _check_dtype(dtype: np.dtype[Any], title: str, found: str, error: type[ConfigError | SourceError]) -> None:
     if dtype.kind not in "biuf" or dtype.itemsize > 8 or dtype.byteorder == ">":
         cure = "; convert them: array.astype('<f4')" if dtype.byteorder == ">" else ""
-        msg = f"{told}: rows must hold little-endian numbers of NumPy, or bool; found {found}{cure}"
+        msg = f"{title}: rows must hold little-endian numbers of NumPy, or bool; found {found}{cure}"
         raise error(msg)
 
 
-def _checked(form: RowForm, told: str) -> RowForm:
+def _checked(form: RowForm, title: str) -> RowForm:
     most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if form.size > most:
         msg = (
-            f"{told}: a row must fit into memory; found rows of {form}, {form.size} bytes each, and {most} bytes of "
+            f"{title}: a row must fit into memory; found rows of {form}, {form.size} bytes each, and {most} bytes of "
             "memory"
         )
         raise ConfigError(msg)
@@ -539,4 +539,4 @@ def _labels(label: Any, rows: int, title: str) -> Int64s:
 
 def matches_of(patterns: Sequence[_Path]) -> tuple[str, ...]:
     """The files that patterns of labels name."""
-    return named_files("ArrayShards", list(map(os.fspath, patterns)), partial(matches, files="*.npy"))[1]
+    return named_files("ArrayShards", [os.fspath(pattern) for pattern in patterns], partial(matches, files="*.npy"))[1]

@@ -18,7 +18,8 @@ from dali_feed.errors import ConfigError
 from dali_feed.external_sources.files import load_files, shared_folder
 from dali_feed.external_sources.ranges import rooms_of
 from dali_feed.records.pieces import Arrays, Pieces
-from dali_feed.records.source import Block, Int64s, Lease, Values, alternatives
+from dali_feed.records.source import Block, Int64s, Lease, alternatives
+from dali_feed.records.values import Values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,12 +34,12 @@ __all__ = [
     "check_image",
     "check_types",
     "column_of",
+    "contents_of",
     "image_of",
     "kept",
     "members_in",
     "plain",
     "rows_of",
-    "told_apart",
     "values_of",
 ]
 
@@ -388,7 +389,7 @@ def _copied(pieces: Pieces, lease: Lease) -> Pieces:
 # What is different of other values, for a fingerprint.
 
 
-def told_apart(values: Held, rows: Int64s) -> Iterator[bytes]:
+def contents_of(values: Held, rows: Int64s) -> Iterator[bytes]:
     """Of these rows: all numbers, the sizes of all bytes, the contents of some, and the names of files."""
     if isinstance(values, Numbers):
         yield values.values.dtype.str.encode() + values.values[rows].tobytes()

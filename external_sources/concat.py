@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import math
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -49,21 +50,38 @@ def base_of(counts: Sequence[int]) -> Int64s:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Asked:
+class _Part:
     """What is read of one source: for each name here the one that it has there."""
 
     source: Source
     names: Mapping[str, str]
     optional: frozenset[str]
+    kind: str  # of the source made of it, for messages
+
+    def check(self) -> None:
+        """Raise ConfigError that names the source where its records cannot have a name."""
+        with self._blamed():
+            Request.of(self.source, self.names.values(), self.optional)
 
     def reader(self, stop: threading.Event | None) -> Reader:
-        return open_reader(self.source, self.names.values(), stop, self.optional)
+        """One of it. Raises as `check` does."""
+        with self._blamed():
+            return open_reader(self.source, self.names.values(), stop, self.optional)
+
+    @contextlib.contextmanager
+    def _blamed(self) -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as error:
+            rule = "all sources must have the members that the columns name"
+            msg = f"{self.kind}: {rule}; {self.source!r} does not: {error}"
+            raise ConfigError(msg) from error
 
 
 class SeveralReader(Reader):
     """Records of several sources whose partitions stand one after another from `base` on."""
 
-    def __init__(self, title: str, parts: Sequence[_Asked], base: Int64s, stop: threading.Event | None) -> None:
+    def __init__(self, title: str, parts: Sequence[_Part], base: Int64s, stop: threading.Event | None) -> None:
         self._title, self._parts, self._base, self._stop = title, parts, base, stop
         self._readers: dict[int, Reader] = {}
         self._closed = False
@@ -79,7 +97,7 @@ class SeveralReader(Reader):
             raise ConfigError(msg)
         lengths = extents.lengths
         ends = np.cumsum(lengths)
-        blocks, places = list[tuple[_Asked, Block]](), list[Int64s]()
+        blocks, places = list[tuple[_Part, Block]](), list[Int64s]()
         for k in np.unique(which).tolist():
             mine = which == k
             its = extents[mine]
@@ -133,7 +151,7 @@ def _rows(ends: Int64s, lengths: Int64s) -> Int64s:
     return np.asarray(np.arange(int(lengths.sum())) + np.repeat(ends - lengths - first, lengths), np.int64)
 
 
-def _joined(ids: Int64s, blocks: list[tuple[_Asked, Block]], places: list[Int64s], lease: Lease) -> Block:
+def _joined(ids: Int64s, blocks: list[tuple[_Part, Block]], places: list[Int64s], lease: Lease) -> Block:
     """One block of those of several sources, whose rows go to these places of it."""
     if not blocks:
         return Block(ids, {}, lease)
@@ -167,7 +185,7 @@ class Concat(Source):
     Raises ConfigError for what is no bounded source, or fewer than one.
     """
 
-    any_names, known = True, False
+    any_names = True
 
     def __init__(self, sources: Sequence[Source]) -> None:
         given = list(sources) if isinstance(sources, Sequence) and not isinstance(sources, str) else [sources]
@@ -180,6 +198,8 @@ class Concat(Source):
                 msg = f"{name}: sources must be bounded sources of dali_feed.external_sources; found {each!r}"
                 raise ConfigError(msg)
         self._sources: tuple[Source, ...] = tuple(given)
+        units = {source.unit for source in self._sources}
+        self.unit = units.pop() if len(units) == 1 else Source.unit
         self._base: Int64s | None = None  # of the snapshot that was taken last
 
     def __repr__(self) -> str:
@@ -284,7 +304,7 @@ class Concat(Source):
 
         Raises ConfigError that names the source whose records cannot have one.
         """
-        parts = [self._asked(source, names, optional) for source in self._sources]
+        parts = [self._part(source, names, optional) for source in self._sources]
         return SeveralReader(repr(self), parts, self._bases(), stop)
 
     def can_have(self, member: str) -> bool:
@@ -293,14 +313,8 @@ class Concat(Source):
         Raises ConfigError that names the source whose records cannot.
         """
         for source in self._sources:
-            try:
-                Request.of(source, self._asked(source, [member], ()).names.values())
-            except ConfigError as error:
-                msg = (
-                    f"{type(self).__name__}: all sources must have the members that the columns name; {source!r} "
-                    f"does not: {error}"
-                )
-                raise ConfigError(msg) from error
+            if source.known:  # others say so when they are read
+                self._part(source, [member], ()).check()
         return True
 
     def image_of(self, member: str) -> str:
@@ -309,10 +323,15 @@ class Concat(Source):
         same = all(name == member == source.image_of(name) for source, name in names)
         return member if same else _IMAGE + member
 
-    def _asked(self, source: Source, names: Sequence[str], optional: Collection[str]) -> _Asked:
+    def lacks(self, member: str) -> str:
+        """See `dali_feed.records.source.Records.lacks`: what all sources say, where it is the same."""
+        said = {source.lacks(self._member(source, member)) for source in self._sources}
+        return said.pop() if len(said) == 1 else ""
+
+    def _part(self, source: Source, names: Sequence[str], optional: Collection[str]) -> _Part:
         """The names that a source has for these."""
         there = {name: self._member(source, name) for name in names}
-        return _Asked(source, there, frozenset(there[name] for name in optional))
+        return _Part(source, there, frozenset(there[name] for name in optional), type(self).__name__)
 
     def _member(self, source: Source, name: str) -> str:
         """What a source calls that."""

@@ -464,7 +464,7 @@ class RecordFiles(FileSource):
     def spans_of(self, indexes: Sequence[RecordIndex], members: tuple[str, ...]) -> Spans:
         """Of whole records."""
         at, size = (np.concatenate([getattr(index, name) for index in indexes]) for name in ("at", "size"))
-        return Spans.one(*members, at, size)
+        return Spans.one(members[0], at, size)
 
     def sizes_of(self, indexes: Sequence[RecordIndex]) -> tuple[int, int]:
         """By the mean record."""

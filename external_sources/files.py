@@ -148,10 +148,10 @@ def _folders(root: str, top: str, back: list[str]) -> Iterator[tuple[str, list[s
 def _identity(path: str) -> object:
     """What a folder and all links to it have in common; its path where it cannot be looked at."""
     try:
-        told = os.stat(path)
+        status = os.stat(path)
     except OSError:  # gone, or denied: os.walk passes over it as well
         return path
-    return told.st_dev, told.st_ino
+    return status.st_dev, status.st_ino
 
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

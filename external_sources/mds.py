@@ -176,7 +176,7 @@ class PackedStore:
                 break
             try:
                 counts[k] = file_of(files[k]).read(views[k], at[k])
-            except OSError:  # told by the careful way
+            except OSError:  # said by the careful way
                 continue
         return counts
 
@@ -230,7 +230,7 @@ class MdsSet:
 def is_mds(folder: str, store: Store = LOCAL) -> bool:
     """Whether a folder holds an index.json that speaks of MDS shards."""
     try:
-        return any(shard.get("format") == "mds" for shard in _told(f"{folder}/{INDEX}", store)["shards"])
+        return any(shard.get("format") == "mds" for shard in _described(f"{folder}/{INDEX}", store)["shards"])
     except (SourceError, LookupError, TypeError, AttributeError):
         return False
 
@@ -245,10 +245,10 @@ def read_set(folder: str, store: Store) -> MdsSet:
         MissingPackageError: it is, and the package that unpacks it is missing.
     """
     path = f"{folder}/{INDEX}"
-    told = _told(path, store)
+    described = _described(path, store)
     try:
-        shards = [_shard(folder, each, store) for each in told["shards"]]
-        columns = [_columns(each) for each in told["shards"]]
+        shards = [_shard(folder, each, store) for each in described["shards"]]
+        columns = [_columns(each) for each in described["shards"]]
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         msg = f"{path}: must describe MDS shards of version 2; found {type(error).__name__}: {error}; copy it again"
         raise SourceError(msg) from error
@@ -265,7 +265,7 @@ def read_set(folder: str, store: Store) -> MdsSet:
     return MdsSet(tuple(shards), *columns[0])
 
 
-def _told(path: str, store: Store) -> dict[str, Any]:
+def _described(path: str, store: Store) -> dict[str, Any]:
     try:
         file = store.open(path)
     except SourceNotFoundError as error:
@@ -273,10 +273,10 @@ def _told(path: str, store: Store) -> dict[str, Any]:
         raise SourceNotFoundError(msg) from error
     try:
         text = read_at(file, min(file.stamp().size, _LARGEST), 0)
-        told = json.loads(text)
-        if not isinstance(told, dict) or not isinstance(told["shards"], list):
+        described = json.loads(text)
+        if not isinstance(described, dict) or not isinstance(described["shards"], list):
             raise TypeError("an object with a list of shards is needed")  # noqa: EM101
-        return told
+        return described
     except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
         msg = f"{path}: must be the JSON that MDSWriter writes; found {error}; copy it again"
         raise SourceError(msg) from error
@@ -284,37 +284,37 @@ def _told(path: str, store: Store) -> dict[str, Any]:
         file.close()
 
 
-def _shard(folder: str, told: dict[str, Any], store: Store) -> MdsShard:
-    if (told["format"], told["version"]) != ("mds", 2):
-        msg = f"format {told['format']!r}, version {told['version']!r}"
+def _shard(folder: str, described: dict[str, Any], store: Store) -> MdsShard:
+    if (described["format"], described["version"]) != ("mds", 2):
+        msg = f"format {described['format']!r}, version {described['version']!r}"
         raise ValueError(msg)
-    raw = told["raw_data"]
-    name, samples, size = raw["basename"], _whole_number(told["samples"]), _whole_number(raw["bytes"])
-    for each in (name, *([told["zip_data"]["basename"]] if told.get("zip_data") else [])):
+    raw = described["raw_data"]
+    name, samples, size = raw["basename"], _whole_number(described["samples"]), _whole_number(raw["bytes"])
+    for each in (name, *([described["zip_data"]["basename"]] if described.get("zip_data") else [])):
         if not isinstance(each, str) or "/" in each or "\\" in each or "\0" in each or each in {"", ".", ".."}:
             msg = f"a shard's name must be that of a file in the folder; it is {each!r}"
             raise ValueError(msg)
     path = f"{folder}/{name}"
     packed = None
-    if told.get("compression"):
+    if described.get("compression"):
         try:
             store.stamp(path)
         except SourceNotFoundError as error:
-            packed = _packed(folder, told, path, size)
+            packed = _packed(folder, described, path, size)
             if packed is None:
-                how = str(told["compression"]).partition(":")[0]
-                there = f"{folder}/{told['zip_data']['basename']}"
+                how = str(described["compression"]).partition(":")[0]
+                there = f"{folder}/{described['zip_data']['basename']}"
                 cure = f"unpack all files: {_UNPACK[how]} {there}" if how in _UNPACK else "unpack the files first"
                 msg = f"{path}: must be uncompressed, or compressed with zstd; found it compressed with {how}; {cure}"
                 raise SourceError(msg) from error
     return MdsShard(path, samples, size, _hashes(raw), packed)
 
 
-def _packed(folder: str, told: dict[str, Any], path: str, size: int) -> PackedShard | None:
+def _packed(folder: str, described: dict[str, Any], path: str, size: int) -> PackedShard | None:
     """The packed file of a shard; None where it is of another compression than Zstandard's."""
-    if str(told["compression"]).partition(":")[0] != "zstd":
+    if str(described["compression"]).partition(":")[0] != "zstd":
         return None
-    there = told["zip_data"]
+    there = described["zip_data"]
     if size > LARGEST:
         msg = f"{size} bytes of {path}, and an MDS shard has at most {LARGEST}"
         raise ValueError(msg)
@@ -323,12 +323,12 @@ def _packed(folder: str, told: dict[str, Any], path: str, size: int) -> PackedSh
     return found
 
 
-def _hashes(told: dict[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in (told.get("hashes") or {}).items()}
+def _hashes(described: dict[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (described.get("hashes") or {}).items()}
 
 
-def _columns(told: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int | None, ...]]:
-    names, encodings, sizes = (tuple(told[f"column_{what}"]) for what in ("names", "encodings", "sizes"))
+def _columns(described: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int | None, ...]]:
+    names, encodings, sizes = (tuple(described[f"column_{what}"]) for what in ("names", "encodings", "sizes"))
     if len({len(names), len(encodings), len(sizes)}) > 1 or len(set(names)) < len(names):
         msg = f"columns {names} of encodings {encodings} and sizes {sizes}"
         raise ValueError(msg)
@@ -370,8 +370,8 @@ def shard_index(shard: MdsShard, store: Store, columns: bytes) -> RecordIndex:
         raise SourceError(msg) from error
     finally:
         file.close()
-    told = columns + json.dumps(shard.hashes, sort_keys=True).encode()
-    return RecordIndex.of(stamp, borders[:-1], np.diff(borders), told)
+    described = columns + json.dumps(shard.hashes, sort_keys=True).encode()
+    return RecordIndex.of(stamp, borders[:-1], np.diff(borders), described)
 
 
 def _lost(shard: MdsShard, found: str) -> DataLostError:
@@ -417,16 +417,16 @@ def check_packed(packed: PackedShard, held: memoryview) -> None:
         raise DataLostError(msg)
 
 
-def _hashing(told: Mapping[str, str]) -> dict[str, Any]:
-    """What computes the hashes that are told, where something here does."""
-    return {name: maker() for name in told if (maker := _maker(name)) is not None}
+def _hashing(described: Mapping[str, str]) -> dict[str, Any]:
+    """What computes the hashes that are given, where something here does."""
+    return {name: maker() for name in described if (maker := _maker(name)) is not None}
 
 
-def _wrong(hashing: Mapping[str, Any], told: Mapping[str, str]) -> str:
-    """The first hash that is another than was told; "" where none is."""
+def _wrong(hashing: Mapping[str, Any], described: Mapping[str, str]) -> str:
+    """The first hash that is another than was given; "" where none is."""
     for name, each in hashing.items():
-        if each.hexdigest() != told[name]:
-            return f"{name} {each.hexdigest()}, but {INDEX} says {told[name]}"
+        if each.hexdigest() != described[name]:
+            return f"{name} {each.hexdigest()}, but {INDEX} says {described[name]}"
     return ""
 
 
@@ -507,7 +507,7 @@ def decoder(encoding: str) -> Decode | None:
 
 def _fitting(column: Pieces, size: int, what: str, reasons: dict[int, str]) -> NDArray[np.bool_]:
     """Rows whose values have so many bytes, bool (n,); a reason for each that has others."""
-    good = (column.of >= 0) & (column.size == size)
+    good: NDArray[np.bool_] = (column.of >= 0) & (column.size == size)
     for row in np.flatnonzero((column.of >= 0) & ~good).tolist():
         reasons.setdefault(row, f"mds: {what} must have {size} bytes; found {int(column.size[row])}")
     return good

@@ -169,7 +169,8 @@ def _records(block: Block, frames: Pieces) -> Pieces:
     word = frames.padded(4).view("<u4").reshape(-1).astype(np.int64)
     records = Pieces(frames.memories, frames.of.copy(), frames.at + 4, frames.size - 4)
     for row in np.flatnonzero((word != frames.size - 4) | (frames.size < 4)).tolist():
-        whole = joined(frames[row])
+        part = frames[row]
+        whole = None if part is None else joined(part)
         records[row] = view = None if whole is None else block.lease.room(len(whole))
         if whole is None:
             block.faults[row] = Fault("source", _UNENDED)
@@ -185,7 +186,7 @@ def _labels(records: Pieces, header: NDArray[Any], good: NDArray[np.bool_]) -> A
         return header["label"]
     labels: list[Any] = header["label"].tolist()
     for row in np.flatnonzero(flags).tolist():
-        labels[row] = np.frombuffer(records[row], "<f4", int(flags[row]), _HEADER.itemsize)
+        labels[row] = np.frombuffer(records[row] or b"", "<f4", int(flags[row]), _HEADER.itemsize)
     return labels
 
 

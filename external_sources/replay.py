@@ -65,11 +65,11 @@ class Replay:
         if int(counts.sum()) != len(self.held):
             msg = f"{title}: the set must hold {len(self.held)} records of its topic; found {int(counts.sum())} samples"
             raise DataLostError(msg)
-        asked = own if pin is None else _snapshot(pin)
-        if asked.fingerprint != own.fingerprint:
+        pinned = own if pin is None else _snapshot(pin)
+        if pinned.fingerprint != own.fingerprint:
             msg = f"{title}: the pin must be of the stretch of {self.pin['topic']} that the set was packed of"
             raise StateError(msg)
-        return replace(asked, source=f"{title} of topic {self.pin['topic']}")
+        return replace(pinned, source=f"{title} of topic {self.pin['topic']}")
 
     def rows(self, partition: Int64s, position: Int64s) -> Int64s:
         """Which sample stood at each offset, int64 (n,); -1 where none did. See `rows_of`."""
@@ -83,11 +83,11 @@ class Replay:
     def where(self, partition: int, position: int, names: tuple[str, ...], counts: Int64s) -> str:
         """`train[3]@41872 (train-000004.tar#17)`."""
         row = int(self.rows(np.array([partition]), np.array([position]))[0])
-        told = f"{self.pin['topic']}[{partition}]@{position}"
+        where = f"{self.pin['topic']}[{partition}]@{position}"
         if row < 0:
-            return told
+            return where
         shard = int(np.searchsorted(np.cumsum(counts), row, side="right"))
-        return f"{told} ({names[shard]}#{row - int(counts[:shard].sum())})"
+        return f"{where} ({names[shard]}#{row - int(counts[:shard].sum())})"
 
 
 def rows_of(held: Present, partition: Int64s, position: Int64s) -> Int64s:

@@ -232,9 +232,9 @@ class ShardSet(FileSource):
 
 def _replay(store: Store, patterns: Sequence[str]) -> Replay | None:
     """The topic that a set was packed of."""
-    told = store.replay(patterns) if isinstance(store, SetStore) else None
+    topic = store.replay(patterns) if isinstance(store, SetStore) else None
     try:
-        return None if told is None else Replay.of(told)
+        return None if topic is None else Replay.of(topic)
     except (KeyError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         msg = f"{patterns[0]}: the topic of a set must be what `dali-feed pack` wrote; found {what}"

@@ -24,10 +24,10 @@ from dali_feed.external_sources.arrow_values import (
     check_image,
     check_types,
     column_of,
+    contents_of,
     image_of,
     members_in,
     rows_of,
-    told_apart,
     values_of,
 )
 from dali_feed.external_sources.files import EXTENT_BYTES, SAMPLED, FileList
@@ -223,7 +223,7 @@ class ArrowRows(Source):
         return digest.hexdigest()
 
     def _tell(self, update: Callable[[bytes], None], values: Held) -> None:
-        for part in told_apart(values, self._rows):
+        for part in contents_of(values, self._rows):
             update(part)
 
     def _mean_size(self) -> int:

@@ -32,8 +32,8 @@ from dali_feed.external_sources.file_source import EXTENT_BYTES, FileSource, ima
 from dali_feed.external_sources.ranges import FileTable, RowReader, Spans, check_file
 from dali_feed.formats.format import Format
 from dali_feed.packages import needed
-from dali_feed.records.source import LABEL, Block, Int64s, Member, Reader, Snapshot, Values
-from dali_feed.records.values import join
+from dali_feed.records.source import LABEL, Block, Int64s, Member, Reader, Snapshot
+from dali_feed.records.values import Values, join
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import matches
 from dali_feed.storage.store import File, Stamp, read_at

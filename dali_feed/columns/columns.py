@@ -311,7 +311,7 @@ def _preset(source: Records, transform: object) -> dict[str, Column]:
     preset: dict[str, Column] = dict(source.preset)
     image = next((name for name, column in preset.items() if isinstance(column, Image)), None)
     if image is not None:
-        return {name: replace(each, transform=transform) if name == image else each for name, each in preset.items()}
+        return preset | {image: replace(preset[image], transform=transform)}  # type: ignore[call-arg]  # an Image
     if transform is not None:
         msg = (
             f"transform: is for images; {source!r} gives rows without change. If its rows are images, give"

@@ -28,12 +28,8 @@ __all__ = ["graph_inputs"]
 class _Input(Column):
     """What a column reads, a tensor per sample; nothing is made of a batch, for the graph does that."""
 
+    member: str
     column: Column
-
-    @property
-    def member(self) -> str:  # type: ignore[override]
-        """The column's."""
-        return self.column.member
 
     @property
     def stage(self) -> Stage:  # type: ignore[override]
@@ -121,4 +117,4 @@ def graph_inputs(columns: Mapping[str, Column]) -> dict[str, Column]:
             rule = "must have no transform, as the graph transforms it"
             msg = f"columns: {name!r}: {rule}; found {column!r}. Leave transform out"
             raise ConfigError(msg)
-    return {name: column if name == images[0] else _Input(column) for name, column in columns.items()}
+    return {name: column if name == images[0] else _Input(column.member, column) for name, column in columns.items()}

@@ -13,7 +13,7 @@ import difflib
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -216,7 +216,10 @@ def _parts_of(source: Records, name: str) -> tuple[_Part, ...]:
 
 
 def _unknown(source: Records, name: str, choices: Sequence[_Part] = ()) -> ConfigError:
-    known = [member.name for member in source.members()]
+    try:
+        known = [member.name for member in source.members()]
+    except SourceError:  # it is not there, which is another error
+        known = []
     shown = ", ".join(known[:_SHOWN])
     near = difflib.get_close_matches(choices[0].path or choices[0].member if choices else name, known, n=1)
     member, colon, path = name.partition(":")
@@ -273,7 +276,7 @@ def _bytes(value: Any, member: str) -> Any:
 class RequestReader(LiveReader):
     """A reader, of a stream or not, with stages behind it: `Block -> Block`, in its thread."""
 
-    def __init__(self, reader: Any, *stages: Callable[[Block], Block]) -> None:
+    def __init__(self, reader: Reader, *stages: Callable[[Block], Block]) -> None:
         self._reader, self._stages = reader, stages
 
     def read(self, extents: Extents, lease: Lease) -> Block:
@@ -285,14 +288,14 @@ class RequestReader(LiveReader):
 
     def poll(self, records: int, size: float, seconds: float, lease: Lease) -> LiveBlock:
         """Of the reader's block; see `dali_feed.records.live.LiveReader`."""
-        polled: LiveBlock = self._reader.poll(records, size, seconds, lease)
+        polled = cast("LiveReader", self._reader).poll(records, size, seconds, lease)
         for stage in self._stages:
             polled.block = stage(polled.block)
         return polled
 
     def commit(self, position: Positions) -> None:
         """The reader's."""
-        self._reader.commit(position)
+        cast("LiveReader", self._reader).commit(position)
 
     @property
     def trouble(self) -> str:  # type: ignore[override]  # read only here

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_id, unpa
 from dali_feed.records.gauges import KafkaStats, StorageStats
 from dali_feed.records.present import Present
 from dali_feed.records.slabs import Lease, Slabs
-
-if TYPE_CHECKING:
-    from dali_feed.records.pieces import Arrays, Pieces
 
 __all__ = [
     "LABEL",
@@ -48,7 +45,6 @@ __all__ = [
     "Source",
     "Stage",
     "Stop",
-    "Values",
     "alternatives",
     "pack_ids",
     "unpack_id",
@@ -185,10 +181,6 @@ class Snapshot:
 
 Stage = Literal["source", "screen", "decode"]  # where a record was refused
 
-Values: TypeAlias = "Pieces | Arrays | NDArray[Any] | list[Any]"
-"""One value per row. `Pieces`: bytes, none where `of` < 0. `Arrays`: arrays over such. NDArray: numbers, none missing.
-list: anything, None where a row has none."""
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -204,7 +196,8 @@ class Block:
     """Records of one read, row for row the positions that were asked for.
 
     ids     int64 (n,)
-    values  name -> values of n rows: of members as a source gives them, of columns behind `Columns`. A row that is
+    values  name -> values of n rows: `dali_feed.records.values.Values` of members as a source gives them, what columns
+            keep behind `Columns`. A row that is
             absent or has a fault may hold any value
     lease   all memory that views among the values lie in; whoever leased it releases it, once
     faults  row -> why its record cannot be used
@@ -344,7 +337,10 @@ class Records(ABC):
         return member
 
     def format_of(self, member: str) -> Any:
-        """The format of what a member holds; None where it has none, and a colon is a letter of its name."""
+        """The `dali_feed.formats.Format` of what a member holds; None where it has none.
+
+        A colon is a letter of its name then.
+        """
         del member
         return None
 

@@ -7,14 +7,19 @@ own may be one more, where it has `taken`, `joined` and `room` itself (`dali_fee
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dali_feed.records.extents import Int64s
 from dali_feed.records.pieces import Arrays, Pieces
 
-__all__ = ["OwnValues", "join", "nbytes", "put", "room", "take"]
+__all__ = ["OwnValues", "Values", "join", "nbytes", "put", "room", "take"]
+
+Values: TypeAlias = Pieces | Arrays | NDArray[Any] | list[Any]
+"""One value per row. `Pieces`: bytes, none where `of` < 0. `Arrays`: arrays over such. NDArray: numbers, none missing.
+list: anything, None where a row has none."""
 
 
 @runtime_checkable
@@ -75,7 +80,7 @@ def join(parts: Sequence[Any]) -> Any:
 
 def _alike(one: np.ndarray[Any, Any], other: Any) -> bool:
     """Whether both are arrays of one kind of number and one shape of rows."""
-    return one.dtype.kind == other.dtype.kind and one.shape[1:] == other.shape[1:]
+    return bool(one.dtype.kind == other.dtype.kind and one.shape[1:] == other.shape[1:])
 
 
 def room(values: Any, rows: int) -> Any:

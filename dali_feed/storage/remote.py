@@ -391,7 +391,7 @@ class RemoteStore:
         try:
             while left and problem is None:
                 if (stop is not None and stop.is_set()) or (requests.done() and answers.empty()):
-                    msg = "ShardSet: the read was stopped"
+                    msg = "the read of a remote store was stopped"
                     raise ClosedError(msg)
                 with suppress(Empty):
                     k, answer, seconds, error = answers.get(timeout=MOMENT)
@@ -435,7 +435,7 @@ def _running() -> asyncio.AbstractEventLoop:
     global _loop, _thread  # noqa: PLW0603
     with _lock:
         if _over:
-            msg = f"ShardSet: {_over}"
+            msg = f"remote stores: {_over}"
             raise ClosedError(msg)
         if _loop is None:
             with needed():
@@ -524,7 +524,7 @@ def _said(error: Exception) -> str:
 
 
 def _changed(path: str, what: str) -> SourceChangedError:
-    msg = f"{path}: a shard must not change after it was indexed; {what}; make a new ShardSet to read it as it is"
+    msg = f"{path}: a shard must not change after it was indexed; {what}; make the source anew to read it as it is"
     return SourceChangedError(msg)
 
 

@@ -31,9 +31,9 @@ from dali_feed.records.source import (
     Reader,
     Snapshot,
     Source,
-    Values,
     unpack_ids,
 )
+from dali_feed.records.values import Values
 
 __all__ = [
     "Abort",

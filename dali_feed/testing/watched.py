@@ -20,7 +20,8 @@ class WatchedSource(Source):
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self.inner, self.named, self.any_names = source.inner, source.named, source.any_names
+        self.inner, self.unit, self.known = source.inner, source.unit, source.known
+        self.named, self.any_names, self.first_of = source.named, source.any_names, source.first_of
         self.reads: Counter[int] = Counter()
         self._lock = threading.Lock()
 
@@ -36,6 +37,18 @@ class WatchedSource(Source):
     def can_have(self, member: str) -> bool:
         """As the source has it."""
         return self._source.can_have(member)
+
+    def has_path(self, member: str, path: str) -> bool:
+        """As the source has it."""
+        return self._source.has_path(member, path)
+
+    def image_of(self, member: str) -> str:
+        """As the source has it."""
+        return self._source.image_of(member)
+
+    def lacks(self, member: str) -> str:
+        """As the source has it."""
+        return self._source.lacks(member)
 
     def format_of(self, member: str) -> Format | None:
         """As the source has it."""

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from hypothesis import given
@@ -16,12 +18,13 @@ from kit.blocks import Reads
 from kit.record_files import frame, packed, tfrecord
 
 from dali_feed.errors import DataLostError, SourceDeniedError
-from dali_feed.external_sources import TFRecords
+from dali_feed.external_sources import ParquetRows, TFRecords
 from dali_feed.external_sources.file_source import load
 from dali_feed.external_sources.index import ReadWindow
 from dali_feed.external_sources.mds import PackedFile, PackedShard, columns_of, decoder
 from dali_feed.external_sources.recordio import RecordIO, joined
 from dali_feed.external_sources.tfrecord import TFRECORD, crc32c, masked
+from dali_feed.records.extents import Extents
 from dali_feed.records.pieces import Pieces
 from dali_feed.storage.local import LOCAL
 
@@ -152,3 +155,24 @@ def test_a_shard_unpacks_to_what_index_json_says(tmp_path: Path, raw: int) -> No
     file = PackedFile(LOCAL.open(str(path)), PackedShard(str(path), len(whole), {}, raw), lambda *_: None)
     with pytest.raises(DataLostError, match="bytes in it, but index.json says"):
         file.read(memoryview(bytearray(9)), 1)
+
+
+def test_a_footer_is_parsed_once_however_many_files_a_shuffle_goes_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More files than few are read in turns: none of their footers is parsed again."""
+    for n in range(20):
+        pq.write_table(pa.table({"n": [n, n]}), tmp_path / f"{n:02d}.parquet", row_group_size=1)
+    source, parsed, real = ParquetRows(str(tmp_path / "*.parquet"), image=None), list[str](), pq.read_metadata
+
+    def counted(path: str) -> Any:
+        parsed.append(path)
+        return real(path)
+
+    monkeypatch.setattr(pq, "read_metadata", counted)
+    reader = Reads(source, "n")
+    parsed.clear()  # those that the source looked at
+    every = np.concatenate([np.arange(0, 40, 2), np.arange(1, 40, 2)])
+    block = reader.read(Extents(every, np.zeros(40, np.int64), np.ones(40, np.int64)))
+    assert block.values["n"].tolist() == [*range(20)] * 2
+    assert len(parsed) == 20

@@ -263,23 +263,23 @@ class _Odd(Source):
     """A source of a user's own; `act` is what its read does before it reads."""
 
     def __init__(self, act: Any) -> None:
-        self.inner, self.act = ScriptedSource(labelled(16), extent=4), act
+        self.whole, self.act = ScriptedSource(labelled(16), extent=4), act
 
     @property
     def preset(self) -> Mapping[str, Any]:
-        return self.inner.preset
+        return self.whole.preset
 
     def members(self) -> tuple[Member, ...]:
-        return self.inner.members()
+        return self.whole.members()
 
     def snapshot(self, pin: Any = None) -> Snapshot:
-        return self.inner.snapshot(pin)
+        return self.whole.snapshot(pin)
 
     def where(self, partition: int, position: int) -> str:
-        return self.inner.where(partition, position)
+        return self.whole.where(partition, position)
 
     def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
-        inner, act = self.inner.reader(members, stop), self.act
+        inner, act = self.whole.reader(members, stop), self.act
 
         class Odd(Reader):
             def read(self, extents: Extents, lease: Lease) -> Block:

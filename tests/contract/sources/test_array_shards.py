@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from kit.inside import Extents
 from dali_feed import DataLoader, Shuffle
 from dali_feed.columns import Array, Image, Number
 from dali_feed.errors import (
-    ClosedError,
     ConfigError,
     DaliFeedError,
     DataLostError,
@@ -200,18 +198,6 @@ def test_the_fingerprint_is_that_of_the_contents(tmp_path: Path) -> None:
     others = [found(path), found(path, label=np.zeros(60, int))]
     others += [found(saved(tmp_path / "copy", rows)) for rows in (other, ROWS[:59])]
     assert len({*others, *same}) == 5
-
-
-def test_closed_stopped_and_outside() -> None:
-    """Readers of memory end as those of files do."""
-    for stop in (False, True):
-        event = threading.Event()
-        reader = Reads(ArrayShards(ROWS), "row", stop=event)
-        with pytest.raises(ConfigError, match="inside the snapshot"):
-            reader.read(Extents.one(0, 50, 61))
-        event.set() if stop else reader.close()
-        with pytest.raises(ClosedError):
-            reader.read(Extents.one(0, 0, 1))
 
 
 @pytest.mark.parametrize("kind", ["files", "memory"])

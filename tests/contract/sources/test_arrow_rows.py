@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from kit.images import QUICK, jpeg, labelled, png
 from kit.inside import Block, Extents
 
 from dali_feed import BadRecords, DataLoader, Decode, Shuffle
-from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceNotFoundError
+from dali_feed.errors import ConfigError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources import ArrowRows
 from dali_feed.testing import assert_resumes_anywhere
 
@@ -172,16 +170,8 @@ def test_engine_dali_takes_views_of_a_table() -> None:
         assert (mine.int() - torch.cat([batch["image"] for batch in loader]).int()).abs().max() <= 3
 
 
-def test_it_can_be_pickled_after_use() -> None:
-    """Views of buffers are left out and made again."""
-    source = ArrowRows(table(), rows=[3, 1])
-    source.snapshot()
-    again = pickle.loads(pickle.dumps(source))
-    assert payloads(again) == [IMAGES[3], IMAGES[1]]
-
-
 def test_what_cannot_be_is_refused() -> None:
-    """Columns, types, rows, pins and extents, each with what was found."""
+    """Columns, types and rows, each with what was found."""
     whole = table()
     cases: list[tuple[Any, dict[str, Any], str]] = [
         (whole.drop_columns(["image"]), {}, "must have one column 'image'"),
@@ -206,24 +196,6 @@ def test_what_cannot_be_is_refused() -> None:
             ArrowRows(empty, rows=rows)
     with pytest.raises(ConfigError, match="fit in signed 64 bits; found 18446744073709551615"):
         ArrowRows(table(IMAGES[:1], label=pa.array([2**64 - 1], pa.uint64()))).snapshot()
-    source = ArrowRows(whole)
-    with pytest.raises(ConfigError, match="takes no pin"):
-        source.snapshot({"a": 1})
-    for run in ((0, 0, 21), (1, 0, 1), (0, -1, 1)):
-        with pytest.raises(ConfigError, match="inside the snapshot"):
-            Reads(source).read(Extents.one(*run))
-
-
-def test_a_closed_and_a_stopped_reader_say_so() -> None:
-    """Both raise ClosedError."""
-    stop = threading.Event()
-    reader = Reads(ArrowRows(table()), stop=stop)
-    stop.set()
-    with pytest.raises(ClosedError, match="stopped"):
-        reader.first(2)
-    reader.close()
-    with pytest.raises(ClosedError, match="closed"):
-        reader.first(2)
 
 
 @pytest.mark.parametrize("given", ["photos.parquet", {"image": [b"jpeg"]}])

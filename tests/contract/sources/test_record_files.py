@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from kit.blocks import Reads, pictures, rows
+from kit.blocks import pictures, rows
 from kit.by_others import written_to
 from kit.images import QUICK, jpeg, text
 from kit.inside import write_shard
@@ -18,10 +18,6 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader, Shuffle
 from dali_feed.columns import Array, Image, JsonValue, Number, Text
 from dali_feed.errors import (
-    ClosedError,
-    ConfigError,
-    DataLostError,
-    SourceChangedError,
     SourceError,
     SourceNotFoundError,
 )
@@ -81,29 +77,6 @@ def test_it_is_pickled_without_its_index_and_reads_the_same(kind: str, tmp_path:
     assert other.snapshot().fingerprint == source.snapshot().fingerprint
     assert (tuple(source.preset), source.snapshot().random_access) == (("image", "label"), True)
     assert source.where(1, 3) == f"{Path(source.paths[1]).name}#3"
-
-
-@each
-def test_a_file_that_changed_or_went_after_it_was_indexed(kind: str, tmp_path: Path) -> None:
-    """Is an error that names it, never other bytes; the cure names the source."""
-    source = make(kind, tmp_path)
-    source.snapshot()
-    reader = Reads(source)
-    reader.first(1, 1).lease.release()
-    path = Path(source.paths[1])
-    data = path.read_bytes()
-    path.write_bytes(data + data)
-    name = type(source).__name__
-    with pytest.raises(SourceChangedError, match=rf"{path.name}: .* make a new {name} to read"):
-        reader.first(1, 1)
-    with pytest.raises(SourceChangedError, match=path.name):
-        source.snapshot()
-    path.unlink()
-    with pytest.raises(DataLostError, match="gone"):
-        source.snapshot()
-    reader.close()
-    with pytest.raises(ClosedError, match=name):
-        reader.first(1)
 
 
 @each
@@ -185,28 +158,14 @@ def test_what_other_libraries_wrote_is_read_right(tmp_path: Path) -> None:
 
 @each
 def test_what_cannot_be_is_told(kind: str, tmp_path: Path) -> None:
-    """Files that are not there, a pin, a member that no record has."""
+    """Files that are not there."""
     source = make(kind, tmp_path)
     name = type(source).__name__
     with pytest.raises(SourceNotFoundError, match=f"{name}: |index.json"):
         type(source)(str(tmp_path / "none*"))
-    with pytest.raises(ConfigError, match="take no pin"):
-        source.snapshot({"a": 1})
-    with pytest.raises(ConfigError, match="member 'lable'"):
-        Reads(source, "lable")
 
 
 def _flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
-
-
-@each
-def test_the_foremost_known_member_counts(kind: str, tmp_path: Path) -> None:
-    """A name that no record has makes room for the next, for images too, and one member may be asked for twice."""
-    source = make(kind, tmp_path, [jpeg(n) for n in range(3)], 3)
-    names = ("none;image;image/encoded", "none;label;image/class/label", "label;image/class/label")
-    found = rows(source, *names)
-    assert [row[names[0]] for row in found] == [jpeg(n) for n in range(3)]
-    assert [[int(row[name]) for row in found] for name in names[1:]] == [[0, 1, 2]] * 2

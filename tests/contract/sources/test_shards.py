@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -146,18 +144,12 @@ def test_a_label_far_from_its_image_is_read_on_its_own(tmp_path: Path, monkeypat
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
-    """Each says what it must be; a pin, and an extent beyond the snapshot, are refused too."""
+    """Each says what it must be."""
     path = tmp_path / "a.tar"
     write_shard(path, [(b"x", 1)])
     for wrong in ({"label": "txt"}, {"label": "json:"}, {"image": "jpg"}, {"image": ()}):
         with pytest.raises(ConfigError, match="ShardSet: (label|image) must be"):
             ShardSet(path, **wrong)
-    source = ShardSet(path)
-    with pytest.raises(ConfigError, match="pin"):
-        source.snapshot({"a": 1})
-    for run in ((0, 0, 2), (1, 0, 1), (-1, 0, 1), (0, -1, 1)):
-        with pytest.raises(ConfigError, match="inside the snapshot"):
-            Reads(source).read(Extents.one(*run))
 
 
 def test_the_snapshot_tells_sizes_and_a_fingerprint_of_the_contents(tmp_path: Path) -> None:
@@ -173,26 +165,6 @@ def test_the_snapshot_tells_sizes_and_a_fingerprint_of_the_contents(tmp_path: Pa
     assert same == [snapshot.fingerprint] * 2
     write_shard(tmp_path / "a.tar", [(bytes(30_001), 0)])
     assert ShardSet(tmp_path / "a.tar").snapshot().fingerprint != snapshot.fingerprint
-
-
-def test_the_stop_event_ends_a_read_and_its_memory_goes_back(tmp_path: Path) -> None:
-    """A stopped reader raises ClosedError and keeps no slab."""
-    write_shard(tmp_path / "a.tar", [(b"x", 1)])
-    stop = threading.Event()
-    reader = Reads(ShardSet(tmp_path / "a.tar"), stop=stop)
-    reader.first(1).lease.release()
-    stop.set()
-    with pytest.raises(ClosedError, match="stopped"):
-        reader.first(1)
-    assert reader.pool.leased == 0
-
-
-def test_a_source_can_be_pickled(tmp_path: Path) -> None:
-    """Spawned processes get it as an argument."""
-    write_shard(tmp_path / "a.tar", [(b"x", 1)])
-    source = ShardSet(tmp_path / "a.tar")
-    source.snapshot()
-    assert pictures(pickle.loads(pickle.dumps(source))) == [(b"x", 1, None)]
 
 
 def test_a_reader_keeps_few_files_open(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_records_that_are_no_example(tmp_path: Path) -> None:
     raw = source(tmp_path, [jpeg(0), b"x"], format=None)
     assert [bytes(view) for view in block(raw, 2).values["image"]] == [jpeg(0), b"x"]
     assert (tuple(raw.preset), [member.name for member in raw.members()]) == (("image",), ["value"])
-    with pytest.raises(ConfigError, match="member 'label': no record has it; found value"):
+    with pytest.raises(ConfigError, match="member 'label': .*found none of that name"):
         Reads(raw, "label")
     texts = [json.dumps({"body": {"n": n}}).encode() for n in range(3)]
     made = source(tmp_path, [*texts, b"{"], format="json")
