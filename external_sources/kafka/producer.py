@@ -153,7 +153,7 @@ class Producer:
         payload, fields = self._writes.reads(self._main)
         members = tuple(name for name in self._writes.members if name != WHERE)
         self._reading = Reading(self._main, payload, fields, members)
-        Request.of(self._main, self._reading.names, self._reading.optional)  # whether there are such members
+        Request.of(self._main, members)  # whether there are such; what a source has by itself is told where it is read
         self._map, self._readers, self._by, self._compression = map, readers, by, compression
         self._claim = claim
         self._journal = None if journal is None else Path(path_of(f"{topic}: journal", journal))
