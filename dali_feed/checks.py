@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable
+from types import CodeType
+from typing import Any
 
 import numpy as np
 
 from dali_feed.errors import ConfigError
 
-__all__ = ["AMOUNT", "bytes_of", "flag", "of_kind", "path_of", "paths_of", "whole"]
+__all__ = ["AMOUNT", "bytes_of", "flag", "name_of", "of_kind", "path_of", "paths_of", "whole"]
 
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _SIZES = {"": 1, "B": 1}
@@ -67,3 +70,17 @@ def of_kind(option: str, value: object, kind: type) -> None:
     if not isinstance(value, kind | None):
         msg = f"{option}: must be a {kind.__name__} or None; found {value!r}"
         raise ConfigError(msg)
+
+
+def name_of(function: Any) -> str:
+    """A user's function, by its name and code: two lambdas are not the same, nor is one that was edited."""
+    name, code = getattr(function, "__qualname__", repr(function)), getattr(function, "__code__", None)
+    return name if code is None else f"{name} {hashlib.sha256(repr(_code(code)).encode()).hexdigest()[:16]}"
+
+
+def _code(part: Any) -> Any:
+    if isinstance(part, frozenset):
+        return sorted(map(repr, part))  # whose own order differs from process to process
+    if not isinstance(part, CodeType):
+        return part
+    return part.co_code, part.co_names, [_code(each) for each in part.co_consts]

@@ -53,7 +53,7 @@ SECTIONS = {
         " ArrowFiles ArrayShards FileList ArrowRows Concat Mix Topics FromEnv FromFile"
     },
     "Packing": {"dali_feed.packing": "pack Layout PackedSet verify Verified Damage split merge index"},
-    "Into a topic": {"dali_feed.external_sources": "Producer Payload Values Copied Claim Produced Tally"},
+    "Into a topic": {"dali_feed.external_sources": "Producer Claim Produced Tally"},
     "Of your own": {
         "dali_feed.extend": "Source Reader Block Fault Member Snapshot Extents Lease Pieces Stream Column Format Op"
     },

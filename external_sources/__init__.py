@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.claims import Claim
     from dali_feed.external_sources.kafka.dead_letters import DeadLetterTopic
     from dali_feed.external_sources.kafka.group import Fleet
-    from dali_feed.external_sources.kafka.producer import Produced, Producer
+    from dali_feed.external_sources.kafka.produce import Produced
+    from dali_feed.external_sources.kafka.producer import Producer
     from dali_feed.external_sources.kafka.stream import KafkaStream
     from dali_feed.external_sources.kafka.topic import KafkaTopic
     from dali_feed.external_sources.kafka.topics import Topics
-    from dali_feed.external_sources.kafka.writes import Copied, Payload, Values
     from dali_feed.external_sources.mds import MDS
     from dali_feed.external_sources.recordio import RecordIO
     from dali_feed.external_sources.shards import ShardSet
@@ -38,7 +38,6 @@ __all__ = [
     "ArrowRows",
     "Claim",
     "Concat",
-    "Copied",
     "DeadLetterFolder",
     "DeadLetterTopic",
     "FileList",
@@ -49,7 +48,6 @@ __all__ = [
     "KafkaTopic",
     "Mix",
     "ParquetRows",
-    "Payload",
     "Produced",
     "Producer",
     "RecordIO",
@@ -57,7 +55,6 @@ __all__ = [
     "TFRecords",
     "Tally",
     "Topics",
-    "Values",
 ]
 
 __getattr__ = lazily(
@@ -69,7 +66,6 @@ __getattr__ = lazily(
         "ArrowRows": "table",
         "Claim": "kafka.claims",
         "Concat": "concat",
-        "Copied": "kafka.writes",
         "DeadLetterFolder": "dead_letter_folder",
         "DeadLetterTopic": "kafka.dead_letters",
         "FileList": "files",
@@ -78,14 +74,12 @@ __getattr__ = lazily(
         "KafkaTopic": "kafka.topic",
         "Mix": "concat",
         "ParquetRows": "table_files",
-        "Payload": "kafka.writes",
-        "Produced": "kafka.producer",
+        "Produced": "kafka.produce",
         "Producer": "kafka.producer",
         "RecordIO": "recordio",
         "ShardSet": "shards",
         "TFRecords": "tfrecord",
-        "Tally": "kafka.producer",
+        "Tally": "kafka.produce",
         "Topics": "kafka.topics",
-        "Values": "kafka.writes",
     },
 )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -85,22 +85,6 @@ def files_of(kind: str, given: str | os.PathLike[str] | Sequence[str | os.PathLi
     return *named_files(kind, patterns, store.matches), store
 
 
-class Index(Protocol):
-    """What a file was when it was indexed, a digest of what its index says, and how many records it has."""
-
-    @property
-    def stamp(self) -> Stamp:
-        """Of the file."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """As hex."""
-        ...
-
-    def __len__(self) -> int: ...
-
-
 class FileSource(Source):
     """Files whose records are read by their place. A subclass has `index`, `spans_of`, `sizes_of` and `members`."""
 
@@ -133,8 +117,8 @@ class FileSource(Source):
         return self._store
 
     @abstractmethod
-    def index(self, path: str) -> Index:
-        """Where the records of a file lie."""
+    def index(self, path: str) -> Any:
+        """Where the records of a file lie, with the file's `stamp` and a `digest`; its length is how many there are."""
 
     @abstractmethod
     def spans_of(self, indexes: Sequence[Any], members: tuple[str, ...]) -> Spans | EvenSpans:
@@ -247,7 +231,7 @@ class FileSource(Source):
         with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
             return list(pool.map(do, *given))
 
-    def _tabulated(self, indexes: Sequence[Index]) -> FileTable:
+    def _tabulated(self, indexes: Sequence[Any]) -> FileTable:
         counts = np.array([len(index) for index in indexes], np.int64)
         if not counts.any():
             msg = f"{self._title}: files must hold records; found none in {len(indexes)} file(s) like {self._paths[0]}"

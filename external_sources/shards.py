@@ -196,7 +196,7 @@ class ShardSet(FileSource):
         every = sum(int(index.length.sum()) for index in indexes) / samples
         return max(1, round(EXTENT_BYTES / files)), max(1, round(every))
 
-    def _tabulated(self, indexes: Sequence[TarIndex]) -> FileTable:  # type: ignore[override]
+    def _tabulated(self, indexes: Sequence[TarIndex]) -> FileTable:
         table = super()._tabulated(indexes)
         first = int(np.flatnonzero(table.counts)[0])
         cls, json = (indexes[first].member([suffix]) for suffix in (b"cls", b"json"))

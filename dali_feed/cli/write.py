@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dali_feed.cli.targets import Access
     from dali_feed.cli.view import Report
     from dali_feed.external_sources import Produced
-    from dali_feed.external_sources.kafka.writes import Writes
     from dali_feed.formats import Format
     from dali_feed.packing import PackedSet
     from dali_feed.records.source import Source
@@ -212,6 +211,7 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed.cli.view import show
     from dali_feed.errors import ConfigError
     from dali_feed.external_sources import Claim, KafkaTopic, Producer
+    from dali_feed.external_sources.kafka.writes import WHERE
 
     topic, servers = topic_of(target)
     access = Access.of(config, timeout, storage_option)
@@ -225,18 +225,14 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
 
         change = Reencode(resize, 90 if quality is None else quality)
     kept = Path(f"{topic}.produce") if journal is None else journal
-    form = _format(format, schema)
+    form, headers = _format(format, schema), tuple(header or ())
+    pairs = (text.partition("=") for text in value or [])
     producer = Producer(
-        reads,
         topic,
         servers,
-        writes=_writes(isinstance(reads, KafkaTopic), key, tuple(header or ()), form, value or []),
-        map=change,
-        readers=workers,
-        claim=None if claim is None else Claim(claim, claim_above),
-        journal=kept,
-        transactional=transactional,
         compression=compression,
+        transactional_id="auto" if transactional else None,
+        claim=None if claim is None else Claim(claim, claim_above),
         config=access.config,
         timeout=timeout,
     )
@@ -247,7 +243,18 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
         return done.position, done.tally.size - first[0], done.seconds
 
     with _progress(told) as tell:
-        done = producer.run(tell)
+        done = producer.run(
+            reads,
+            columns=None if form is None else {name: member or name for name, _, member in pairs},
+            format=form,
+            copy=isinstance(reads, KafkaTopic) and form is None and key is None and not headers,
+            key=WHERE if key == "where" else key,
+            headers=headers,
+            map=change,
+            readers=workers,
+            journal=kept,
+            tell=tell,
+        )
     report = _report(f"kafka topic {topic} at {servers}", done, f", by {kept}", [])
     failed = report.fail(done.tally)
     show(report)
@@ -334,21 +341,6 @@ def _format(name: str | None, schema: Path | None) -> Format | str | None:
         msg = f"--schema: {rule}; found --format {name} and --schema {schema}"
         raise ConfigError(msg)
     return name if schema is None else Avro(schema)
-
-
-def _writes(
-    is_topic: bool, key: str | None, headers: tuple[str, ...], form: Format | str | None, values: list[str]
-) -> Writes:
-    from dali_feed.external_sources import Copied, Payload, Values
-    from dali_feed.external_sources.kafka.writes import WHERE
-
-    key = WHERE if key == "where" else key
-    if form is not None:
-        pairs = (text.partition("=") for text in values)
-        return Values(form, {name: member or name for name, _, member in pairs}, (), key, headers)
-    if is_topic and key is None and not headers:
-        return Copied()
-    return Payload(key, headers)
 
 
 @contextmanager

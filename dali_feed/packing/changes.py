@@ -9,11 +9,11 @@ import hashlib
 import io
 import os
 from collections.abc import Callable
-from types import CodeType
 from typing import Any
 
 import numpy as np
 
+from dali_feed.checks import name_of
 from dali_feed.columns.tokens import tokenizing
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.packages import needed
@@ -33,7 +33,7 @@ class OnImages:
 
     def __init__(self, change: Callable[[bytes], bytes]) -> None:
         self._change = change
-        self.told: Any = getattr(change, "told", None) or _named(change)
+        self.told: Any = getattr(change, "told", None) or name_of(change)
 
     def __call__(self, files: list[File]) -> list[File]:
         """The files, changed."""
@@ -96,20 +96,6 @@ class Tokenized:
         out = io.BytesIO()
         np.save(out, ids, allow_pickle=False)
         return [*files, ("tokens.npy", out.getvalue())]
-
-
-def _named(function: Any) -> str:
-    """A user's function, by its name and code: two lambdas are not the same, nor is one that was edited."""
-    name, code = getattr(function, "__qualname__", repr(function)), getattr(function, "__code__", None)
-    return name if code is None else f"{name} {hashlib.sha256(repr(_code(code)).encode()).hexdigest()[:16]}"
-
-
-def _code(part: Any) -> Any:
-    if isinstance(part, frozenset):
-        return sorted(map(repr, part))  # whose own order differs from process to process
-    if not isinstance(part, CodeType):
-        return part
-    return part.co_code, part.co_names, [_code(each) for each in part.co_consts]
 
 
 def _is_image(suffix: str) -> bool:

@@ -6,17 +6,18 @@ some (the embedded one keeps 5 MiB per partition) is an error here, and not a fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from dali_feed.errors import ConfigError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.kafka.client import producer
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.errors import Patience, Trouble, failed
+from dali_feed.external_sources.kafka.errors import Patience, failed
+from dali_feed.external_sources.kafka.sender import Outcome, Sender
+from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.testing.embedded import PARTITION_BYTES, running_at
 
 __all__ = ["Message", "publish"]
@@ -111,50 +112,33 @@ def _bounds(cluster: Cluster, partition: int) -> tuple[int, int]:
 def _send(
     to: Connection, records: Iterable[tuple[bytes | None, int | None] | Message], count: int
 ) -> list[tuple[int, int]]:
-    topic, trouble = to.topic, Trouble()
-    tuning = {
-        "linger.ms": 5,
-        "queue.buffering.max.kbytes": 256 << 10,
-        "delivery.timeout.ms": int(TIMEOUT * 1000),
-    }
-    client = producer(to, trouble, tuning, {"enable.idempotence": True})
-    placed: list[tuple[int, int]] = []
+    placed: dict[int, tuple[int, int]] = {}
     failures: list[str] = []
 
-    def report(row: int) -> Callable[[KafkaError | None, Any], None]:
-        def delivered(error: KafkaError | None, message: Any) -> None:
-            if error is not None:
-                failures.append(f"record {row}: {error.str()}")
-            else:
-                placed[row] = (message.partition(), message.offset())
-
-        return delivered
+    def settle(row: int, _: int, outcome: Outcome) -> None:
+        if isinstance(outcome, str | Exception):
+            failures.append(f"record {row}: {outcome}")
+        else:
+            placed[row] = (outcome.partition() or 0, outcome.offset() or 0)
 
     turn = 0
-    for row, record in enumerate(records):
-        message = record if isinstance(record, Message) else _labelled(*record)
-        partition = message.partition
-        if partition is None:
-            partition, turn = turn % count, turn + 1
-        elif not 0 <= partition < count:
-            msg = f"{topic}: a record's partition must lie in 0..{count - 1}; found {partition} in record {row}"
-            raise ConfigError(msg)
-        placed.append((-1, -1))
-        headers: Any = list(message.headers)
-        while True:
-            try:
-                client.produce(topic, message.value, message.key, partition, on_delivery=report(row), headers=headers)
-                break
-            except BufferError:
-                client.poll(0.1)
-        client.poll(0)
-    waiting = client.flush(TIMEOUT)
-    if failures or waiting:
-        what = failures[0] if failures else f"{waiting} records without an answer after {TIMEOUT:.0f} s: {trouble.last}"
-        count = len(failures) + waiting
-        msg = f"{topic} at {to.servers}: every record must be delivered; {count} were not; {what}"
+    soon = Connection(to.topic, to.servers, TIMEOUT, {"linger.ms": 5})
+    sender = Sender(soon, settle, compression="none", queue_bytes=256 << 20, gives_up=True)
+    with contextlib.closing(sender):
+        for row, record in enumerate(records):
+            message = record if isinstance(record, Message) else _labelled(*record)
+            partition = message.partition
+            if partition is None:
+                partition, turn = turn % count, turn + 1
+            elif not 0 <= partition < count:
+                msg = f"{to.topic}: a record's partition must lie in 0..{count - 1}; found {partition} in record {row}"
+                raise ConfigError(msg)
+            sender.send(Written(message.value, message.key, list(message.headers)), partition, row)
+        sender.flush()
+    if failures:
+        msg = f"{to.topic} at {to.servers}: every record must be delivered; {len(failures)} were not; {failures[0]}"
         raise SourceError(msg)
-    return placed
+    return [at for _, at in sorted(placed.items())]
 
 
 def _labelled(value: bytes | None, label: int | None) -> Message:

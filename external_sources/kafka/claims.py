@@ -16,11 +16,11 @@ import errno
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from confluent_kafka import Message
@@ -35,14 +35,16 @@ from dali_feed.errors import (
     SourceNotFoundError,
     SourceUnreachableError,
 )
-from dali_feed.external_sources.files import LARGEST, load_file
+from dali_feed.external_sources.files import LARGEST
 from dali_feed.records.source import Lease
 from dali_feed.storage.durable import sync_folder, write_whole
+from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import shown
 from dali_feed.storage.remote import RemoteStore
 from dali_feed.storage.sets import store_for
+from dali_feed.storage.store import Store
 
-__all__ = ["ABOVE", "CLAIM", "Claim", "Claims", "RemoteClaims", "claimed", "weight_of"]
+__all__ = ["ABOVE", "CLAIM", "Claim", "Claims", "claimed", "weight_of"]
 
 CLAIM = URI, SIZE, SHA256 = "claim.uri", "claim.size", "claim.sha256"  # headers, in text
 _SHOWN = 200  # letters of a URI
@@ -120,18 +122,37 @@ def claim_of(claim: ClaimHeaders) -> str:
     return f"claim {claim.uri[:_SHOWN]!r}"
 
 
+# What a client or a server may take for something else than a letter of a name: %2e%2e is two dots to some.
+_OTHER = re.compile(r"[%?#\\\x00-\x1f\x7f]")
+
+
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Payloads may lie in this folder.
+    """Where payloads may lie: in a folder, or under an address, by the store that has it.
 
-    A URI is a path in the folder, or `file:` and a whole path that leads into it. Links are followed, not out of it.
+    A URI is a path in the folder, or `file:` and a whole path that leads into it; links are followed, not out of it.
+    Or it is a path under the address, or that address and such a path. Credentials are those of the environment. A web
+    server cannot be asked whether nothing at all is there.
     """
 
     folder: str
+    store: Store = field(default=LOCAL, repr=False, compare=False)
 
-    @property
-    def _inside(self) -> str:
-        return f"in {self.folder}"
+    @classmethod
+    def of(cls, place: str | os.PathLike[str]) -> Claims:
+        """Of a folder, or an address, whose store is first asked when a record refers to it.
+
+        Raises ConfigError for what is no path, and an address with a password or a query.
+        """
+        address = path_of("claims=", place)
+        if "://" not in address:
+            return cls(os.path.abspath(address))
+        folder = address.rstrip("/")
+        if "?" in folder:
+            found = f"found a query in {shown(folder)!r}"
+            msg = f"claims: must be an address that paths can be added to; {found}; leave it out"
+            raise ConfigError(msg)
+        return cls(folder, store_for([f"{folder}/object"]))
 
     def payload(self, claim: ClaimHeaders, lease: Lease) -> memoryview | str:
         """The payload, put into the lease; or why there is none.
@@ -141,34 +162,54 @@ class Claims:
             SourceDeniedError: it cannot be listed, or the store refuses.
             SourceUnreachableError: its file system, or the store, does not answer.
         """
-        path = self._path(claim.uri)
+        path = self._file(claim.uri) if self._is_local else self._address(claim.uri)
         if path is None:
-            found: memoryview | str = f"the object must lie {self._inside}, and the URI leads out of it"
+            payload: memoryview | str = f"the object must lie {self._inside}, and the URI leads out of it"
         else:
-            found = self._read(path, claim, lease)
-        if not isinstance(found, str):
-            digest = hashlib.sha256(found).hexdigest()
-            if len(found) == claim.size and digest == claim.sha256:
-                return found
-            found = f"the object must have the SHA-256 {claim.sha256}; found {digest}: it was changed"
-        return f"{claim_of(claim)}: {found}"
+            payload = self._read(path, claim, lease)
+        if not isinstance(payload, str):
+            digest = hashlib.sha256(payload).hexdigest()
+            if digest == claim.sha256:
+                return payload
+            payload = f"the object must have the SHA-256 {claim.sha256}; found {digest}: it was changed"
+        return f"{claim_of(claim)}: {payload}"
+
+    @property
+    def _is_local(self) -> bool:
+        return "://" not in self.folder
+
+    @property
+    def _inside(self) -> str:
+        return f"{'in' if self._is_local else 'under'} {self.folder}"
 
     def _read(self, path: str, claim: ClaimHeaders, lease: Lease) -> memoryview | str:
+        if claim.size > LARGEST:
+            return f"an object of {claim.size} bytes; at most {LARGEST} are allowed"
         try:
-            status = os.stat(path)
-        except OSError as error:
-            if error.errno not in _ITS_OWN:
-                raise self._silent(error) from error
+            with closing(self.store.open(path)) as file:
+                size = file.stamp().size
+                if size == claim.size:
+                    view = lease.room(size)
+                    size = file.read(view, 0)
+        except SourceChangedError:
+            return "the object changed while it was read"
+        except (OSError, SourceError) as error:
+            if (why := self._why_not_there(error)) is None:
+                raise self._named(error) from error
             self._look()
-            return f"the object is not {self._inside}: {error.strerror}"
-        if stat.S_ISREG(status.st_mode) and status.st_size != claim.size:
-            return f"the object must have {claim.size} bytes; found {status.st_size}"
-        found = load_file(path, lease)
-        if isinstance(found, str):
-            self._look()
-        return found
+            return f"the object is not {self._inside}{why}"
+        return view if size == claim.size else f"the object must have {claim.size} bytes; found {size}"
 
-    def _path(self, uri: str) -> str | None:
+    def _why_not_there(self, error: OSError | SourceError) -> str | None:
+        """Why this object cannot be read, while others can; None where that is not its own fault."""
+        if not self._is_local:
+            return "" if isinstance(error, SourceNotFoundError) else None
+        cause = error.__cause__ if isinstance(error, SourceError) else error
+        if isinstance(cause, OSError):
+            return f": {cause.strerror}" if cause.errno in _ITS_OWN else None
+        return ": it is not a regular file"
+
+    def _file(self, uri: str) -> str | None:
         """The file that a URI names, links resolved; None where that is none in the folder."""
         if uri.startswith("file:///"):
             uri = uri.removeprefix("file://")
@@ -176,81 +217,12 @@ class Claims:
             return None
         try:
             root = os.path.realpath(self.folder)
-            found = os.path.realpath(os.path.join(root, unquote(uri, errors="surrogateescape")))
+            path = os.path.realpath(os.path.join(root, unquote(uri, errors="surrogateescape")))
         except (OSError, ValueError):  # a zero byte
             return None
-        return found if found.startswith(os.path.join(root, "")) else None
+        return path if path.startswith(os.path.join(root, "")) else None
 
-    def _look(self) -> None:
-        """Raise where the folder itself is not as it must be."""
-        try:
-            with os.scandir(self.folder) as entries:
-                if next(entries, None) is not None:
-                    return
-            msg = f"claims={self.folder!r}: the folder must hold payloads; it is empty: is it mounted?"
-            raise SourceNotFoundError(msg)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            msg = f"claims={self.folder!r}: must be the folder of the payloads; found: {error.strerror}; mount it"
-            raise SourceNotFoundError(msg) from error
-        except PermissionError as error:
-            msg = f"claims={self.folder!r}: the folder must be readable; found: {error.strerror}; check its permissions"
-            raise SourceDeniedError(msg) from error
-        except OSError as error:
-            raise self._silent(error) from error
-
-    def _silent(self, error: OSError) -> SourceUnreachableError:
-        return SourceUnreachableError(
-            f"claims={self.folder!r}: the folder's file system must answer; found: {error.strerror}"
-        )
-
-
-# What a client or a server may take for something else than a letter of a name: %2e%2e is two dots to some.
-_OTHER = re.compile(r"[%?#\\\x00-\x1f\x7f]")
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteClaims(Claims):
-    """Payloads may lie under this address.
-
-    A URI is a path under it, or that address and such a path. Credentials are those of the environment. A web server
-    cannot be asked whether nothing at all is there.
-    """
-
-    store: RemoteStore = field(repr=False, compare=False)
-
-    @classmethod
-    def under(cls, address: str) -> RemoteClaims:
-        """Of an address, whose store is first asked when a record refers to it. ConfigError for one with a password."""
-        folder = address.rstrip("/")
-        if "?" in folder:
-            found = f"found a query in {shown(folder)!r}"
-            msg = f"claims: must be an address that paths can be added to; {found}; leave it out"
-            raise ConfigError(msg)
-        return cls(folder, cast("RemoteStore", store_for([f"{folder}/object"])))
-
-    @property
-    def _inside(self) -> str:
-        return f"under {self.folder}"
-
-    def _read(self, path: str, claim: ClaimHeaders, lease: Lease) -> memoryview | str:
-        if claim.size > LARGEST:
-            return f"an object of {claim.size} bytes; at most {LARGEST} are allowed"
-        try:
-            file = self.store.open(path)
-            if file.was.size != claim.size:
-                return f"the object must have {claim.size} bytes; found {file.was.size}"
-            view = lease.room(claim.size)
-            file.read(view, 0)
-        except SourceNotFoundError:
-            self._look()
-            return f"the object is not {self._inside}"
-        except SourceChangedError:
-            return "the object changed while it was read"
-        except SourceError as error:
-            raise self._named(error) from error
-        return view
-
-    def _path(self, uri: str) -> str | None:
+    def _address(self, uri: str) -> str | None:
         """The address that a URI names; None where that is none under the folder."""
         inside = uri.removeprefix(f"{self.folder}/")
         if inside == uri and _SCHEME.match(uri):
@@ -261,18 +233,34 @@ class RemoteClaims(Claims):
         return f"{self.folder}/{inside}"
 
     def _look(self) -> None:
-        if self.store.kind in ("http", "https"):
-            return
+        """Raise where the folder itself is not as it must be."""
         try:
-            empty = self.store.is_empty(self.folder)
-        except SourceError as error:
+            if isinstance(self.store, RemoteStore):
+                empty, cure = (
+                    self.store.kind not in ("http", "https") and self.store.is_empty(self.folder),
+                    "check the address",
+                )
+            else:
+                with os.scandir(self.folder) as entries:
+                    empty, cure = next(entries, None) is None, "is it mounted?"
+        except (OSError, SourceError) as error:
             raise self._named(error) from error
         if empty:
-            msg = f"claims={self.folder!r}: the folder must hold payloads; it is empty: check the address"
+            msg = f"claims={self.folder!r}: the folder must hold payloads; it is empty: {cure}"
             raise SourceNotFoundError(msg)
 
-    def _named(self, error: SourceError) -> SourceError:
-        return type(error)(f"claims={self.folder!r}: {error}")
+    def _named(self, error: OSError | SourceError) -> SourceError:
+        """What concerns all payloads."""
+        subject = f"claims={self.folder!r}:"
+        if isinstance(error, SourceError) and not isinstance(error.__cause__, OSError):
+            return type(error)(f"{subject} {error}")
+        said = error.__cause__ if isinstance(error, SourceError) else error
+        why = f"found: {said.strerror if isinstance(said, OSError) else said}"
+        if isinstance(said, FileNotFoundError | NotADirectoryError):
+            return SourceNotFoundError(f"{subject} must be the folder of the payloads; {why}; mount it")
+        if isinstance(said, PermissionError):
+            return SourceDeniedError(f"{subject} the folder must be readable; {why}; check its permissions")
+        return SourceUnreachableError(f"{subject} the folder's file system must answer; {why}")
 
 
 ABOVE = 8_000_000

@@ -8,38 +8,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Message
 
 from dali_feed.dead_letters import Letter
-from dali_feed.errors import ConfigError, DeadLetterError, SourceDeniedError, SourceEmptyError
-from dali_feed.external_sources.kafka.client import Guard, producer
+from dali_feed.errors import DaliFeedError, DeadLetterError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.errors import Trouble
+from dali_feed.external_sources.kafka.produce import topic_at
+from dali_feed.external_sources.kafka.sender import OURS, Outcome, Sender
 from dali_feed.external_sources.kafka.topic import KafkaTopic, as_original, messages
+from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.records.source import Original
 
 __all__ = ["DeadLetterTopic"]
 
 CONNECT = "__connect.errors."
 WHERE = "dali_feed.where"
-OURS = "dali_feed."
-SOURCE = OURS + "source"
+ADDED = "dali_feed."
+SOURCE = ADDED + "source"
+_TAKEN = OURS - {"compression.codec", "compression.type", "partitioner"}
 KEPT, GONE, NONE = b"kept", b"gone", b"none"  # what became of the original
-_LAWS: dict[str, Any] = {"acks": "all", "enable.idempotence": True}
-_TAKEN = frozenset(_LAWS) | {
-    "bootstrap.servers",
-    "delivery.timeout.ms",
-    "error_cb",
-    "logger",
-    "message.timeout.ms",
-    "metadata.broker.list",
-    "request.required.acks",
-    "transactional.id",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,93 +94,72 @@ class DeadLetterTopic:
 
 
 class _Writer:
-    """A child of the process that made it is refused, and leaves its producer alone."""
+    """A child of the process that made it is refused, and leaves its client alone."""
 
     def __init__(self, to: DeadLetterTopic) -> None:
-        self._to, self._guard = to, Guard(to.topic, self)
-        self._trouble = Trouble()
-        self._producer: Producer | None = None
+        self._to, self._maker = to, os.getpid()
+        self._sender: Sender | None = None
+        self._outcomes: dict[int, Outcome] = {}  # of the letters that are being written, by their place
 
     def write(self, letters: Sequence[Letter]) -> None:
         """Produce them and wait until each is acknowledged."""
-        if self._guard.maker:
+        if self._maker != os.getpid():
             msg = (
                 f"{self._to}: dead letters must be written in the process that made their writer; process "
-                f"{os.getpid()} was forked from {self._guard.maker}; make a writer after the fork, or spawn"
+                f"{os.getpid()} was forked from {self._maker}; make a writer after the fork, or spawn"
             )
             raise DeadLetterError(msg)
-        begin = time.monotonic()
-        failed: list[tuple[Letter, str]] = []
-        self._trouble.clear()
-        client = self._producer = self._producer or self._connected()
-        left = len(letters)
+        begin, outcomes, why = time.monotonic(), self._outcomes, ""
+        outcomes.clear()
         try:
-            for letter in letters:
-                self._send(client, letter, begin, failed)
-            left = client.flush(max(1.0, begin + self._to.timeout + 1.0 - time.monotonic()))
-        except KafkaException as error:
-            failed.append((letters[0], error.args[0].str()))
-        if failed or left:
-            self.close()  # an idempotent producer that has lost a record goes no further
-            letter, said = failed[0] if failed else (letters[-1], "")
-            said = self._trouble.denied or self._trouble.last or said
+            sender = self._sender = self._sender or self._connected()
+            for place, letter in enumerate(letters):
+                sender.send(_record(letter), -1, place)
+            sender.flush()
+        except DaliFeedError as error:
+            why = str(error)
+        lost = [place for place in range(len(letters)) if isinstance(outcomes.get(place, ""), str | Exception)]
+        if why or lost:
+            self.close()  # the next letters go by a new one
+            place = lost[0] if lost else -1
             msg = (
-                f"{self._to}: the dead letter of {letter.where} must be acknowledged before a state counts its "
-                f"batch; the broker did not acknowledge it in {time.monotonic() - begin:.1f} "
-                f"s{': ' + said if said else ''}; check the address, the topic and the right to write to it, or "
-                "raise timeout="
+                f"{self._to}: the dead letter of {letters[place].where} must be acknowledged before a state counts its "
+                f"batch; the broker did not acknowledge it in {time.monotonic() - begin:.1f} s: "
+                f"{why or outcomes.get(place)}"
             )
             raise DeadLetterError(msg)
-
-    def _send(self, client: Producer, letter: Letter, begin: float, failed: list[tuple[Letter, str]]) -> None:
-        key, value, headers = _record(letter)
-        while True:
-            try:
-                client.produce(self._to.topic, value, key, headers=headers, on_delivery=_report(letter, failed))
-                break
-            except BufferError:
-                if time.monotonic() - begin > self._to.timeout:
-                    failed.append((letter, "its queue is full"))
-                    return
-                client.poll(0.1)
-        client.poll(0)
 
     def close(self) -> None:
         """Drop the connection and what has not been acknowledged; in a child nothing is done."""
-        client, self._producer = (None, self._producer) if self._guard.maker else (self._producer, None)
-        if client is not None:
-            client.purge()
-            client.flush(0.5)
+        sender, self._sender = (None, self._sender) if self._maker != os.getpid() else (self._sender, None)
+        if sender is not None:
+            sender.close()
 
-    def clients(self) -> tuple[Any, ...]:
-        """What must not be destroyed in a child."""
-        return (self._producer,)
-
-    def _connected(self) -> Producer:
-        to = self._to
-        tuning = {"linger.ms": 5}
-        settings = {**_LAWS, "delivery.timeout.ms": max(10, int(to.timeout * 1000))}
+    def _connected(self) -> Sender:
+        to = self._to._connection()
         try:
-            return producer(to._connection(), self._trouble, tuning, settings)
-        except (ConfigError, SourceDeniedError) as error:
-            msg = f"{to}: {error}"
-            raise DeadLetterError(msg) from None  # which may show a value as it was given
+            largest = topic_at(to)[2]
+        except SourceNotFoundError:
+            largest = None  # its broker may make it at the first letter
+        return Sender(
+            to,
+            self._settle,
+            compression="none",
+            queue_bytes=64 << 20,
+            largest=largest,
+            gives_up=True,
+        )
+
+    def _settle(self, place: int, _: int, outcome: Outcome) -> None:
+        self._outcomes[place] = outcome
 
 
-def _report(letter: Letter, failed: list[tuple[Letter, str]]) -> Callable[[KafkaError | None, Message], None]:
-    def delivered(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            failed.append((letter, error.str()))
-
-    return delivered
-
-
-def _record(letter: Letter) -> tuple[bytes, bytes | None, list[tuple[str, str | bytes | None]]]:
-    """Key, value and headers of a letter. Where there is no original, the payload is the value."""
+def _record(letter: Letter) -> Written:
+    """A letter as it is sent. Where there is no original, the payload is the value."""
     where = _text(letter.where)
     original = letter.original or Original(None, letter.payload)
     topic = letter.where.rpartition("[")[0] if letter.original is not None or letter.gone else letter.source
-    told = [
+    about = [
         (CONNECT + "topic", _text(topic)),
         (CONNECT + "partition", b"%d" % letter.partition),
         (CONNECT + "offset", b"%d" % letter.position),
@@ -200,10 +170,10 @@ def _record(letter: Letter) -> tuple[bytes, bytes | None, list[tuple[str, str | 
         (CONNECT + "exception.message", _text(letter.reason)),
         (WHERE, where),
         (SOURCE, _text(letter.source)),
-        (OURS + "sample", b"%d" % letter.sample),
-        (OURS + "original", KEPT if letter.original is not None else GONE if letter.gone else NONE),
+        (ADDED + "sample", b"%d" % letter.sample),
+        (ADDED + "original", KEPT if letter.original is not None else GONE if letter.gone else NONE),
     ]
-    return where if original.key is None else original.key, original.value, [*original.headers, *told]
+    return Written(original.value, where if original.key is None else original.key, [*original.headers, *about])
 
 
 def _letter(message: Message) -> Letter:
@@ -216,8 +186,8 @@ def _letter(message: Message) -> Letter:
     def number(name: str) -> int:
         return int(told[name]) if told.get(name, b"").isdigit() else -1
 
-    kept = told.get(OURS + "original") == KEPT
-    own = tuple((name, text) for name, text in full.headers if not name.startswith((CONNECT, OURS)))
+    kept = told.get(ADDED + "original") == KEPT
+    own = tuple((name, text) for name, text in full.headers if not name.startswith((CONNECT, ADDED)))
     key = None if full.key == told[WHERE] else full.key
     stage = said(CONNECT + "stage")
     return Letter(
@@ -225,12 +195,12 @@ def _letter(message: Message) -> Letter:
         said(SOURCE),
         number(CONNECT + "partition"),
         number(CONNECT + "offset"),
-        number(OURS + "sample"),
+        number(ADDED + "sample"),
         "source" if stage == "source" else "decode" if stage == "decode" else "screen",
         said(CONNECT + "exception.message"),
         full.value or b"",
         Original(key, full.value, own) if kept else None,
-        told.get(OURS + "original") == GONE,
+        told.get(ADDED + "original") == GONE,
     )
 
 

@@ -1,49 +1,109 @@
-"""A run that produces: its records in one line, what each becomes, and the journal that says how far it is.
+"""A bounded source into a topic, from the first record that is not known to be there.
 
-The laws: a record's number depends on the snapshot alone, so that a run which goes on at a number goes on with the
-record that it would have come to; whoever reads, and how many of them, shows nowhere. The journal is whole or it is the
-one before, whatever dies when; and one process at a time has it. In a transactional run the broker knows how far, and
-the journal knows under which name it does.
+The law: the position is the first record that is not settled, and a run goes on there. The journal keeps it: it is
+whole or it is the one before, whatever dies when, and one process at a time has it. In a transactional run the broker
+keeps it: it is committed in the same transaction as the records before it, as the offset of a consumer group of the
+run's own. So whoever goes on reads it there, in one question, and no record is in the topic twice or not at all for
+those who read what is committed (isolation.level=read_committed, librdkafka's default and Java's option). The offset is
+kept at the topic's partition 0, for it must be that of a partition that there is; its metadata is the tally. Brokers
+forget offsets of a group after offsets.retention.minutes, 7 days unless set: that is noticed.
+
+The calling thread sends, hears what became of records, and has the position.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import threading
+import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from confluent_kafka import Consumer, TopicPartition
 
-from dali_feed.bad_records import place_of
-from dali_feed.columns import Number
-from dali_feed.columns.request import open_reader
 from dali_feed.errors import (
     ConfigError,
     DaliFeedError,
-    FormatError,
-    MissingPackageError,
+    DataLostError,
+    ProduceError,
     SourceChangedError,
+    SourceNotFoundError,
     StateError,
 )
-from dali_feed.external_sources.kafka.claims import Claim
-from dali_feed.external_sources.kafka.writes import TOMBSTONE, WHERE, Writes, Written
+from dali_feed.external_sources.kafka.ahead import Numbered, ProduceJob, RecordsAhead
+from dali_feed.external_sources.kafka.client import consumer
+from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.sender import SLICE, AbortedError, Outcome, Sender, is_packed
+from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.locks import locked
-from dali_feed.records.extents import Extents, Int64s, unpack_ids
-from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import LABEL, Block, Reader, Snapshot, Source, unpack_id
 from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder, write_whole
 
-__all__ = ["Item", "Journal", "Numbered", "ReadAhead", "Reading", "journal_lock", "load", "save"]
+__all__ = ["Acks", "Journal", "ProduceRun", "Produced", "Tell", "journal_lock", "topic_at"]
 
-VERSION = 1
+SAMPLE = 16  # records by which the codec of a run is chosen
+VERSION = 1  # of a journal
+METADATA = 3500  # letters: brokers take 4,096
+TELL_SECONDS = 0.1
+
+Tell = Callable[["Produced"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """How far a run is, or what it did; made by `Producer.run`.
+
+    total     records that the source has, or offsets where it does not know which hold one
+    begun     the number of the record that this process began with; above 0 where it went on
+    position  the first record that is not known to be in the topic; `total` at the end
+    tally     of all records before `position`, whichever process sent them: how many the broker has, their payload
+              bytes, and the failures by reason. With transactions it runs ahead until they are committed
+    seconds   since this process began
+    """
+
+    total: int
+    begun: int
+    position: int
+    tally: Tally
+    seconds: float
+
+
+class Acks:
+    """What became of the records of a run, in the order of their numbers. Used by one thread.
+
+    The mark passes a record once it was delivered, refused for good, or found not to be there, and all before it were.
+    So a run that goes on at the mark loses none. Counts are of what lies before the mark, so they are those of one run,
+    however often it was killed.
+
+    mark   the first record that is not settled
+    where  coordinates of a record by its number
+    """
+
+    def __init__(self, mark: int, tally: Tally, where: Callable[[int], str]) -> None:
+        self.mark, self.tally = mark, tally
+        self._where = where
+        self._ended: dict[int, int | str | None] = {}
+
+    def end(self, number: int, outcome: int | str | None) -> None:
+        """It was delivered (its payload's bytes), refused (the reason), or is not there (None). Each number once."""
+        ended, tally = self._ended, self.tally
+        ended[number] = outcome
+        while self.mark in ended:
+            outcome = ended.pop(self.mark)
+            if outcome is None:
+                tally.absent += 1
+            elif isinstance(outcome, str):
+                tally.fail(outcome, self._where(self.mark))
+            else:
+                tally.records += 1
+                tally.size += outcome
+            self.mark += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +166,8 @@ class Journal:
             raise StateError(msg)
         return self
 
-    def at(self, position: int, tally: Tally, *, done: bool = False) -> Journal:
-        """The run, so far."""
-        return replace(self, position=position, tally=tally.told(), done=done)
 
-
-def load(path: Path) -> Journal | None:
+def load_journal(path: Path) -> Journal | None:
     """The journal in a file; None where there is none. Raises StateError where it is none."""
     try:
         text = path.read_bytes()
@@ -135,7 +191,7 @@ def load(path: Path) -> Journal | None:
     return found
 
 
-def save(path: Path, journal: Journal) -> None:
+def save_journal(path: Path, journal: Journal) -> None:
     """Write it; when this returns it outlasts a power cut."""
     try:
         write_whole(path, json.dumps({"version": VERSION, **asdict(journal)}).encode())
@@ -167,221 +223,268 @@ def journal_lock(path: Path) -> Iterator[None]:
         yield
 
 
-PIECE_BYTES = 8 << 20
-MOST = 8192  # records of a piece
+class RunGroup:
+    """The consumer group of a transactional run: it is never joined, and its offset is the run's position."""
+
+    def __init__(self, to: Connection, name: str, sender: Sender) -> None:
+        self._at, self._to, self._name, self._sender = TopicPartition(to.topic, 0), to, name, sender
+        self.consumer: Consumer = consumer(to, sender.trouble, settings={"group.id": name})
+
+    def offset(self, position: int, tally: Tally) -> TopicPartition:
+        """What is committed."""
+        return TopicPartition(self._at.topic, 0, position, metadata=_metadata(tally))
+
+    def committed(self) -> tuple[int, Tally] | None:
+        """The position, and what became of the records before it; None where the broker has none."""
+        places: list[TopicPartition] = []
+        self._sender.until(lambda: places.extend(self.consumer.committed([self._at], SLICE)))
+        at = places[-1]
+        if at.error is not None:
+            raise self._sender.ended(at.error)
+        if at.offset < 0:
+            return None
+        try:
+            return at.offset, Tally.of(json.loads(at.metadata or ""))
+        except (KeyError, TypeError, ValueError) as error:
+            msg = (
+                f"{self._at.topic}: the group {self._name} must be used by this run only; found metadata "
+                f"{at.metadata!r}"
+            )
+            raise ConfigError(msg) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Numbered:
-    """The line, as pieces that are read in one go each.
-
-    pieces  runs of the snapshot's numbers, in order
-    before  records in front of each piece, and at the end all of them, int64 (pieces + 1,)
-    """
-
-    snapshot: Snapshot
-    pieces: Extents
-    before: Int64s
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> Numbered:
-        """One partition after the other; of a topic the partitions in turn, an extent of each."""
-        if snapshot.interleaved:
-            size = snapshot.extent
-        else:
-            size = min(MOST, max(1, PIECE_BYTES // snapshot.record_bytes))
-        runs: list[Int64s] = []
-        for partition, (start, stop) in enumerate(zip(*(each.tolist() for each in snapshot.numbers), strict=True)):
-            first = np.arange(start, stop, size, dtype=np.int64)
-            turn = np.arange(len(first)) if snapshot.interleaved else np.full(len(first), partition)
-            runs.append(np.stack([turn, np.full(len(first), partition), first, np.minimum(first + size, stop)]))
-        whole = np.concatenate(runs, axis=1)
-        turn, partition_of, start_of, stop_of = whole[:, np.lexsort((whole[2], whole[1], whole[0]))]
-        before = np.concatenate([[0], np.cumsum(stop_of - start_of)]).astype(np.int64)
-        return cls(snapshot, Extents(partition_of, start_of, stop_of), before)
-
-    def __len__(self) -> int:
-        return int(self.before[-1])
-
-    def after(self, number: int) -> Iterator[tuple[int, Extents]]:
-        """(first number, positions) of each piece, from a record's number on."""
-        piece = int(np.searchsorted(self.before, number, side="right")) - 1
-        for k in range(piece, len(self.pieces)):
-            first = max(number, int(self.before[k]))
-            start = int(self.pieces.start[k]) + first - int(self.before[k])
-            numbers = Extents.one(int(self.pieces.partition[k]), start, int(self.pieces.stop[k]))
-            yield first, self.snapshot.located(numbers)
-
-    def first(self, count: int) -> Extents:
-        """The first records, as many as lie in the first piece and at most `count`."""
-        start, stop = int(self.pieces.start[0]), int(self.pieces.stop[0])
-        numbers = Extents.one(int(self.pieces.partition[0]), start, min(stop, start + count))
-        return self.snapshot.located(numbers)
-
-    def at(self, number: int) -> tuple[int, int]:
-        """(partition, position) of a record."""
-        _, extents = next(self.after(number))
-        partition, position = unpack_ids(extents[:1].ids()[:1])
-        return int(partition[0]), int(position[0])
+def _metadata(tally: Tally) -> str:
+    """The tally in few letters: places of failures are left out first, then their reasons."""
+    full = tally.told()
+    if len(text := json.dumps(full)) <= METADATA:
+        return text
+    full["failures"] = {reason[:100]: [count, []] for reason, (count, _) in full["failures"].items()}
+    if len(text := json.dumps(full)) <= METADATA:
+        return text
+    return json.dumps(full | {"failures": {"several reasons": [tally.failed, []]}})
 
 
-Item = Written | str | None  # a record, why there is none, or that there is none to be had
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What is read of a source.
-
-    payload  the member that is the payload; None: none is wanted
-    fields   what each field is made from
-    members  what is read beside
-    """
-
-    source: Source
-    payload: str | None
-    fields: Mapping[str, str]
-    members: tuple[str, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All of it, each once."""
-        own = () if self.payload is None else (self.payload,)
-        return tuple(dict.fromkeys((*own, *self.fields.values(), *self.members)))
-
-    @property
-    def optional(self) -> set[str]:
-        """What a record may lack without being a bad one."""
-        return set(self.members) - {self.payload, self.fields.get(LABEL)}
-
-
-class ReadAhead:
-    """Reads a line from a number on, some pieces ahead, in threads; an item is made of each record there too.
+class ProduceRun:
+    """One process's part of a run.
 
     Args:
-        reading: what is read.
-        line: all records, of which `number` is the first that is wanted.
-        readers: how many threads.
-        writes, map, claim: of the run.
-        where: a record's coordinates.
+        job: what is done.
+        path: the journal; None: there is none.
+        tell: hears how far it is.
     """
 
-    def __init__(
-        self,
-        reading: Reading,
-        line: Numbered,
-        number: int,
-        readers: int,
-        *,
-        writes: Writes,
-        map: Callable[[bytes], bytes] | None,  # noqa: A002  what users call it
-        claim: Claim | None,
-        where: Callable[[int, int], str],
-    ) -> None:
-        self._reading, self._writes, self._map, self._claim = reading, writes, map, claim
-        self._where = where if WHERE in writes.members else None
-        self._pool = SlabPool()
-        self._todo = line.after(number) if number < len(line) else iter(())
-        self._stop = threading.Event()
-        self._own = threading.local()
-        self._lock = threading.Lock()
-        self._opened: list[Reader] = []
-        self._threads = ThreadPoolExecutor(readers, "dali-feed-produce")
-        self._under_way: deque[Future[list[Item]]] = deque()
-        self._most = readers + 1
+    def __init__(self, job: ProduceJob, path: Path | None, tell: Tell | None) -> None:
+        self._job, self._path, self._tell = job, path, tell or (lambda _: None)
+        self._begun_at = time.monotonic()
+        topic = job.to.topic
+        partitions, topic_id, self._largest = topic_at(job.to)
+        if job.claim is not None:
+            job.claim.check(topic, self._largest)
+        known = None if path is None else load_journal(path)
+        snapshot = job.source.snapshot(None if known is None else known.pin)
+        fresh = Journal(
+            source=snapshot.source,
+            fingerprint=snapshot.fingerprint,
+            pin=None if snapshot.pin is None else dict(snapshot.pin),
+            topic=topic,
+            topic_id=topic_id,
+            partitions=partitions,
+            options=job.options(),
+        )
+        self._journal = fresh if known is None else known.resumed(fresh, str(path))
+        if partitions < self._journal.partitions:
+            msg = (
+                f"{topic}: the run began with {self._journal.partitions} partitions, found {partitions}: the topic "
+                "was deleted and made again; remove the journal to start from the beginning"
+            )
+            raise SourceChangedError(msg)
+        self._line = Numbered.of(snapshot)
+        self._begun = position = self._journal.position
+        if position > len(self._line):
+            msg = f"{path}: its position must lie in 0..{len(self._line)}; found {position}"
+            raise StateError(msg)
+        self._acks = Acks(position, Tally.of(self._journal.tally), self._where)
+        self._group: RunGroup | None = None
+        self._committed = position, Tally()  # of a transactional run: where the last transaction ended
+        self._left_out: dict[int, str] = {}  # by number, why records that spoilt a transaction are not sent again
 
-    def take(self, timeout: float) -> list[Item] | None:
-        """The items of the next piece; none of them where it does not come in time, and None at the end.
+    def whole(self) -> Produced:
+        """All that is left."""
+        if self._journal.done:
+            return self._so_far()
+        self._save(replace(self._journal, codec=self._codec()))
+        job, journal = self._job, self._journal
+        run = f"dali_feed-produce-{journal.run}"
+        sender = Sender(
+            job.to,
+            self._settle,
+            compression=journal.codec,
+            queue_bytes=job.queue_bytes,
+            largest=self._largest,
+            transactional_id=run if job.transactional == "auto" else job.transactional,
+        )
+        with contextlib.ExitStack() as ends:
+            ends.callback(self._leave, sender)
+            if job.transactional is not None:
+                self._group = RunGroup(job.to, run, sender)
+                ends.callback(self._group.consumer.close)
+                self._take_up(self._group, run, sender)
+            self._begun = self._position
+            while True:
+                try:
+                    self._send_all(sender)
+                except AbortedError as aborted:
+                    self._go_back(sender, aborted.refused)
+                else:
+                    break
+            self._save(self._at(done=True))
+        return self._so_far()
 
-        Raises what a reader raises.
+    def _codec(self) -> str:
+        """How the records are compressed: as the user says, or as before, or by the first of them.
+
+        None where most of those are packed already, else lz4.
         """
-        while len(self._under_way) < self._most and (found := next(self._todo, None)) is not None:
-            self._under_way.append(self._threads.submit(self.read, found[1]))
-        if not self._under_way:
-            return None
-        if not wait([self._under_way[0]], timeout).done:
-            return []
-        return self._under_way.popleft().result()
-
-    def close(self) -> None:
-        """End the threads; readers see the stop event."""
-        self._stop.set()
-        for future in self._under_way:
-            future.cancel()
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        for reader in self._opened:
-            reader.close()
-
-    def _reader(self) -> Reader:
-        """This thread's."""
-        mine: Reader | None = getattr(self._own, "reader", None)
-        if mine is None:
-            of = self._reading
-            mine = self._own.reader = open_reader(of.source, of.names, self._stop, of.optional)
-            with self._lock:
-                self._opened.append(mine)
-        return mine
-
-    def read(self, extents: Extents) -> list[Item]:
-        """The items of these records, read by this thread."""
-        lease = self._pool.lease()
+        known = self._journal.codec if self._job.compression == "auto" else self._job.compression
+        if known or not len(self._line):
+            return known or "none"
+        rows = self._job.rows(threading.Event())
         try:
-            block = self._reader().read(extents, lease)
-            absent = set(block.absent_rows())
-            return [None if row in absent else self._elsewhere(self._row(block, row)) for row in range(len(block.ids))]
+            items = map(self._job.make, rows.read(self._line.first(SAMPLE)))
+            packed = [is_packed(item.value or b"") for item in items if isinstance(item, Written)]
         finally:
-            lease.release()
+            rows.close()
+        return "none" if 2 * sum(packed) > len(packed) else "lz4"
 
-    def _elsewhere(self, item: Item) -> Item:
-        """The record as it is sent: without a value that is stored elsewhere."""
-        if self._claim is None or not isinstance(item, Written) or not (claim := self._claim.stored(item.value)):
-            return item
-        return Written(b"", item.key, [*item.headers, *claim], len(item.value or b""))
+    def _take_up(self, group: RunGroup, run: str, sender: Sender) -> None:
+        """Stand where the last transaction of the run ended; the broker keeps that from now on."""
+        to, known = self._job.to, group.committed()
+        if known is None and self._journal.opened:
+            msg = (
+                f"{to.topic}: the position of the run {run} must be at {to.servers}; there is "
+                "none: brokers forget it after offsets.retention.minutes; look how many of its records are "
+                "in the topic, and produce the rest, or all of it into a new topic, with another journal="
+            )
+            raise DataLostError(msg)
+        self._committed = known or (0, Tally())
+        self._stand()
+        if known is None:
+            self._begin_group(group, sender)
+        self._save(replace(self._journal, opened=True))
 
-    def _row(self, block: Block, row: int) -> Item:
-        if row in block.faults:
-            return block.faults[row].reason
-        of = self._reading
-        fields = {name: _value(block, member, row) for name, member in of.fields.items()}
-        payload = b"" if of.payload is None else _value(block, of.payload, row)
-        gone = payload is None and TOMBSTONE in fields
-        if payload is None and not gone:
-            return f"the record has no member {of.payload!r}" + (" (a tombstone)" if of.payload == "value" else "")
-        stage: Any = self._map
+    def _begin_group(self, group: RunGroup, sender: Sender) -> None:
+        """Have the broker keep position 0, and see that it does: from then on none is a position forgotten."""
+        while True:
+            try:
+                sender.commit([group.offset(0, Tally())], group.consumer)
+                break
+            except AbortedError:
+                sender.back()
+        if group.committed() is None:
+            to = self._job.to
+            msg = (
+                f"{to.topic}: transactions need a broker that stores their offsets; "
+                f"{to.servers} did not (the embedded broker does not); leave transactional_id= out"
+            )
+            raise ProduceError(msg)
+
+    def _send_all(self, sender: Sender) -> None:
+        """Send what is left."""
+        job, turns, number = self._job, self._journal.partitions, self._position
+        ahead, left_out, transactional = RecordsAhead(job, self._line, number), self._left_out, self._group is not None
+        due, tell_at = time.monotonic() + job.every, 0.0
         try:
-            if LABEL in fields:
-                fields[LABEL] = _label(fields[LABEL])
-            value = b"" if gone else bytes(payload)
-            if self._map is not None and not gone:
-                value = self._map(value)
-            stage = self._writes.record
-            members = {name: _value(block, name, row) for name in of.members}
-            if self._where is not None:
-                members[WHERE] = self._where(*unpack_id(int(block.ids[row])))
-            made = self._writes.record(value, fields, members)
-            if not isinstance(made.value, bytes) and not (gone and made.value is None):
-                msg = f"a value must be bytes; found {type(made.value).__name__}"
-                raise TypeError(msg)
-        except (ConfigError, MissingPackageError, MemoryError):
-            raise
-        except (DaliFeedError, FormatError) as error:
-            return str(error)
-        except Exception as error:  # noqa: BLE001  whatever a user's function raises is about this record
-            place = place_of(error, stage)
-            name = "map" if stage is self._map else "writes"
-            return f"{name}: {type(error).__name__}: {error}{f', at {place}' if place else ''}"
-        return made
+            while (items := ahead.take(max(0.0, due - time.monotonic()))) is not None:
+                for item in items:
+                    if not isinstance(item, Written):
+                        self._acks.end(number, item)
+                    elif number in left_out:
+                        self._acks.end(number, left_out[number])
+                    else:
+                        if transactional:
+                            sender.begin()
+                        sender.send(item, -1 if job.by_key and item.key is not None else number % turns, number)
+                    number += 1
+                    now = time.monotonic()
+                    if now >= due:
+                        self._keep(sender, number)
+                        due = time.monotonic() + job.every
+                    if now >= tell_at:
+                        self._tell(self._so_far())
+                        tell_at = now + TELL_SECONDS
+                if time.monotonic() >= due:  # the source is slow
+                    self._keep(sender, number)
+                    due = time.monotonic() + job.every
+            if not transactional:
+                sender.flush()
+            self._keep(sender, number)
+            self._tell(self._so_far())
+        finally:
+            ahead.close()
+
+    def _keep(self, sender: Sender, number: int) -> None:
+        """Keep the position; all records before `number` were handed over."""
+        if self._group is None:
+            sender.check()
+        elif number > self._position:
+            sender.flush()
+            sender.commit([self._group.offset(number, self._acks.tally)], self._group.consumer)
+            self._committed = number, copy.deepcopy(self._acks.tally)
+        self._save(self._at())
+
+    def _go_back(self, sender: Sender, refused: dict[int, str]) -> None:
+        """Take back what is not committed; those that were refused are not sent again."""
+        self._left_out |= refused
+        sender.back()
+        self._stand()
+
+    def _stand(self) -> None:
+        """Where the last transaction ended."""
+        position, tally = self._committed
+        self._acks = Acks(position, copy.deepcopy(tally), self._where)
+
+    def _settle(self, number: int, size: int, outcome: Outcome) -> None:
+        if not isinstance(outcome, DaliFeedError):  # else it is not known to be there
+            self._acks.end(number, outcome if isinstance(outcome, str) else size)
+
+    @property
+    def _position(self) -> int:
+        """The first record that is not known to be in the topic."""
+        return self._acks.mark if self._group is None else self._committed[0]
+
+    def _leave(self, sender: Sender) -> None:
+        """However it ends, the journal says how far it came."""
+        sender.close()
+        if not self._journal.done and self._group is None:
+            self._save(self._at())
+
+    def _at(self, *, done: bool = False) -> Journal:
+        return replace(self._journal, position=self._position, tally=self._acks.tally.told(), done=done)
+
+    def _save(self, journal: Journal) -> None:
+        self._journal = journal
+        if self._path is not None:
+            save_journal(self._path, journal)
+
+    def _where(self, number: int) -> str:
+        return self._job.source.where(*self._line.at(number))
+
+    def _so_far(self) -> Produced:
+        seconds = time.monotonic() - self._begun_at
+        return Produced(len(self._line), self._begun, self._position, self._acks.tally, seconds)
 
 
-def _value(block: Block, name: str, row: int) -> Any:
-    value = block.values[name][row]
-    return value.item() if isinstance(value, np.generic) else value
+def topic_at(to: Connection) -> tuple[int, str, int | None]:
+    """A topic's partitions, its id ("" where brokers have none) and largest record in bytes (None: not known).
 
-
-def _label(value: Any) -> int:
-    """The number of a class. FormatError where it is none."""
-    faults: dict[int, str] = {}
-    number = Number("label").read([value], faults)
-    if value is None or faults:
-        msg = f"label: {faults[0] if value is not None else 'a decimal number is needed; the record has none'}"
-        raise FormatError(msg)
-    return int(number[0])
+    Raises what `Topics` does; SourceNotFoundError says how a topic is made.
+    """
+    with Cluster(to) as cluster:
+        try:
+            count = len(cluster.partitions())
+        except SourceNotFoundError as error:
+            msg = f"{error}; `dali-feed topic create kafka://{to.servers}/{to.topic}` makes one"
+            raise SourceNotFoundError(msg) from None
+        most = cluster.settings()[0].get("max.message.bytes", "")
+        topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
+    return count, topic_id, int(most) if most.isdecimal() else None

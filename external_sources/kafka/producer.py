@@ -1,95 +1,60 @@
-"""Records of any source into a Kafka topic.
-
-The laws: records are sent in the order of the source; one counts when the broker has acknowledged it; and a run goes on
-with the first one that does not count. Nothing is skipped in silence: what was not written is counted by reason, with
-its coordinates.
-"""
+"""Records into a Kafka topic: one by one, or all of a source."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+import os
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
+
+from confluent_kafka import Consumer, TopicPartition
 
 from dali_feed.checks import of_kind, path_of
-from dali_feed.columns.request import Request
-from dali_feed.errors import ConfigError, SourceChangedError, SourceNotFoundError, StateError
+from dali_feed.errors import ConfigError, ProduceError
+from dali_feed.external_sources.kafka.ahead import ProduceJob
 from dali_feed.external_sources.kafka.claims import Claim
-from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.lanes import (
-    CODECS,
-    OURS,
-    SAMPLE,
-    AbortedError,
-    Acks,
-    ProducerLane,
-    TransactionLane,
-    codec_for,
-    name_of,
-)
-from dali_feed.external_sources.kafka.produce import Journal, Numbered, ReadAhead, Reading, journal_lock, load, save
-from dali_feed.external_sources.kafka.writes import WHERE, Payload, Writes, Written
-from dali_feed.records.source import Source
-from dali_feed.records.tally import Tally
+from dali_feed.external_sources.kafka.produce import Produced, ProduceRun, Tell, journal_lock, topic_at
+from dali_feed.external_sources.kafka.sender import CODECS, OURS, Outcome, Sender, is_packed
+from dali_feed.external_sources.kafka.writes import Headers, Writing, Written
+from dali_feed.formats.format import Format
+from dali_feed.records.source import LABEL, Source
 
-__all__ = ["Produced", "Producer"]
-
-TELL_SECONDS = 0.1
-Tell = Callable[["Produced"], None]
+__all__ = ["Delivered", "Producer"]
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
-    """How far a run is, or what it did; made by `Producer.run`.
+class Delivered(NamedTuple):
+    """Where a record stands in the topic."""
 
-    total     records that the source has, or offsets where it does not know which hold one
-    begun     the number of the record that this process began with; above 0 where it went on
-    position  the first record that is not known to be in the topic; `total` at the end
-    tally     of all records before `position`, whichever process sent them: how many the broker has, their payload
-              bytes, and the failures by reason. With transactions it runs ahead until they are committed
-    seconds   since this process began
-    """
-
-    total: int
-    begun: int
-    position: int
-    tally: Tally
-    seconds: float
+    partition: int
+    offset: int
 
 
 class Producer:
-    """Writes all records of a source into a topic, in the source's order. A record that fails does not stop the others.
+    """Writes records into a topic. All in-sync replicas have a record that is acknowledged, once and in order.
 
-    A record goes to the partition of its key, as Java's producers have it; one without a key to the partition that its
-    number in the source has the turn of.
+    A record goes to the partition of its key, as Java's producers have it. One thread uses a producer; a process that
+    is forked from it makes its own.
 
     Args:
-        source: a ShardSet, FileList, ArrowRows or KafkaTopic, or any other source.
         topic: where to. It must exist: `Topics.create`, or `dali-feed topic create`.
         servers: bootstrap addresses, "host:port,host:port" or a list of them.
-        writes: how a record is written: `Payload(...)`, `Values(...)` or `Copied()`. None: `Payload()`, the payload
-            with its label in the header `label`.
-        map: a function of a payload (bytes) that gives another. It runs in the threads that read; what it raises is a
-            failure of that record.
-        readers: how many of those threads.
-        claim: `Claim(folder, above)`: larger values are stored in that folder, and their records say where.
-        journal: a file that says how far the run is. With it a run that was killed continues where it was; a journal of
-            another source or other options is an error. One process at a time may use it. None: a killed run cannot
-            continue.
-        transactional: each record is in the topic once, for readers with isolation.level=read_committed, however
-            often the run was killed. Without it, records that the broker accepted in the last `every` seconds before a
-            kill may be there twice.
-        every: seconds between two entries in the journal, or two transactions.
+        compression: "none", "lz4", "zstd", "snappy" or "gzip". "auto": of a run by its first 16 records, none where
+            most of them are compressed images, sounds, films or archives, else lz4; of `send` by the first record.
         by: "key", or "turn": records with a key go to the partitions in turn too, so that partitions are equally long.
-        compression: "none", "lz4", "zstd", "snappy" or "gzip". "auto": by the first 16 records of the source; none
-            where most of them are compressed images, sounds, films or archives, else lz4.
-        queue_bytes: of records that wait to be sent or acknowledged. When it is full, reading waits.
-        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`, `linger.ms`, `batch.size`.
+        transactional_id: records are sent in transactions, under this name, which one process at a time may have.
+            "auto": `dali_feed-produce-` and a name that a run keeps in its journal. None: without transactions.
+        queue_bytes: of records that wait to be sent or acknowledged. When it is full, `send` and reading wait.
+        claim: `Claim(folder, above)`: larger values are stored in that folder, and their records say where.
+        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`, `linger.ms`, `batch.size`;
+            secrets as `FromEnv` or `FromFile`.
         timeout: seconds without any acknowledgement after which the cluster counts as unreachable.
 
     Raises:
@@ -98,43 +63,18 @@ class Producer:
 
     def __init__(  # noqa: PLR0913  an option each
         self,
-        source: Source,
         topic: str,
         servers: str | Sequence[str],
         *,
-        writes: Writes | None = None,
-        map: Callable[[bytes], bytes] | None = None,  # noqa: A002  what it is
-        readers: int = 2,
-        claim: Claim | None = None,
-        journal: str | PathLike[str] | None = None,
-        transactional: bool = False,
-        every: float = 2.0,
-        by: Literal["key", "turn"] = "key",
         compression: str = "auto",
+        by: Literal["key", "turn"] = "key",
+        transactional_id: str | None = None,
         queue_bytes: int = 64 << 20,
+        claim: Claim | None = None,
         config: Mapping[str, Any] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        self._writes: Writes = Payload() if writes is None else writes
-        if not callable(getattr(self._writes, "record", None)):
-            msg = (
-                f"{topic}: writes must say how a record is written, such as Payload() or Values(...); found {writes!r}"
-            )
-            raise ConfigError(msg)
-        if map is not None and not callable(map):
-            msg = f"{topic}: map must be a function of bytes, or None; found {map!r}"
-            raise ConfigError(msg)
-        of_kind(f"{topic}: claim", claim, Claim)
-        if not isinstance(source, Source):
-            lacks = ", ".join(name for name in ("snapshot", "reader") if not hasattr(source, name))
-            msg = (
-                f"{topic}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}"
-                f"{f', without {lacks}' if lacks else ''}; of a stream give what replay() makes of two states"
-            )
-            raise ConfigError(msg)
-        self._main, self._source = self._writes.of(source), source
         self._to = Connection.of(topic, servers, timeout, config, OURS, "make a delivery safe")
-        self._topic, self._servers = topic, self._to.servers
         choices: dict[str, tuple[str, tuple[str, ...]]] = {
             "by": (by, ("key", "turn")),
             "compression": (compression, ("auto", *CODECS)),
@@ -143,30 +83,162 @@ class Producer:
             if value not in among:
                 msg = f"{topic}: {name} must be one of {', '.join(repr(each) for each in among)}; found {value!r}"
                 raise ConfigError(msg)
-        for name, number, least in (("readers", readers, 1), ("every", every, 0), ("queue_bytes", queue_bytes, 1024)):
-            if not number >= least:
-                msg = f"{topic}: {name} must be {least} or more; found {number!r}"
-                raise ConfigError(msg)
-        if map is not None and not self._writes.payload:
-            msg = f"{topic}: map= changes payloads, and {self._writes!r} writes none; leave one of them out"
+        if transactional_id is not None and (not isinstance(transactional_id, str) or not transactional_id):
+            msg = f"{topic}: transactional_id must be a name, 'auto' or None; found {transactional_id!r}"
             raise ConfigError(msg)
-        payload, fields = self._writes.reads(self._main)
-        members = tuple(name for name in self._writes.members if name != WHERE)
-        self._reading = Reading(self._main, payload, fields, members)
-        Request.of(self._main, members)  # whether there are such; what a source has by itself is told where it is read
-        self._map, self._readers, self._by, self._compression = map, readers, by, compression
-        self._claim = claim
-        self._journal = None if journal is None else Path(path_of(f"{topic}: journal", journal))
-        self._transactional, self._every = transactional, every
-        self._queue_bytes = queue_bytes
+        of_kind(f"{topic}: claim", claim, Claim)
+        self._at_least("queue_bytes", queue_bytes, 1024)
+        self._by_key, self._compression, self._transactional_id = by == "key", compression, transactional_id
+        self._queue_bytes, self._claim = queue_bytes, claim
+        self._sender: Sender | None = None  # of `send`; a run has its own
+        self._partitions, self._sent = 1, 0
+        self._hearing: _Hearing | None = None
 
     def __repr__(self) -> str:
-        return f"Producer({self._source!r}, {self._topic!r}, {self._servers!r})"
+        return f"Producer({self._to.topic!r}, {self._to.servers!r})"
 
-    def run(self, tell: Tell | None = None) -> Produced:
-        """Write the records, from the first one or from the journal's position; `tell` is called with the progress.
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def send(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> Future[Delivered]:
+        """Send a record; it waits while the queue is full.
+
+        Args:
+            value: its bytes; None: a tombstone, which deletes its key in a compacted topic.
+            key: its key.
+            headers: names and values, in order.
+            partition: None: its key's; of a record without a key any, or with by="turn" the next one.
+            timestamp: milliseconds since 1970; None: now.
+
+        Returns:
+            Where it stands, once it is acknowledged; `asyncio.wrap_future` makes it one to await. Its error is a
+            ProduceError where this record is refused, else the one that `flush` raises.
+
+        Raises what `flush` does; SourceNotFoundError where there is no such topic; and ConfigError outside of a
+        transaction where there are some.
+        """
+        sender = self._opened(value)
+        if self._transactional_id is not None and not sender.in_transaction:
+            msg = f"{self._to.topic}: with transactional_id= send() must be called in `with producer.transaction():`"
+            raise ConfigError(msg)
+        if partition is None:
+            partition = -1 if self._by_key else self._sent % self._partitions
+        self._sent += 1
+        record = Written(value, key, list(headers), timestamp or 0)
+        if self._claim is not None and (claim := self._claim.stored(value)):
+            record = record._replace(value=b"", headers=[*headers, *claim])
+        delivered: Future[Delivered] = Future()
+        delivered.set_running_or_notify_cancel()  # what was sent cannot be called back
+        sender.send(record, partition, delivered)
+        return delivered
+
+    def flush(self) -> None:
+        """Wait until each record is acknowledged, or refused.
 
         Raises:
+            SourceUnreachableError: nothing was acknowledged for `timeout` seconds.
+            SourceDeniedError: no rights to write, or credentials that are refused.
+            SourceChangedError: the topic is gone.
+            ProduceError: the broker refuses for another reason, or another process has taken the id over.
+        """
+        if self._sender is not None:
+            self._sender.flush()
+
+    def close(self) -> None:
+        """Drop what has not been acknowledged. Safe to call twice, and in a child; the next `send` connects anew."""
+        (sender, self._sender), (hearing, self._hearing) = (self._sender, None), (self._hearing, None)
+        if sender is not None and hearing is not None and not sender.guard.maker:
+            hearing.end()
+            sender.close()
+
+    @contextmanager
+    def transaction(self, consumer: Consumer | None = None) -> Iterator[list[TopicPartition]]:
+        """Records that are sent inside are there at its end, all of them; where an exception leaves it, none.
+
+        Args:
+            consumer: the member of a consumer group whose records these are made of. What the list that this gives
+                holds then, where each partition goes on, is committed for its group in the same transaction.
+
+        Raises what `flush` does; ProduceError where the broker refuses a record.
+        """
+        sender = self._opened(None)
+        if self._transactional_id is None:
+            msg = f"{self._to.topic}: a transaction needs transactional_id=, a name that one process at a time has"
+            raise ConfigError(msg)
+        offsets: list[TopicPartition] = []
+        sender.begin()
+        try:
+            yield offsets
+            sender.commit(offsets, consumer)
+        except BaseException:
+            sender.back()
+            raise
+
+    def run(  # noqa: PLR0913  an option each
+        self,
+        source: Source,
+        *,
+        columns: Mapping[str, str] | Sequence[str] | None = None,
+        format: Format | str | None = None,  # noqa: A002  what users call it
+        copy: bool = False,
+        key: str | None = None,
+        headers: Sequence[str] = (),
+        label: str | None = LABEL,
+        map: Callable[[bytes], bytes] | None = None,  # noqa: A002  what it is
+        readers: int = 2,
+        journal: str | PathLike[str] | None = None,
+        every: float = 2.0,
+        tell: Tell | None = None,
+    ) -> Produced:
+        """Write all records of a source, in its order. A record that fails does not stop the others.
+
+        A value is the source's payload as it is, with the label in a header; or members in a `format`. A record
+        without a key goes to the partition that its number in the source has the turn of. A key or a header is a
+        member's bytes, its text in UTF-8, or its number in decimal text; a record that lacks the member has no such
+        header, and no key.
+
+        Args:
+            source: a ShardSet, FileList, ArrowRows or KafkaTopic, or any other source that ends.
+            columns: with `format`: member of the source by the name that it has in the value; or names that are both.
+                Of .npy the one name is `array`. With Avro and Protobuf names are paths of the schema's fields,
+                `body.label`; a number may be decimal text, several in a row the bytes of a .npy file. A member that a
+                record lacks is a null; in Protobuf its field is not set.
+            format: "json", "msgpack" or "npy"; or the format that the values are to be read with: `Json(base64=...)`,
+                `Avro(schema)`, `Protobuf(message)`. In JSON bytes are text in UTF-8, but for those that base64 names.
+            copy: records of a KafkaTopic without change: value, key, all headers and the time; payloads that are
+                stored elsewhere stay there, and a record without a value has none in the new topic either.
+            key: the member that is the key, or "$where", the record's coordinates; None: records have none.
+            headers: members that become headers of their names.
+            label: the header that the source's label becomes, in decimal text, beside a payload; None: no such header.
+            map: a function of a payload (bytes) that gives another. It runs in the threads that read; what it raises is
+                a failure of that record.
+            readers: how many of those threads.
+            journal: a file that says how far the run is. With it a run that was killed continues where it was; a
+                journal of another source or other options is an error. One process at a time may use it. None: a
+                killed run cannot continue.
+            every: seconds between two entries in the journal, or two transactions. Without transactions, records that
+                the broker accepted in the last of them before a kill may be there twice; with transactions each is
+                there once, for readers with isolation.level=read_committed.
+            tell: hears how far it is, ten times a second.
+
+        Raises:
+            ConfigError: a value that is not allowed; another process has the journal, it cannot be written, or `claim`
+                does not fit the topic.
             SourceNotFoundError: no such topic; the message names similar ones, and how one is made.
             SourceUnreachableError: nothing was acknowledged for `timeout` seconds.
             SourceDeniedError: no rights to write, or credentials that are refused.
@@ -176,156 +248,99 @@ class Producer:
             ProduceError: the broker refuses for another reason, another process has taken the run over, or a payload
                 cannot be written where `claim` says.
             SourceError: the source cannot be read.
-            ConfigError: another process has the journal, it cannot be written, or `claim` does not fit the topic.
         """
-        with nullcontext() if self._journal is None else journal_lock(self._journal):
-            return ProduceRun(self, tell or (lambda _: None)).whole()
-
-    def _decisive(self) -> dict[str, Any]:
-        """What a run must go on with. Of a function its name is known."""
-        named = self._map and f"{self._map.__module__}.{getattr(self._map, '__qualname__', repr(self._map))}"
-        options = {"map": getattr(self._map, "told", named), "by": self._by, "transactional": self._transactional}
-        return {**self._writes.to_json(), **options} | ({} if self._claim is None else {"claim": self._claim.to_json()})
-
-
-class ProduceRun:
-    """One process's part of a run."""
-
-    def __init__(self, of: Producer, tell: Tell) -> None:
-        self._of, self._path, self._tell = of, of._journal, tell
-        self._begun_at = time.monotonic()
-        partitions, topic_id, self._most = _topic_at(of._to)
-        if of._claim is not None:
-            of._claim.check(of._topic, self._most)
-        known = None if self._path is None else load(self._path)
-        pin = None if known is None else known.pin
-        snapshot = of._main.snapshot(pin)
-        fresh = Journal(
-            source=snapshot.source,
-            fingerprint=snapshot.fingerprint,
-            pin=None if snapshot.pin is None else dict(snapshot.pin),
-            topic=of._topic,
-            topic_id=topic_id,
-            partitions=partitions,
-            options=of._decisive(),
+        topic = self._to.topic
+        if map is not None and not callable(map):
+            msg = f"{topic}: map must be a function of bytes, or None; found {map!r}"
+            raise ConfigError(msg)
+        writing = Writing(columns, format, copy, key, headers, label)
+        if map is not None and not writing.payload:
+            msg = f"{topic}: map= changes payloads, and format= writes none; leave one of them out"
+            raise ConfigError(msg)
+        self._at_least("readers", readers, 1)
+        self._at_least("every", every, 0)
+        job = ProduceJob(
+            to=self._to,
+            source=source,
+            reading=writing.reading(topic, source),
+            writing=writing,
+            map=map,
+            claim=self._claim,
+            readers=readers,
+            every=every,
+            by_key=self._by_key,
+            compression=self._compression,
+            queue_bytes=self._queue_bytes,
+            transactional=self._transactional_id,
         )
-        self._journal = fresh if known is None else known.resumed(fresh, str(self._path))
-        if partitions < self._journal.partitions:
-            msg = (
-                f"{of._topic}: the run began with {self._journal.partitions} partitions, found {partitions}: the topic "
-                "was deleted and made again; remove the journal to start from the beginning"
+        path = None if journal is None else Path(path_of(f"{topic}: journal", journal))
+        self.flush()
+        self.close()  # of an id of transactions there may be one client at a time
+        with ExitStack() as stack:
+            if path is not None:
+                stack.enter_context(journal_lock(path))
+            return ProduceRun(job, path, tell).whole()
+
+    def _at_least(self, name: str, number: float, least: int) -> None:
+        if not number >= least:
+            msg = f"{self._to.topic}: {name} must be {least} or more; found {number!r}"
+            raise ConfigError(msg)
+
+    def _opened(self, value: bytes | None) -> Sender:
+        """What sends; the first record says how all are compressed."""
+        sender = self._sender
+        if sender is None:
+            packed = "none" if value is not None and is_packed(value) else "lz4"
+            name = self._transactional_id
+            self._partitions, _, largest = topic_at(self._to)
+            sender = self._sender = Sender(
+                self._to,
+                partial(_settle, self._to.topic),
+                compression=packed if self._compression == "auto" else self._compression,
+                queue_bytes=self._queue_bytes,
+                largest=largest,
+                transactional_id=f"dali_feed-produce-{uuid.uuid4().hex}" if name == "auto" else name,
+                gives_up=True,
             )
-            raise SourceChangedError(msg)
-        self._line = Numbered.of(snapshot)
-        if self._journal.position > len(self._line):
-            msg = f"{self._path}: its position must lie in 0..{len(self._line)}; found {self._journal.position}"
-            raise StateError(msg)
-        self._begun = self._journal.position
-
-    def whole(self) -> Produced:
-        """All that is left."""
-        if self._journal.done:
-            return self._so_far(self._journal.position, Tally.of(self._journal.tally))
-        self._save(replace(self._journal, codec=self._codec()))
-        lane = self._lane()
-        with ExitStack() as ends:
-            ends.callback(self._leave, lane)
-            self._begun = lane.position
-            while True:
-                try:
-                    self._through(lane)
-                except AbortedError as aborted:
-                    lane.back(aborted.refused)
-                else:
-                    break
-            self._save(self._journal.at(len(self._line), lane.tally(), done=True))
-        return self._so_far(len(self._line), lane.tally())
-
-    def _codec(self) -> str:
-        """How the records are compressed: as the user says, or as before, or by the first of them."""
-        known = self._journal.codec if self._of._compression == "auto" else self._of._compression
-        if known or not len(self._line):
-            return known or "none"
-        ahead = self._ahead(0)
-        try:
-            return codec_for(ahead.read(self._line.first(SAMPLE)))
-        finally:
-            ahead.close()
-
-    def _lane(self) -> ProducerLane:
-        of, journal = self._of, self._journal
-        limits: Any = {"compression": journal.codec, "queue_bytes": of._queue_bytes, "most": self._most}
-        if not of._transactional:
-            return ProducerLane(of._to, Acks(journal.position, Tally.of(journal.tally), self._where), **limits)
-        lane = TransactionLane(of._to, self._where, name_of(journal.run), opened=journal.opened, **limits)
-        self._save(replace(journal, opened=True))
-        return lane
-
-    def _ahead(self, number: int) -> ReadAhead:
-        of = self._of
-        how: Any = {"writes": of._writes, "map": of._map, "claim": of._claim, "where": of._main.where}
-        return ReadAhead(of._reading, self._line, number, of._readers, **how)
-
-    def _through(self, lane: ProducerLane) -> None:
-        """Send what is left."""
-        of, turns, ahead = self._of, self._journal.partitions, self._ahead(lane.position)
-        number, by_key = lane.position, of._by == "key"
-        due = time.monotonic() + of._every
-        tell_at = 0.0
-        try:
-            while (piece := ahead.take(max(0.0, due - time.monotonic()))) is not None:
-                for item in piece:
-                    keyed = by_key and isinstance(item, Written) and item.key is not None
-                    lane.take(number, item, -1 if keyed else number % turns)
-                    number += 1
-                    now = time.monotonic()
-                    if now >= due:
-                        self._keep(lane, number)
-                        due = time.monotonic() + of._every
-                    if now >= tell_at:
-                        self._tell(self._so_far(lane.position, lane.tally()))
-                        tell_at = now + TELL_SECONDS
-                if time.monotonic() >= due:  # the source is slow
-                    self._keep(lane, number)
-                    due = time.monotonic() + of._every
-            lane.finish(number)
-            self._tell(self._so_far(lane.position, lane.tally()))
-        finally:
-            ahead.close()
-
-    def _keep(self, lane: ProducerLane, number: int) -> None:
-        lane.keep(number)
-        self._save(self._journal.at(lane.position, lane.tally()))
-
-    def _leave(self, lane: ProducerLane) -> None:
-        """However it ends, the journal says how far it came."""
-        lane.close()
-        if not self._journal.done and not self._of._transactional:
-            self._save(self._journal.at(lane.position, lane.tally()))
-
-    def _save(self, journal: Journal) -> None:
-        self._journal = journal
-        if self._path is not None:
-            save(self._path, journal)
-
-    def _where(self, number: int) -> str:
-        return self._of._main.where(*self._line.at(number))
-
-    def _so_far(self, position: int, tally: Tally) -> Produced:
-        return Produced(len(self._line), self._begun, position, tally, time.monotonic() - self._begun_at)
+            self._hearing = _Hearing(sender)
+            weakref.finalize(self, self._hearing.done.set)
+        if maker := sender.guard.maker:
+            msg = (
+                f"{self._to.topic}: a Producer must be used in the process that made it; process {os.getpid()} was "
+                f"forked from {maker}; make one after the fork, or spawn"
+            )
+            raise ConfigError(msg)
+        return sender
 
 
-def _topic_at(to: Connection) -> tuple[int, str, int | None]:
-    """A topic's partitions, its id ("" where brokers have none) and largest record in bytes (None: not known).
+def _settle(topic: str, delivered: Future[Delivered], _: int, outcome: Outcome) -> None:
+    """In the thread that polls: the one that hears, or that sends or flushes."""
+    if isinstance(outcome, str):
+        delivered.set_exception(
+            ProduceError(f"{topic}: the broker refuses a record: {outcome}; check the topic's settings")
+        )
+    elif isinstance(outcome, Exception):
+        delivered.set_exception(outcome)
+    else:
+        partition, offset = outcome.partition(), outcome.offset()
+        delivered.set_result(Delivered(-1 if partition is None else partition, -1 if offset is None else offset))
 
-    Raises what `Topics` does; SourceNotFoundError says how a topic is made.
-    """
-    with Cluster(to) as cluster:
-        try:
-            count = len(cluster.partitions())
-        except SourceNotFoundError as error:
-            msg = f"{error}; `dali-feed topic create kafka://{to.servers}/{to.topic}` makes one"
-            raise SourceNotFoundError(msg) from None
-        most = cluster.settings()[0].get("max.message.bytes", "")
-        topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
-    return count, topic_id, int(most) if most.isdecimal() else None
+
+class _Hearing(threading.Thread):
+    """Asks librdkafka what became of the records, so that futures end by themselves."""
+
+    def __init__(self, sender: Sender) -> None:
+        super().__init__(name="dali-feed-deliveries", daemon=True)
+        self.done, self._hear = threading.Event(), sender.poll
+        self.start()
+
+    def run(self) -> None:
+        """Until it is done."""
+        while not self.done.is_set():
+            self._hear(0.05)
+
+    def end(self) -> None:
+        """Wait for its last question, unless what became of a record makes itself end it."""
+        self.done.set()
+        if threading.current_thread() is not self:
+            self.join()

@@ -38,7 +38,7 @@ from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.source import Block, Lease, Reader
 
-__all__ = ["ByColumn", "ByMessage", "KafkaReader", "TopicReader", "by_column", "range_text"]
+__all__ = ["ByColumn", "ByMessage", "DoubtedError", "KafkaReader", "TopicReader", "by_column", "range_text"]
 
 
 class ByMessage:
@@ -200,7 +200,7 @@ def range_text(low: int, high: int) -> str:
     return f"holds {low}..{high - 1}" if high > low else f"holds nothing (next is {high})"
 
 
-class _DoubtedError(Exception):
+class DoubtedError(Exception):
     """What was filled may be another topic's."""
 
 
@@ -244,7 +244,7 @@ class KafkaReader(TopicReader):
             filled = FilledByC(cells, self._row_bytes) if by_column(self._parts) else None
             try:
                 self.fill(extents, cells.take, filled)
-            except _DoubtedError:  # all of it once more
+            except DoubtedError:  # all of it once more
                 lease.rewind(mark)
                 continue
             if filled is not None:
@@ -327,7 +327,7 @@ class KafkaReader(TopicReader):
             patience.check(where)
         if self._doubts(where):
             if run.want > want:
-                raise _DoubtedError
+                raise DoubtedError
             return self._assign(run.partition, want)
         if run.want > want:
             patience.progress()

@@ -11,16 +11,15 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from dali_feed.checks import path_of
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, SourceEmptyError
-from dali_feed.external_sources.kafka.claims import Claims, RemoteClaims
+from dali_feed.external_sources.kafka.claims import Claims
 from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.codec import CODEC, Codec
@@ -125,9 +124,8 @@ class TopicSource(Records):
             msg = f"{topic}: codec= and format= both say how a value is decoded; leave one of them out"
             raise ConfigError(msg)
         _check_label(topic, label, codec)
-        self._group, self._claims, self._identity = group, _claims_of(claims), Identity()
+        self._group, self._claims, self._identity = group, None if claims is None else Claims.of(claims), Identity()
         self._label, self._codec, self._forms = label, codec, formats_of(format, "value", topic)
-        self._follow = True  # whether payloads that lie elsewhere are read from there
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._to.topic!r}, {self._to.servers!r})"
@@ -162,19 +160,13 @@ class TopicSource(Records):
         """See `Records.format_of`."""
         return self._forms.get(member)
 
-    def as_stored(self) -> Self:
-        """The same records, in which payloads that are stored elsewhere stay there."""
-        other = copy.copy(self)
-        other._follow = False
-        return other
-
     def _parts(self, members: Sequence[str]) -> KafkaParts:
         """What is copied of a record for these members. ConfigError for one that no record can have."""
         for name in members:
             if not self.can_have(name):
                 msg = f"member {name!r}: no record of {self._to.topic} has it"
                 raise ConfigError(msg)
-        return KafkaParts(members, self._claims, self._codec, follow=self._follow)
+        return KafkaParts(members, self._claims, self._codec)
 
     def where(self, partition: int, position: int) -> str:
         """A record's coordinates as text: `imagenet-train[3]@41872`."""
@@ -196,14 +188,6 @@ class TopicSource(Records):
         if before and found not in (before, ""):
             raise remade(self._to.topic, before, found)
         return found or known
-
-
-def _claims_of(claims: str | os.PathLike[str] | None) -> Claims | None:
-    if claims is None:
-        return None
-    if "://" not in (address := path_of("claims=", claims)):
-        return Claims(os.path.abspath(address))
-    return RemoteClaims.under(address)
 
 
 def _check_label(topic: str, label: str | None, codec: Codec | None) -> None:
@@ -312,6 +296,10 @@ class KafkaTopic(TopicSource, Source):
     def reader(self, members: Sequence[str] = (), stop: threading.Event | None = None) -> KafkaReader:
         """A new reader with a consumer of its own; it connects when it first reads. See `Source.reader`."""
         return KafkaReader(self._to, self._parts(members), stop, self._identity)
+
+    def reader_of_messages(self, stop: threading.Event | None = None) -> KafkaReader:
+        """A new reader whose `fill` gives each record as it is, whatever is made of values and claims."""
+        return KafkaReader(self._to, stop=stop, identity=self._identity)
 
     def commit(self, positions: Int64s) -> None:
         """Set the group's offset of each partition, for lag tools; does nothing without `group`.

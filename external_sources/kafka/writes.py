@@ -1,229 +1,306 @@
-"""What of a source's record becomes a Kafka record: the contract, and the kinds that come along."""
+"""What of a source's record becomes a Kafka record: its payload, members in one value, or a copy as it is.
+
+A run reads a source here and nowhere else: `SourceRows` is one thread's way to what its records are made of.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from dali_feed.columns import Image
+import numpy as np
+from confluent_kafka import Message
+
+from dali_feed.columns import Image, Number
+from dali_feed.columns.request import Request, open_reader
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources.kafka.rows import PAIRS
-from dali_feed.external_sources.kafka.topic import KafkaTopic
+from dali_feed.external_sources.kafka.reader import DoubtedError, KafkaReader
+from dali_feed.external_sources.kafka.topic import KafkaTopic, as_original
+from dali_feed.formats import Json
 from dali_feed.formats.format import Format
 from dali_feed.formats.paths import steps_of
 from dali_feed.formats.written import Encode, encoder, has_paths, plain, told_of
-from dali_feed.records.source import LABEL, Source
+from dali_feed.records.extents import Extents
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import LABEL, Block, Reader, Source, unpack_id
 
-__all__ = ["WHERE", "Copied", "Payload", "Values", "Writes", "Written"]
+__all__ = ["WHERE", "Headers", "Reading", "Row", "SourceRows", "Writing", "Written"]
 
-Fields = Mapping[str, Any]
-TOMBSTONE = "$tombstone"  # a field of a record that is copied: None where it has no value
+Headers = Sequence[tuple[str, str | bytes | None]]
 WHERE = "$where"  # no member of anybody: the record's coordinates, `train-0007.tar#118`
 _NAMES = frozenset(".[]$\"'")  # a member's name is a path where it is read
 
 
 class Written(NamedTuple):
-    """A Kafka record, and how many bytes of its payload lie elsewhere. Without a value it is a tombstone."""
+    """A Kafka record, and how many bytes of its payload lie elsewhere. Without a value it is a tombstone.
+
+    timestamp  milliseconds since 1970; 0: now
+    """
 
     value: bytes | None
     key: bytes | None
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, str | bytes | None]]
+    timestamp: int = 0
     elsewhere: int = 0
 
 
-class Writes:
-    """What becomes of a record. Frozen, and called by several threads at once."""
+class Row(NamedTuple):
+    """What a record is made of: its payload, its label (None: it has none) and the members that are wanted."""
 
-    __slots__ = ()
-    payload: ClassVar[bool] = True  # whether it wants the source's payload, and its fields
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The members (`source.members()`) that it wants beside; WHERE, the coordinates, may be among them."""
-        return ()
-
-    def of(self, source: Source) -> Source:
-        """What is read: the source itself, or one like it."""
-        return source
-
-    def reads(self, source: Source) -> tuple[str | None, dict[str, str]]:
-        """The member that is the payload, None where none is wanted, and what each of the fields is made from.
-
-        They are those of the source's preset. ConfigError where that has no image.
-        """
-        if not self.payload:
-            return None, {}
-        preset = source.preset
-        image = next((column for column in preset.values() if isinstance(column, Image)), None)
-        if image is None:
-            msg = f"{self!r}: the source must have an image, which is the value; {source!r} has none; give Values(...)"
-            raise ConfigError(msg)
-        return source.image_of(image.member), {LABEL: preset[LABEL].member} if LABEL in preset else {}
-
-    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
-        """The record. What it raises is the fault of this one."""
-        raise NotImplementedError
-
-    def to_json(self) -> dict[str, Any]:
-        """All that decides what it writes, as plain JSON: a run goes on with the same alone."""
-        raise NotImplementedError
+    value: bytes
+    label: int | None
+    members: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Payload(Writes):
-    """The payload as it is, as the value; the label in a header, where `KafkaTopic` looks for it.
+class Writing:
+    """How records are written; `Producer.run` documents the values. Threads share it.
 
-    key      the member that is the key, or "$where", the record's coordinates; None: records have none
-    headers  members that become headers of their names
-    label    the header that the source's label becomes, in decimal text; None: no such header
-
-    A key or a header is a member's bytes, its text in UTF-8, or its number in decimal text; a record that lacks the
-    member has no such header, and no key.
+    Raises ConfigError for values that do not go together.
     """
 
+    columns: Mapping[str, str] | Sequence[str] | None = None
+    format: Format | str | None = None
+    copy: bool = False
     key: str | None = None
-    headers: tuple[str, ...] = ()
+    headers: Sequence[str] = ()
     label: str | None = LABEL
+    _members: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    _encode: Encode | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
-        _names("headers", self.headers)
-        if self.label in self.headers:
-            msg = f"Payload: each header is written once; found label={self.label!r} and headers={self.headers!r}"
+        _check_names("headers", self.headers)
+        if self.copy:
+            given = {"columns": self.columns, "format": self.format, "key": self.key, "headers": self.headers or None}
+            if odd := [f"{name}=" for name, value in given.items() if value is not None]:
+                msg = f"copy: records are written as they are; found {', '.join(odd)} too; leave one of them out"
+                raise ConfigError(msg)
+        if (self.columns is None) != (self.format is None):
+            there, lacks = ("format", "columns") if self.columns is None else ("columns", "format")
+            msg = f"{lacks}: must be given with {there}=: a value holds the members that columns= names, in a format"
             raise ConfigError(msg)
-
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The key's, and the headers'."""
-        return _once(self.key, self.headers)
-
-    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
-        """See `Writes`."""
-        headers = _headers(self.headers, members)
-        if self.label is not None and LABEL in fields:
-            headers.append((self.label, b"%d" % fields[LABEL]))
-        return Written(payload, _key(self.key, members), headers)
-
-    def to_json(self) -> dict[str, Any]:
-        """See `Writes`."""
-        return {"writes": "payload", "key": self.key, "headers": list(self.headers), "label": self.label}
-
-
-@dataclass(frozen=True, slots=True)
-class Values(Writes):
-    """Several members in one value, which `KafkaTopic(format=...)` reads.
-
-    format   "json", "msgpack" or "npy"; or the format that it is to be read with: Avro(schema), Protobuf(message), ...
-    values   member of the source by the name that it has in the value; or names that are both
-    base64   names whose bytes become base64 text, in JSON; bytes of other names are text in UTF-8
-    key      the member that is the key, or "$where", the record's coordinates; None: records have none
-    headers  members that become headers of their names
-
-    Of .npy the one name is `array`. With Avro and Protobuf names are paths of the schema's fields, `body.label`; a
-    number may be decimal text, several in a row the bytes of a .npy file.
-
-    A member that a record lacks is a null; in Protobuf its field is not set.
-    """
-
-    format: Format | str
-    values: Mapping[str, str] | tuple[str, ...]
-    base64: tuple[str, ...] = ()
-    key: str | None = None
-    headers: tuple[str, ...] = ()
-    payload: ClassVar[bool] = False
-    _encode: Encode = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _names("headers", self.headers)
-        if not isinstance(self.values, Mapping):
-            _names("values", self.values)
-            object.__setattr__(self, "values", dict(zip(self.values, self.values, strict=True)))
-        odd = [name for name in self._by_name if not self._fits(name)]
-        if odd or not self._by_name:
-            msg = f"Values: values must be names without any of . [ ] $ \" and '; found {odd}; give {{name: member}}"
+        names = self.columns or ()
+        if not isinstance(names, Mapping):
+            _check_names("columns", names)
+            names = dict(zip(names, names, strict=True))
+        object.__setattr__(self, "_members", names)
+        if self.format is None:
+            if self.label in self.headers:
+                msg = f"headers: each is written once; found label={self.label!r} and headers={tuple(self.headers)!r}"
+                raise ConfigError(msg)
+            return
+        if self.label not in (LABEL, None):
+            msg = f"label: names a header beside a payload; found {self.label!r} with format=; name it in headers="
             raise ConfigError(msg)
-        if lacking := [name for name in self.base64 if name not in self._by_name]:
-            msg = f"Values: base64 must name values; found {lacking[0]!r} where there are {', '.join(self._by_name)}"
+        odd = [name for name in names if not self._fits(name)]
+        if odd or not names:
+            msg = f"columns: must be names without any of . [ ] $ \" and '; found {odd}; give {{name: member}}"
             raise ConfigError(msg)
-        object.__setattr__(self, "_encode", encoder(self.format, tuple(self._by_name), self.base64))
+        if isinstance(self.format, Json) and (lost := [each for each in self.format.base64 if each not in names]):
+            msg = f"Json: base64 must name columns; found {lost[0]!r} where there are {', '.join(names)}"
+            raise ConfigError(msg)
+        object.__setattr__(self, "_encode", encoder(self.format, tuple(names)))
 
     def _fits(self, name: str) -> bool:
-        if has_paths(self.format):
+        if self.format is not None and has_paths(self.format):
             return isinstance(name, str) and all(isinstance(step, str) for step in steps_of(name))
         return bool(name) and not _NAMES.intersection(name)
 
     @property
-    def _by_name(self) -> Mapping[str, str]:
-        return cast("Mapping[str, str]", self.values)
+    def payload(self) -> bool:
+        """Whether the source's payload is wanted, with its label."""
+        return self._encode is None
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The values', the key's and the headers'."""
-        return _once(self.key, (*self._by_name.values(), *self.headers))
+        """The members (`source.members()`) that are wanted beside; WHERE, the coordinates, may be among them."""
+        key = () if self.key is None else (self.key,)
+        return tuple(dict.fromkeys((*self._members.values(), *key, *self.headers)))
 
-    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
-        """See `Writes`."""
-        value = self._encode({name: members[member] for name, member in self._by_name.items()})
-        return Written(value, _key(self.key, members), _headers(self.headers, members))
+    def record(self, row: Row) -> Written:
+        """The record. What it raises is the fault of this one."""
+        value, label, members = row
+        key = None if self.key is None else _text(self.key, members[self.key])
+        texts = [(name, _text(name, members[name])) for name in self.headers]
+        headers: list[Any] = [(name, text) for name, text in texts if text is not None]
+        if self._encode is not None:
+            return Written(self._encode({name: members[each] for name, each in self._members.items()}), key, headers)
+        if self.label is not None and label is not None:
+            headers.append((self.label, b"%d" % label))
+        return Written(value, key, headers)
 
     def to_json(self) -> dict[str, Any]:
-        """See `Writes`."""
-        return {
-            "writes": told_of(self.format),
-            "values": dict(self._by_name),
-            "base64": list(self.base64),
-            "key": self.key,
-            "headers": list(self.headers),
-        }
+        """All that decides what it writes, as plain JSON: a run goes on with the same alone."""
+        if self.copy:
+            return {"writes": "copied"}
+        about: dict[str, Any] = {"key": self.key, "headers": list(self.headers)}
+        if self.format is None:
+            return {"writes": "payload", **about, "label": self.label}
+        return {"writes": told_of(self.format), "values": dict(self._members), **about}
+
+    def reading(self, subject: str, source: Source) -> Reading:
+        """What is read of a source. ConfigError for one that does not end, and for what its records cannot have."""
+        if not isinstance(source, Source):
+            lacks = ", ".join(name for name in ("snapshot", "reader") if not hasattr(source, name))
+            msg = (
+                f"{subject}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}"
+                f"{f', without {lacks}' if lacks else ''}; of a stream give what replay() makes of two states"
+            )
+            raise ConfigError(msg)
+        if self.copy:
+            if not isinstance(source, KafkaTopic):
+                msg = f"{subject}: copy: the source must be a KafkaTopic, whose records have keys; found {source!r}"
+                raise ConfigError(msg)
+            return Reading()
+        value, label = _payload_of(subject, source) if self.payload else (None, None)
+        reading = Reading(value, label, tuple(name for name in self.members if name != WHERE))
+        Request.of(source, reading.names, reading.optional)  # whether there are such members
+        return reading
 
 
 @dataclass(frozen=True, slots=True)
-class Copied(Writes):
-    """Records of another topic without change: value, key, all headers; payloads that are stored elsewhere stay there.
+class Reading:
+    """What is read of a source, by the names that columns have.
 
-    A record without a value, which deletes its key in a compacted topic, has none in the new topic either.
+    value    the member that is the payload; None: none is wanted
+    label    the member that is the label; None: there is none
+    members  what is read beside
     """
 
-    def of(self, source: Source) -> Source:
-        """The topic, with keys and headers. ConfigError where it is none."""
-        if not isinstance(source, KafkaTopic):
-            msg = f"Copied: the source must be a KafkaTopic, whose records have keys and headers; found {source!r}"
-            raise ConfigError(msg)
-        return source.as_stored()
+    value: str | None = None
+    label: str | None = None
+    members: tuple[str, ...] = ()
 
-    def reads(self, source: Source) -> tuple[str | None, dict[str, str]]:
-        """All of a record."""
-        return "value", {TOMBSTONE: "value", "key": "key", "headers": PAIRS}
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of it, each once."""
+        return tuple(dict.fromkeys(filter(None, (self.value, self.label, *self.members))))
 
-    def record(self, payload: bytes, fields: Fields, members: Fields) -> Written:
-        """See `Writes`."""
-        key = None if fields["key"] is None else bytes(fields["key"])
-        return Written(None if fields[TOMBSTONE] is None else payload, key, fields["headers"])
-
-    def to_json(self) -> dict[str, Any]:
-        """See `Writes`."""
-        return {"writes": "copied"}
+    @property
+    def optional(self) -> set[str]:
+        """What a record may lack without being a bad one."""
+        return {name for name in self.members if name not in (self.value, self.label)}
 
 
-def _once(key: str | None, others: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*(() if key is None else (key,)), *others)))
+def _payload_of(subject: str, source: Source) -> tuple[str, str | None]:
+    """The members of a source's preset that are its image and its label. ConfigError where it has no image."""
+    preset = source.preset
+    image = next((column for column in preset.values() if isinstance(column, Image)), None)
+    if image is None:
+        msg = (
+            f"{subject}: the source must have an image, which is the value; {source!r} has none; give columns= and"
+            " format="
+        )
+        raise ConfigError(msg)
+    return source.image_of(image.member), preset[LABEL].member if LABEL in preset else None
 
 
-def _names(what: str, names: object) -> None:
-    fits = isinstance(names, tuple) and all(isinstance(name, str) and name for name in names)
-    if fits and isinstance(names, tuple) and len(set(names)) == len(names):
+class SourceRows:
+    """Reads what records are made of. Used by one thread, but for the rows that it has given.
+
+    Args:
+        source: whose records are read, and whose coordinates are told.
+        reading: what `Writing.reading` gave.
+        writing: what is wanted.
+        stop: ends a read.
+    """
+
+    def __init__(self, source: Source, reading: Reading, writing: Writing, stop: threading.Event) -> None:
+        self._where = source.where if WHERE in writing.members else None
+        self._reading, self._slabs = reading, SlabPool()
+        self._topic: KafkaReader | None = None
+        self._reader: Reader | None = None
+        if writing.copy and isinstance(source, KafkaTopic):
+            self._topic = source.reader_of_messages(stop)
+        else:
+            self._reader = open_reader(source, reading.names, stop, reading.optional)
+
+    def read(self, extents: Extents) -> Iterator[Row | Written | str | None]:
+        """The records: what each is made of, a whole one, why there is none, or None where there is none to be had."""
+        if self._reader is None:
+            return iter([] if self._topic is None else _copies(self._topic, extents))
+        lease = self._slabs.lease()
+        try:
+            block = self._reader.read(extents, lease)
+        except BaseException:
+            lease.release()
+            raise
+        return self._rows(block)
+
+    def _rows(self, block: Block) -> Iterator[Row | str | None]:
+        """A row holds copies, so that it outlasts the block."""
+        of, absent = self._reading, set(block.absent_rows())
+        try:
+            for row in range(len(block.ids)):
+                if row in absent:
+                    yield None
+                elif row in block.faults:
+                    yield block.faults[row].reason
+                else:
+                    yield self._row(block, row, of)
+        finally:
+            block.lease.release()
+
+    def _row(self, block: Block, row: int, of: Reading) -> Row | str:
+        value = b"" if of.value is None else _value(block, of.value, row)
+        if value is None:
+            return f"the record has no member {of.value!r}" + (" (a tombstone)" if of.value == "value" else "")
+        label = None if of.label is None else _label(_value(block, of.label, row))
+        if isinstance(label, str):
+            return label
+        members = {name: _value(block, name, row) for name in of.members}
+        if self._where is not None:
+            members[WHERE] = self._where(*unpack_id(int(block.ids[row])))
+        return Row(bytes(value), label, members)
+
+    def close(self) -> None:
+        """Close the reader."""
+        for reader in (self._reader, self._topic):
+            if reader is not None:
+                reader.close()
+
+
+def _value(block: Block, name: str, row: int) -> Any:
+    """A member of a record, with memory of its own."""
+    value = block.values[name][row]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+def _label(value: Any) -> int | str:
+    """The number of a class, or why it is none."""
+    faults: dict[int, str] = {}
+    number = Number("label").read([value], faults)
+    if value is None or faults:
+        return f"label: {faults[0] if value is not None else 'a decimal number is needed; the record has none'}"
+    return int(number[0])
+
+
+def _copies(reader: KafkaReader, extents: Extents) -> list[Row | Written | str | None]:
+    """Records of a topic as they are, with their times; payloads that are stored elsewhere stay there."""
+    records: list[Row | Written | str | None] = [None] * int(extents.lengths.sum())
+
+    def take(row: int, message: Message) -> None:
+        whole, (kind, time) = as_original(message), message.timestamp()
+        records[row] = Written(whole.value, whole.key, list(whole.headers), time if kind else 0)
+
+    while True:
+        try:
+            reader.fill(extents, take)
+        except DoubtedError:  # all of it once more
+            continue
+        return records
+
+
+def _check_names(what: str, names: object) -> None:
+    fits = isinstance(names, tuple | list) and all(isinstance(name, str) and name for name in names)
+    if fits and isinstance(names, tuple | list) and len(set(names)) == len(names):
         return
-    msg = f"{what}: must be a tuple of different names of members; found {names!r}"
+    msg = f"{what}: must be different names of members, in a tuple; found {names!r}"
     raise ConfigError(msg)
-
-
-def _key(name: str | None, members: Fields) -> bytes | None:
-    return None if name is None else _text(name, members[name])
-
-
-def _headers(names: tuple[str, ...], members: Fields) -> list[tuple[str, bytes]]:
-    found = [(name, _text(name, members[name])) for name in names]
-    return [(name, text) for name, text in found if text is not None]
 
 
 def _text(name: str, value: Any) -> bytes | None:

@@ -185,8 +185,8 @@ def test_one_of_three_brokers_killed_while_a_topic_is_written_followed_and_anoth
     want = _epoch(trio, read)
     victim, between = trio.leader(read), _Between()
     with ThreadPoolExecutor() as beside, _stopping() as stop:
-        producer = Producer(shard_of(tmp_path, values), written, trio.servers, queue_bytes=64 << 10, timeout=60)
-        done = beside.submit(producer.run, between)
+        producer = Producer(written, trio.servers, queue_bytes=64 << 10, timeout=60)
+        done = beside.submit(producer.run, shard_of(tmp_path, values), tell=between)
         followed = beside.submit(_followed, trio, written, len(values), stop)
 
         def fault(batches: int) -> None:
@@ -230,19 +230,16 @@ def test_each_broker_killed_in_turn_while_a_topic_is_written_and_followed(
     values = numbered(6_000)
     dealt = [values[p::PARTITIONS] for p in range(PARTITIONS)]
     turns = _Turns(trio, len(values), topic)
-    producer = Producer(
-        shard_of(tmp_path, values),
-        topic,
-        trio.servers,
-        queue_bytes=64 << 10,
-        timeout=60,
-        every=0.2,
-        transactional=transactional,
-        journal=tmp_path / "journal" if transactional else None,
-    )
+    transactional_id = topic if transactional else None
+    producer = Producer(topic, trio.servers, transactional_id=transactional_id, queue_bytes=64 << 10, timeout=60)
     with ThreadPoolExecutor() as beside, _stopping() as stop:
         followed = beside.submit(_followed, trio, topic, len(values), stop)
-        done = producer.run(lambda so_far: turns(so_far.position))
+        done = producer.run(
+            shard_of(tmp_path, values),
+            journal=tmp_path / "journal" if transactional else None,
+            every=0.2,
+            tell=lambda so_far: turns(so_far.position),
+        )
         assert done.tally.records == len(values)
         assert followed.result(LONG) == dealt
     assert values_in(trio.servers, topic) == dealt

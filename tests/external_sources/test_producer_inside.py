@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from confluent_kafka.admin import AdminClient
+from kit import growing_map
 from kit.broker.handle import Kafka
-from kit.killed_producer import killed_at, producer
+from kit.killed_producer import killed_at, produced
 from kit.produced import numbered, shard_of, values_in
 
 from dali_feed.errors import ConfigError, DataLostError, ProduceError, SourceChangedError, StateError
-from dali_feed.external_sources import Payload, Producer
+from dali_feed.external_sources import Producer
+from dali_feed.external_sources.kafka.ahead import Numbered
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.lanes import Acks, TransactionLane, name_of
-from dali_feed.external_sources.kafka.produce import Numbered, journal_lock
+from dali_feed.external_sources.kafka.produce import Acks, journal_lock
+from dali_feed.external_sources.kafka.sender import Sender
 from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present
@@ -55,15 +60,13 @@ def test_a_line_goes_on_at_any_number_as_it_would_have(interleaved: bool, presen
 def test_the_mark_waits_for_the_slowest() -> None:
     """What is delivered behind a record that is not is counted once that one is settled, and survives as JSON."""
     acks = Acks(10, Tally(), lambda number: f"s#{number}")
-    for number in (10, 11, 12, 14):
-        acks.begin(number)
     acks.end(12, 100)
     acks.end(11, "too large: 17")
     assert (acks.mark, acks.tally.records) == (10, 0)
     acks.end(10, None)
+    assert acks.mark == 13
+    acks.end(13, 5)
     assert acks.mark == 14
-    acks.end(14, 5)
-    assert acks.mark == 15
     tally = Tally.of(json.loads(json.dumps(acks.tally.told())))
     assert tally == acks.tally
     assert (tally.records, tally.size, tally.absent, tally.failed) == (2, 105, 1, 1)
@@ -80,29 +83,36 @@ def test_a_position_that_the_broker_forgot_is_no_beginning(real_kafka: Kafka, tm
     shard_of(tmp_path, numbered(40))
     run = (tmp_path / "s.tar", real_kafka.servers, topic, tmp_path / "journal", True)
     assert killed_at(30, *run) == -9
-    name = name_of(json.loads(run[3].read_text())["run"])
+    name = f"dali_feed-produce-{json.loads(run[3].read_text())['run']}"
     admin = AdminClient({"bootstrap.servers": real_kafka.servers})
     (gone,) = admin.delete_consumer_groups([name]).values()
     gone.result(60)
     with pytest.raises(DataLostError, match=f"^{topic}: the position of the run {name} must be at"):
-        producer(*run).run()
+        produced(*run)
 
 
 def test_a_run_that_was_taken_over_writes_nothing(real_kafka: Kafka) -> None:
     """Who comes later goes on; who was there before ends with an error, and its open transaction is taken back."""
     topic = real_kafka.create(real_kafka.topic)
     to = Connection(topic, real_kafka.servers, config={"linger.ms": 0})
-    before = TransactionLane(to, str, topic, opened=False)
+    settled: list[Any] = []
+
+    def sender() -> Sender:
+        kind: dict[str, Any] = {"compression": "none", "queue_bytes": 1 << 20, "transactional_id": topic}
+        return Sender(to, lambda token, _, outcome: settled.append((token, type(outcome).__name__)), **kind)
+
+    before = sender()
     before.begin()
-    before.send(0, Written(b"before", None, []), 0)
-    after = TransactionLane(to, str, topic, opened=True)
+    before.send(Written(b"before", None, []), 0, 0)
+    after = sender()
     with pytest.raises(ProduceError, match=f"^{topic}: one process at a time may do a run"):
-        before.commit(1)
+        before.commit([], None)
     after.begin()
-    after.send(0, Written(b"after", None, []), 0)
-    after.commit(1)
-    for lane in (before, after):
-        lane.close()
+    after.send(Written(b"after", None, []), 0, 1)
+    after.commit([], None)
+    for each in (before, after):
+        each.close()
+    assert sorted(settled)[1] == (1, "Message")
     assert values_in(real_kafka.servers, topic) == [[b"after"]]
 
 
@@ -112,20 +122,54 @@ def test_a_journal_is_of_one_run(embedded: Kafka, tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     source, other = shard_of(tmp_path / "a", numbered(4)), shard_of(tmp_path / "b", numbered(5))
     topic, journal = embedded.create(embedded.topic, 2), tmp_path / "journal"
-    Producer(source, topic, embedded.servers, journal=journal).run()
+    Producer(topic, embedded.servers).run(source, journal=journal)
     with pytest.raises(SourceChangedError, match=f"^{journal}: a run must continue with the source that it began with"):
-        Producer(other, topic, embedded.servers, journal=journal).run()
-    writes = Payload(key="txt", label=None)
+        Producer(topic, embedded.servers).run(other, journal=journal)
     with pytest.raises(StateError, match="key: None, found 'txt'; label: 'label', found None"):
-        Producer(source, topic, embedded.servers, writes=writes, journal=journal).run()
+        Producer(topic, embedded.servers).run(source, key="txt", label=None, journal=journal)
     with pytest.raises(StateError, match=f"topic: '{topic}', found '{topic}2'"):
-        Producer(source, embedded.create(topic + "2"), embedded.servers, journal=journal).run()
+        Producer(embedded.create(topic + "2"), embedded.servers).run(source, journal=journal)
     with journal_lock(journal), pytest.raises(ConfigError, match="one process at a time may use a journal"):
-        Producer(source, topic, embedded.servers, journal=journal).run()
+        Producer(topic, embedded.servers).run(source, journal=journal)
     told = json.loads(journal.read_text())
     for text in ("{}", "no", json.dumps(told | {"version": 2}), json.dumps(told | {"position": 5, "done": False})):
         journal.write_text(text)
         with pytest.raises(StateError, match=f"^{journal}: "):
-            Producer(source, topic, embedded.servers, journal=journal).run()
+            Producer(topic, embedded.servers).run(source, journal=journal)
     with pytest.raises(ConfigError, match="a journal must lie in a folder"):
-        Producer(source, topic, embedded.servers, journal=tmp_path / "none" / "journal").run()
+        Producer(topic, embedded.servers).run(source, journal=tmp_path / "none" / "journal")
+
+
+def test_memory_is_bounded_whatever_map_makes(embedded: Kafka, tmp_path: Path) -> None:
+    """A piece of the source becomes 600 MB, and a process that may have 256 MB more writes them all, in order."""
+    values = [b"%06d" % n * 3_500 for n in range(400)]  # 21 KB each
+    shard_of(tmp_path, values)
+    topic = embedded.create(embedded.topic, 2)
+    command = [
+        sys.executable,
+        "-P",
+        growing_map.__file__,
+        str(tmp_path / "s.tar"),
+        embedded.servers,
+        topic,
+        "256000000",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["400", str(growing_map.GROWS * sum(map(len, values)))]
+    for p, part in enumerate(values_in(embedded.servers, topic)):
+        assert [(value[:6], len(value)) for value in part] == [(v[:6], 75 * len(v)) for v in values[p::2]]
+
+
+def test_chunks_of_a_map_come_in_order_and_are_begun_again(embedded: Kafka, tmp_path: Path) -> None:
+    """Records of which some grow without warning, whatever the number of threads: each once, in its place."""
+    values = numbered(500, 2_000)
+
+    def uneven(payload: bytes) -> bytes:
+        return payload * (300 if int(payload[:6]) % 97 == 96 else 1)
+
+    source = shard_of(tmp_path, values)
+    for readers in (1, 3):
+        topic = embedded.create(f"{embedded.topic}-{readers}", 4)
+        assert Producer(topic, embedded.servers).run(source, map=uneven, readers=readers).tally.records == 500
+        assert values_in(embedded.servers, topic) == [[uneven(v) for v in values[p::4]] for p in range(4)]

@@ -20,7 +20,7 @@ from kit.web import Web
 
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import KafkaTopic, ShardSet
-from dali_feed.external_sources.kafka.claims import ClaimHeaders, RemoteClaims
+from dali_feed.external_sources.kafka.claims import ClaimHeaders, Claims
 from dali_feed.records.slabs import SlabPool
 from dali_feed.storage import remote
 from dali_feed.testing import Message
@@ -46,7 +46,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(address: str, uri: str, payload: bytes) -> bytes | str:
     """What such a claim gives."""
     claim = ClaimHeaders(uri, len(payload), hashlib.sha256(payload).hexdigest())
-    got = RemoteClaims.under(address).payload(claim, SlabPool().lease())
+    got = Claims.of(address).payload(claim, SlabPool().lease())
     return got if isinstance(got, str) else bytes(got)
 
 
@@ -117,9 +117,9 @@ def test_an_address_that_is_empty_is_no_records_fault(monkeypatch: pytest.Monkey
         with pytest.raises(SourceNotFoundError, match="s3://bucket/nothing.*it is empty"):
             found("s3://bucket/nothing", "2", PAYLOADS[2])
     with pytest.raises(ConfigError, match="an address must hold no user or password"):
-        RemoteClaims.under("s3://me:word@bucket/folder")
+        Claims.of("s3://me:word@bucket/folder")
     with pytest.raises(ConfigError, match=r"found a query in 'http://host/base\?\*\*\*'"):
-        RemoteClaims.under("http://host/base?sig=5igNature")
+        Claims.of("http://host/base?sig=5igNature")
 
 
 SCRIPT = Path(__file__).parents[1] / "kit" / "forked_reads.py"

@@ -124,10 +124,15 @@ def produce(source: Any, topic: str, servers: str, **way: Any) -> None:
     `key` and `headers` name members; `claim` is the size of values above which they lie in the folder "claims".
     """
     claim = way.pop("claim", None)
-    kind = "Values" if "format" in way else "Payload"
     claims = None if claim is None else made("Claim", "claims", claim)
-    options = {"claim": claims, "readers": 1, "compression": "none"}  # one producer, so that records keep their order
-    made("Producer", source, topic, servers, writes=made(kind, **way), **options).run()
+    options = {"claim": claims, "compression": "none"}
+    if hasattr(sources, "Payload"):  # how a record is written was an object
+        options["writes"] = made("Values" if "format" in way else "Payload", **way)
+        made("Producer", source, topic, servers, readers=1, **options).run()
+        return
+    if "values" in way:
+        way["columns"] = way.pop("values")
+    made("Producer", topic, servers, **options).run(source, readers=1, **way)
 
 
 def shared_stream(topic: str, servers: str, group: str) -> Any:

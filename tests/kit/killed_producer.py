@@ -9,28 +9,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dali_feed.external_sources import Claim, Producer, ShardSet
-from dali_feed.external_sources.kafka.lanes import ProducerLane, TransactionLane
+from dali_feed.external_sources import Claim, Produced, Producer, ShardSet
+from dali_feed.external_sources.kafka import sender
+from dali_feed.external_sources.kafka.sender import Sender
 
 CLAIMED_ABOVE = 110
 
 
-def producer(
+def produced(
     shard: Path, servers: str, topic: str, journal: Path, transactional: bool, claims: Path | None = None
-) -> Producer:
+) -> Produced:
     """The run; it keeps where it is after each few records."""
     source = ShardSet(shard, image=("bin",), index_dir=shard.parent)
     claim = None if claims is None else Claim(claims, CLAIMED_ABOVE)
-    return Producer(
-        source,
-        topic,
-        servers,
-        claim=claim,
-        journal=journal,
-        transactional=transactional,
-        every=0.02,
-        config={"linger.ms": 0},
-    )
+    transactional_id = "auto" if transactional else None
+    producer = Producer(topic, servers, claim=claim, transactional_id=transactional_id, config={"linger.ms": 0})
+    return producer.run(source, journal=journal, every=0.02)
 
 
 def killed_at(
@@ -44,20 +38,19 @@ def killed_at(
     return done.returncode
 
 
-def _dies(lanes: Any, record: int) -> None:
-    take = lanes.take
+def _dies(record: int) -> None:
+    send: Any = Sender.send
 
-    def taken(self: Any, number: int, *others: Any) -> None:
-        take(self, number, *others)
+    def sent(self: Sender, written: Any, partition: int, number: int) -> None:
+        send(self, written, partition, number)
         if number == record:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    lanes.take = taken
+    vars(sender)["Sender"].send = sent
 
 
 if __name__ == "__main__":
-    _dies(ProducerLane, int(sys.argv[5]))
-    _dies(TransactionLane, int(sys.argv[5]))
+    _dies(int(sys.argv[5]))
     shard, servers, topic, journal, _, transactional, *claims = sys.argv[1:]
     folder = Path(claims[0]) if claims else None
-    producer(Path(shard), servers, topic, Path(journal), transactional == "True", folder).run()
+    produced(Path(shard), servers, topic, Path(journal), transactional == "True", folder)

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from dali_feed.dead_letters import Letter
 from dali_feed.errors import DeadLetterError
 from dali_feed.external_sources import DeadLetterTopic
-from dali_feed.external_sources.kafka import dead_letters
+from dali_feed.external_sources.kafka import client
 
 TOPIC = "dead"
 
@@ -42,10 +42,10 @@ def forked(child: Callable[[Any], None]) -> None:
     """Fork with a writer that is connected, which modules hold, as long as they are there."""
     stderr, silent = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 2)
-    vars(dead_letters)["Producer"] = speaking
+    vars(client)["Producer"] = speaking
     writer = globals()["left"] = topic().writer()
     writer.write([letter(0)])
-    vars(dead_letters)["Producer"] = Producer
+    vars(client)["Producer"] = Producer
     if pid := os.fork():
         status = os.waitpid(pid, 0)[1]
         writer.write([letter(1)])
@@ -72,7 +72,7 @@ def drops() -> None:
     """It drops all that it has of it."""
 
     def child(writer: Any) -> None:
-        del globals()["left"], writer.__dict__["_producer"]
+        del globals()["left"], writer.__dict__["_sender"]
 
     forked(child)
 

@@ -18,7 +18,7 @@ from dali_feed.external_sources import MDS, DeadLetterFolder, FileList
 from dali_feed.external_sources import file_source as kept_index
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.arrays import array_file
-from dali_feed.external_sources.kafka.produce import load
+from dali_feed.external_sources.kafka.produce import load_journal
 from dali_feed.external_sources.recordio import RECORDIO
 from dali_feed.external_sources.files import LARGEST, load_file
 from dali_feed.records.slabs import SlabPool
@@ -75,10 +75,10 @@ def test_what_may_not_be_read_is_denied(tmp_path: Path) -> None:
 
 def test_a_file_that_may_not_be_written_is_an_option_that_cannot_be(tmp_path: Path) -> None:
     """A journal in a place that takes none; where there is just none yet, none is found."""
-    assert load(tmp_path / "none.journal") is None
+    assert load_journal(tmp_path / "none.journal") is None
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigError, match=r"file/j: a journal must be a file that can be read and written; found: Not"):
-        load(tmp_path / "file" / "j")
+        load_journal(tmp_path / "file" / "j")
 
 
 def test_a_file_is_a_record_or_says_why_not(tmp_path: Path) -> None:

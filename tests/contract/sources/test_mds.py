@@ -37,7 +37,7 @@ def test_pickles_are_never_read(tmp_path: Path) -> None:
         Reads(source, "pickled")
     for options in ({"image": "pickled"}, {"label": "caption"}, {"label": "none"}):
         with pytest.raises(ConfigError, match=r"MDS\(.*\): .* must be a column of encoding"):
-            MDS(tmp_path / "set", **options)  # type: ignore[arg-type]
+            MDS(tmp_path / "set", **options)
 
 
 RAW = {"basename": "shard.00000.mds", "bytes": 1, "hashes": {}}

@@ -8,7 +8,6 @@ import pytest
 
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import DeadLetterTopic, KafkaStream, KafkaTopic, Producer, Topics
-from dali_feed.testing import ScriptedSource
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,7 @@ def test_what_is_no_address_is_an_error(given: Any, found: str) -> None:
         with pytest.raises(ConfigError, match=r"host:port"):
             make("t", given)
     with pytest.raises(ConfigError, match=r"host:port"):
-        Producer(ScriptedSource([(b"", 0)]), "t", given)
+        Producer("t", given)
 
 
 @pytest.mark.parametrize(

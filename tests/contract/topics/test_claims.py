@@ -12,12 +12,12 @@ import pytest
 from kit.broker.handle import Kafka, OpenedStream, labels, payloads
 from kit.claimed import claimed, made
 from kit.images import QUICK, jpeg
-from kit.killed_producer import CLAIMED_ABOVE, killed_at, producer
+from kit.killed_producer import CLAIMED_ABOVE, killed_at, produced
 from kit.produced import block_of, numbered, shard_of, values_in
 
 from dali_feed import BadRecords, DataLoader
 from dali_feed.errors import ConfigError, ProduceError, SourceNotFoundError, StateError
-from dali_feed.external_sources import Claim, Copied, KafkaStream, KafkaTopic, Producer
+from dali_feed.external_sources import Claim, KafkaStream, KafkaTopic, Producer
 from dali_feed.testing import Message
 
 ABOVE = 110  # of values that are 96 to 132 bytes long
@@ -36,7 +36,7 @@ def claim_of(record: Message) -> str:
 def test_large_values_lie_in_the_folder_and_are_read_from_there(kafka: Kafka, tmp_path: Path) -> None:
     """Whatever way a topic is read: payload and label, columns, a codec; the small values are in the topic as ever."""
     values, topic, folder = numbered(20), kafka.create(kafka.topic, 2), made(tmp_path)
-    done = Producer(shard_of(tmp_path, values), topic, kafka.servers, claim=Claim(folder, ABOVE)).run()
+    done = Producer(topic, kafka.servers, claim=Claim(folder, ABOVE)).run(shard_of(tmp_path, values))
     assert (done.tally.records, done.tally.size, done.tally.failed) == (20, sum(map(len, values)), 0)
     large = [value for value in values if len(value) > ABOVE]
     assert 0 < len(large) < 20
@@ -144,7 +144,7 @@ def test_a_payload_that_is_gone_costs_its_slot(
     images, folder = [jpeg(n) for n in range(4)], made(tmp_path)
     source, plain, apart = shard_of(tmp_path, images), embedded.topic + "-plain", embedded.topic
     for topic, claim in ((plain, None), (apart, Claim(folder, 0))):
-        Producer(source, embedded.create(topic), embedded.servers, claim=claim).run()
+        Producer(embedded.create(topic), embedded.servers, claim=claim).run(source)
     missing = hashlib.sha256(images[2]).hexdigest()
     (folder / missing[:2] / missing).unlink()
     batches: list[Any] = []
@@ -167,16 +167,17 @@ def test_a_run_that_goes_on_writes_nothing_twice(embedded: Kafka, tmp_path: Path
     """An object that is there stays; one that a cut left half is written again; another folder is another run."""
     values, topic, folder = numbered(12), embedded.create(embedded.topic), made(tmp_path)
     source, claim = shard_of(tmp_path, values), Claim(folder, ABOVE)
-    Producer(source, topic, embedded.servers, claim=claim).run()
+    producer = Producer(topic, embedded.servers, claim=claim)
+    producer.run(source)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     before = [path.stat().st_ino for path in paths]
     paths[0].write_bytes(b"half")
-    held: dict[str, Any] = {"journal": tmp_path / "journal", "claim": claim}
-    assert Producer(source, topic, embedded.servers, **held).run().tally.records == 12
+    journal = tmp_path / "journal"
+    assert producer.run(source, journal=journal).tally.records == 12
     assert [path.stat().st_ino for path in paths[1:]] == before[1:]
     assert sorted(objects(folder).values()) == sorted(value for value in values if len(value) > ABOVE)
     with pytest.raises(StateError, match=r"claim: \{'folder': '.*', 'above': 110\}, found"):
-        Producer(source, topic, embedded.servers, journal=held["journal"], claim=Claim(folder, 111)).run()
+        Producer(topic, embedded.servers, claim=Claim(folder, 111)).run(source, journal=journal)
 
 
 def test_a_payload_is_there_before_its_record(embedded: Kafka, tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_a_payload_is_there_before_its_record(embedded: Kafka, tmp_path: Path) -
     with pytest.raises(
         ProduceError, match=f"^{folder}: a payload of 114 bytes must be written before its record is sent"
     ):
-        Producer(source, topic, embedded.servers, claim=Claim(folder, ABOVE)).run()
+        Producer(topic, embedded.servers, claim=Claim(folder, ABOVE)).run(source)
     assert b"" not in values_in(embedded.servers, topic)[0]
 
 
@@ -196,7 +197,7 @@ def test_where_payloads_cannot_be_is_told_at_once(embedded: Kafka, tmp_path: Pat
     """No folder, a limit above the topic's own, no limit."""
     topic, source = embedded.create(embedded.topic), shard_of(tmp_path, numbered(2))
     with pytest.raises(ConfigError, match=f"folder must exist, and readers must see it too; found none at {tmp_path}"):
-        Producer(source, topic, embedded.servers, claim=Claim(tmp_path / "none")).run()
+        Producer(topic, embedded.servers, claim=Claim(tmp_path / "none")).run(source)
     Claim(tmp_path, 999).check(topic, 1000)
     with pytest.raises(ConfigError, match=f"above must be less than max.message.bytes of {topic}, 1000; found 1000"):
         Claim(tmp_path, 1000).check(topic, 1000)
@@ -228,7 +229,7 @@ def test_a_killed_run_goes_on_with_its_payloads(embedded: Kafka, tmp_path: Path)
     shard_of(tmp_path, values)
     run = (tmp_path / "s.tar", embedded.servers, topic, tmp_path / "journal", False, made(tmp_path))
     assert killed_at(40, *run) == -9
-    assert producer(*run).run().tally.records == 60
+    assert produced(*run).tally.records == 60
     block = block_of(KafkaTopic(topic, embedded.servers, claims=run[-1]), 0)
     assert (sorted({each or b"" for each in payloads(block)}), block.faults) == (values, {})
     assert sorted(objects(run[-1]).values()) == sorted(value for value in values if len(value) > CLAIMED_ABOVE)
@@ -242,7 +243,7 @@ def test_a_copy_of_a_topic_refers_to_the_same_payloads(embedded: Kafka, tmp_path
     for claims in (None, folder):
         copy = embedded.create(f"{embedded.topic}-{claims is None}")
         source = KafkaTopic(embedded.topic, embedded.servers, claims=claims)
-        assert Producer(source, copy, embedded.servers, writes=Copied()).run().tally.failed == 0
+        assert Producer(copy, embedded.servers).run(source, copy=True).tally.failed == 0
         there = KafkaTopic(copy, embedded.servers, claims=folder)
         found = there.original(0, 0)
         assert found is not None

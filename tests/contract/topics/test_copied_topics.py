@@ -8,7 +8,7 @@ import pytest
 from kit.broker.handle import Kafka
 
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources import Claim, Copied, KafkaTopic, Payload, Producer
+from dali_feed.external_sources import Claim, KafkaTopic, Producer
 from dali_feed.testing import Message
 
 ODD = [
@@ -33,9 +33,9 @@ def test_tombstones_are_copied(embedded: Kafka, tmp_path: Any, options: dict[str
     embedded.publish(embedded.topic, ODD, 1)
     to = embedded.create(f"{embedded.topic}-to")
     options = {"claim": Claim(tmp_path, 100)} if "claim" in options else options
-    done = Producer(
-        KafkaTopic(embedded.topic, embedded.servers), to, embedded.servers, writes=Copied(), **options
-    ).run()
+    mapped = {"map": options.pop("map")} if "map" in options else {}
+    source = KafkaTopic(embedded.topic, embedded.servers)
+    done = Producer(to, embedded.servers, **options).run(source, copy=True, **mapped)
     assert (done.tally.records, done.tally.failed) == (len(ODD), 0)
     assert sorted(records_of(embedded, to), key=repr) == sorted(records_of(embedded, embedded.topic), key=repr)
     assert sorted((m.value, m.key, m.headers) for m in ODD if m.value) == sorted(
@@ -49,7 +49,7 @@ def test_a_copy_maps_no_tombstone(embedded: Kafka) -> None:
     embedded.publish(embedded.topic, ODD, 1)
     to = embedded.create(f"{embedded.topic}-to")
     source = KafkaTopic(embedded.topic, embedded.servers)
-    Producer(source, to, embedded.servers, writes=Copied(), map=lambda value: b"<" + value + b">").run()
+    Producer(to, embedded.servers).run(source, copy=True, map=lambda value: b"<" + value + b">")
     found = [each[0] for each in records_of(embedded, to)]
     assert sorted(value for value in found if value is not None) == [b"<\x00>", b"<>", b"<value>"]
     assert found.count(None) == 2
@@ -60,7 +60,7 @@ def test_images_alone_have_no_tombstones(embedded: Kafka) -> None:
     embedded.publish(embedded.topic, ODD[:2], 1)
     to = embedded.create(f"{embedded.topic}-to")
     source = KafkaTopic(embedded.topic, embedded.servers, label=None)
-    done = Producer(source, to, embedded.servers, writes=Payload(label=None)).run()
+    done = Producer(to, embedded.servers).run(source, label=None)
     ((reason, failure),) = done.tally.failures.items()
     assert "tombstone" in reason
     assert "[0]@1: " in failure.first[0]
@@ -69,7 +69,7 @@ def test_images_alone_have_no_tombstones(embedded: Kafka) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "found"),
     [
-        ("writes", 5, "writes must say how a record is written"),
+        ("headers", 5, "headers: must be different names of members"),
         ("claim", "/folder", "claim: must be a Claim or None"),
         ("map", 5, "map must be a function of bytes"),
         ("journal", 5, "journal: must be a path"),
@@ -78,4 +78,6 @@ def test_images_alone_have_no_tombstones(embedded: Kafka) -> None:
 def test_options_of_another_kind(option: str, value: Any, found: str) -> None:
     """An error that names the option, before anything is asked of a broker."""
     with pytest.raises(ConfigError, match=found):
-        Producer(KafkaTopic("t", "localhost:1"), "to", "localhost:1", **{option: value})
+        Producer("to", "localhost:1", **({option: value} if option == "claim" else {})).run(
+            KafkaTopic("t", "localhost:1"), **({} if option == "claim" else {option: value})
+        )

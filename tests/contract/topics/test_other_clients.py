@@ -21,7 +21,7 @@ from kit.other_clients import (
 )
 from kit.produced import block_of, numbered, shard_of
 
-from dali_feed.external_sources import KafkaTopic, Payload, Producer
+from dali_feed.external_sources import KafkaTopic, Producer
 
 PARTITIONS = 3
 MEMBERS = ("headers.n", "key", "value", "timestamp", "headers.colour", "headers.nothing")
@@ -62,7 +62,7 @@ def _ours(kafka: Kafka, folder: Path) -> list[Other]:
     values = numbered(RECORDS)
     source = shard_of(folder, values)
     kafka.create(kafka.topic, PARTITIONS)
-    Producer(source, kafka.topic, kafka.servers, writes=Payload(key="txt", headers=("txt",))).run()
+    Producer(kafka.topic, kafka.servers).run(source, key="txt", headers=("txt",))
     places = _places(kafka, kafka.topic)
     return [
         Other(places[text], text, value, (("txt", text), ("label", b"%d" % n)))

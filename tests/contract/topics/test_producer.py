@@ -14,7 +14,7 @@ from kit.broker.handle import Kafka, in_transactions, labels, payloads
 from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker
 from kit.images import jpeg
 from kit.inside import write_shard
-from kit.killed_producer import killed_at, producer
+from kit.killed_producer import killed_at, produced
 from kit.produced import block_of, numbered, shard_of, values_in
 from kit.written import message_class, npy
 
@@ -27,14 +27,11 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources import (
     ArrowRows,
-    Copied,
     FileList,
     KafkaStream,
     KafkaTopic,
-    Payload,
     Producer,
     ShardSet,
-    Values,
 )
 from dali_feed.formats import Avro, Json, Protobuf
 from dali_feed.testing import Broker, Message
@@ -49,7 +46,7 @@ def test_a_topic_holds_the_records_of_its_source_in_order_with_their_labels(kafk
     """Partitions take records in turn; KafkaTopic reads each payload and label as the source has them."""
     values = numbered(40)
     topic = kafka.create(kafka.topic, 3)
-    done = Producer(shard_of(tmp_path, values), topic, kafka.servers).run()
+    done = Producer(topic, kafka.servers).run(shard_of(tmp_path, values))
     assert (done.total, done.begun, done.position) == (40, 0, 40)
     assert (done.tally.records, done.tally.size, done.tally.failed) == (40, sum(map(len, values)), 0)
     for p in range(3):
@@ -68,7 +65,7 @@ def test_files_tables_and_topics_are_sources_too(embedded: Kafka, tmp_path: Path
     sources: list[Any] = [files, rows]
     for k, source in enumerate(sources):
         topic = embedded.create(f"{embedded.topic}-{k}")
-        assert Producer(source, topic, embedded.servers).run().tally.records == 10
+        assert Producer(topic, embedded.servers).run(source).tally.records == 10
         sources[k + 1 : k + 2] = [KafkaTopic(topic, embedded.servers)] if k < 2 else []
         block = block_of(KafkaTopic(topic, embedded.servers), 0)
         assert payloads(block) == values
@@ -82,7 +79,7 @@ def test_a_topic_is_copied_whole_but_for_what_was_aborted(real_kafka: Kafka, hol
     records = [Message(b"%d" % n, b"key %d" % n, (("a", b"1"), ("a", b"%d" % n)), 0) for n in range(20)]
     in_transactions(real_kafka, real_kafka.create(real_kafka.topic), records, 5, lambda k: k == 1)
     source = KafkaTopic(real_kafka.topic, real_kafka.servers, label=None, holes=holes)
-    done = Producer(source, to, real_kafka.servers, writes=Copied()).run()
+    done = Producer(to, real_kafka.servers).run(source, copy=True)
     assert (done.tally.records, done.tally.absent, done.position) == (
         (15, 9, 24) if holes == "replace" else (15, 0, 15)
     )
@@ -97,8 +94,8 @@ def test_keys_and_headers_are_members(embedded: Kafka, tmp_path: Path) -> None:
     topic = embedded.create(embedded.topic, 3)
     values = numbered(30)
     source = ArrowRows(pa.table({"image": pa.array(values, pa.binary()), "who": [f"w{n % 5}" for n in range(30)]}))
-    writes = Payload(key="who", headers=("who",), label=None)
-    Producer(source, topic, embedded.servers, writes=writes).run()
+    way: dict[str, Any] = {"key": "who", "headers": ("who",), "label": None}
+    Producer(topic, embedded.servers).run(source, **way)
     found: list[Any] = [block_of(KafkaTopic(topic, embedded.servers, label=None), p, "key", "who") for p in range(3)]
     places = {bytes(key): p for p, block in enumerate(found) for key in block.values["key"]}
     assert sorted(places) == [b"w%d" % n for n in range(5)]
@@ -107,7 +104,7 @@ def test_keys_and_headers_are_members(embedded: Kafka, tmp_path: Path) -> None:
     whole = values_in(embedded.servers, topic)
     assert [sorted(part) == part for part in whole] == [True] * 3
     turn = embedded.create(f"{topic}-turn", 3)
-    Producer(source, turn, embedded.servers, writes=writes, by="turn").run()
+    Producer(turn, embedded.servers, by="turn").run(source, **way)
     assert values_in(embedded.servers, turn) == _sent(values, 3)
 
 
@@ -116,11 +113,11 @@ def test_several_members_in_one_value_are_read_by_the_format(embedded: Kafka, tm
     values = numbered(6)
     source = shard_of(tmp_path, values)
     members = {"image": "bin", "n": "cls", "text": "txt"}
-    for form, base64 in (("json", ("image",)), ("msgpack", ())):
-        topic = embedded.create(f"{embedded.topic}-{form}")
-        Producer(source, topic, embedded.servers, writes=Values(form, members, base64)).run()
-        reads: Any = Json(base64=("image",)) if form == "json" else form
-        there = KafkaTopic(topic, embedded.servers, label=None, format=reads)
+    forms: list[Any] = [Json(base64=("image",)), "msgpack"]
+    for n, form in enumerate(forms):
+        topic = embedded.create(f"{embedded.topic}-{n}")
+        Producer(topic, embedded.servers).run(source, columns=members, format=form)
+        there = KafkaTopic(topic, embedded.servers, label=None, format=form)
         block: Any = block_of(there, 0, "image", "n", "text")
         assert payloads(block) == values
         texts = [
@@ -129,9 +126,9 @@ def test_several_members_in_one_value_are_read_by_the_format(embedded: Kafka, tm
         ]
         assert texts == [[str(n) for n in range(6)], [f"text {n}" for n in range(6)]]
     with pytest.raises(ConfigError, match=r"Avro\(schema\) or Protobuf\(message\); found 'avro'"):
-        Values("avro", ("cls",))
+        Producer("t", "127.0.0.1:1").run(source, columns=("cls",), format="avro")
     with pytest.raises(ConfigError, match=r"found \['a.b'\]"):
-        Values("json", ("a.b",))
+        Producer("t", "127.0.0.1:1").run(source, columns=("a.b",), format="json")
 
 
 def test_what_a_schema_says_is_read_by_the_same_format(embedded: Kafka, tmp_path: Path) -> None:
@@ -158,7 +155,7 @@ def test_what_a_schema_says_is_read_by_the_same_format(embedded: Kafka, tmp_path
     ]
     for n, (form, names) in enumerate(forms):
         topic = embedded.create(f"{embedded.topic}-{n}")
-        done = Producer(source, topic, embedded.servers, writes=Values(form, names), journal=tmp_path / f"{n}").run()
+        done = Producer(topic, embedded.servers).run(source, columns=names, format=form, journal=tmp_path / f"{n}")
         assert (done.tally.records, done.tally.failed) == (4, 1)
         ((reason, _),) = done.tally.failures.items()
         assert "must be" in reason
@@ -175,9 +172,8 @@ def test_a_full_queue_is_waited_for(kafka: Kafka, tmp_path: Path) -> None:
     """Far more records than the queue holds, and none is lost."""
     values = numbered(60, 30_000)
     topic = kafka.create(kafka.topic, 4)
-    done = Producer(
-        shard_of(tmp_path, values), topic, kafka.servers, queue_bytes=100_000, config={"linger.ms": 0}
-    ).run()
+    producer = Producer(topic, kafka.servers, queue_bytes=100_000, config={"linger.ms": 0})
+    done = producer.run(shard_of(tmp_path, values))
     assert (done.tally.records, done.tally.failed) == (60, 0)
     assert values_in(kafka.servers, topic) == _sent(values, 4)
 
@@ -194,7 +190,8 @@ def test_a_record_that_is_too_large_costs_itself(
     rng = np.random.default_rng(0)
     values[7], values[8] = rng.bytes(30_000), rng.bytes(40_000)
     source, servers = shard_of(tmp_path, values), real_broker.servers
-    done = Producer(source, topic, servers, config=config, transactional=transactional).run()
+    transactional_id = "auto" if transactional else None
+    done = Producer(topic, servers, config=config, transactional_id=transactional_id).run(source)
     assert (done.position, done.tally.records, done.tally.failed) == (20, 18, 2)
     ((reason, kind),) = done.tally.failures.items()
     assert "max.message.bytes" in reason
@@ -215,7 +212,7 @@ def test_what_cannot_be_made_is_counted_by_reason(embedded: Kafka, tmp_path: Pat
         return payload * 2 if payload != b"3" else bytes(payload[9])
 
     topic = embedded.create(embedded.topic)
-    done = Producer(source, topic, embedded.servers, map=doubled).run()
+    done = Producer(topic, embedded.servers).run(source, map=doubled)
     assert (done.tally.records, done.tally.failed, done.position) == (3, 2, 5)
     firsts = [kind.first[0] for kind in done.tally.failures.values()]
     assert [text.partition(": ")[0] for text in firsts] == [str(paths[1]), str(paths[3])]
@@ -232,7 +229,7 @@ def test_no_such_topic(kafka: Kafka, tmp_path: Path) -> None:
         with pytest.raises(
             SourceNotFoundError, match=rf"did you mean {kafka.topic}\b.*\?; `dali-feed topic create kafka://"
         ):
-            Producer(source, kafka.topic + "x", kafka.servers).run()
+            Producer(kafka.topic + "x", kafka.servers).run(source)
 
 
 def test_a_broker_that_is_silent_ends_the_run(embedded: Kafka, tmp_path: Path) -> None:
@@ -240,16 +237,12 @@ def test_a_broker_that_is_silent_ends_the_run(embedded: Kafka, tmp_path: Path) -
     values = numbered(60, 20_000)
     topic, source, cluster = embedded.create(embedded.topic, 2), shard_of(tmp_path, values), embedded.cluster
     assert isinstance(cluster, Broker)
-    options: dict[str, Any] = {
-        "queue_bytes": 100_000,
-        "config": {"linger.ms": 0},
-        "journal": tmp_path / "journal",
-        "every": 0,
-    }
+    options: dict[str, Any] = {"queue_bytes": 100_000, "config": {"linger.ms": 0}}
+    run: dict[str, Any] = {"journal": tmp_path / "journal", "every": 0}
     with pytest.raises(SourceUnreachableError, match=f"^{topic}: the broker must answer"):
-        Producer(source, topic, embedded.servers, timeout=1.0, **options).run(lambda _: cluster.down())
+        Producer(topic, embedded.servers, timeout=1.0, **options).run(source, tell=lambda _: cluster.down(), **run)
     cluster.up()
-    done = Producer(source, topic, embedded.servers, **options).run()
+    done = Producer(topic, embedded.servers, **options).run(source, **run)
     assert done.begun < 60
     assert (done.position, done.tally.records) == (60, 60)
     assert [sorted(set(part)) for part in values_in(embedded.servers, topic)] == _sent(values, 2)
@@ -261,7 +254,7 @@ def test_no_right_to_write(real_broker: RealBroker, tmp_path: Path) -> None:
     real_broker.create(topic)
     for password in ("wrong", PASSWORD):
         with pytest.raises(SourceDeniedError, match=f"^{topic}: ") as told:
-            Producer(source, topic, real_broker.sasl_servers, config={**ALICE, "sasl.password": password}).run()
+            Producer(topic, real_broker.sasl_servers, config={**ALICE, "sasl.password": password}).run(source)
         assert password not in str(told.value)
 
 
@@ -273,13 +266,13 @@ def test_a_killed_run_goes_on(real_kafka: Kafka, tmp_path: Path, transactional: 
     run = (tmp_path / "s.tar", real_kafka.servers, topic, tmp_path / "journal", transactional)
     for record in (13, 59):
         assert killed_at(record, *run) == -9
-    done = producer(*run).run()
+    done = produced(*run)
     assert (done.position, done.tally.records, done.tally.size) == (60, 60, sum(map(len, values)))
     found = values_in(real_kafka.servers, topic)
     assert [sorted(set(part)) for part in found] == _sent(values, 3)
     if transactional:
         assert found == _sent(values, 3)
-    again = producer(*run).run()
+    again = produced(*run)
     assert (again.begun, again.tally.records) == (60, 60)
     assert values_in(real_kafka.servers, topic) == found
 
@@ -291,7 +284,7 @@ def test_values_of_both_kinds_keep_their_order(real_kafka: Kafka, tmp_path: Path
     shard_of(tmp_path, values)
     run = (tmp_path / "s.tar", real_kafka.servers, topic, tmp_path / "journal", True)
     assert killed_at(9, *run) == -9
-    assert producer(*run).run().tally.records == 24
+    assert produced(*run).tally.records == 24
     (found,) = values_in(real_kafka.servers, topic)
     assert found == values
     assert json.loads(run[3].read_text())["codec"] == "lz4"
@@ -300,8 +293,8 @@ def test_values_of_both_kinds_keep_their_order(real_kafka: Kafka, tmp_path: Path
 def test_the_embedded_broker_keeps_no_position_in_transactions(embedded: Kafka, tmp_path: Path) -> None:
     """It says so before anything is sent."""
     topic = embedded.create(embedded.topic)
-    with pytest.raises(ProduceError, match="leave transactional=True out"):
-        Producer(shard_of(tmp_path, numbered(2)), topic, embedded.servers, transactional=True).run()
+    with pytest.raises(ProduceError, match="leave transactional_id= out"):
+        Producer(topic, embedded.servers, transactional_id="auto").run(shard_of(tmp_path, numbered(2)))
     assert values_in(embedded.servers, topic) == [[]]
 
 
@@ -312,19 +305,21 @@ def test_the_embedded_broker_keeps_no_position_in_transactions(embedded: Kafka, 
         ({"compression": "zip"}, "compression must be"),
         ({"config": {"transactional.id": "x"}}, "found transactional.id"),
         ({"every": -1}, "every must be"),
-        ({"map": bytes, "writes": Values("json", ("bytes",), ("bytes",))}, "writes none"),
+        ({"map": bytes, "columns": ("bytes",), "format": Json(("bytes",))}, "writes none"),
         ({"queue_bytes": 10}, "queue_bytes must be"),
         ({"readers": 0}, "readers must be"),
         ({"source": KafkaStream("t", "127.0.0.1:1")}, "the source must be one that ends.*without snapshot, reader"),
-        ({"writes": Copied()}, "must be a KafkaTopic"),
-        ({"writes": Payload(key="nobody")}, "member 'nobody'"),
+        ({"copy": True}, "must be a KafkaTopic"),
+        ({"key": "nobody"}, "member 'nobody'"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused_at_once(arguments: dict[str, Any], words: str) -> None:
     """Nobody listens at the address."""
-    source = arguments.get("source", FileList(["a.jpg"]))
+    own = ("by", "compression", "config", "queue_bytes")
+    of_producer = {name: each for name, each in arguments.items() if name in own}
+    of_run = {name: each for name, each in arguments.items() if name not in own}
     with pytest.raises(ConfigError, match=words):
-        Producer(source, "t", "127.0.0.1:1", **{name: each for name, each in arguments.items() if name != "source"})
+        Producer("t", "127.0.0.1:1", **of_producer).run(**{"source": FileList(["a.jpg"]), **of_run})
 
 
 def test_the_codec_of_a_run_is_that_of_most_of_its_first_records(embedded: Kafka, tmp_path: Path) -> None:
@@ -335,5 +330,5 @@ def test_the_codec_of_a_run_is_that_of_most_of_its_first_records(embedded: Kafka
     ):
         (tmp_path / name).mkdir()
         source, journal = shard_of(tmp_path / name, values), tmp_path / name / "journal"
-        Producer(source, embedded.create(f"{embedded.topic}-{name}"), embedded.servers, journal=journal).run()
+        Producer(embedded.create(f"{embedded.topic}-{name}"), embedded.servers).run(source, journal=journal)
         assert json.loads(journal.read_text())["codec"] == codec

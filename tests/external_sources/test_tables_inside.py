@@ -1,0 +1,112 @@
+"""Values of Arrow columns: what some rows are, however a table is cut, and in whose memory they lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dali_feed.external_sources.arrow_values import Files, contents_of, kept, members_in, plain, rows_of, values_of
+from dali_feed.external_sources.ranges import ALIGNED, rooms_of
+from dali_feed.records.pieces import Arrays, Pieces
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block
+
+KINDS = {
+    "text": (pa.string(), st.text(max_size=9)),
+    "large": (pa.large_binary(), st.binary(max_size=40)),
+    "view": (pa.string_view(), st.text(max_size=20)),
+    "int": (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    "flag": (pa.bool_(), st.booleans()),
+    "list": (pa.list_(pa.float32()), st.lists(st.integers(0, 9).map(float), max_size=5)),
+    "fixed": (pa.list_(pa.int64(), 2), st.lists(st.integers(0, 9), min_size=2, max_size=2)),
+    "nested": (pa.list_(pa.list_(pa.int8())), st.lists(st.lists(st.integers(0, 9), max_size=2), max_size=2)),
+    "dictionary": (pa.dictionary(pa.int8(), pa.string()), st.sampled_from(["a", "", "é"])),
+}
+
+
+def never() -> None:
+    """A reader that is not stopped."""
+
+
+def listed(values: Any) -> list[Any]:
+    """Rows as Python has them."""
+    return [
+        bytes(value) if isinstance(value, memoryview) else value.tolist() if hasattr(value, "tolist") else value
+        for value in values
+    ]
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(data=st.data())
+def test_rows_are_those_of_the_table(name: str, data: st.DataObject) -> None:
+    """Any rows of any chunks and slices, nulls too; copied into a lease they are the same, and stay."""
+    kind, values = KINDS[name]
+    rows = data.draw(st.lists(st.none() | values, min_size=1, max_size=20))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
+    parts = [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+    column = pa.chunked_array([pa.array([*part, None], kind).slice(0, len(part)) for part in parts], kind)
+    (leaf,) = members_in(pa.schema({"c": kind})).values()
+    held = values_of(leaf.of(pa.table({"c": column})), "c", "a table")
+    some = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=30)), np.int64)
+    wanted = [rows[k].encode() if isinstance(rows[k], str) else rows[k] for k in some.tolist()]
+    pool = SlabPool(256)
+    block = Block(some, {}, pool.lease())
+    assert leaf.kind == plain(kind)
+    assert listed(rows_of(held, some, block, never)) == wanted
+    copied = rows_of(held, some, block, never, copy=True)
+    assert listed(copied) == wanted
+    assert pool.leased == 0 or isinstance(held, Pieces | Arrays)
+    assert list(contents_of(held, np.arange(len(rows)))) == list(
+        contents_of(values_of(leaf.of(pa.table({"c": column.combine_chunks()})), "c", ""), np.arange(len(rows)))
+    )
+
+
+def test_what_lies_in_files_is_read_beside_what_does_not(tmp_path: Any) -> None:
+    """Each into its row; a file that is not there is a fault of the row that it has in the block."""
+    (tmp_path / "a").write_bytes(b"of a file")
+    paths = [str(tmp_path / "a"), None, str(tmp_path / "gone"), None]
+    column = pa.chunked_array(
+        [pa.array([{"bytes": b, "path": p} for b, p in zip([None, b"own", None, None], paths, strict=True)])]
+    )
+    held = values_of(column, "image", "a table")
+    assert isinstance(held, Files)
+    block = Block(np.arange(14), {}, SlabPool().lease())
+    found = rows_of(held, np.array([3, 2, 1, 0]), block, never, 10, copy=True)
+    assert listed(found) == [None, None, b"own", b"of a file"]
+    assert list(block.faults) == [11]
+
+
+@given(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=40))
+def test_rooms_are_apart_and_inside_of_slabs(sizes: list[int]) -> None:
+    """Each as large as it must be, none over another, and no slab taken for what fits into the last."""
+    pool = SlabPool(512)
+    memories, of, starts = rooms_of(pool.lease(), np.array(sizes, np.int64))
+    taken: set[tuple[int, int]] = set()
+    for k, (memory, start, size) in enumerate(zip(of.tolist(), starts.tolist(), sizes, strict=True)):
+        assert start % ALIGNED == 0
+        assert start + size <= len(memories[memory]), k
+        cells = {(memory, cell) for cell in range(start, start + size)}
+        assert not taken & cells
+        taken |= cells
+    assert pool.leased <= 2 * sum(-(-size // ALIGNED) * ALIGNED for size in sizes) + 512
+
+
+@given(
+    rows=st.lists(st.none() | st.binary(max_size=70), max_size=30),
+    order=st.lists(st.integers(0, 29), max_size=40),
+)
+def test_copies_are_what_they_are_of(rows: list[bytes | None], order: list[int]) -> None:
+    """In any order, in few memories, and of the lease's own."""
+    sizes = np.array([len(row or b"") for row in rows], np.int64)
+    of = np.array([-1 if row is None else 0 for row in rows], np.int64)
+    whole = bytearray(b"".join(row or b"" for row in rows))
+    pieces = Pieces([memoryview(whole)], of, np.cumsum(sizes) - sizes, sizes)
+    some = np.array([k for k in order if k < len(rows)], np.int64)
+    copied = kept(pieces[some], SlabPool(128).lease())
+    whole[:] = bytes(len(whole))
+    assert listed(copied) == [rows[k] for k in some.tolist()]
