@@ -53,7 +53,11 @@ def unpack_id(sample: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """Runs of positions, columnar: row k is positions start[k]..stop[k]-1 of partition[k]; int64 (n,) each."""
+    """Runs of positions, columnar: row k is positions start[k]..stop[k]-1 of partition[k].
+
+    partition    of each run, int64 (n,)
+    start, stop  its first position, and the one behind its last, int64 (n,)
+    """
 
     partition: Int64s
     start: Int64s

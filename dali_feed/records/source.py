@@ -184,7 +184,12 @@ Stage = Literal["source", "screen", "decode"]  # where a record was refused
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a record cannot be used: which stage refused it, the reason, and the member or column that it is about."""
+    """Why a record cannot be used.
+
+    stage   what refused it: "source", "screen" or "decode"
+    reason  in words, with what was found
+    member  the member or column that it is about; "": no one of them
+    """
 
     stage: Stage
     reason: str
@@ -271,6 +276,7 @@ class Reader(ABC):
 class Member:
     """A member, as a look at some records finds it.
 
+    name   as columns have it
     share  of those records that have it, 0..1
     bytes  mean size; 0 where it is a value and no bytes
     """

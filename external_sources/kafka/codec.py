@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dali_feed.bad_records import place_of
+from dali_feed.errors import FormatError
 from dali_feed.records.source import Block, Fault, Lease
 
 __all__ = ["CODEC", "Codec", "decoded"]
@@ -49,7 +50,8 @@ def decoded(
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises is about this record
             said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
             place = place_of(error, codec)
-            reason = f"codec: {type(error).__name__}: {said}{f', at {place}' if place else ''}"
+            kind = FormatError if isinstance(error, FormatError) else type(error)
+            reason = f"codec: {kind.__name__}: {said}{f', at {place}' if place else ''}"
             block.faults[row] = Fault("source", reason, CODEC + "image")
             for column in out.values():
                 column[row] = value

@@ -156,7 +156,7 @@ class Writing:
             return Reading()
         value, label = _payload_of(subject, source) if self.payload else (None, None)
         reading = Reading(value, label, tuple(name for name in self.members if name != WHERE))
-        Request.of(source, reading.names, reading.optional)  # whether there are such members
+        Request.of(source, reading.members, reading.members)  # whether there are any such
         return reading
 
 

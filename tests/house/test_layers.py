@@ -132,7 +132,7 @@ def test_a_package_gives_what_it_says(package: str) -> None:
 
 
 CONTRACT = Path(__file__).resolve().parents[1] / "contract"
-OPEN = "cli columns dali errors external_sources formats kernels metrics packing testing"
+OPEN = "cli columns dali errors extend external_sources formats kernels metrics packing testing"
 PUBLIC = {"dali_feed", *(f"dali_feed.{name}" for name in OPEN.split())}
 NAMEDTUPLE = {"_asdict", "_fields", "_make", "_replace"}
 HELPERS = {path.stem for path in CONTRACT.parent.rglob("*.py") if path.parent.name == CONTRACT.name}
