@@ -138,8 +138,9 @@ def _send(
                     raise ConfigError(msg)
                 sender.send(Written(message.value, message.key, list(message.headers)), partition, row)
             sender.flush()
-        except SourceDeniedError as error:  # of the first that is not there
-            failures.append(f"record {next(row for row in itertools.count() if row not in placed)}: {error}")
+        except SourceDeniedError as error:
+            if not failures:  # of the first that is not there
+                failures.append(f"record {next(row for row in itertools.count() if row not in placed)}: {error}")
     if failures:
         msg = f"{to.topic} at {to.servers}: every record must be delivered; {len(failures)} were not; {failures[0]}"
         raise SourceError(msg)
