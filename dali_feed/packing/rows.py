@@ -282,9 +282,10 @@ def _main(source: Source) -> str | None:
     if isinstance(source, ArrowRows):  # other columns of a table may be what a preset cannot hold
         return source.image
     try:
-        return next((column.member for column in source.preset.values() if isinstance(column, Image)), None)
-    except ConfigError:  # it has no images
+        images = [column for column in source.preset.values() if isinstance(column, Image)]
+    except ConfigError:  # it has none
         return None
+    return images[0].member if images else None
 
 
 def _chosen(members: Mapping[str, str] | Sequence[str] | None) -> tuple[_Wanted, ...]:
