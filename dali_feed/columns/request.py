@@ -132,6 +132,7 @@ class Request:
         """Of each row what its paths are: a tuple in their order; None without a value, or the error of the whole."""
         out: list[Any] = [None] * len(block.ids)
         values = block.values[member]
+        values = values.views() if isinstance(values, Pieces) else values
         for row in np.flatnonzero(block.usable()).tolist():
             value = values[row]
             if value is None:
@@ -159,6 +160,8 @@ class Request:
         parts = self._parts[name]
         if all(part.path is None for part in parts):
             return _first_of([block.values[part.member] for part in parts])
+        if len(parts) == 1 and (quick := self._whole(parts[0], opened)) is not None:
+            return quick
         out: list[Any] = [None] * len(block.ids)
         reasons: dict[int, Fault] = {}
         for part in parts:
@@ -168,6 +171,17 @@ class Request:
             if out[row] is None and row not in absent:
                 block.faults.setdefault(row, fault)
         return out
+
+    def _whole(self, part: _Part, opened: Mapping[str, list[Any]]) -> list[Any] | None:
+        """The values of a path where each row was parsed, the common case; None where one was not, or lacks a path."""
+        rows, place = opened[part.member], self._openers[part.member].places[part.path or ""]
+        if set(map(type, rows)) != {tuple}:
+            return None
+        values = [row[place] for row in rows]
+        kinds = set(map(type, values))
+        if any(issubclass(kind, FormatError) for kind in kinds):
+            return None
+        return values if kinds.isdisjoint((bytes, bytearray)) else list(map(_view, values))
 
     def _fill(
         self,

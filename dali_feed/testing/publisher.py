@@ -7,12 +7,13 @@ some (the embedded one keeps 5 MiB per partition) is an error here, and not a fa
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from dali_feed.errors import ConfigError, SourceError, SourceNotFoundError
+from dali_feed.errors import ConfigError, SourceDeniedError, SourceError, SourceNotFoundError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import Patience, failed
@@ -125,16 +126,21 @@ def _send(
     soon = Connection(to.topic, to.servers, TIMEOUT, {"linger.ms": 5})
     sender = Sender(soon, settle, compression="none", queue_bytes=256 << 20, gives_up=True)
     with contextlib.closing(sender):
-        for row, record in enumerate(records):
-            message = record if isinstance(record, Message) else _labelled(*record)
-            partition = message.partition
-            if partition is None:
-                partition, turn = turn % count, turn + 1
-            elif not 0 <= partition < count:
-                msg = f"{to.topic}: a record's partition must lie in 0..{count - 1}; found {partition} in record {row}"
-                raise ConfigError(msg)
-            sender.send(Written(message.value, message.key, list(message.headers)), partition, row)
-        sender.flush()
+        try:
+            for row, record in enumerate(records):
+                message = record if isinstance(record, Message) else _labelled(*record)
+                partition = message.partition
+                if partition is None:
+                    partition, turn = turn % count, turn + 1
+                elif not 0 <= partition < count:
+                    rule = f"a record's partition must lie in 0..{count - 1}"
+                    msg = f"{to.topic}: {rule}; found {partition} in record {row}"
+                    raise ConfigError(msg)
+                sender.send(Written(message.value, message.key, list(message.headers)), partition, row)
+            sender.flush()
+        except SourceDeniedError as error:
+            if not failures:  # of the first that is not there
+                failures.append(f"record {next(row for row in itertools.count() if row not in placed)}: {error}")
     if failures:
         msg = f"{to.topic} at {to.servers}: every record must be delivered; {len(failures)} were not; {failures[0]}"
         raise SourceError(msg)

@@ -136,7 +136,7 @@ def test_a_batch_of_files_is_a_tuple(folder: ImageFolder) -> None:
 
 
 def test_attributes_are_what_was_given(folder: ImageFolder) -> None:
-    """None, or false, where torch has put its own samplers and collate function; the size of a BatchSampler is batch_size."""
+    """None, or false, where torch has put its own; the size of a BatchSampler is batch_size."""
     batches = torch.utils.data.BatchSampler(range(4), 2, drop_last=True)
     for data in (folder, tensors_of()):
         with ours(data) as made, ours(data, batch_sampler=batches) as other:
