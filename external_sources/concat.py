@@ -24,6 +24,7 @@ from dali_feed.records.metrics import merged
 from dali_feed.records.present import Present
 from dali_feed.records.source import (
     Block,
+    Fault,
     Int64s,
     Lease,
     Member,
@@ -161,7 +162,7 @@ def _joined(ids: Int64s, blocks: list[tuple[_Part, Block]], places: list[Int64s]
     for name in blocks[0][0].names:
         column = values.join([block.values[part.names[name]] for part, block in blocks])
         given[name] = column if ordered else values.take(column, order)
-    faults = {}
+    faults: dict[int, Fault] = {}
     absent = np.zeros(len(ids), bool)
     for (_, block), rows in zip(blocks, places, strict=True):
         faults |= {int(rows[row]): fault for row, fault in block.faults.items()}

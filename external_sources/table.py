@@ -127,6 +127,11 @@ class ArrowRows(Source):
             raise ConfigError(msg)
         check_types(self._table.schema, self._image, repr(self))
 
+    @property
+    def image(self) -> str | None:
+        """The column of images."""
+        return self._image
+
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All records, as one partition.
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dali_feed.records.source import Block, Extents, Int64s, Lease, Member, Original, Reader, Snapshot, Source
-
-if TYPE_CHECKING:
-    from dali_feed.formats.format import Format
 
 __all__ = ["WatchedSource"]
 
@@ -50,7 +47,7 @@ class WatchedSource(Source):
         """As the source has it."""
         return self._source.lacks(member)
 
-    def format_of(self, member: str) -> Format | None:
+    def format_of(self, member: str) -> Any:
         """As the source has it."""
         return self._source.format_of(member)
 

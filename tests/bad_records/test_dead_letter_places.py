@@ -11,13 +11,14 @@ from kit.broker.real import ALICE, PASSWORD, RealBroker, free_ports
 from kit.images import QUICK, jpeg
 from kit.shelves import Held, letter
 
-from dali_feed.dead_letters import DeadLetters, Letter, Original, Outbox, with_original
+from dali_feed.dead_letters import DeadLetters, Letter, Outbox, with_original
 from dali_feed.errors import DeadLetterError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, KafkaTopic
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.topic import as_original, messages
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Decode
+from dali_feed.records.source import Original
 from dali_feed.testing import Message, ScriptedSource
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kit.blocks import taken
+from kit.blocks import rows
 from kit.changed_files import WAYS, shard
 
 from dali_feed.errors import SourceChangedError
@@ -110,11 +110,8 @@ def test_a_file_that_was_closed_meanwhile_is_opened_again(tmp_path: Path) -> Non
         with each.open("rb") as file:
             os.fsync(file.fileno())
         forget(str(each))
-    reader = source.reader()
-    block = reader.read(Extents(np.arange(6), np.zeros(6, np.int64), np.ones(6, np.int64)))
-    assert [bytes(payload or b"") for payload in block.payloads] == [bytes([k]) * 5000 for k in range(6)]
-    block.lease.release()
-    reader.close()
+    firsts = Extents(np.arange(6), np.zeros(6, np.int64), np.ones(6, np.int64))
+    assert [row["jpg"] for row in rows(source, "jpg", extents=firsts)] == [bytes([k]) * 5000 for k in range(6)]
 
 
 def test_each_read_of_mounted_files_is_counted(path: str) -> None:
@@ -164,11 +161,9 @@ def test_a_shard_that_changes_within_a_read_is_told(
     source = ShardSet(paths)
     monkeypatch.setattr(source, "_store", LocalStore(most_open=1))
     source.snapshot()
-    reader = source.reader()
     three = np.arange(3)
     with pytest.raises(SourceChangedError, match=r"0\.tar: a shard must not change"):
-        reader.read(Extents(three, three * 0 + 1, three * 0 + 2))
-    reader.close()
+        rows(source, extents=Extents(three, three * 0 + 1, three * 0 + 2))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -184,6 +179,4 @@ def test_an_index_from_before_a_change_is_not_believed(tmp_path: Path, way: Call
     way(path, other)
     source = ShardSet(path)
     source.snapshot()
-    block = source.reader().read(Extents.one(0, 0, 2))
-    assert [taken(payload) for payload in block.payloads] == [b"b" * 100, b"a" * 700]
-    block.lease.release()
+    assert [row["image"] for row in rows(source)] == [b"b" * 100, b"a" * 700]

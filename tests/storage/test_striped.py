@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.blocks import rows
+from kit.blocks import Reads, rows
 from kit.denied import denied
 from kit.packed_images import plain, striped
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceDeniedError, StateError
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.packing import PackedSet, damage, index, merge, pack, verify
-from dali_feed.records.extents import Extents
 from dali_feed.storage.sets import SetStore
 from dali_feed.storage.striping import BLOCK, Layout, StripedFile, StripeWriter, check_parts
 
@@ -115,7 +114,7 @@ def test_a_missing_target_is_named(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "t1").rename(tmp_path / "gone")
     for each in (source, ShardSet(path)):
         with pytest.raises(DataLostError, match=r"target .*/t1: .* must be there; found no such folder; mount it"):
-            each.snapshot(), each.reader().read(Extents.one(0, 0, 1))
+            each.snapshot(), Reads(each).first(1)
 
 
 def test_a_short_part_is_named(plain: Path, tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ def test_a_part_that_was_replaced_ends_the_read(plain: Path, tmp_path: Path) -> 
     other.write_bytes(bytes(part.stat().st_size))
     other.replace(part)
     with pytest.raises(SourceChangedError, match=r"x\.dfset/x-000000\.tar: a shard must not change"):
-        source.reader().read(Extents.one(0, 0, 1))
+        Reads(source).first(1)
 
 
 def test_a_part_that_is_cut_and_a_stop_end_an_open_file(plain: Path, tmp_path: Path) -> None:
@@ -191,12 +190,12 @@ def test_what_targets_gave_is_counted(plain: Path, tmp_path: Path, count: int) -
     """Reads and bytes of each target, of all shards as one store, and still when they are closed."""
     path = striped(plain, tmp_path, 3, count)
     source = ShardSet(path)
-    reader = source.reader()
+    reads = Reads(source)
     for shard, stop in enumerate(source.snapshot().stops.tolist()):
-        reader.read(Extents.one(shard, 0, stop))
-    (found,) = reader.storage()  # type: ignore[attr-defined]
-    reader.close()
-    (after,) = reader.storage()  # type: ignore[attr-defined]
+        reads.first(stop, shard)
+    (found,) = reads.reader.storage()
+    reads.close()
+    (after,) = reads.reader.storage()
     assert after.bytes == found.bytes
     assert (found.store, found.queued, found.failures) == (str(path), 0, 0)
     assert [each.name for each in found.targets] == [str(tmp_path / f"t{k}") for k in range(3)]
@@ -260,10 +259,8 @@ def test_a_target_that_may_not_be_read_is_denied(plain: Path, tmp_path: Path) ->
     path = striped(plain, tmp_path)
     source = ShardSet(path)
     source.snapshot()
-    reader = source.reader()
-    reader.read(Extents.one(0, 0, 1)).lease.release()  # what it imports is not to be denied
-    reader.close()
-    other = source.reader()
+    rows(source)  # what it imports is not to be denied
+    other = Reads(source)
     with pytest.raises(SourceDeniedError, match="a part of a shard must be readable; found"), denied(tmp_path / "t0"):
-        other.read(Extents.one(0, 0, 1))
+        other.first(1)
     other.close()
