@@ -75,8 +75,8 @@ def cells_of(source: Source, transform: object, shown: Shown) -> list[Cell]:
         decode=Decode(engine="host"),
         bad=BadRecords(limit=None),
     ) as feed:
-        if len(feed.program.views) > 1:
-            msg = f"--transform: must be one transform; found {len(feed.program.views)} views; show them one by one"
+        if len(feed.program.outputs) > 1:
+            msg = f"--transform: must be one transform; found {len(feed.program.outputs)} views; show them one by one"
             raise ConfigError(msg)
         feed.set_epoch(shown.epoch)
         if shown.batch >= len(feed):
@@ -150,7 +150,7 @@ def draws_in_words(
         seed: of the run.
         epoch: of the run.
     """
-    arrays = program.parameters(sizes, ids, seed, epoch).arrays
+    arrays, _ = program.outputs[0].draw(sizes, ids, seed, epoch)
     ops = list(enumerate(program.recipe.ops))
     return [list(_lines(ops, arrays, row)) for row in range(len(ids))]
 

@@ -61,11 +61,6 @@ class DaliProgram:
     makers: list[Maker] = field(default_factory=list)
 
     @property
-    def views(self) -> tuple[DaliProgram, ...]:
-        """The programs that run on one decoded image: this one alone."""
-        return (self,)
-
-    @property
     def dtype(self) -> DType | None:
         """The dtype of the output's pixels, where the last step is ours."""
         return None if self.finish is None else self.finish.dtype

@@ -61,11 +61,6 @@ class HostProgram:
     on_cpu: int = 0  # ops that are not left to the finish step
     fixed: bool = True
 
-    @property
-    def views(self) -> tuple[HostProgram, ...]:
-        """What is made of one decoded image: itself."""
-        return (self,)
-
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
         run = SizedDraws(self.streams, sizes, ids, seed, epoch, windowed=self.window)

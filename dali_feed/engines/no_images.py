@@ -29,18 +29,19 @@ def like(images: Any) -> Like:
 
 
 def no_images(program: Program, device: int | None, seen: dict[int, Like]) -> list[torch.Tensor]:
-    """For each view of the program a tensor of no rows, in the layout that an engine gives, on its device.
+    """For each output of the program a tensor of no rows, in the layout that an engine gives, on its device.
 
-    `seen`: by view what images were like, where the program does not say: of unknown size they are (0, 3, 0, 0).
+    `seen`: by output what images were like, where the program does not say: of unknown size they are (0, 3, 0, 0).
     """
     made = []
-    for number, view in enumerate(program.views):
+    for number, output in enumerate(program.outputs):
         shape, dtype = seen.get(number, ((), torch.uint8))
+        layout = output.recipe.layout
         if program.fixed:
-            known = outline(view.recipe)
+            known = outline(output.recipe)
             dtype = DTYPES[known.dtype]
             if known.size is not None:
-                shape = (3, *known.size) if view.recipe.layout == "NCHW" else (*known.size, 3)
-        shape = shape or ((3, 0, 0) if view.recipe.layout == "NCHW" else (0, 0, 3))
+                shape = (3, *known.size) if layout == "NCHW" else (*known.size, 3)
+        shape = shape or ((3, 0, 0) if layout == "NCHW" else (0, 0, 3))
         made.append(torch.empty((0, *shape), dtype=dtype, device="cpu" if device is None else f"cuda:{device}"))
     return made

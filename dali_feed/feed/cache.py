@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.columns.columns import Columnar
-from dali_feed.compiler.program import turns, unfit
-from dali_feed.engines.choose import Compiled
+from dali_feed.compiler.program import Program, turns, unfit
 from dali_feed.errors import ConfigError
 from dali_feed.feed.disk_rows import DiskRows, Row, key_of
 from dali_feed.options import Cache, Decode, Tuning
@@ -195,10 +194,9 @@ class WholePixels:
     Raises ConfigError where what the host engine decodes is not what the feed's engine would.
     """
 
-    def __init__(self, made: Compiled, decode: Decode, tuning: Tuning) -> None:
-        views = made.program.views[:1] if made.columns else made.program.views
-        subject, engine = "Cache(pixels=True)", made.columns[0].engine if made.columns else made.engine
-        if not views:
+    def __init__(self, program: Program, decode: Decode, tuning: Tuning) -> None:
+        subject, engine = "Cache(pixels=True)", program.engine
+        if not program.outputs:
             msg = f"{subject}: keeps decoded images, but no column is an Image. Leave pixels out"
             raise ConfigError(msg)
         if engine != "host":
@@ -207,7 +205,8 @@ class WholePixels:
                 ' pixels. Give Decode(engine="host"), or leave pixels out'
             )
             raise ConfigError(msg)
-        self._recipes, self._exif = [view.recipe for view in views], views[0].recipe.exif
+        first = next(iter(program.columns.values()))  # further image columns are screened when they are read
+        self._recipes, self._exif = [output.recipe for output in first], program.recipe.exif
         self._decode, self._tuning = decode, tuning
         self._local = threading.local()
         self._lock = threading.Lock()

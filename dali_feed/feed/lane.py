@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.program import Parameters
+from dali_feed.compiler.program import RowKey
 from dali_feed.feed.reading import ReadTask
 from dali_feed.feed.window import Window, WindowRecords
 from dali_feed.plan.mixed import MixedPlan, Strand
@@ -28,8 +28,8 @@ CHUNK, CHUNK_BARE = 1024, 4096  # slots; without an image nothing is drawn, and 
 WINDOWS_AHEAD = 1
 
 OpenWindow = Callable[[WindowPlan, int, Callable[[], Iterator[WindowPlan]]], Window]
-Prepare = Callable[[list[memoryview]], list[Any]]
-Draw = Callable[[NDArray[Any], NDArray[np.int64], int], Parameters]  # of sizes, ids, and how often they came before
+Drawn = tuple[dict[RowKey, NDArray[Any]], NDArray[np.int64]]  # rows of samples, and the sizes that come out
+Draw = Callable[[NDArray[Any], NDArray[np.int64], int], Drawn]  # of sizes, ids, and how often they came before
 
 
 @dataclass(slots=True)
@@ -42,8 +42,9 @@ class Chunk:
     ok: NDArray[np.bool_]
     ids: NDArray[np.int64]
     fields: dict[str, Any]
-    parameters: Parameters
-    payloads: list[Any]
+    drawn: dict[RowKey, NDArray[Any]]
+    sizes: NDArray[np.int64]  # that come out
+    payloads: list[memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +71,10 @@ class Lane:
         *,
         open_window: OpenWindow,
         draw: Draw,
-        prepare: Prepare,
         reads: int = 1,
     ) -> None:
         self._plan, self._lane, self._reads = plan, lane, reads
-        self._open_window, self._draw, self._prepare = open_window, draw, prepare
+        self._open_window, self._draw = open_window, draw
         self._bounds = plan.bounds(lane)
         self._next_window = int(np.searchsorted(self._bounds, consumed, side="right")) - 1
         self._resume_at = consumed
@@ -184,13 +184,12 @@ class Lane:
         stop = max(stop, window.loaded_to(first, min(first + max(most, needed), window.slots)))
         rows, ok = window.deal(first, stop)
         ids = window.ids[rows]
-        parameters = self._draw(window.sizes[rows], ids, window.turn)
-        payloads = self._prepare(window.good_payloads(rows))
+        drawn, sizes = self._draw(window.sizes[rows], ids, window.turn)
+        payloads = window.good_payloads(rows)
         self._slot = stop
         self.dealt += 1
-        return Piece(
-            Chunk(window, first, rows, ok, ids, window.good_fields(rows), parameters, payloads), 0, stop - first
-        )
+        chunk = Chunk(window, first, rows, ok, ids, window.good_fields(rows), drawn, sizes, payloads)
+        return Piece(chunk, 0, stop - first)
 
     def close(self) -> None:
         """Release every window whose slots have not all left the engine; nothing may be in flight any more."""

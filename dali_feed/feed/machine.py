@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dali_feed.columns.columns import Columnar
+from dali_feed.compiler.program import Program
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import seed_of_turn
-from dali_feed.engines.choose import Compiled, make_ready
-from dali_feed.engines.engine import Engine, EngineWork, work_of
-from dali_feed.engines.late import LateEngine
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.engine import Engine, EngineWork
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.adapting import FIRST_READERS, Climb, Steering
 from dali_feed.feed.batch import Beside, Companions
@@ -130,7 +130,7 @@ class Machine:
     """No part of it exists before the first epoch."""
 
     source: Source
-    compiled: Compiled
+    program: Program
     batch_size: int
     device: int | None
     decode: Decode
@@ -156,12 +156,12 @@ class Machine:
         if kept is None:
             return
         if kept.limit or kept.disk is not None:
-            pixels = WholePixels(self.compiled, self.decode, self.tuning) if kept.pixels else None
+            pixels = WholePixels(self.program, self.decode, self.tuning) if kept.pixels else None
             self.cache = RecordCache(self.source, kept, pixels)
         if kept.device_bytes:
             from dali_feed.engines.device_cache import DeviceCache  # and torch with it
 
-            self.on_device = DeviceCache(self.compiled, kept.device_bytes, self.device)
+            self.on_device = DeviceCache(self.program, kept.device_bytes, self.device)
 
     def setting(
         self,
@@ -203,7 +203,7 @@ class Machine:
             close_at_exit(owner)
             self._wanted()
         self._beside = beside = self._beside or Beside.on(self.device, companions)
-        program, tuning = self.compiled.program, self.tuning
+        program, tuning = self.program, self.tuning
         return Setting(
             engine=self.engine,
             meter=self.meter,
@@ -211,10 +211,10 @@ class Machine:
             source=source,
             epoch=epoch,
             where=where,
-            draw=lambda sizes, ids, turn: program.parameters(sizes, ids, seed_of_turn(seed, turn), epoch),
+            draw=lambda sizes, ids, turn: program.draw(sizes, ids, seed_of_turn(seed, turn), epoch),
             beside=lambda batch: beside(batch, epoch),
             prefetch=tuning.prefetch,
-            same_size=program.fixed and program.size is None,
+            same_size=program.fixed and not program.sized,
             payload=None if self.cache is None else self.cache.payload,
             made=partial(self.source.batch, room=beside.room) if isinstance(self.source, Columnar) else None,
             watchdog=tuning.watchdog,
@@ -222,16 +222,17 @@ class Machine:
 
     def look(self) -> Look:
         """What tells which records can be used."""
-        columns = [(each.name, each.called) for each in self.compiled.columns]
-        return self.meter.looks(looker(self.compiled.program, self.decode, columns if len(columns) > 1 else ()))
+        return self.meter.looks(looker(self.program, self.decode))
 
     def _made_ready(self) -> Engine:
-        before = None if self.on_device is None else self.on_device.before
-        made = make_ready(
-            self.compiled, batch_size=self.batch_size, device=self.device, tuning=self.tuning, before=before
+        return make_engine(
+            self.program,
+            late=self.source.late if isinstance(self.source, Columnar) else {},
+            batch_size=self.batch_size,
+            device=self.device,
+            tuning=self.tuning,
+            before=None if self.on_device is None else self.on_device.before,
         )
-        late = self.source.late if isinstance(self.source, Columnar) else {}
-        return LateEngine(made, late, self.tuning) if late else made
 
     def lanes(
         self, setting: EpochSetting, plan: EpochPlan | MixedPlan, mine: Iterable[int], consumed: int
@@ -252,12 +253,12 @@ class Machine:
                 others=others,
             )
 
-        draw, prepare, mine = setting.draw, setting.engine.prepare, tuple(mine)
+        draw, mine = setting.draw, tuple(mine)
         strands = {lane: plan.strands(lane, consumed) for lane in mine}
         reads = -(-setting.readers // max(1, sum(map(len, strands.values()))))
 
         def opened(strand: EpochPlan | Strand, lane: int, taken: int) -> Lane:
-            return Lane(strand, lane, taken, open_window=open_window, draw=draw, prepare=prepare, reads=reads)
+            return Lane(strand, lane, taken, open_window=open_window, draw=draw, reads=reads)
 
         if isinstance(plan, EpochPlan):
             return [opened(plan, lane, consumed) for lane in mine]
@@ -299,7 +300,7 @@ class Machine:
     def _stages(self, engine: Engine) -> tuple[StageStats, ...]:
         readers = None if self.pool is None else self.pool.worked()
         threads = self.tuning.cpu_threads if self.device is None else self.tuning.gpu_threads
-        return stages(self.meter, readers, work_of(engine), threads)
+        return stages(self.meter, readers, engine.worked(), threads)
 
     def _running(self, engine: Engine) -> Running:
         on_gpu, tuning = self.device is not None, self.tuning

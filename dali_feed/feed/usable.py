@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.compiler.program import Program, unfit
+from dali_feed.compiler.program import Program
 from dali_feed.options import Decode
 from dali_feed.screen.screen import Screened, screen, turned
 
@@ -25,39 +25,30 @@ def _unseen(payloads: Sequence[memoryview | None], fields: Mapping[str, Any]) ->
     return Screened(np.repeat(there, 2).reshape(-1, 2), {}, bare=True)
 
 
-def looker(program: Program, decode: Decode, columns: Sequence[tuple[str, str]] = ()) -> Look:
+def looker(program: Program, decode: Decode) -> Look:
     """A function of a read's payloads and fields that tells their sizes, and of what cannot be used the reason.
 
-    columns  of several image columns the names, and what stands before a reason; the first one's is the payload. Sizes
-             are then int32 (n, 2 * columns), or 3 * where images are turned
+    Of several image columns the first one's images are the payloads. Sizes are then int32 (n, 2 * columns), or 3 *
+    where images are turned.
     """
-    if not program.views:
+    if not program.outputs:
         return _unseen
+    columns = program.columns
+    first, *further = columns
+    called = columns[first][0].called
 
     def look(payloads: Sequence[memoryview | None], fields: Mapping[str, Any]) -> Screened:
         found = screen(payloads, decode.max_pixels, decode.max_work)
         if program.recipe.exif:
             found = turned(found, payloads)
-        small: dict[int, str] = {}
-        if columns:
-            return _several(found, program, columns, fields)
-        for view in program.views:
-            small |= unfit(view.recipe, found.sizes)
-        return Screened(found.sizes, {**small, **found.reasons}, found.plain) if small else found
+        sizes, width = found.sizes, found.sizes.shape[1]
+        for name in further:  # screened when they were read
+            kept = [(0,) * width if image is None else image.size for image in fields[name]]
+            sizes = np.concatenate([sizes, np.array(kept, np.int32).reshape(-1, width)], axis=1)
+        small = program.unfit(sizes)
+        if not small and not further:
+            return found
+        reasons = {row: called + why for row, why in found.reasons.items()}
+        return Screened(sizes, {**small, **reasons}, found.plain)
 
     return look
-
-
-def _several(
-    found: Screened, program: Program, columns: Sequence[tuple[str, str]], fields: Mapping[str, Any]
-) -> Screened:
-    """With the sizes of further image columns, which were screened when they were read."""
-    sizes, width = [found.sizes], found.sizes.shape[1]
-    for name, _ in columns[1:]:
-        kept = [(0,) * width if image is None else image.size for image in fields[name]]
-        sizes.append(np.array(kept, np.int32).reshape(-1, width))
-    reasons = {row: columns[0][1] + why for row, why in found.reasons.items()}
-    for (_, called), view, its in zip(columns, program.views, sizes, strict=True):
-        for row, why in unfit(view.recipe, its).items():
-            reasons.setdefault(row, called + why)
-    return Screened(np.concatenate(sizes, axis=1), reasons, found.plain)

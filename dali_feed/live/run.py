@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from dali_feed.bad_records import Quarantine
 from dali_feed.columns.columns import Columnar
 from dali_feed.compiler.program import Program
+from dali_feed.engines.engine import Pixels
 from dali_feed.errors import DaliFeedError
-from dali_feed.feed.batch import Batch, Companions, Pixels
+from dali_feed.feed.batch import Batch, Companions
 from dali_feed.feed.lane import Chunk, Piece
 from dali_feed.feed.run import FeedRun, Setting
 from dali_feed.feed.usable import Look
@@ -86,7 +87,7 @@ class EmptyBatches:
 
     def __init__(self, program: Program, source: Any, device: int | None, companions: Companions) -> None:
         self._program, self._source, self._device, self._companions = program, source, device, companions
-        self._open = not program.fixed or program.size is None  # sizes are learnt from batches
+        self._open = not program.sized  # sizes are learnt from batches
         self._seen: dict[int, Any] = {}
         self._fields: dict[str, Any] | None = None
 
@@ -94,7 +95,7 @@ class EmptyBatches:
         """A batch with records: later empty ones are as it is."""
         if self._fields is None:
             self._fields = {name: _none_of(values) for name, values in batch.fields.items()}
-        if self._open and self._program.views and batch.tail is None:
+        if self._open and self._program.outputs and batch.tail is None:
             from dali_feed.engines.no_images import like  # torch: there since an engine made images
 
             self._seen = {view: like(each.images) for view, each in enumerate((batch, *batch.more))}
@@ -102,7 +103,7 @@ class EmptyBatches:
     def batch(self) -> Batch:
         """A batch of no rows."""
         images: list[Pixels] = []
-        if self._program.views:
+        if self._program.outputs:
             from dali_feed.engines.no_images import no_images
 
             images = [Pixels(made, None) for made in no_images(self._program, self._device, self._seen)]
@@ -233,16 +234,8 @@ class LiveRun(FeedRun):
             self._pass_over(window, gathered.position)
             return
         ids = window.ids[rows]
-        chunk = Chunk(
-            window,
-            0,
-            rows,
-            ok,
-            ids,
-            window.good_fields(rows),
-            self.setting.draw(window.sizes[rows], ids, window.turn),
-            self.setting.engine.prepare(window.good_payloads(rows)),
-        )
+        drawn = self.setting.draw(window.sizes[rows], ids, window.turn)
+        chunk = Chunk(window, 0, rows, ok, ids, window.good_fields(rows), *drawn, window.good_payloads(rows))
         self._start([Piece(chunk, 0, window.rows)])
         self._behind.append(gathered.position)
 

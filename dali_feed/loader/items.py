@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from dali_feed.columns.columns import Columnar
 from dali_feed.columns.packed import PackedBatch
-from dali_feed.compiler.program import ViewsProgram
+from dali_feed.engines.engine import Pixels
 from dali_feed.engines.gpu.device import tensor_of
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
-from dali_feed.feed.batch import Pixels
 from dali_feed.live import LiveFeed
 from dali_feed.loader.arguments import moved
 from dali_feed.loader.functions import UserTransforms
@@ -173,8 +172,8 @@ class Items:
         self._tuples = isinstance(feed.source, Columnar) and feed.source.as_tuple
         self._last = feed.program.recipe.layout == "NHWC"
         self._images = tuple(feed.source.images) if isinstance(feed.source, Columnar) else ()
-        self._several = isinstance(feed.program, ViewsProgram) or len(self._images) > 1
-        self._channels = [view.recipe.channels for view in feed.program.views]
+        self._several = feed.program.several
+        self._channels = [output.recipe.channels for output in feed.program.outputs]
         feed.companions = self._companions
 
     def __call__(self, batch: Batch) -> Any:

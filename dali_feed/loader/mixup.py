@@ -18,7 +18,7 @@ from dali_feed.columns.column import Follower, Kind
 from dali_feed.columns.columns import Columnar
 from dali_feed.columns.image import Image
 from dali_feed.columns.number import Number
-from dali_feed.compiler.program import ViewsProgram, outline
+from dali_feed.compiler.program import outline
 from dali_feed.engines.gpu.device import shape_of, size_of
 from dali_feed.errors import ConfigError
 from dali_feed.kernels.finish import MixArrays
@@ -112,7 +112,7 @@ class Mixes:
         self._mixing, self._feed, self._device = mixing, feed, device
         program = feed.program
         self.field = labels_of(feed.source)
-        if isinstance(program, ViewsProgram):
+        if program.several:
             msg = "collate_fn: MixUp and CutMix mix one image per sample; found several views of it"
             raise ConfigError(msg)
         if any(own):

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 
 from dali_feed import draws
 from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import ViewsProgram
+from dali_feed.compiler.program import Output, Program
 from dali_feed.compiler.user_graph import UserGraph, compile_function, random_states
 from dali_feed.draws import EXTENT_ORDER, ORDER, WINDOW_ORDER, check_seed, permutation, philox4x32, uniforms
 from dali_feed.errors import ConfigError
@@ -246,7 +246,8 @@ def test_an_op_keeps_to_its_streams(kind: str, drawn: _Drawn) -> None:
 
 def _views() -> Any:
     program = compile_host(lower(v2.Compose([v2.RandomResizedCrop(8), v2.ToDtype(torch.float32, scale=True)])))
-    return ViewsProgram((program, program)).parameters(np.full((3, 2), 40), SAMPLES, 5, 0)
+    views = Program(tuple(Output("host", program, view=view) for view in range(2)))
+    return views.draw(np.full((3, 2), 40), SAMPLES, 5, 0)
 
 
 def _order() -> Any:

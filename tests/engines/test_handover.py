@@ -18,13 +18,12 @@ from kit.wire import Wire
 from numpy.typing import NDArray
 from nvidia.dali.tensors import TensorCPU
 
-from dali_feed.compiler.program import Finish
-from dali_feed.engines.engine import Tail
+from dali_feed.compiler.program import Finish, Tail
+from dali_feed.engines.engine import Pixels
 from dali_feed.engines.gpu import device as handover
 from dali_feed.engines.gpu import finish as gpu_tail
 from dali_feed.engines.gpu.device import MemoryInUse
 from dali_feed.engines.gpu.parcel import ALIGNED, Parcels, Sent, can_travel, pack, packing, unpacked
-from dali_feed.feed.batch import Pixels
 
 pytestmark = pytest.mark.slow
 

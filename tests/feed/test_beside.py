@@ -15,12 +15,12 @@ from kit.wire import Wire
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Mixing
-from dali_feed.compiler.program import Finish
-from dali_feed.engines.engine import Tail
+from dali_feed.compiler.program import Finish, Tail
+from dali_feed.engines.engine import Pixels
 from dali_feed.engines.gpu.parcel import Parcels
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.feed import Batch
-from dali_feed.feed.batch import Beside, Pixels
+from dali_feed.feed.batch import Beside
 from dali_feed.loader import mixup as mixes
 from dali_feed.loader.mixup import spread
 from dali_feed.testing.scripted import ScriptedSource

@@ -10,7 +10,7 @@ import pytest
 from kit.images import jpeg, labelled
 from torchvision.transforms import v2
 
-from dali_feed.compiler.program import NoImage
+from dali_feed.compiler.program import Program
 from dali_feed.errors import ClosedError
 from dali_feed.feed import Feed
 from dali_feed.feed.reading import ReadPool, ReadTask
@@ -183,7 +183,7 @@ def test_slots_are_there_up_to_the_first_read_that_is_not() -> None:
         plan,
         0,
         sizes=MeanSize(200, 1000, 1 << 30),  # four records to a read
-        look=looker(NoImage(), Decode()),
+        look=looker(Program(), Decode()),
         pool=pool,
         where=str,
         proof=Proof(),

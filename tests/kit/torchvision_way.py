@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.engine_runs import each, result_of
+from kit.engine_runs import each, images_of, result_of
 from kit.photographs import decoded, photographs
 from torchvision.transforms.v2 import _auto_augment, functional
 
@@ -154,8 +154,7 @@ def ran(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> list[t
 
 def together(recipe: Recipe, payloads: Sequence[bytes]) -> torch.Tensor:
     """The images of all payloads in one batch, with ids from 0 on."""
-    images: torch.Tensor | None = result_of("host", compile_host(recipe), payloads).images
-    assert images is not None
+    images: torch.Tensor = images_of(result_of("host", compile_host(recipe), payloads))
     return images
 
 

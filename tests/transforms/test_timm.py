@@ -279,13 +279,13 @@ def test_images_that_cannot_be_fitted_are_bad_records() -> None:
 def test_on_a_gpu_the_host_engine_takes_what_dali_cannot() -> None:
     """Where nobody chose an engine; one that was chosen says so."""
     transform = create_transform(32, is_training=True, train_crop_mode="rkrc")
-    name, program = compiled(transform, Decode(), 0)
-    assert name == "host"
-    assert isinstance(program, HostProgram)
+    (output,) = compiled(transform, Decode(), 0).outputs
+    assert output.engine == "host"
+    assert isinstance(output.program, HostProgram)
     with pytest.raises(TransformError, match="the dali engine knows padding_mode"):
         compiled(transform, Decode(engine="dali"), 0)
-    assert compiled(create_transform(32), Decode(), 0)[0] == "dali"
-    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), Decode(), 0)[0] == "host"
+    assert compiled(create_transform(32), Decode(), 0).engine == "dali"
+    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), Decode(), 0).engine == "host"
 
 
 LOOK: dict[str, Any] = {"translate_const": 12, "img_mean": (124, 116, 104)}

@@ -8,21 +8,16 @@ consumer's stream.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from nvidia.dali import fn, types
-from nvidia.dali.tensors import TensorCPU
 
 from dali_feed.compiler.dali import DaliProgram
-from dali_feed.compiler.program import Colours, DecodeStep, Finish, Resample, Slice, ViewsProgram
-from dali_feed.screen import pillow
-from dali_feed.screen.header import UnusableError
+from dali_feed.compiler.program import Colours, DecodeStep, Finish, Resample, Slice
 from dali_feed.transforms.keys import ERASE, FLIPS, TURN, WINDOW, Key, numbered, viewed
 from dali_feed.transforms.op import DRAWN, INTERPOLATION
 
-__all__ = ["NOTHING_BEFOREHAND", "PAYLOAD", "Feeder", "build_graph", "decoder_options", "prepared"]
+__all__ = ["NOTHING_BEFOREHAND", "PAYLOAD", "build_graph", "decoder_options"]
 
 
 PAYLOAD = Key("payload")
@@ -134,15 +129,18 @@ def _finish(step: Finish, image: Any, given: _Inputs) -> Any:
     return _erase(image, fn.cast(given(ERASE, "INT32", 1), dtype=types.FLOAT), step.erase)
 
 
-def build_graph(program: DaliProgram | ViewsProgram[DaliProgram], *, gpu: bool, spare: bool = False) -> list[Any]:
-    """The output nodes of `program`, one per view; call it with a pipeline as the current one. `spare`: of the twin."""
-    decode = program.views[0].steps[0]
+def build_graph(programs: Sequence[DaliProgram], *, gpu: bool, spare: bool = False) -> list[Any]:
+    """The output nodes of programs of one decoded image; call it with a pipeline as the current one.
+
+    `spare`: of the twin.
+    """
+    decode = programs[0].steps[0]
     if not isinstance(decode, DecodeStep):
         msg = f"dali engine: a program begins with a decode; found {decode!r}"
         raise TypeError(msg)
-    own = decoder_options(program.recipe.hardware, spare=spare) if gpu else {}
+    own = decoder_options(programs[0].recipe.hardware, spare=spare) if gpu else {}
     image = _decode(decode, _Inputs(), own)
-    return [_view(view, image, _Inputs(number), gpu=gpu) for number, view in enumerate(program.views)]
+    return [_view(program, image, _Inputs(number), gpu=gpu) for number, program in enumerate(programs)]
 
 
 def _view(program: DaliProgram, image: Any, given: _Inputs, *, gpu: bool) -> Any:
@@ -161,59 +159,3 @@ def _view(program: DaliProgram, image: Any, given: _Inputs, *, gpu: bool) -> Any
             case _:
                 image = step.on(image, given, gpu=gpu)
     return image
-
-
-# The inputs of a DALI graph: payloads as they are, or pixels decoded by Pillow where nvImageCodec gets none.
-#
-# Such a payload becomes a PPM, which the graph's decoder reads as it is, whole or a window, on every device; one that
-# is such a file already is given as it is.
-
-
-_GRAPHS = (0xFF, 0x89)  # first bytes of JPEG and PNG; a decoder of a graph gets no other format but a plain PPM
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Aside:
-    """A payload to be decoded before the graph."""
-
-    payload: memoryview
-
-
-def prepared(payloads: Sequence[memoryview]) -> list[Any]:
-    """DALI's view of each payload, none of them empty, or a mark that it must be decoded first."""
-    return [TensorCPU(view) if view[0] in _GRAPHS or pillow.is_usual(view) else _Aside(view) for view in payloads]
-
-
-class Feeder:
-    """Decodes marked payloads for the graph, on threads of its own that are started by the first such image."""
-
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
-        self._pool: ThreadPoolExecutor | None = None
-
-    def __call__(self, some: Sequence[Any]) -> tuple[list[Any], dict[int, str]]:
-        """The graph's input, and the slots that cannot be decoded, each with the reason: then feed nothing."""
-        out, bad = list(some), dict[int, str]()
-        rows = [n for n, one in enumerate(some) if type(one) is _Aside]
-        if not rows:
-            return out, bad
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, "dali_feed-pillow")
-        for n, made in zip(rows, self._pool.map(_decoded, [some[n].payload for n in rows]), strict=True):
-            if isinstance(made, str):
-                bad[n] = made
-            else:
-                out[n] = TensorCPU(made)
-        return out, bad
-
-    def close(self) -> None:
-        """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _decoded(payload: memoryview) -> bytes | str:
-    try:
-        return pillow.pnm(pillow.decode(payload))
-    except UnusableError as error:
-        return str(error)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dali_feed.engines.engine import Tail
+from dali_feed.compiler.program import Tail
 from dali_feed.engines.gpu.device import Uploaded, consumers_stream, keep, owned
 from dali_feed.engines.gpu.parcel import there
 from dali_feed.engines.no_images import DTYPES
