@@ -33,8 +33,8 @@ from dali_feed.bench.runner import Contestant, Opens, Steps, installed
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import Output, Program
 from dali_feed.engines.choose import choose_engine, compile_for, make_engine
-from dali_feed.engines.engine import Engine, Pixels, Work
-from dali_feed.engines.gpu.device import tensor_of
+from dali_feed.engines.engine import Engine, Work
+from dali_feed.engines.finish import finished
 from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.errors import DataLostError, EngineError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
@@ -207,8 +207,8 @@ def our_contestants(job: BenchJob, *reads: str) -> list[Contestant]:
 
 
 class _Ceiling(Steps):
-    def __init__(self, works: list[Work], engine: Engine, device: torch.device) -> None:
-        self._engine, self._device = engine, device
+    def __init__(self, works: list[Work], engine: Engine) -> None:
+        self._engine = engine
         self._works, self._at = works, 0
         self._stop, self._flying = threading.Event(), deque[Work]()
         for _ in range(engine.depth):
@@ -225,7 +225,11 @@ class _Ceiling(Steps):
         if work.bad:
             msg = f"ceiling: every image must be decodable; one is not: {next(iter(work.bad.values()))}; leave it out"
             raise EngineError(msg)
-        images = _finished(work.outputs[0], self._device)
+        (pixels,) = work.outputs
+        if pixels.device is not None:
+            pixels.device.wait()
+        with pixels.reading():
+            images = finished(pixels.images, pixels.tail, pixels.device)
         self._submit()
         return self.step(images)
 
@@ -233,15 +237,6 @@ class _Ceiling(Steps):
         for work in self._flying:
             self._engine.discard(work)
         self._engine.close()
-
-
-def _finished(pixels: Pixels, device: torch.device) -> torch.Tensor:
-    """A batch as the loader gives it: as it is, or with the finish step on the device."""
-    if pixels.tail is None:
-        return tensor_of(pixels.images)
-    from dali_feed.engines.gpu.finish import finished  # CuPy, which only a GPU needs
-
-    return finished(pixels.images, pixels.tail, device)
 
 
 def ceiling(job: BenchJob) -> Contestant:
@@ -260,7 +255,7 @@ def ceiling(job: BenchJob) -> Contestant:
             drawn = program.draw(sizes[ids], ids, 0, 0)[0]
             works.append(Work(ids, {"": [views[k] for k in ids.tolist()]}, drawn))
         engine = make_engine(program, batch_size=job.batch, device=index, tuning=tuning)
-        with closing(_Ceiling(works, engine, torch.device(job.device))) as steps:
+        with closing(_Ceiling(works, engine)) as steps:
             yield steps
 
     return Contestant("ceiling", opens, role="top", version=installed("dali-feed"))

@@ -484,7 +484,7 @@ class Finish:
 class Tail:
     """The finish step, to be run by the consumer on its own stream: the step, and its parameters for each sample.
 
-    The parameters are NumPy arrays, or have been sent to the device: `dali_feed.engines.gpu.parcel.Sent`.
+    The parameters are NumPy arrays, or tensors on the device, once they have been sent there.
     """
 
     finish: Finish

@@ -15,6 +15,7 @@ from dali_feed.compiler.dali import compile_dali
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import Followed, ImageProgram, Output, Program, as_views, compile_following
 from dali_feed.compiler.user_graph import PipelineProgram, compile_function, is_graph_function
+from dali_feed.engines.device.device import Device
 from dali_feed.engines.engine import Engine, ImageMaker
 from dali_feed.engines.workers import Workers
 from dali_feed.errors import ConfigError, TransformError
@@ -56,13 +57,17 @@ def make_engine(
     batch_size: int,
     device: int | None,
     tuning: Tuning,
-    before: Callable[[ImageMaker, Output], ImageMaker] | None = None,
+    before: Callable[[ImageMaker, Output, Device | None], ImageMaker] | None = None,
 ) -> Engine:
     """The engine of a program; its libraries are imported here and not before.
 
     What was begun is closed where not all can be made. `before` puts a cache before what makes the images of a column.
     """
-    workers = Workers(tuning.cpu_threads)
+    workers, gpu = Workers(tuning.cpu_threads), None
+    if device is not None:
+        from dali_feed.engines.device.cuda import open_device
+
+        gpu = open_device(device)
     images: dict[str, ImageMaker] = {}
     with ExitStack() as begun:
         for column, outputs in program.columns.items():
@@ -70,12 +75,12 @@ def make_engine(
             module, kind = _PIPELINE if alone else ENGINES[outputs[0].engine]
             with needed():
                 maker = getattr(importlib.import_module(module), kind)
-            images[column] = maker(outputs, workers, batch_size=batch_size, device=device, tuning=tuning)
+            images[column] = maker(outputs, workers, batch_size=batch_size, device=gpu, tuning=tuning)
             begun.callback(images[column].close)
             if before is not None:
-                images[column] = before(images[column], outputs[0])
+                images[column] = before(images[column], outputs[0], gpu)
         begun.pop_all()
-    return Engine(program, images, late or {}, workers, depth=tuning.prefetch, device=device)
+    return Engine(program, images, late or {}, workers, depth=tuning.prefetch, device=gpu)
 
 
 # A user's transforms compiled to the program that the chosen engines run.

@@ -2,15 +2,14 @@
 
 The law: what is kept is what the maker gave, before the finish step, which is done to it as to any batch. So a batch
 is bit for bit the maker's own: an image depends on its payload and parameters alone. A record that cannot be
-decoded is never kept, and is found bad every time. No thread waits for a GPU: all that is done to rows is enqueued on
-one stream, and the consumer's stream waits for that.
+decoded is never kept, and is found bad every time. All that is done to rows is enqueued behind what was sent.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import Finish, ImageProgram, Output, Program, Tail
+from dali_feed.engines.device.device import Device
 from dali_feed.engines.engine import ImageMaker, Part, Pixels
 from dali_feed.engines.failures import engine_error, out_of_memory
-from dali_feed.engines.gpu.device import Uploaded, keep, viewed
 from dali_feed.errors import ConfigError
 from dali_feed.transforms.convert import Own, name_of
 from dali_feed.transforms.crops import Flip
@@ -129,11 +128,9 @@ class _Ticket:
 class CachedImages:
     """An `ImageMaker`: `inner` makes what `rows` does not have; `finish` is the step that is left then."""
 
-    def __init__(self, inner: ImageMaker, finish: Finish | None, rows: DeviceRows) -> None:
-        self._inner, self._finish, self._rows = inner, finish, rows
+    def __init__(self, inner: ImageMaker, finish: Finish | None, rows: DeviceRows, gpu: Device | None = None) -> None:
+        self._inner, self._finish, self._rows, self._gpu = inner, finish, rows, gpu
         self.by_workers = inner.by_workers
-        on_gpu = rows.device.type == "cuda"
-        self._stream = torch.cuda.Stream(rows.device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     @property
     def ready(self) -> int:
@@ -201,31 +198,25 @@ class CachedImages:
                 part.bad = {int(ticket.missing[slot]): why for slot, why in ticket.rest.bad.items()}
                 return
             images = self._kept(ticket, ticket.rest.images[0].images)
-        if self._stream is not None and ticket.out is not None:
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            done.record(self._stream)
-            images = Uploaded(ticket.out, done)
-        part.images = [Pixels(images, Tail.of(self._finish, part.rows[0]))]
+        part.images = [Pixels(images, Tail.of(self._finish, part.rows[0]), device=self._gpu)]
 
     def _kept(self, ticket: _Ticket, made: Any) -> Any:
         """The batch with what was made of the missing slots, which is kept from here on."""
-        with self._on_stream("a batch cannot be kept"):
-            if self._stream is None:
-                images: torch.Tensor = made
-            else:
-                images = made.on(self._stream) if isinstance(made, Uploaded) else viewed(made, self._rows.device)
+        with self._on_stream("a batch cannot be kept", made):
+            images: torch.Tensor = made if self._gpu is None else self._gpu.view(made)
             self._rows.keep([ticket.keys[slot] for slot in ticket.missing.tolist()], images)
             if ticket.out is not None:
                 ticket.out.index_copy_(0, self._rows.there(ticket.missing), images)
-            if self._stream is not None and not isinstance(made, Uploaded):
-                keep(made, self._stream)  # DALI's memory
         return made if ticket.out is None else ticket.out
 
     @contextmanager
-    def _on_stream(self, what: str) -> Iterator[None]:
-        """Work on our stream; a RuntimeError there says `what` went wrong."""
+    def _on_stream(self, what: str, *read: Any) -> Iterator[None]:
+        """Work behind what was sent, which `read`s that; a RuntimeError there says `what` went wrong."""
         try:
-            with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            if self._gpu is None:
+                yield
+                return
+            with self._gpu.sending(), self._gpu.hold(*read):
                 yield
         except RuntimeError as error:
             raise engine_error(_ENGINE, what, error, self._rows.device.index) from error
@@ -265,12 +256,12 @@ class DeviceCache:
             for rows in self._rows:
                 rows.forget(records)
 
-    def before(self, images: ImageMaker, output: Output) -> ImageMaker:
+    def before(self, images: ImageMaker, output: Output, gpu: Device | None) -> ImageMaker:
         """What makes that output's images, with a cache before it."""
         rows = DeviceRows(self._each, torch.device("cuda", self._device))
         rows.forget(self._of[1])
         self._rows.append(rows)
-        return CachedImages(images, output.program.finish, rows)
+        return CachedImages(images, output.program.finish, rows, gpu)
 
     @property
     def counted(self) -> tuple[int, int, int, int]:

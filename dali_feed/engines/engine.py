@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from dali_feed.columns.column import Follower
 from dali_feed.columns.columns import Late, attempt
 from dali_feed.compiler.program import Followed, Program, RowKey, Tail
+from dali_feed.engines.device.device import Device
 from dali_feed.engines.workers import Job, Workers, WorkerThread
 from dali_feed.errors import DaliFeedError
 from dali_feed.transforms.keys import CANVAS, Arrays
@@ -31,15 +32,24 @@ from dali_feed.transforms.keys import CANVAS, Arrays
 __all__ = ["Engine", "EngineWork", "ImageMaker", "Part", "Pixels", "Work"]
 
 
+_BEHIND = 2  # batches beyond its depth that a GPU may still read when the next one is started
+
+
 @dataclass(slots=True)
 class Pixels:
     """Images of a batch, with the finish step that is left: `from_dlpack(pixels)` gives them finished.
 
     images  dense; with `tail`, uint8 NHWC on the device, for the finish step; without, an array with `__dlpack__`
+    device  of the batch: a GPU, or None, which is the CPU
     """
 
     images: Any
     tail: Tail | None = None
+    device: Device | None = field(default=None, kw_only=True, repr=False, compare=False)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Within, work that is enqueued on a GPU may read this, and what else goes with its batch."""
+        return nullcontext() if self.device is None else self.device.hold(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """(type, number) of the device, as DLPack counts them: (1, 0) is the CPU, (2, n) a CUDA device."""
@@ -47,19 +57,15 @@ class Pixels:
         return int(kind), int(number)
 
     def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
-        """The finished images; without a copy where nothing is left to finish. On a GPU they are ready on `stream`.
+        """The finished images; without a copy on the CPU. On a GPU each call makes a new array, ready on `stream`.
 
-        (n, 3, height, width), or (n, height, width, 3) with `Feed(layout="NHWC")`. `stream`: as DLPack says. Each call
-        that has to finish makes a new array. So does each for what a user's graph left in DALI's memory on a GPU:
-        DALI would wait for the device to release it.
+        (n, 3, height, width), or (n, height, width, 3) with `Feed(layout="NHWC")`. `stream`: as DLPack says.
         """
-        from dali_feed.engines.gpu.device import is_foreign  # torch: there since an engine made them
-
-        if self.tail is None and not is_foreign(self.images):
+        if self.device is None:
             return self.images.__dlpack__(**({} if stream is None else {"stream": stream}), **options)
-        from dali_feed.engines.gpu.finish import exported  # CuPy: on a GPU only
+        from dali_feed.engines.finish import exported  # torch: there since an engine made them
 
-        return exported(self.images, self.tail, self.__dlpack_device__()[1], stream, options)
+        return exported(self.images, self.tail, self.device, stream, options)
 
 
 @dataclass(slots=True)
@@ -184,6 +190,7 @@ class Engine:
     images   what makes those of each image column
     late     columns that are made when their batch is run
     depth    how many batches may be in flight
+    device   the GPU that it makes batches for; None: the CPU
     """
 
     def __init__(
@@ -194,12 +201,11 @@ class Engine:
         workers: Workers,
         *,
         depth: int,
-        device: int | None,
+        device: Device | None,
     ) -> None:
-        self.name, self.depth = program.engine, depth
+        self.name, self.depth, self.device = program.engine, depth, device
         self.columns = tuple(program.columns)  # whose payloads it takes
         self._program, self._images, self._late, self._workers = program, dict(images), dict(late), workers
-        self._device = device
         self._follows = [
             (number, followed, {name: kind.by_exif() if output.recipe.exif else kind for name, kind in own.items()})
             for number, output in enumerate(program.outputs)
@@ -211,13 +217,13 @@ class Engine:
 
     def enter(self) -> None:
         """Called once by a thread before it uses the engine: the engine's CUDA device becomes the thread's."""
-        if self._device is not None:
-            from dali_feed.engines.gpu.device import use
-
-            use(self._device)
+        if self.device is not None:
+            self.device.enter()
 
     def submit(self, work: Work, stop: threading.Event) -> None:
         """Start a batch. At most `depth` may be in flight; `stop` is set when its pass has ended."""
+        if self.device is not None:
+            self.device.bound(self.depth + _BEHIND)
         flight = self._flight(work, stop)
         try:
             for name, part in flight.parts.items():
@@ -296,7 +302,8 @@ class Engine:
 
     def close(self) -> None:
         """Drop what is in flight and release threads and device memory. Safe to call twice."""
-        _every([self._workers.close, *(images.close for images in self._images.values())])
+        drain = () if self.device is None else (self.device.drain,)  # before DALI's memory pool is released
+        _every([self._workers.close, *drain, *(images.close for images in self._images.values())])
 
     def _flight(self, work: Work, stop: threading.Event) -> _Flight:
         flight = _Flight(stop)

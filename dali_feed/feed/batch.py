@@ -19,7 +19,7 @@ from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import Reused
 
 if TYPE_CHECKING:
-    from dali_feed.engines.gpu.parcel import Parcels
+    from dali_feed.engines.device.device import Device
 
 __all__ = ["Batch", "Beside", "Companions", "Flight", "Made", "none"]
 
@@ -37,7 +37,7 @@ class Batch(Pixels):
     more    further views of the images; further image columns, in order; or what a user's pipeline gives after its
             first output
     beside  what else goes with it, arrays by name
-    sent    on a GPU, those of them that can be sent to one: `dali_feed.engines.gpu.parcel.Sent`
+    sent    on a GPU, those of them that can be sent to one, as tensors there, which are not to be given out
     position  of a stream, per partition that has moved since the batch before where it stands behind this one
     """
 
@@ -196,7 +196,7 @@ class Flight:
         fields = self.fields if made is None else made(self.fields | work.columns | named, lanes)
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
-        return Batch(first.images, first.tail, fields, self.ids, self.ok, tuple(more))
+        return Batch(first.images, first.tail, fields, self.ids, self.ok, tuple(more), device=first.device)
 
 
 # Arrays that go with the images of a batch: made, and sent to a GPU, by the feed thread.
@@ -217,31 +217,31 @@ def none(batch: Batch, epoch: int) -> Mapping[str, NDArray[Any]]:
 class Beside:
     """Adds to each batch what goes with it: `companions` of (batch, epoch). Used by one thread at a time."""
 
-    def __init__(self, companions: Companions, parcels: Parcels | None, device: int | None = None) -> None:
-        self._companions, self._parcels, self._device = companions, parcels, device
-        self.room: Room = Reused() if parcels is None else parcels.room  # memory for a batch's arrays
+    def __init__(self, companions: Companions, device: Device | None = None) -> None:
+        self._companions, self._device, self._parcels = companions, device, None
+        self.room: Room = Reused()  # memory for a batch's arrays
+        if device is not None:
+            from dali_feed.engines.device.parcel import Parcels  # torch: there since an engine was made
 
-    @classmethod
-    def on(cls, device: int | None, companions: Companions) -> Beside:
-        """For the batches of a CUDA device, or of the CPU."""
-        if device is None:
-            return cls(companions, None)
-        from dali_feed.engines.gpu.device import Uploads
-        from dali_feed.engines.gpu.parcel import Parcels
-
-        return cls(companions, Parcels(Uploads(device)), device)
+            self._parcels = Parcels(device)
+            self.room = self._parcels.room
 
     def __call__(self, batch: Batch, epoch: int) -> None:
-        """Call it before `batch` is handed over. Errors of a companion go on; EngineError where it cannot be sent."""
-        batch.beside = dict(self._companions(batch, epoch))
-        if self._parcels is not None:
-            shown = (batch, *batch.more)
-            try:
-                tails, batch.sent = self._parcels.with_tails([each.tail for each in shown], batch.beside)
-            except RuntimeError as error:
-                from dali_feed.engines.failures import engine_error
+        """Call it before `batch` is handed over: it is complete then, on a GPU too.
 
-                subject, what = "feed", "what goes with a batch cannot be sent to the GPU"
-                raise engine_error(subject, what, error, self._device) from error
-            for each, tail in zip(shown, tails, strict=True):
-                each.tail = tail
+        Errors of a companion go on; EngineError where something cannot be sent.
+        """
+        batch.beside = dict(self._companions(batch, epoch))
+        if self._parcels is None or self._device is None:
+            return
+        batch.device, shown = self._device, (batch, *batch.more)
+        try:
+            tails, batch.sent = self._parcels.with_tails([each.tail for each in shown], batch.beside)
+            self._device.wait()
+        except RuntimeError as error:
+            from dali_feed.engines.failures import engine_error
+
+            subject, what = "feed", "what goes with a batch cannot be sent to the GPU"
+            raise engine_error(subject, what, error, self._device.number) from error
+        for each, tail in zip(shown, tails, strict=True):
+            each.tail = tail

@@ -215,7 +215,7 @@ class WholePixels:
     @property
     def told(self) -> tuple[object, ...]:
         """All that decides what the pixels of a payload are, and whether it has any."""
-        from dali_feed.engines.codec import nvimgcodec
+        from dali_feed.engines.host.decode import nvimgcodec
 
         return ("pixels", nvimgcodec.__version__, self._exif, self._decode.max_pixels, self._decode.max_work)
 

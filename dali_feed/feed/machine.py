@@ -202,7 +202,7 @@ class Machine:
             self.engine = self._made_ready()
             close_at_exit(owner)
             self._wanted()
-        self._beside = beside = self._beside or Beside.on(self.device, companions)
+        self._beside = beside = self._beside or Beside(companions, self.engine.device)
         program, tuning = self.program, self.tuning
         return Setting(
             engine=self.engine,

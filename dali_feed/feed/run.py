@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from dali_feed.bad_records import Fault, Quarantine
 from dali_feed.dead_letters import Letter, Outbox
+from dali_feed.engines.device.device import NEXT
 from dali_feed.engines.engine import Engine
-from dali_feed.engines.ranges import NEXT
 from dali_feed.engines.workers import linger
 from dali_feed.errors import ClosedError, WaitError
 from dali_feed.feed.batch import Batch, Flight, Made

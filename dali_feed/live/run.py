@@ -96,7 +96,7 @@ class EmptyBatches:
         if self._fields is None:
             self._fields = {name: _none_of(values) for name, values in batch.fields.items()}
         if self._open and self._program.outputs and batch.tail is None:
-            from dali_feed.engines.no_images import like  # torch: there since an engine made images
+            from dali_feed.engines.finish import like  # torch: there since an engine made images
 
             self._seen = {view: like(each.images) for view, each in enumerate((batch, *batch.more))}
 
@@ -104,7 +104,7 @@ class EmptyBatches:
         """A batch of no rows."""
         images: list[Pixels] = []
         if self._program.outputs:
-            from dali_feed.engines.no_images import no_images
+            from dali_feed.engines.finish import no_images
 
             images = [Pixels(made, None) for made in no_images(self._program, self._device, self._seen)]
         more = iter(images[1:])

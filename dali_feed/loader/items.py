@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dali_feed.columns.columns import Columnar
 from dali_feed.columns.packed import PackedBatch
 from dali_feed.engines.engine import Pixels
-from dali_feed.engines.gpu.device import tensor_of
+from dali_feed.engines.finish import finished
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.live import LiveFeed
@@ -178,6 +178,10 @@ class Items:
 
     def __call__(self, batch: Batch) -> Any:
         """The item of a batch."""
+        with batch.reading():
+            return self._whole_item(batch)
+
+    def _whole_item(self, batch: Batch) -> Any:
         if self._mixes is not None:
             return self._whole(batch, self._mixed(batch, self._mixes), self._fields(batch))
         shown = (batch, *batch.more) if self._channels else ()
@@ -255,9 +259,8 @@ class Items:
 
     def _given(self, batch: Batch, name: str) -> torch.Tensor:
         """What went with a batch, copied: labels that are kept would else keep the whole block they came in."""
-        if name in batch.sent:
-            sent: torch.Tensor = batch.sent[name].on(torch.cuda.current_stream(self._device))
-            return sent.clone()
+        if name in batch.sent and batch.device is not None:
+            return batch.device.copy(batch.sent[name])
         there: torch.Tensor = moved(torch.from_numpy(batch.beside[name]), self._device)
         return there
 
@@ -299,8 +302,4 @@ class Items:
         return images if channels == 3 else images[:, :channels].contiguous()
 
     def _as_made(self, pixels: Pixels) -> torch.Tensor:
-        if pixels.tail is not None:
-            from dali_feed.engines.gpu.finish import finished  # CuPy: on a GPU only
-
-            return finished(pixels.images, pixels.tail, self._device)
-        return tensor_of(pixels.images)
+        return finished(pixels.images, pixels.tail, pixels.device)

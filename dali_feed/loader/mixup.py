@@ -19,7 +19,7 @@ from dali_feed.columns.columns import Columnar
 from dali_feed.columns.image import Image
 from dali_feed.columns.number import Number
 from dali_feed.compiler.program import outline
-from dali_feed.engines.gpu.device import shape_of, size_of
+from dali_feed.engines.finish import finished, mixed_up, shape_of, size_of
 from dali_feed.errors import ConfigError
 from dali_feed.kernels.finish import MixArrays
 from dali_feed.records.source import LABEL, Source
@@ -186,12 +186,8 @@ class Mixes:
         known = batch.beside if plain is not None and not plain.is_cuda else batch.sent
         drawn = {name: known[_DRAWN + name] for name in _NAMES}
         if plain is None:
-            from dali_feed.engines.gpu.finish import finished  # CuPy: on a GPU only
-
-            return finished(batch.images, batch.tail, self._device, _on_gpu(drawn))  # type: ignore[arg-type]
+            return finished(batch.images, batch.tail, batch.device, _on_gpu(drawn))
         if plain.is_cuda:
-            from dali_feed.engines.gpu.finish import mixed_up
-
             return mixed_up(plain, _on_gpu(drawn))
         return mix_in_place(plain, Mixed(**drawn), self._lanes)
 

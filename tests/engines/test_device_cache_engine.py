@@ -126,7 +126,7 @@ def engine(program: HostProgram, rows: DeviceRows) -> Iterator[Engine]:
         batch_size=8,
         device=None,
         tuning=Tuning(threads=2),
-        before=lambda images, output: CachedImages(images, output.program.finish, rows),
+        before=lambda images, output, gpu: CachedImages(images, output.program.finish, rows),
     )
     yield made
     made.close()

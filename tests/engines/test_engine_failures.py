@@ -95,7 +95,7 @@ def test_a_cuda_error_that_stays_is_told_at_once(monkeypatch: pytest.MonkeyPatch
     def graph(images: Any, draws: Any) -> Any:
         return fn.python_function(images, function=broken)
 
-    monkeypatch.setattr(dali_images, "refused", None)
+    monkeypatch.setattr(dali_images, "undecodable", None)
     engine, work = submitted(graph, count)
     with pytest.raises(
         EngineError, match="a batch failed; a CUDA error on the CPU after which nothing more.*cudaErrorIllegalAddress"

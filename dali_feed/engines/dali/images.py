@@ -9,7 +9,7 @@ as many batches may be in flight as wanted, each by `feed_input` and `schedule_r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -21,12 +21,11 @@ from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
 from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.program import Output, Tail
-from dali_feed.engines.codec import nvimgcodec
 from dali_feed.engines.dali.graph import PAYLOAD, build_graph
+from dali_feed.engines.device.device import Device
 from dali_feed.engines.engine import Part, Pixels
 from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
-from dali_feed.engines.gpu.device import KEPT
-from dali_feed.engines.host.decode import new_decoder
+from dali_feed.engines.host.decode import undecodable
 from dali_feed.engines.workers import Job, Workers, WorkerThread
 from dali_feed.errors import ClosedError, DaliFeedError, EngineError, TransformError
 from dali_feed.options import Tuning
@@ -34,40 +33,11 @@ from dali_feed.screen import pillow
 from dali_feed.screen.header import UnusableError
 from dali_feed.transforms.keys import Key, viewed
 
-__all__ = ["PIPELINE_OPTIONS", "DaliImages", "refused", "twin_threads"]
+__all__ = ["PIPELINE_OPTIONS", "DaliImages", "twin_threads"]
 
 
 # A batch that fails then fails alone, and it is the caller who says how many are in flight.
 PIPELINE_OPTIONS = {"prefetch_queue_depth": 1, "exec_pipelined": True, "exec_async": True, "exec_dynamic": True}
-
-# Finds the payloads that a decoder refuses, one verdict per payload, without ending the process.
-#
-# nvImageCodec is DALI's own decoder; asked for a list, it gives None for each item that fails.
-
-
-def refused(payloads: Sequence[Any], threads: int = 1, check: Callable[[], None] = lambda: None) -> dict[int, str]:
-    """Index -> reason for every payload (bytes, uint8) that cannot be decoded on the CPU, by so many threads.
-
-    `check` is called now and then; an exception of it ends the search.
-    """
-    bad: dict[int, str] = {}
-    streams: list[Any] = []
-    rows: list[int] = []
-    for n, payload in enumerate(payloads):
-        try:
-            streams.append(nvimgcodec.CodeStream(np.asarray(payload)))
-            rows.append(n)
-        except RuntimeError:
-            bad[n] = "decoder: nvImageCodec cannot parse it"
-    decoder, some = new_decoder(threads), 4 * threads  # images held at a time: a batch of large ones fills gigabytes
-    for first in range(0, len(streams), some):
-        check()
-        images = decoder.decode(streams[first : first + some])
-        for n, image in zip(rows[first : first + some], images, strict=True):
-            if image is None:
-                bad[n] = "decoder: nvImageCodec cannot decode it"
-    return bad
-
 
 _ENGINE = "dali engine"  # its name in errors
 _TWIN_THREADS = 2, 4  # at least and at most: the twin runs one batch now and then
@@ -143,10 +113,11 @@ class DaliImages:
     payload: Key = PAYLOAD  # the input that takes them
 
     def __init__(
-        self, outputs: Sequence[Output], workers: Workers, *, batch_size: int, device: int | None, tuning: Tuning
+        self, outputs: Sequence[Output], workers: Workers, *, batch_size: int, device: Device | None, tuning: Tuning
     ) -> None:
         self._programs = [cast("DaliProgram", output.program) for output in outputs]
-        self._workers, self._batch_size, self._device = workers, batch_size, device
+        self._workers, self._batch_size, self._gpu = workers, batch_size, device
+        self._device = None if device is None else device.number
         self._threads = tuning.cpu_threads if device is None else tuning.gpu_threads
         self._flying: deque[_Ticket] = deque()  # begun and not yet out of the main pipeline
         self._twin: Any = None
@@ -234,8 +205,6 @@ class DaliImages:
     def close(self) -> None:
         """Drop both pipelines, upon which DALI joins its threads, and give back the memory that it keeps of them."""
         self._flying.clear()
-        if self._device is not None and self._main is not None:
-            KEPT.let_go()  # before DALI's memory pool is released
         self._main = self._twin = None
         if self._device is not None:
             with suppress(Exception):  # the GPU may have failed for good
@@ -305,7 +274,11 @@ class DaliImages:
     def _take_out(self, pipe: Any, ticket: _Ticket) -> None:
         if ticket.fed:
             try:
-                ticket.outputs = pipe.outputs()
+                if self._gpu is None:
+                    ticket.outputs = pipe.outputs()
+                else:  # the copy stream waits for them, and so does whoever waits for what was sent
+                    with self._gpu.sending() as stream:
+                        ticket.outputs = pipe.outputs(cuda_stream=stream)
             except Exception as error:  # noqa: BLE001  ValueError, IndexError and more: operators raise many types
                 ticket.error = error
         ticket.done = True
@@ -337,7 +310,10 @@ class DaliImages:
             raise error
         if stays(error, self._device):
             raise self._failure(error) from error
-        part.bad = refused(ticket.payloads, self._threads, lambda: self._check_stop(part))
+        if out_of_memory(error):
+            self._once_more(pipe, ticket, error)
+            return
+        part.bad = undecodable(ticket.payloads, self._threads, lambda: self._check_stop(part))
         if not part.bad:
             self._one_by_one(pipe, ticket, error)
 
@@ -360,14 +336,20 @@ class DaliImages:
             tail = None if self._device is None else Tail.of(program.finish, rows)
             if self._device is None and program.dtype == "bfloat16":  # a dtype that DALI does not have
                 images = torch.utils.dlpack.from_dlpack(images).to(torch.bfloat16)
-            made.append(Pixels(images, tail))
+            made.append(Pixels(images, tail, device=self._gpu))
         return made
+
+    def _once_more(self, pipe: Any, ticket: _Ticket, error: Exception) -> None:
+        """There was no memory, which is no record's fault: on a GPU what torch and DALI keep is given back first."""
+        if self._gpu is None or pipe is self._twin:
+            raise self._failure(error) from error
+        self._gpu.free_memory()
+        ReleaseUnusedMemory()
+        self._run_on_twin(ticket.part)
 
     def _one_by_one(self, pipe: Any, ticket: _Ticket, error: Exception) -> None:
         """The CPU decoder takes every payload: run the graph with one sample at a time to see which it fails on."""
         part = ticket.part
-        if out_of_memory(error):
-            raise self._failure(error) from error
         count = len(part.payloads)
         for n in range(count if count > 1 else 0):
             rows = [{key: values[n : n + 1] for key, values in own.items()} for own in part.rows]

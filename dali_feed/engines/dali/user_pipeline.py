@@ -59,7 +59,7 @@ class PipelineImages(DaliImages):
             pipe.feed_input(name, rows)
 
     def _made(self, ticket: Any) -> list[Pixels]:
-        return [Pixels(self._dense(output, f"output {n}")) for n, output in enumerate(ticket.outputs)]
+        return [Pixels(self._dense(output, f"output {n}"), device=self._gpu) for n, output in enumerate(ticket.outputs)]
 
 
 def field_rows(name: str, values: Any, declared: FieldInput) -> Any:

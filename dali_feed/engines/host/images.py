@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram
 from dali_feed.compiler.program import Output, Tail, stored
+from dali_feed.engines.device.device import DECODE, Device
 from dali_feed.engines.engine import Part, Pixels
 from dali_feed.engines.failures import engine_error
-from dali_feed.engines.gpu.device import Uploads
+from dali_feed.engines.finish import DTYPES
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder, turned
-from dali_feed.engines.host.steps import ImageSteps, Kind, Pinned, Pool
-from dali_feed.engines.no_images import DTYPES
-from dali_feed.engines.ranges import DECODE
+from dali_feed.engines.host.steps import ImageSteps, Kind, Pool
 from dali_feed.engines.workers import Job, Workers, WorkerThread
 from dali_feed.errors import EngineError, TransformError
 from dali_feed.options import Tuning
@@ -43,14 +42,13 @@ class HostImages:
     by_workers, ready = True, 0
 
     def __init__(
-        self, outputs: Sequence[Output], workers: Workers, *, batch_size: int, device: int | None, tuning: Tuning
+        self, outputs: Sequence[Output], workers: Workers, *, batch_size: int, device: Device | None, tuning: Tuning
     ) -> None:
         del batch_size, tuning  # any will do
-        self._workers, self._device = workers, device
+        self._workers, self._gpu = workers, device
         self.programs = [cast("HostProgram", output.program) for output in outputs]
         self.steps = [ImageSteps(program) for program in self.programs]
-        self._pool: Pool | Pinned = Pool() if device is None else Pinned()
-        self._upload = None if device is None else Uploads(device)
+        self._pool = Pool()
 
     def start(self, part: Part) -> None:
         """Begin: the workers take its chunks in turn."""
@@ -74,11 +72,12 @@ class HostImages:
             part.bad = dict(sorted(job.bad.items()))
             return
         try:
-            made: list[Any] = list(job.images if self._upload is None else map(self._upload, job.images))
+            made = job.images if self._gpu is None else list(map(self._gpu.send, job.images))
         except RuntimeError as error:
-            raise engine_error(_ENGINE, "a batch cannot be sent to the GPU", error, self._device) from error
+            what = "a batch cannot be sent to the GPU"
+            raise self._failed(what, error) from error
         tails = [Tail.of(program.finish, own) for program, own in zip(self.programs, part.rows, strict=True)]
-        part.images = [Pixels(images, tail) for images, tail in zip(made, tails, strict=True)]
+        part.images = [Pixels(images, tail, device=self._gpu) for images, tail in zip(made, tails, strict=True)]
 
     def drop(self, part: Part) -> None:
         """Begin no image of it any more, and wait for chunks that have begun."""
@@ -107,7 +106,7 @@ class HostImages:
 
     def _kept(self, before: Part | None) -> Any:
         """The memory of a batch that was run before, by output; None where its images have left for a GPU."""
-        if before is None or not (before.bad or self._upload is None):
+        if before is None or not (before.bad or self._gpu is None):
             return None
         return before.ticket.images
 
@@ -119,9 +118,13 @@ class HostImages:
             shape = (n, 3, height, width) if program.layout == "NCHW" else (n, height, width, 3)
             kinds.append((shape, DTYPES[program.dtype]))
         try:
-            return self._pool.take(kinds)
+            return self._pool.take(kinds) if self._gpu is None else [self._gpu.pinned(*kind) for kind in kinds]
         except RuntimeError as error:  # no page-locked memory left, or a GPU that has failed
-            raise engine_error(_ENGINE, "memory for a batch cannot be allocated", error, self._device) from error
+            what = "memory for a batch cannot be allocated"
+            raise self._failed(what, error) from error
+
+    def _failed(self, what: str, error: Exception) -> EngineError:
+        return engine_error(_ENGINE, what, error, None if self._gpu is None else self._gpu.number)
 
 
 class _Decoding(Job):

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.compiler.host import HostProgram, HostStep
-from dali_feed.engines.no_images import DTYPES
+from dali_feed.engines.finish import DTYPES
 from dali_feed.native.pixels import PixelWriter, steps_of, writer
 from dali_feed.records.slabs import ALIGNED, Reused
 from dali_feed.transforms.convert import Normalize, ToFloat
@@ -26,7 +26,7 @@ from dali_feed.transforms.erasing import colour_of
 from dali_feed.transforms.keys import Arrays, Key, numbered
 from dali_feed.transforms.op import OnImage, Op, effect_key
 
-__all__ = ["ImageSteps", "Kind", "Pinned", "Pool", "levels_of"]
+__all__ = ["ImageSteps", "Kind", "Pool", "levels_of"]
 
 
 # The end of a program in one pass of C: flips, to float, Normalize, and the way into the batch.
@@ -198,11 +198,3 @@ class Pool:
             shaped = torch.from_numpy(whole[start : start + length].view(_IN_NUMPY[dtype]).reshape(shape))
             out.append(shaped.view(dtype) if dtype == torch.bfloat16 else shaped)
         return out
-
-
-class Pinned:
-    """Memory of batches that go to a GPU: torch keeps it until the copy is done, and then for the next ones."""
-
-    def take(self, kinds: list[Kind]) -> list[torch.Tensor]:
-        """Page-locked, or a copy from it would hold up the thread that asks for it."""
-        return [torch.empty(shape, dtype=dtype, pin_memory=True) for shape, dtype in kinds]
