@@ -68,7 +68,7 @@ class Pixels:
         return exported(self.images, self.tail, self.device, stream, options)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Work:
     """A batch to run, and what came of it.
 
@@ -96,8 +96,12 @@ class Work:
     owner: Any = None
     flight: _Flight | None = field(default=None, repr=False)  # the engine's own
 
+    def release(self) -> None:
+        """Let go of what the engine made and gave: whoever has it by now keeps it alone."""
+        self.flight, self.outputs, self.columns = None, [], {}
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, weakref_slot=True)
 class Part:
     """The images of one column of a batch: what their maker is given, what it makes, and its ticket there.
 

@@ -116,7 +116,7 @@ class Flight:
         given = dict.fromkeys(self._columns[:1], payloads)
         for name in self._columns[1:]:
             given[name] = [image.payload for image in self.fields[name]]
-        return Work(self.ids, given, rows, self.fields, owner=self)
+        return Work(self.ids, given, rows, self.fields)
 
     def _whole(self, chunks: list[Any]) -> Any:
         """Values of the batch, slot by slot, out of those of the chunks that its pieces are of."""
@@ -196,6 +196,7 @@ class Flight:
         fields = self.fields if made is None else made(self.fields | work.columns | named, lanes)
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
+        work.release()  # else its memory would not serve again before the next batch lands
         return Batch(first.images, first.tail, fields, self.ids, self.ok, tuple(more), device=first.device)
 
 

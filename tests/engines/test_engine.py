@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -190,6 +192,23 @@ def test_what_pillow_decodes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
     lossy, lossless = (pixels(engine.take(work)) for work in begun)
     assert lossy.shape == lossless.shape == (2, 3, 16, 16)
     engine.close()
+
+
+def test_what_was_taken_is_let_go_at_once(name: str, engine: Engine) -> None:
+    """Payloads, rows and images, without the garbage collector: their memory is to serve the next batch."""
+    (work,) = works(program_of(name), 1)
+    alive = [weakref.ref(engine.take(submit(engine, work)))]
+    part = next(iter(work.flight.parts.values())) if work.flight is not None else None
+    alive += [weakref.ref(part)] if part is not None else []
+    images = work.outputs[0].images
+    gc.disable()
+    try:
+        work.release()
+        assert images is not None
+        del work, part
+        assert [ref() for ref in alive] == [None, None]
+    finally:
+        gc.enable()
 
 
 def late(program: Program, decode: Any, threads: int) -> Engine:

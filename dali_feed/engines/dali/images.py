@@ -177,6 +177,7 @@ class DaliImages:
         ticket: _Ticket = part.ticket
         while not ticket.done:
             self._collect()
+        part.ticket = None  # it has the part
         self._fill(self._main, ticket)
 
     def drop(self, part: Part) -> None:
@@ -190,7 +191,7 @@ class DaliImages:
             self._flying.remove(ticket)
         while ticket in self._flying:
             self._collect()
-        ticket.outputs = None
+        part.ticket = None
 
     def again(self, part: Part, before: Part | None, slots: Sequence[int]) -> None:
         """Run all of it on the twin: DALI gives no outputs of a batch that failed."""
@@ -241,7 +242,7 @@ class DaliImages:
             ticket.payloads = [TensorCPU(view) for view in payloads]
             self._start(pipe, ticket)
             ticket.fed = True
-        except DaliFeedError as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, it is this batch's and not that of who waits now
             ticket.error = error
 
     def _start(self, pipe: Any, ticket: _Ticket) -> None:
@@ -290,6 +291,7 @@ class DaliImages:
         part.ticket = ticket = self._ticket(part, first=True)
         self._feed(self._twin, ticket)
         self._take_out(self._twin, ticket)
+        part.ticket = None
         self._fill(self._twin, ticket)
 
     @staticmethod
