@@ -11,7 +11,6 @@ from typing import Any
 
 from dali_feed.columns.column import Follower
 from dali_feed.columns.columns import Columnar
-from dali_feed.compiler.dali import compile_dali
 from dali_feed.compiler.host import compile_host
 from dali_feed.compiler.program import (
     Followed,
@@ -24,7 +23,8 @@ from dali_feed.compiler.program import (
     as_views,
     compile_following,
 )
-from dali_feed.compiler.user_graph import PipelineProgram, compile_function, is_graph_function
+from dali_feed.engines.dali.graph import compile_dali
+from dali_feed.engines.dali.user_graph import PipelineProgram, compile_function, is_graph_function
 from dali_feed.engines.engine import Engine, NoImageEngine
 from dali_feed.engines.late import FollowingEngine
 from dali_feed.engines.several import SeveralEngine, Side

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dali_feed.compiler.program import Views, as_views, outline
-from dali_feed.compiler.user_graph import is_graph_function
+from dali_feed.engines.dali.user_graph import is_graph_function
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import Grayscale
 from dali_feed.transforms.convert import Own, name_of

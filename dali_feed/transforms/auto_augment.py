@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws import STREAMS_PER_OP, uniforms
+from dali_feed.draws import STREAMS_PER_OP
 from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
-from dali_feed.transforms.op import Effect, Ints, OnImage, SizedDraws, inner_numbers
+from dali_feed.transforms.op import Draws, Effect, Floats, Ints
 from dali_feed.transforms.settings import (
     READ,
     Background,
@@ -72,13 +72,11 @@ class Auto(Effect):
     """
 
     __slots__ = ()
+    moves: ClassVar[bool | None] = None
     choices: ClassVar[Space]  # the operations that it chooses from
     theirs: ClassVar[Mapping[str, str]] = {"bins": "num_magnitude_bins"}
     interpolation: Turning
     fill: Background
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        self.no_follower()
 
     @property
     def space(self) -> Space:
@@ -100,13 +98,14 @@ class Auto(Effect):
         strong = (u[1] * (bins or self.grades)).astype(np.int64) if strength is None else np.full_like(which, strength)
         return np.stack([which, strong, self.signs(which, u[2])], axis=1)
 
-    def signs(self, which: Ints, u: NDArray[np.float64]) -> Ints:
+    def signs(self, which: Ints, u: Floats) -> Ints:
         """Half of them -1 where the operation has a sign."""
         signed = np.isin(self.space.names, SIGNED)[which]
         return np.where(signed & (u < 0.5), -1, 1)
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
-        """One chain of operations."""
+    def image(self, image: Any, row: Any, weights: Any = None) -> Any:
+        """One chain of operations; with `weights` several are mixed."""
+        del weights
         return self.run(image, row.tolist()[0])
 
     def run(self, image: Any, chain: list[list[int]]) -> Any:
@@ -213,9 +212,9 @@ class AutoAugment(Auto):
         policies = tuple((_part(*first), _part(*second)) for first, second in found)
         return cls(policies, READ["Turning"](transform, "interpolation"), READ["Background"](transform, "fill"))
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Both parts of the policy that each sample takes: (n, 1, 2, 3)."""
-        drawn, signs = draws.draw(first), draws.draw(first + 1)
+        drawn, signs = d.u(), d.u(1)
         names = _SPACE.names
         table = np.array([[(names.index(name), p, k or 0) for name, p, k in policy] for policy in self.policies])
         mine = table[(drawn[0].astype(np.float64) * len(table)).astype(np.int64)]
@@ -225,7 +224,7 @@ class AutoAugment(Auto):
             which, strong = which.astype(np.int64), strong.astype(np.int64)
             sign = self.signs(which, signs[k].astype(np.float64))
             steps.append(np.stack([np.where(drawn[1 + k] < p, which, -1), strong, sign], axis=1))
-        return np.stack(steps, axis=1)[:, None].astype(np.int32)
+        return {"effect": np.stack(steps, axis=1)[:, None].astype(np.int32)}
 
 
 def _part(name: str, p: float, strength: int | None) -> Part:
@@ -257,10 +256,10 @@ class RandAugment(Auto):
     def drawn(self) -> range:
         return range(self.num_ops)
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
-        every = [self.chosen(draws.draw(first + k), self.magnitude) for k in range(self.num_ops)]
-        steps = np.stack(every, axis=1) if every else np.empty((len(draws.ids), 0, 3), np.int64)
-        return steps[:, None].astype(np.int32)
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        every = [self.chosen(d.u(k), self.magnitude) for k in range(self.num_ops)]
+        steps = np.stack(every, axis=1) if every else np.empty((len(d.ids), 0, 3), np.int64)
+        return {"effect": steps[:, None].astype(np.int32)}
 
 
 # TrivialAugmentWide: one operation, of any strength.
@@ -280,27 +279,27 @@ class TrivialAugmentWide(Auto):
     choices: ClassVar[Space] = _TRIVIAL_SPACE
     rules: ClassVar[Mapping[str, Rule]] = {"bins": whole(2)}
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
-        return self.chosen(draws.draw(first), None)[:, None, None].astype(np.int32)
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        return {"effect": self.chosen(d.u(), None)[:, None, None].astype(np.int32)}
 
 
 # AugMix's weights of the image and of each chain: Dirichlet's distribution, from the sample's random numbers alone.
 
 
-def mixture(op: Effect, width: int, alpha: float, run: SizedDraws, first: int) -> NDArray[np.float32]:
+def mixture(op: Effect, width: int, alpha: float, d: Draws) -> NDArray[np.float32]:
     """Weights of the image and of each of `width` chains, from the op's random numbers: float32 (n, 1 + width)."""
-    own = range(first, first + 2 * GAMMA_TRIES)
-    inner = [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, width)]
-    streams = [*own, *(start + k for start in inner for k in range(GAMMA_TRIES))]
-    drawn = uniforms(run.seed, run.epoch, run.ids, streams).astype(np.float64) + 2.0**-25
-    tries = drawn.reshape(2 + width, GAMMA_TRIES, 4, len(run.ids))
+    parts = d.parts(op, width)
+    own = d.n * STREAMS_PER_OP
+    starts = [own, own + GAMMA_TRIES, *parts]
+    drawn = d.later(start + k for start in starts for k in range(GAMMA_TRIES)).astype(np.float64) + 2.0**-25
+    tries = drawn.reshape(len(starts), GAMMA_TRIES, 4, len(d.ids))
     logs = [log_gammas(alpha, each, each[0, 3]) for each in tries]
     image, _ = _dirichlet(logs[:2])
-    parts = np.stack(_dirichlet(logs[2:]), axis=1)
-    return np.concatenate([image[:, None], (1 - image)[:, None] * parts], axis=1)
+    shares = np.stack(_dirichlet(logs[2:]), axis=1)
+    return np.concatenate([image[:, None], (1 - image)[:, None] * shares], axis=1)
 
 
-def _dirichlet(logs: list[NDArray[np.float64]]) -> list[NDArray[np.float32]]:
+def _dirichlet(logs: list[Floats]) -> list[NDArray[np.float32]]:
     """Gamma variates, given by their logarithms, divided by their sum; the last is 1 minus the others."""
     gammas = np.exp(np.maximum(np.stack(logs) - np.max(logs, axis=0), -700))
     shares = np.round(gammas / gammas.sum(axis=0) / STEP)[:-1] * STEP
@@ -341,7 +340,7 @@ class AugMix(Auto):
         "depth": whole(None, _MOST_STEPS),
         "alpha": above_zero,
     }
-    extras: ClassVar[tuple[str, ...]] = ("_weights",)
+    names: ClassVar[tuple[str, ...]] = ("effect", "effect_weights")
     theirs: ClassVar[Mapping[str, str]] = {"width": "mixture_width", "depth": "chain_depth"}
 
     def inner(self) -> int:
@@ -351,30 +350,26 @@ class AugMix(Auto):
     def space(self) -> Space:
         return _WHOLE if self.all_ops else _PART
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Each chain's steps draw from its streams 8 on; the fourth number of stream 8 is how many steps there are."""
-        numbers = inner_numbers(self, first // STREAMS_PER_OP, self.width)
         most = self.depth if self.depth > 0 else 3
-        streams = [number * STREAMS_PER_OP + GAMMA_TRIES + k for number in numbers for k in range(most)]
-        drawn = uniforms(draws.seed, draws.epoch, draws.ids, streams).reshape(self.width, most, 4, len(draws.ids))
         chains = []
-        for chain in drawn:
-            steps = np.stack([self.chosen(u, None, self.severity) for u in chain], axis=1)
+        for first in d.parts(self, self.width):
+            drawn = d.later(range(first + GAMMA_TRIES, first + GAMMA_TRIES + most))
+            steps = np.stack([self.chosen(u, None, self.severity) for u in drawn], axis=1)
             if self.depth <= 0:
-                count = 1 + (chain[0, 3].astype(np.float64) * 3).astype(np.int64)
+                count = 1 + (drawn[0, 3].astype(np.float64) * 3).astype(np.int64)
                 steps[np.arange(most) >= count[:, None], 0] = -1
             chains.append(steps)
-        return np.stack(chains, axis=1).astype(np.int32)
+        weights = mixture(self, self.width, self.alpha, d)
+        return {"effect": np.stack(chains, axis=1).astype(np.int32), "effect_weights": weights}
 
-    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
-        return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
-
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, row: Any, weights: Any = None) -> Any:
         """Image and chains added up by the weights (float32)."""
         import torch
 
-        batch, weights = image[None], torch.from_numpy(*more).to(image.device)
-        mixed = weights[:1].view(1, 1, 1, 1) * batch
+        batch, shares = image[None], torch.from_numpy(weights).to(image.device)
+        mixed = shares[:1].view(1, 1, 1, 1) * batch
         for k, chain in enumerate(row.tolist()):
-            mixed.add_(weights[1 + k].view(1, 1, 1, 1) * self.run(batch, chain))
+            mixed.add_(shares[1 + k].view(1, 1, 1, 1) * self.run(batch, chain))
         return mixed[0].to(image.dtype)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dali_feed.errors import TransformError
-from dali_feed.transforms.op import Arrays, Effect, Graph, OnImage, Op, Place
+from dali_feed.transforms.op import Effect, Graph, Op, Place
 from dali_feed.transforms.settings import DType, fail, numbers, refuse
 
 __all__ = ["Normalize", "Own", "ToFloat", "name_of"]
@@ -80,17 +80,14 @@ class ToFloat(Op):
         scales = place.dtype == "uint8" and self.dtype != "uint8" and self.scale
         return replace(place, dtype=self.dtype, scale=place.scale / 255 if scales else place.scale)
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        def apply(image: Any, _: Arrays, __: int) -> Any:
-            import torch
-            from torchvision.transforms.v2 import functional
+    def image(self, image: Any) -> Any:
+        import torch
+        from torchvision.transforms.v2 import functional
 
-            return functional.to_dtype_image(image, getattr(torch, self.dtype), scale=self.scale)
+        return functional.to_dtype_image(image, getattr(torch, self.dtype), scale=self.scale)
 
-        return [apply]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        graph.place = self.place_behind(graph.place)
+    def dali(self, graph: Graph) -> None:
+        """Left for the last step, which goes by the units of its place."""
 
 
 # Normalize: (value - mean) / std per channel.
@@ -131,18 +128,13 @@ class Normalize(Op):
         mean, std = np.broadcast_to(self.mean, 3), np.broadcast_to(self.std, 3)
         return replace(place, scale=place.scale / std, bias=(place.bias - mean) / std)
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        mean, std = list(self.mean), list(self.std)
+    def image(self, image: Any) -> Any:
+        from torchvision.transforms.v2 import functional
 
-        def apply(image: Any, _: Arrays, __: int) -> Any:
-            from torchvision.transforms.v2 import functional
+        return functional.normalize_image(image, list(self.mean), list(self.std))
 
-            return functional.normalize_image(image, mean, std)
-
-        return [apply]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        graph.place = self.place_behind(graph.place)
+    def dali(self, graph: Graph) -> None:
+        """Left for the last step, which goes by the units of its place."""
 
 
 # An op of the user's own: a function of one PIL image, somewhere in front of the conversion to tensors.
@@ -168,10 +160,8 @@ class Own(Effect):
     gray: bool = False
 
     streams: ClassVar[int] = 0
+    moves: ClassVar[bool | None] = None
     of_pil: ClassVar[bool] = True
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        self.no_follower()
 
     def check(self, dtype: str) -> None:
         if dtype != "uint8":
@@ -179,7 +169,7 @@ class Own(Effect):
             msg = f"transform: {name_of(self.function)} {rule}"
             raise TransformError(msg)
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, on: Any) -> Any:
         """What the function makes of the image. Raises TransformError where it fails, or changes mode or size."""
         from torchvision.transforms.v2 import functional
 

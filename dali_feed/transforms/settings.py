@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn
 from dali_feed.errors import TransformError
 
 __all__ = [
+    "DRAWN",
     "READ",
     "Antialias",
     "Background",
@@ -49,7 +50,8 @@ __all__ = [
 
 
 Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
-Drawn = Literal["random"]  # bilinear or bicubic, at random for each sample
+Drawn = Literal["random"]  # one of these, at random for each sample
+DRAWN: tuple[Interpolation, ...] = ("bilinear", "bicubic")
 Turning = Literal["nearest", "bilinear"]  # the interpolations of a transform that can turn an image
 DType = Literal["uint8", "float32", "float16", "bfloat16"]
 Layout = Literal["NCHW", "NHWC"]

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.transforms.auto_augment import mixture
 from dali_feed.transforms.colour import GAMMA_TRIES
-from dali_feed.transforms.op import Effect, Ints, OnImage, SizedDraws, inner_numbers
+from dali_feed.transforms.op import Draws, Effect, Floats, Ints
 from dali_feed.transforms.settings import check_uint8, probability, refuse
 
-__all__ = ["LayerAugment", "MixAugment", "PolicyAugment", "TimmPart", "starts"]
+__all__ = ["LayerAugment", "MixAugment", "PolicyAugment", "TimmPart"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,6 @@ def _recoloured(image: Any, name: str, value: float) -> Any:
 # The choice is arithmetic on arrays; it depends on the samples' random numbers alone.
 
 
-Floats = NDArray[np.float64]
 _WORDS = 2  # numbers of a step: which, whether, strength twice, sign, filter, one more, how many steps
 
 
@@ -166,12 +164,10 @@ class Pillow(Effect):
     """Operations of Pillow as rows (float64: chains, steps, 5) name them; see `rows`."""
 
     __slots__ = ()
+    moves: ClassVar[bool | None] = None
     of_pil: ClassVar[bool] = True
     look: PillowLook
     parts: tuple[TimmPart, ...]
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        self.no_follower()
 
     @property
     def every(self) -> tuple[TimmPart, ...]:
@@ -185,16 +181,16 @@ class Pillow(Effect):
         if not 0 <= count <= most:
             refuse(self.title, f"takes 0 to {most} steps", count)
 
-    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, d: Draws) -> tuple[Ints, Floats]:
         """Each step's part, -1 for none, (chains, steps, n), and its uniforms (chains, steps, 8, n)."""
         raise NotImplementedError
 
     def check(self, dtype: str) -> None:
         check_uint8(self.title, dtype)
 
-    def rows(self, draws: SizedDraws, first: int) -> Floats:
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Per step the part (-1: none), strength, sign, filter, a uniform number: float64 (n, chains, steps, 5)."""
-        which, drawn = self.chosen(draws, first)
+        which, drawn = self.chosen(d)
         p, magnitude, spread, most = (
             np.array([getattr(one, name) for one in self.every]) for name in TimmPart.__slots__[1:]
         )
@@ -210,10 +206,11 @@ class Pillow(Effect):
         steps = np.stack(
             [np.where(none, -1, which).astype(np.float64), strong, sign, number, drawn[..., 6, :]], axis=-1
         )
-        return np.moveaxis(steps, 2, 0)  # chains, steps, n -> n first
+        return {"effect": np.moveaxis(steps, 2, 0)}  # chains, steps, n -> n first
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
-        """One chain of operations."""
+    def image(self, image: Any, row: Any, weights: Any = None) -> Any:
+        """One chain of operations; with `weights` several are mixed."""
+        del weights
         from torchvision.transforms.v2 import functional
 
         chain = row.tolist()[0]
@@ -233,16 +230,10 @@ def chained(image: Any, chain: list[list[float]], parts: tuple[TimmPart, ...], l
     return image
 
 
-def drawn_steps(run: SizedDraws, starts: list[int], steps: int) -> Floats:
-    """Eight uniforms of each step: (len(starts), steps, 8, n)."""
+def drawn_steps(d: Draws, starts: list[int], steps: int) -> Floats:
+    """Eight uniforms of each step of chains whose streams start there: (len(starts), steps, 8, n)."""
     streams = [start + _WORDS * step + k for start in starts for step in range(steps) for k in range(_WORDS)]
-    flat = uniforms(run.seed, run.epoch, run.ids, streams).astype(np.float64)
-    return flat.reshape(len(starts), steps, 4 * _WORDS, len(run.ids))
-
-
-def starts(op: Effect, first: int, count: int) -> list[int]:
-    """The first stream of each of `count` parts."""
-    return [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, count)]
+    return d.later(streams).astype(np.float64).reshape(len(starts), steps, 4 * _WORDS, len(d.ids))
 
 
 # PolicyAugment, timm's AutoAugment: one of some policies, each some operations of Pillow.
@@ -272,13 +263,13 @@ class PolicyAugment(Pillow):
     def inner(self) -> int:
         return 1
 
-    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, d: Draws) -> tuple[Ints, Floats]:
         longest = max(map(len, self.policies))
         places, table = iter(range(len(self.every))), np.full((len(self.policies), longest), -1)
         for row, policy in zip(table, self.policies, strict=True):
             row[: len(policy)] = [next(places) for _ in policy]
-        mine = (draws.draw(first)[0].astype(np.float64) * len(table)).astype(np.int64)
-        return table[mine].T[None], drawn_steps(draws, starts(self, first, 1), longest)
+        mine = (d.u()[0].astype(np.float64) * len(table)).astype(np.int64)
+        return table[mine].T[None], drawn_steps(d, d.parts(self, 1), longest)
 
 
 # LayerAugment, timm's RandAugment: some operations of Pillow one after the other.
@@ -313,12 +304,11 @@ class LayerAugment(Pillow):
     def inner(self) -> int:
         return self.layers
 
-    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
-        own = starts(self, first, self.layers)
-        drawn = np.moveaxis(drawn_steps(draws, own, 1), 1, 0)  # one chain of all layers
+    def chosen(self, d: Draws) -> tuple[Ints, Floats]:
+        drawn = np.moveaxis(drawn_steps(d, d.parts(self, self.layers), 1), 1, 0)  # one chain of all layers
         if not self.weights:
             return (drawn[:, :, 0] * len(self.parts)).astype(np.int64), drawn
-        left = np.tile(np.array(self.weights, np.float64), (len(draws.ids), 1))
+        left = np.tile(np.array(self.weights, np.float64), (len(d.ids), 1))
         which = np.empty(drawn.shape[:2] + drawn.shape[3:], np.int64)
         for layer in range(self.layers):
             edges = np.cumsum(left, axis=1) / left.sum(axis=1, keepdims=True)
@@ -349,7 +339,7 @@ class MixAugment(Pillow):
     look: PillowLook = PLAIN
 
     called: ClassVar[str] = "AugMix"
-    extras: ClassVar[tuple[str, ...]] = ("_weights",)
+    names: ClassVar[tuple[str, ...]] = ("effect", "effect_weights")
     streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
 
     def agree(self) -> None:
@@ -366,27 +356,27 @@ class MixAugment(Pillow):
     def inner(self) -> int:
         return self.width
 
-    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, d: Draws) -> tuple[Ints, Floats]:
         most = self.depth if self.depth > 0 else 3
-        drawn = drawn_steps(draws, [start + GAMMA_TRIES for start in starts(self, first, self.width)], most)
+        drawn = drawn_steps(d, [start + GAMMA_TRIES for start in d.parts(self, self.width)], most)
         which = (drawn[:, :, 0] * len(self.parts)).astype(np.int64)
         if self.depth <= 0:
             count = 1 + (drawn[:, 0, 7] * 3).astype(np.int64)
             which[np.arange(most)[None, :, None] >= count[:, None]] = -1
         return which, drawn
 
-    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
-        return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        return {**Pillow.draw(self, d), "effect_weights": mixture(self, self.width, self.alpha, d)}
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, row: Any, weights: Any = None) -> Any:
         """Image and chains mixed by the weights (float32)."""
         from torchvision.transforms.v2 import functional
 
         plain = functional.to_pil_image(image.contiguous())
         chains = [chained(plain, chain, self.parts, self.look) for chain in row.tolist()]
-        share, *weights = more[0].tolist()
+        share, *rest = weights.tolist()
         amount = 1.0 - share
-        shares = [weight / amount if amount else 0.0 for weight in weights]
+        shares = [weight / amount if amount else 0.0 for weight in rest]
         mix = _blended if self.blended else _mixed
         return functional.pil_to_tensor(mix(plain, chains, shares, amount)).to(image.device)
 

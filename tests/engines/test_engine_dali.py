@@ -17,10 +17,9 @@ from kit.images import QUICK, broken_png, jpeg, labelled
 from nvidia.dali import Pipeline, fn, pipeline_def
 from torchvision.transforms import v2
 
-from dali_feed.compiler.dali import compile_dali
 from dali_feed.engines.choose import compiled
 from dali_feed.engines.dali.engine import DaliEngine
-from dali_feed.engines.dali.graph import build_graph
+from dali_feed.engines.dali.graph import build_graph, compile_dali
 from dali_feed.engines.dali.user_pipeline import read_pipeline
 from dali_feed.engines.engine import Work
 from dali_feed.errors import ConfigError, StateError
@@ -100,7 +99,7 @@ def given(program: Any, *, spare: bool = False) -> dict[str, Any]:
     """What the graph of a GPU gives to its one decoder; `spare`: that of the twin."""
     pipe = Pipeline(batch_size=2, num_threads=1, device_id=None)
     with pipe:
-        pipe.set_outputs(*build_graph(program, gpu=True, spare=spare))
+        pipe.set_outputs(*build_graph(program.views, gpu=True, spare=spare))
     pipe._build_graph()
     (decoder,) = (op for op in pipe._ops if op._op.schema.HasArgument("hw_decoder_load"))
     options: dict[str, Any] = decoder._op._init_args

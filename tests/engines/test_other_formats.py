@@ -16,7 +16,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from dali_feed.compiler.program import stored, turns
-from dali_feed.engines.dali.graph import prepared
+from dali_feed.engines.dali.engine import prepared
 from dali_feed.engines.host.decode import decoded, new_decoder, turned
 from dali_feed.errors import MissingPackageError
 from dali_feed.feed import Feed
