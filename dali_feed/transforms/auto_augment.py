@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -37,11 +37,9 @@ __all__ = ["OPERATIONS", "AugMix", "Auto", "AutoAugment", "Policy", "RandAugment
 
 
 MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
-SIGNED = (*MOVES, "Brightness", "Color", "Contrast", "Sharpness")
+COLOURS = ("Brightness", "Color", "Contrast", "Sharpness")
+SIGNED = (*MOVES, *COLOURS)
 LEVELS = ("Posterize", "Solarize", "AutoContrast", "Equalize")
-PLAIN = ("AutoContrast", "Equalize", "Invert", "Identity")  # all parts have one strength
-OPERATIONS = (*SIGNED, "Posterize", "Solarize", *PLAIN)
-_ADJUSTED = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast", "Sharpness": "sharpness"}
 
 _BINS = 10  # how many strengths there are, unless a transform says so
 
@@ -110,49 +108,59 @@ class Auto(Effect):
 
     def run(self, image: Any, chain: list[list[int]]) -> Any:
         """The operations of a chain, one after the other, by torchvision's own kernels."""
-        names = self.space.names
-        for which, strong, sign in chain:
-            if which >= 0:
-                name = names[which]
-                image = self._operated(image, name, self._strength(image, name, strong) * sign)
-        return image
-
-    def _strength(self, image: Any, name: str, strong: int) -> float:
-        if name in PLAIN:
-            return 0.0
-        edge = {"TranslateX": -1, "TranslateY": -2}.get(name)
-        return strengths(name, self.space, self.grades, image.shape[edge] if edge else 0)[strong]
-
-    def _operated(self, image: Any, name: str, strength: float) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        if name == "Identity":
-            return image
-        if name in MOVES:
-            return self._moved(image, name, strength)
-        if name in _ADJUSTED:
-            return getattr(functional, f"adjust_{_ADJUSTED[name]}_image")(image, 1.0 + strength)
-        if name == "Posterize":
-            return functional.posterize_image(image, int(strength))
-        if name == "Solarize":
-            return functional.solarize_image(image, 255 * strength)
-        return getattr(functional, f"{name.lower()}_image")(image)
-
-    def _moved(self, image: Any, name: str, strength: float) -> Any:
         from torchvision.transforms.v2 import InterpolationMode, functional
 
-        mode = InterpolationMode(self.interpolation)
-        fill = list(self.fill) if isinstance(self.fill, tuple) else self.fill
-        if name == "Rotate":
-            return functional.rotate_image(image, strength, interpolation=mode, fill=fill)
-        shift, shear = [0.0, 0.0], [0.0, 0.0]
-        axis = 0 if name.endswith("X") else 1
-        if name.startswith("Shear"):
-            shear[axis] = math.degrees(math.atan(strength))
-        else:
-            shift[axis] = int(strength)
-        center = [0, 0] if name.startswith("Shear") else None
-        return functional.affine_image(image, 0.0, shift, 1.0, shear, interpolation=mode, fill=fill, center=center)
+        space, fill = self.space, list(self.fill) if isinstance(self.fill, tuple) else self.fill
+        outside = {"interpolation": InterpolationMode(self.interpolation), "fill": fill}
+        for which, strong, sign in chain:
+            name = space.names[which] if which >= 0 else "Identity"
+            known = OPERATIONS[name]
+            edge = {"TranslateX": -1, "TranslateY": -2}.get(name)
+            value = 0.0
+            if known.strongest is not None:
+                value = strengths(name, space, self.grades, image.shape[edge] if edge else 0)[strong] * sign
+            if known.kernel:
+                more = {**outside, **known.how} if name in MOVES else {}
+                image = getattr(functional, f"{known.kernel}_image")(image, *known.arguments(value), **more)
+        return image
+
+
+def _affine(*, shift: tuple[float, float] = (0.0, 0.0), shear: tuple[float, float] = (0.0, 0.0)) -> tuple[Any, ...]:
+    """Of the kernel: angle, translation, scale and shears."""
+    return 0.0, list(shift), 1.0, [math.degrees(math.atan(by)) for by in shear]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A kernel of torchvision's, before "_image"; "" leaves an image as it is.
+
+    strongest  how strong the strongest of a space is, on an image of that edge; None: all are one
+    arguments  what the kernel takes of a strength with its sign
+    how        what else it takes
+    """
+
+    kernel: str
+    strongest: Callable[[Space, int], float] | None = None
+    arguments: Callable[[float], tuple[Any, ...]] = lambda _: ()
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+
+_CORNER = {"center": [0, 0]}
+OPERATIONS = {
+    "ShearX": Operation("affine", lambda space, _: space.shear, lambda by: _affine(shear=(by, 0.0)), _CORNER),
+    "ShearY": Operation("affine", lambda space, _: space.shear, lambda by: _affine(shear=(0.0, by)), _CORNER),
+    "TranslateX": Operation("affine", lambda space, edge: space.shift(edge), lambda by: _affine(shift=(int(by), 0.0))),
+    "TranslateY": Operation("affine", lambda space, edge: space.shift(edge), lambda by: _affine(shift=(0.0, int(by)))),
+    "Rotate": Operation("rotate", lambda space, _: space.turn, lambda by: (by,)),
+    **{
+        name: Operation(f"adjust_{kernel}", lambda space, _: space.colour, lambda by: (1.0 + by,))
+        for name, kernel in zip(COLOURS, ("brightness", "saturation", "contrast", "sharpness"), strict=True)
+    },
+    "Posterize": Operation("posterize", lambda space, _: space.bits[1], lambda by: (int(by),)),
+    "Solarize": Operation("solarize", lambda *_: 1.0, lambda by: (255 * by,)),
+    **{name: Operation(name.lower()) for name in ("AutoContrast", "Equalize", "Invert")},
+    "Identity": Operation(""),
+}
 
 
 @functools.lru_cache(4096)
@@ -160,21 +168,12 @@ def strengths(name: str, space: Space, bins: int, edge: int) -> tuple[float, ...
     """The values of an operation's strengths on an image of that `edge`, by torchvision's own calls of torch."""
     import torch
 
-    match name:
-        case "ShearX" | "ShearY":
-            most = space.shear
-        case "TranslateX" | "TranslateY":
-            most = space.shift(edge)
-        case "Rotate":
-            most = space.turn
-        case "Posterize":
-            weakest, fewer = space.bits
-            return tuple((weakest - (torch.arange(bins) / ((bins - 1) / fewer))).round().int().tolist())
-        case "Solarize":
-            return tuple(torch.linspace(1.0, 0.0, bins).tolist())
-        case _:
-            most = space.colour
-    return tuple(torch.linspace(0.0, most, bins).tolist())
+    strongest = OPERATIONS[name].strongest
+    most = 0.0 if strongest is None else strongest(space, edge)
+    if name == "Posterize":
+        return tuple((space.bits[0] - (torch.arange(bins) / ((bins - 1) / most))).round().int().tolist())
+    first, last = (most, 0.0) if name == "Solarize" else (0.0, most)
+    return tuple(torch.linspace(first, last, bins).tolist())
 
 
 # AutoAugment: one of some policies, each of them two operations.
@@ -203,7 +202,8 @@ class AutoAugment(Auto):
         for part in (part for policy in self.policies for part in policy):
             name, p, strength = part
             probability("AutoAugment", "p", p)
-            if name not in OPERATIONS or (name in PLAIN) != (strength is None) or not 0 <= (strength or 0) < _BINS:
+            known = OPERATIONS.get(name)
+            if known is None or (known.strongest is None) != (strength is None) or not 0 <= (strength or 0) < _BINS:
                 refuse("AutoAugment", f"a policy must name operations and strengths in 0..{_BINS - 1}", part)
 
     @classmethod
@@ -311,9 +311,8 @@ def _dirichlet(logs: list[Floats]) -> list[NDArray[np.float32]]:
 
 
 _MOST_STEPS = 8  # of a chain
-_COLOURS = SIGNED[len(MOVES) :]
 _PART = Space((*MOVES, *LEVELS), lambda edge: edge / 3.0, bits=(4, 4))
-_WHOLE = Space((*MOVES, *LEVELS, *_COLOURS), lambda edge: edge / 3.0, bits=(4, 4))
+_WHOLE = Space((*MOVES, *LEVELS, *COLOURS), lambda edge: edge / 3.0, bits=(4, 4))
 
 
 @dataclass(frozen=True, slots=True)

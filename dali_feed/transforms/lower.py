@@ -47,62 +47,43 @@ __all__ = [
 
 
 NOTHING = ""  # decoders give an image of three channels already
+_SAME = {  # in each file: classes of torchvision's name and ours, whose `of` reads it
+    "auto_augment": ("AugMix", "AutoAugment", "RandAugment", "TrivialAugmentWide"),
+    "colour": ("ColorJitter", "Grayscale", "RandomChannelPermutation", "RandomGrayscale", "RandomPhotometricDistort"),
+    "convert": ("Normalize",),
+    "crops": ("CenterCrop", "Pad", "RandomCrop"),
+    "filters": ("GaussianBlur", "GaussianNoise"),
+    "resize": ("RandomResizedCrop", "Resize"),
+    "warps": ("RandomAffine", "RandomPerspective"),
+}
+_POINTWISE = ("AdjustSharpness", "Autocontrast", "Equalize", "Invert", "Posterize", "Solarize")
 
 TORCHVISION = {  # v1 and v2
-    "AugMix": "auto_augment:AugMix.of",
-    "AutoAugment": "auto_augment:AutoAugment.of",
-    "CenterCrop": "crops:CenterCrop.of",
-    "ColorJitter": "colour:ColorJitter.of",
+    **{name: f"{file}:{name}.of" for file, names in _SAME.items() for name in names},
+    **dict.fromkeys((f"Random{name}" for name in _POINTWISE), "pointwise:Pointwise.of"),
+    **dict.fromkeys(("PILToTensor", "RGB", "ToImage", "ToPureTensor"), NOTHING),
     "ConvertImageDtype": "convert:ToFloat.converting",
-    "GaussianBlur": "filters:GaussianBlur.of",
-    "GaussianNoise": "filters:GaussianNoise.of",
-    "Grayscale": "colour:Grayscale.of",
     "ImageClassification": "lower:classification",
-    "Normalize": "convert:Normalize.of",
     "ObjectDetection": "convert:ToFloat.to_tensor",
-    "PILToTensor": NOTHING,
-    "Pad": "crops:Pad.of",
-    "RGB": NOTHING,
-    "RandAugment": "auto_augment:RandAugment.of",
-    "RandomAdjustSharpness": "pointwise:Pointwise.of",
-    "RandomAffine": "warps:RandomAffine.of",
-    "RandomAutocontrast": "pointwise:Pointwise.of",
-    "RandomChannelPermutation": "colour:RandomChannelPermutation.of",
-    "RandomCrop": "crops:RandomCrop.of",
-    "RandomEqualize": "pointwise:Pointwise.of",
     "RandomErasing": "erasing:either",
-    "RandomGrayscale": "colour:RandomGrayscale.of",
     "RandomHorizontalFlip": "crops:Flip.horizontal",
-    "RandomInvert": "pointwise:Pointwise.of",
-    "RandomPerspective": "warps:RandomPerspective.of",
-    "RandomPhotometricDistort": "colour:RandomPhotometricDistort.of",
-    "RandomPosterize": "pointwise:Pointwise.of",
-    "RandomResizedCrop": "resize:RandomResizedCrop.of",
     "RandomRotation": "warps:rotation",
-    "RandomSolarize": "pointwise:Pointwise.of",
     "RandomVerticalFlip": "crops:Flip.vertical",
-    "Resize": "resize:Resize.of",
     "SemanticSegmentation": "lower:segmentation",
     "ToDtype": "convert:ToFloat.of",
-    "ToImage": NOTHING,
-    "ToPureTensor": NOTHING,
     "ToTensor": "convert:ToFloat.to_tensor",
-    "TrivialAugmentWide": "auto_augment:TrivialAugmentWide.of",
 }
 
-NESTS = {  # of torchvision's: made from the transform, and from the ops of the transforms inside it
-    "RandomApply": "nest:RandomApply.around",
-    "RandomChoice": "nest:RandomChoice.around",
-    "RandomOrder": "nest:RandomOrder.around",
-}
+# Of torchvision's: made from the transform, and from the ops of the transforms inside it.
+NESTS = {name: f"nest:{name}.around" for name in ("RandomApply", "RandomChoice", "RandomOrder")}
 
 TIMM = {
-    "AugMixAugment": "timm_augment:MixAugment.of",
-    "AutoAugment": "timm_augment:PolicyAugment.of",
+    "AugMixAugment": "timm_augment:TimmAugMix.of",
+    "AutoAugment": "timm_augment:TimmAutoAugment.of",
     "CenterCropOrPad": "crops:CropOrPad.of",
     "MaybePILToTensor": NOTHING,
     "MaybeToTensor": "convert:ToFloat.to_tensor",
-    "RandAugment": "timm_augment:LayerAugment.of",
+    "RandAugment": "timm_augment:TimmRandAugment.of",
     "RandomCropOrPad": "crops:CropOrPad.of",
     "RandomErasing": "erasing:either_of_timm",
     "RandomResizedCropAndInterpolation": "resize:RandomResizedCrop.of",

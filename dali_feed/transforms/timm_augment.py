@@ -15,7 +15,7 @@ from dali_feed.transforms.colour import GAMMA_TRIES
 from dali_feed.transforms.op import Draws, Effect, Floats, Ints
 from dali_feed.transforms.settings import check_uint8, probability, refuse
 
-__all__ = ["LayerAugment", "MixAugment", "PolicyAugment", "TimmPart"]
+__all__ = ["TimmAugMix", "TimmAutoAugment", "TimmPart", "TimmRandAugment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class TimmPart:
 
     def __post_init__(self) -> None:
         probability(self.name, "p", self.p)
-        if self.name not in {*_SIGNED, *_PARTS, *_ENHANCED, *(f"{name}Increasing" for name in _ENHANCED), *_PLAIN}:
+        if self.name not in _OPERATIONS:
             refuse("AutoAugment", "must name operations of timm", self.name)
 
     @classmethod
@@ -70,86 +70,80 @@ class PillowLook:
 PLAIN = PillowLook()
 
 
-def strength(name: str, strong: float, sign: float, more: float, look: PillowLook) -> float:
-    """The operation's argument for a strength of 0..10 and a sign; `more`: a further random number, where needed."""
-    part, plain = strong / 10.0, name.removesuffix("Increasing")
-    if name in _SIGNED:
-        return sign * part * _SIGNED[name](look)
-    if plain in _ENHANCED:
-        return part * 1.8 + 0.1 if plain == name else max(0.1, 1.0 + sign * (part * 0.9))
-    if name == "GaussianBlurRand":
-        return 0.1 + (2.0 * min(max(part, 0.0), 1.0) - 0.1) * more
-    return _PARTS[name](part) if name in _PARTS else 0.0
+# The table of operations: what Pillow makes of an image at a strength of 0..10 that means timm's.
 
 
-_PLAIN = ("AutoContrast", "Equalize", "Invert", "GaussianBlurRand")
+Run = Callable[[Any, Any, float, Mapping[str, Any]], Any]  # of Pillow, an image, the argument, and how to fill
+Value = Callable[[float, float, float, PillowLook], float]  # of a part of full strength, a sign, a random number
+
+
+def _signed(most: Callable[[PillowLook], float]) -> Value:
+    return lambda part, sign, _, look: sign * part * most(look)
+
+
+def _part(value: Callable[[float], float]) -> Value:
+    return lambda part, *_: value(part)
+
+
+def _moved(matrix: Callable[[float, tuple[int, int]], tuple[float, ...]]) -> Run:
+    """By a matrix of the argument and the image's size."""
+    return lambda pil, image, by, how: image.transform(
+        image.size, pil.Image.Transform.AFFINE, matrix(by, image.size), **how
+    )
+
+
+def _enhanced(name: str) -> Run:
+    return lambda pil, image, value, _: getattr(pil.ImageEnhance, name)(image).enhance(value)
+
+
+def _posterized(pil: Any, image: Any, bits: float, _: Any) -> Any:
+    if bits < 1:  # some versions of Pillow refuse the other type
+        return image.point([0] * (256 * len(image.getbands())))
+    return image if bits >= 8 else pil.ImageOps.posterize(image, int(bits))
+
+
+def _solarized(pil: Any, image: Any, threshold: float, _: Any) -> Any:
+    return pil.ImageOps.solarize(image, int(threshold))
+
+
+def _added(_: Any, image: Any, by: float, __: Any) -> Any:
+    table = [min(255, level + int(by)) if level < 128 else level for level in range(256)]
+    return image.point(table * len(image.getbands()))
+
+
+def _blurred(pil: Any, image: Any, radius: float, _: Any) -> Any:
+    return image.filter(pil.ImageFilter.GaussianBlur(radius=radius))
+
+
+def _plain(name: str) -> Run:
+    return lambda pil, image, *_: getattr(pil.ImageOps, name)(image)
+
+
 _ENHANCED = ("Color", "Contrast", "Brightness", "Sharpness")
-_SIGNED: dict[str, Callable[[PillowLook], float]] = {  # at full strength
-    "Rotate": lambda _: 30.0,
-    "ShearX": lambda _: 0.3,
-    "ShearY": lambda _: 0.3,
-    "TranslateX": lambda look: look.shift,
-    "TranslateY": lambda look: look.shift,
-    "TranslateXRel": lambda look: look.share,
-    "TranslateYRel": lambda look: look.share,
+_OPERATIONS: dict[str, tuple[Run, Value]] = {
+    "Rotate": (lambda _, image, degrees, how: image.rotate(degrees, **how), _signed(lambda _: 30.0)),
+    "ShearX": (_moved(lambda by, _: (1, by, 0, 0, 1, 0)), _signed(lambda _: 0.3)),
+    "ShearY": (_moved(lambda by, _: (1, 0, 0, by, 1, 0)), _signed(lambda _: 0.3)),
+    "TranslateX": (_moved(lambda by, _: (1, 0, by, 0, 1, 0)), _signed(lambda look: look.shift)),
+    "TranslateY": (_moved(lambda by, _: (1, 0, 0, 0, 1, by)), _signed(lambda look: look.shift)),
+    "TranslateXRel": (_moved(lambda by, size: (1, 0, by * size[0], 0, 1, 0)), _signed(lambda look: look.share)),
+    "TranslateYRel": (_moved(lambda by, size: (1, 0, 0, 0, 1, by * size[1])), _signed(lambda look: look.share)),
+    **{name: (_enhanced(name), _part(lambda part: part * 1.8 + 0.1)) for name in _ENHANCED},
+    **{
+        f"{name}Increasing": (_enhanced(name), lambda part, sign, *_: max(0.1, 1.0 + sign * (part * 0.9)))
+        for name in _ENHANCED
+    },
+    "Desaturate": (_enhanced("Color"), _part(lambda part: 1.0 - min(max(0.5 + 0.5 * part, 0.5), 1.0))),
+    "Posterize": (_posterized, _part(lambda part: int(part * 4))),
+    "PosterizeIncreasing": (_posterized, _part(lambda part: 4 - int(part * 4))),
+    "PosterizeOriginal": (_posterized, _part(lambda part: int(part * 4) + 4)),
+    "Solarize": (_solarized, _part(lambda part: min(256, int(part * 256)))),
+    "SolarizeIncreasing": (_solarized, _part(lambda part: 256 - min(256, int(part * 256)))),
+    "SolarizeAdd": (_added, _part(lambda part: min(128, int(part * 110)))),
+    "GaussianBlur": (_blurred, _part(lambda part: min(max(0.1 + (2.0 - 0.1) * part, 0.1), 2.0))),
+    "GaussianBlurRand": (_blurred, lambda part, _, u, __: 0.1 + (2.0 * min(max(part, 0.0), 1.0) - 0.1) * u),
+    **{name: (_plain(name.lower()), _part(lambda _: 0.0)) for name in ("AutoContrast", "Equalize", "Invert")},
 }
-_PARTS: dict[str, Callable[[float], float]] = {  # of 1
-    "Posterize": lambda part: int(part * 4),
-    "PosterizeIncreasing": lambda part: 4 - int(part * 4),
-    "PosterizeOriginal": lambda part: int(part * 4) + 4,
-    "Solarize": lambda part: min(256, int(part * 256)),
-    "SolarizeIncreasing": lambda part: 256 - min(256, int(part * 256)),
-    "SolarizeAdd": lambda part: min(128, int(part * 110)),
-    "Desaturate": lambda part: min(1.0, max(0.0, 1.0 - min(max(0.5 + 0.5 * part, 0.5), 1.0))),
-    "GaussianBlur": lambda part: min(max(0.1 + (2.0 - 0.1) * part, 0.1), 2.0),
-}
-
-Outside = tuple[Any, int]  # the colour outside, and Pillow's filter
-
-
-def _moved(image: Any, matrix: tuple[float, ...], look: Outside) -> Any:
-    from PIL import Image
-
-    fill, filtered = look
-    return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=filtered, fillcolor=fill)
-
-
-_MOVED: dict[str, Callable[[Any, float, Outside], Any]] = {
-    "Rotate": lambda image, degrees, look: image.rotate(degrees, resample=look[1], fillcolor=look[0]),
-    "ShearX": lambda image, by, look: _moved(image, (1, by, 0, 0, 1, 0), look),
-    "ShearY": lambda image, by, look: _moved(image, (1, 0, 0, by, 1, 0), look),
-    "TranslateX": lambda image, by, look: _moved(image, (1, 0, by, 0, 1, 0), look),
-    "TranslateY": lambda image, by, look: _moved(image, (1, 0, 0, 0, 1, by), look),
-    "TranslateXRel": lambda image, by, look: _moved(image, (1, 0, by * image.size[0], 0, 1, 0), look),
-    "TranslateYRel": lambda image, by, look: _moved(image, (1, 0, 0, 0, 1, by * image.size[1]), look),
-}
-
-
-def operated(image: Any, name: str, value: float, look: PillowLook, filtered: int) -> Any:
-    """Pillow's image after the operation."""
-    if name in _MOVED:
-        return _MOVED[name](image, value, (look.fill if image.mode == "RGB" else look.fill[0], filtered))
-    return _recoloured(image, name, value)
-
-
-def _recoloured(image: Any, name: str, value: float) -> Any:
-    from PIL import ImageEnhance, ImageFilter, ImageOps
-
-    plain = "Color" if name == "Desaturate" else name.removesuffix("Increasing")
-    if plain in _ENHANCED:
-        return getattr(ImageEnhance, plain)(image).enhance(value)
-    if plain in ("Posterize", "PosterizeOriginal"):
-        if value < 1:  # some versions of Pillow refuse the other type
-            return image.point([0] * (256 * len(image.getbands())))
-        return image if value >= 8 else ImageOps.posterize(image, int(value))
-    if plain == "Solarize":
-        return ImageOps.solarize(image, int(value))
-    if plain == "SolarizeAdd":
-        table = [min(255, level + int(value)) if level < 128 else level for level in range(256)]
-        return image.point(table * len(image.getbands()))
-    if plain.startswith("GaussianBlur"):
-        return image.filter(ImageFilter.GaussianBlur(radius=value))
-    return getattr(ImageOps, plain.lower())(image)  # autocontrast, equalize, invert
 
 
 # What timm's AutoAugment and its kind have in common: steps that each sample chooses, run by Pillow on one image.
@@ -222,11 +216,16 @@ class Pillow(Effect):
 
 def chained(image: Any, chain: list[list[float]], parts: tuple[TimmPart, ...], look: PillowLook) -> Any:
     """Pillow's image after a chain of steps."""
+    import PIL.ImageEnhance
+    import PIL.ImageFilter
+    import PIL.ImageOps
+
+    fill = look.fill if image.mode == "RGB" else look.fill[0]
     for which, strong, sign, number, more in chain:
         if which >= 0:
-            name = parts[int(which)].name
-            value = strength(name, strong, sign, more, look)
-            image = operated(image, name, value, look, look.filters[int(number)])
+            run, value = _OPERATIONS[parts[int(which)].name]
+            how = {"resample": look.filters[int(number)], "fillcolor": fill}
+            image = run(PIL, image, value(strong / 10.0, sign, more, look), how)
     return image
 
 
@@ -236,11 +235,11 @@ def drawn_steps(d: Draws, starts: list[int], steps: int) -> Floats:
     return d.later(streams).astype(np.float64).reshape(len(starts), steps, 4 * _WORDS, len(d.ids))
 
 
-# PolicyAugment, timm's AutoAugment: one of some policies, each some operations of Pillow.
+# TimmAutoAugment, timm's AutoAugment: one of some policies, each some operations of Pillow.
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyAugment(Pillow):
+class TimmAutoAugment(Pillow):
     """One of `policies`, equally often, each some parts one after the other."""
 
     policies: tuple[tuple[TimmPart, ...], ...]
@@ -272,11 +271,11 @@ class PolicyAugment(Pillow):
         return table[mine].T[None], drawn_steps(d, d.parts(self, 1), longest)
 
 
-# LayerAugment, timm's RandAugment: some operations of Pillow one after the other.
+# TimmRandAugment, timm's RandAugment: some operations of Pillow one after the other.
 
 
 @dataclass(frozen=True, slots=True)
-class LayerAugment(Pillow):
+class TimmRandAugment(Pillow):
     """`layers` of `parts`, one after the other; with `weights` none of them twice."""
 
     parts: tuple[TimmPart, ...]
@@ -318,14 +317,14 @@ class LayerAugment(Pillow):
         return which, drawn
 
 
-# MixAugment, timm's AugMix: an image mixed with versions of itself that went through chains of Pillow's operations.
+# TimmAugMix, timm's AugMix: an image mixed with versions of itself that went through chains of Pillow's operations.
 
 
 _DEEPEST = 4  # steps of a chain
 
 
 @dataclass(frozen=True, slots=True)
-class MixAugment(Pillow):
+class TimmAugMix(Pillow):
     """The image mixed with `width` chains of `depth` parts (1 to 3 where it is not positive), weighed by Dirichlet's.
 
     `blended`: chains are mixed into the image one by one, with rounding after each; else all at once.

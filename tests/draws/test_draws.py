@@ -30,7 +30,7 @@ from dali_feed.transforms.lower import lower
 from dali_feed.transforms.mixing import Mixing, mixed
 from dali_feed.transforms.nest import Nest, RandomApply, RandomChoice, RandomOrder
 from dali_feed.transforms.op import Draws, Op, Recipe, walk
-from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, PolicyAugment, TimmPart
+from dali_feed.transforms.timm_augment import TimmAugMix, TimmAutoAugment, TimmPart, TimmRandAugment
 
 SEEDS = st.integers(0, 2**64 - 1)
 EPOCHS = st.integers(0, 2**32 - 1)
@@ -187,12 +187,12 @@ def _nests(inner: st.SearchStrategy[Op]) -> st.SearchStrategy[Op]:
     return branch.map(RandomApply) | branches.map(RandomChoice) | branches.map(RandomOrder)
 
 
-LEAF: st.SearchStrategy[Op] = st.just(Grayscale()) | st.just(MixAugment((PART,), width=3))
+LEAF: st.SearchStrategy[Op] = st.just(Grayscale()) | st.just(TimmAugMix((PART,), width=3))
 OPS = LEAF | _nests(LEAF) | _nests(LEAF | _nests(LEAF)) | _nests(_nests(st.just(Grayscale()) | _nests(LEAF)))
 
 
 def _depth(op: Op) -> int:
-    if isinstance(op, MixAugment):
+    if isinstance(op, TimmAugMix):
         return 1
     inner = [each for branch in op.runs() for each in branch] if isinstance(op, Nest) else []
     return isinstance(op, Nest) + max(map(_depth, inner), default=0)
@@ -226,9 +226,9 @@ KINDS: dict[str, Any] = {
     "RandomOrder": v2.RandomOrder([v2.RandomInvert()] * 63),
 }
 TIMMS: dict[str, Op] = {
-    "PolicyAugment": PolicyAugment(((PART,) * 8,)),
-    "LayerAugment": LayerAugment((PART,), layers=32),
-    "MixAugment": MixAugment((PART,), width=32, depth=4),
+    "TimmAutoAugment": TimmAutoAugment(((PART,) * 8,)),
+    "TimmRandAugment": TimmRandAugment((PART,), layers=32),
+    "TimmAugMix": TimmAugMix((PART,), width=32, depth=4),
 }
 
 

@@ -39,7 +39,7 @@ from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
 from dali_feed.transforms.op import Op, Recipe, walk
 from dali_feed.transforms.pointwise import Pointwise
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
-from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, TimmPart
+from dali_feed.transforms.timm_augment import TimmAugMix, TimmPart, TimmRandAugment
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -325,12 +325,15 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda T: T.AugMix(alpha=0), "AugMix: alpha must be a number above 0; found 0.0"),
     (lambda _: AugMix(severity=11), "AugMix: severity must be an int in 1..10; found 11"),
     (lambda _: TimmPart("Cutout"), "AutoAugment: must name operations of timm; found 'Cutout'"),
-    (lambda _: LayerAugment(()), "RandAugment: needs at least one operation"),
-    (lambda _: LayerAugment((TimmPart("Invert"),), 2, (1.0,)), "RandAugment: takes 0 to 1 steps; found 2"),
-    (lambda _: LayerAugment((TimmPart("Invert"),) * 2, 1, (1.0,)), "RandAugment: needs one weight for each operation"),
-    (lambda _: LayerAugment((TimmPart("Invert"),) * 2, 2, (1.0, 0.0)), "RandAugment: needs as many weights above 0"),
-    (lambda _: MixAugment((TimmPart("Invert"),), width=0), "AugMix: takes 1 to 32 chains"),
-    (lambda _: MixAugment((TimmPart("Invert"),), depth=5), "AugMix: takes 0 to 4 steps; found 5"),
+    (lambda _: TimmRandAugment(()), "RandAugment: needs at least one operation"),
+    (lambda _: TimmRandAugment((TimmPart("Invert"),), 2, (1.0,)), "RandAugment: takes 0 to 1 steps; found 2"),
+    (
+        lambda _: TimmRandAugment((TimmPart("Invert"),) * 2, 1, (1.0,)),
+        "RandAugment: needs one weight for each operation",
+    ),
+    (lambda _: TimmRandAugment((TimmPart("Invert"),) * 2, 2, (1.0, 0.0)), "RandAugment: needs as many weights above 0"),
+    (lambda _: TimmAugMix((TimmPart("Invert"),), width=0), "AugMix: takes 1 to 32 chains"),
+    (lambda _: TimmAugMix((TimmPart("Invert"),), depth=5), "AugMix: takes 0 to 4 steps; found 5"),
     (lambda _: timm_transforms.ResizeKeepRatio((0, 3)), "ResizeKeepRatio: size must be two positive ints"),
     (lambda _: timm_transforms.ResizeKeepRatio((3, 3), longest=2), "ResizeKeepRatio: longest must lie in 0..1"),
     (lambda _: timm_transforms.CenterCropOrPad((3, 3), padding_mode="odd"), "CropOrPad: padding_mode must be constant"),

@@ -33,7 +33,7 @@ from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Op, Recipe, inner_numbers
 from dali_feed.transforms.resize import RandomResizedCrop, Resize, ResizeKeepRatio
-from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, PolicyAugment, TimmPart
+from dali_feed.transforms.timm_augment import TimmAugMix, TimmAutoAugment, TimmPart, TimmRandAugment
 
 EVAL: list[dict[str, Any]] = [
     {},
@@ -362,7 +362,7 @@ def expected(op: Any, rows: Any, weights: Any, image: Any, monkeypatch: pytest.M
                 theirs(op, made, step, LOOK | {"translate_pct": op.look.share}, monkeypatch) if step[0] >= 0 else made
             )
         chains.append(made)
-    if not isinstance(op, MixAugment):
+    if not isinstance(op, TimmAugMix):
         return chains[0]
     share, *shares = map(float, weights)
     amount = 1.0 - share
@@ -407,7 +407,7 @@ def chosen(op: Any, count: int = 4000) -> Any:
 def test_chances_are_timms() -> None:
     """Each part as often as it should be; strengths about theirs; both signs and filters equally often."""
     parts = (TimmPart("Rotate", 0.5, 5.0, 1.0), TimmPart("Invert", 1.0), TimmPart("ShearX", 0.25, 9.0, 3.0, 10.0))
-    rows = chosen(LayerAugment(parts, 2))
+    rows = chosen(TimmRandAugment(parts, 2))
     assert rows.shape == (4000, 1, 2, 5)
     which = rows[:, 0, :, 0].ravel()
     shares = [(which == k).mean() for k in (-1, 0, 1, 2)]
@@ -422,7 +422,9 @@ def test_chances_are_timms() -> None:
 def test_weights_choose_none_twice() -> None:
     """One after the other of those that are left, as numpy's choice without replacement."""
     weights = (0.5, 0.3, 0.2, 0.0)
-    rows = chosen(LayerAugment(tuple(TimmPart(name) for name in ("Rotate", "Invert", "Equalize", "Color")), 2, weights))
+    rows = chosen(
+        TimmRandAugment(tuple(TimmPart(name) for name in ("Rotate", "Invert", "Equalize", "Color")), 2, weights)
+    )
     first, second = rows[:, 0, 0, 0], rows[:, 0, 1, 0]
     assert (first != second).all()
     assert [(first == k).mean() for k in range(4)] == pytest.approx(weights, abs=0.03)
@@ -433,7 +435,7 @@ def test_weights_choose_none_twice() -> None:
 
 def test_uniform_strengths() -> None:
     """With an infinite spread, from 0 to it."""
-    strong = chosen(PolicyAugment(((TimmPart("Rotate", 1.0, 8.0, float("inf")),),)))[:, 0, 0, 1]
+    strong = chosen(TimmAutoAugment(((TimmPart("Rotate", 1.0, 8.0, float("inf")),),)))[:, 0, 0, 1]
     assert 0 <= strong.min() < 0.1
     assert 7.9 < strong.max() <= 8
     assert strong.mean() == pytest.approx(4, abs=0.15)
