@@ -101,7 +101,7 @@ class HostProgram:
 
 def _place_behind(ops: Iterable[Op], place: Place) -> Place:
     for op in ops:
-        place = op.place_behind(place)
+        place = op.output_place(place)
     return place
 
 

@@ -14,7 +14,7 @@ from dali_feed.draws import COLUMNS, STREAMS_PER_OP, TOP_BITS, VIEWS, seed_withi
 from dali_feed.errors import TransformError
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
 from dali_feed.transforms.keys import CANVAS, Key, as_column, as_followed, of_op, viewed
-from dali_feed.transforms.lower import taken_apart
+from dali_feed.transforms.lower import unwrap
 from dali_feed.transforms.op import Arrays, Draws, OnImage, Op, Place, Recipe, walk
 from dali_feed.transforms.settings import DType, Fill, Layout
 
@@ -127,7 +127,7 @@ def outline(recipe: Recipe) -> Outline:
     streams: list[int] = []
     normalized, channels = False, 3
     for n, op in walk(recipe.ops):
-        channels = op.channels_behind() or channels
+        channels = op.output_channels() or channels
         _check_channels(op, channels)
         if normalized and not op.normalized:
             msg = (
@@ -135,9 +135,9 @@ def outline(recipe: Recipe) -> Outline:
             )
             raise TransformError(msg)
         streams += [n * STREAMS_PER_OP + k for k in op.drawn()]
-        size = op.size_behind(size)
+        size = op.output_size(size)
         op.check(place.dtype)
-        place = op.place_behind(place)
+        place = op.output_place(place)
         normalized |= op.normalizes
     return Outline(size, place.dtype, streams)
 
@@ -342,7 +342,7 @@ def as_views(transform: object) -> Views | None:
         return Views(transform)
     if isinstance(transform, Views):
         return transform
-    apart = None if transform is None or isinstance(transform, Recipe) else taken_apart(transform)
+    apart = None if transform is None or isinstance(transform, Recipe) else unwrap(transform)
     return Views(apart) if isinstance(apart, list) else None
 
 

@@ -26,7 +26,7 @@ from dali_feed.engines.engine import Engine, EngineWork, Result, Tail, Work, Wra
 from dali_feed.engines.failures import engine_error, out_of_memory
 from dali_feed.engines.gpu.device import Uploaded, keep, viewed
 from dali_feed.errors import ConfigError
-from dali_feed.transforms.convert import Own, name_of
+from dali_feed.transforms.convert import UserFunction, name_of
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key
 from dali_feed.transforms.op import Op, Recipe, walk
@@ -296,7 +296,7 @@ def _check(engine: str, program: Program) -> None:
             f" Decode(hardware={view.recipe.hardware}) they depend on the batch. Leave one of the two out"
         )
         raise ConfigError(msg)
-    own = next((op for _, op in walk(view.recipe.ops) if isinstance(op, Own)), None)
+    own = next((op for _, op in walk(view.recipe.ops) if isinstance(op, UserFunction)), None)
     if own is not None:
         msg = (
             f"{SUBJECT}: keeps what is the same in every epoch; found {name_of(own.function)}, a function of your own,"

@@ -208,8 +208,8 @@ class AutoAugment(Auto):
 
     @classmethod
     def of(cls, transform: Any) -> Self:
-        found = transform.policies if hasattr(transform, "policies") else transform._policies  # name in v1, in v2
-        policies = tuple((_part(*first), _part(*second)) for first, second in found)
+        chosen = transform.policies if hasattr(transform, "policies") else transform._policies  # name in v1, in v2
+        policies = tuple((_part(*first), _part(*second)) for first, second in chosen)
         return cls(policies, READ["Turning"](transform, "interpolation"), READ["Background"](transform, "fill"))
 
     def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:

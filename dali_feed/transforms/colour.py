@@ -357,7 +357,7 @@ class Grayscale(Gray):
             raise fail(transform, rule, transform.num_output_channels)
         return cls()
 
-    def channels_behind(self) -> int | None:
+    def output_channels(self) -> int | None:
         return self.channels
 
 

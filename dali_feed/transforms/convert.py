@@ -13,7 +13,7 @@ from dali_feed.errors import TransformError
 from dali_feed.transforms.op import Effect, Graph, Op, Place
 from dali_feed.transforms.settings import DType, fail, numbers, refuse
 
-__all__ = ["Normalize", "Own", "ToFloat", "name_of"]
+__all__ = ["Normalize", "ToFloat", "UserFunction", "name_of"]
 
 
 _DTYPES: dict[str, DType] = {
@@ -75,7 +75,7 @@ class ToFloat(Op):
             msg = f"ToDtype: {dtype} pixels cannot become uint8 again; leave out the first conversion"
             raise TransformError(msg)
 
-    def place_behind(self, place: Place) -> Place:
+    def output_place(self, place: Place) -> Place:
         """Pixels after it. Only the first conversion, from whole levels, scales."""
         scales = place.dtype == "uint8" and self.dtype != "uint8" and self.scale
         return replace(place, dtype=self.dtype, scale=place.scale / 255 if scales else place.scale)
@@ -124,7 +124,7 @@ class Normalize(Op):
             msg = f"Normalize: needs float pixels; found uint8. {cure}"
             raise TransformError(msg)
 
-    def place_behind(self, place: Place) -> Place:
+    def output_place(self, place: Place) -> Place:
         mean, std = np.broadcast_to(self.mean, 3), np.broadcast_to(self.std, 3)
         return replace(place, scale=place.scale / std, bias=(place.bias - mean) / std)
 
@@ -150,7 +150,7 @@ def name_of(one: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Own(Effect):
+class UserFunction(Effect):
     """`function` of a PIL image, which gives one of the same size and mode; `gray`: of mode L, else RGB.
 
     Random numbers that it draws are its own and are not repeated by a resume.
@@ -173,17 +173,17 @@ class Own(Effect):
         """What the function makes of the image. Raises TransformError where it fails, or changes mode or size."""
         from torchvision.transforms.v2 import functional
 
-        given = functional.to_pil_image((image[:1] if self.gray else image).contiguous())
+        picture = functional.to_pil_image((image[:1] if self.gray else image).contiguous())
         try:
-            made = self.function(given)
+            changed = self.function(picture)
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            msg = f"transform: {name_of(self.function)} raised on an image that can be decoded; {told}"
+            what = f"{type(error).__name__}: {error}"
+            msg = f"transform: {name_of(self.function)} raised on an image that can be decoded; {what}"
             raise TransformError(msg) from error
-        mode = given.mode
-        if getattr(made, "size", None) != given.size or getattr(made, "mode", None) != mode:
-            found = f"{getattr(made, 'mode', type(made).__name__)} of {getattr(made, 'size', 'no size')}"
-            rule = f"must give a PIL image of the mode and size that it was given, {mode} of {given.size}"
-            msg = f"transform: {name_of(self.function)} {rule}; found {found}. Use torch's own DataLoader with it"
+        mode = picture.mode
+        if getattr(changed, "size", None) != picture.size or getattr(changed, "mode", None) != mode:
+            shown = f"{getattr(changed, 'mode', type(changed).__name__)} of {getattr(changed, 'size', 'no size')}"
+            rule = f"must give a PIL image of the mode and size that it was given, {mode} of {picture.size}"
+            msg = f"transform: {name_of(self.function)} {rule}; found {shown}. Use torch's own DataLoader with it"
             raise TransformError(msg)
-        return functional.pil_to_tensor(made).to(image.device)
+        return functional.pil_to_tensor(changed).to(image.device)

@@ -17,10 +17,10 @@ from dali_feed.transforms.settings import (
     PadMode,
     Rule,
     as_list,
-    fill_behind,
     fill_of,
     four_edges,
     height_width,
+    mask_fill,
     masks_of,
     pad_mode,
     pair,
@@ -52,20 +52,20 @@ def cut(image: Any, window: Any, fill: Fill = 0.0) -> Any:
     return out
 
 
-def cut_follower(given: Any, window: Any, fill: float = 0.0) -> Any:
+def cut_follower(value: Any, window: Any, fill: float = 0.0) -> Any:
     """The same of what follows an image, by torchvision's own function for it; `fill` outside of a mask."""
     if window is None:
-        return given
+        return value
     from torchvision.transforms.v2 import functional
     from torchvision.tv_tensors import Mask
 
     y, x, height, width = window.tolist()
-    if fill and isinstance(given, Mask):  # torchvision's crop knows no fill: its transforms pad before it
-        high, wide = functional.get_size(given)
+    if fill and isinstance(value, Mask):  # torchvision's crop knows no fill: its transforms pad before it
+        high, wide = functional.get_size(value)
         edges = [max(0, edge) for edge in (-x, -y, x + width - wide, y + height - high)]
-        given = functional.pad(given, edges, fill=fill)
+        value = functional.pad(value, edges, fill=fill)
         y, x = y + edges[1], x + edges[0]
-    return functional.crop(given, y, x, height, width)
+    return functional.crop(value, y, x, height, width)
 
 
 def center_window(h: Ints, w: Ints, size: tuple[int, int]) -> Window:
@@ -141,20 +141,20 @@ class Crop(Op):
         """In torchvision's turn: padded by the margin, then cut."""
         return cut(self._padded("_image", image, margin, as_list(self.fill)), window, self.fill)
 
-    def follow(self, given: Any, margin: Any, window: Any) -> Any:
-        fill = fill_behind(self.fill, self.masks)
-        return cut_follower(self._padded("", given, margin, fill), window, fill)
+    def follow(self, value: Any, margin: Any, window: Any) -> Any:
+        fill = mask_fill(self.fill, self.masks)
+        return cut_follower(self._padded("", value, margin, fill), window, fill)
 
-    def _padded(self, kind: str, given: Any, margin: Any, fill: float | list[float]) -> Any:
+    def _padded(self, kind: str, value: Any, margin: Any, fill: float | list[float]) -> Any:
         from torchvision.transforms.v2 import functional
 
         edges = () if margin is None else margin.tolist()
-        return getattr(functional, f"pad{kind}")(given, edges, fill, self.mode) if any(edges) else given
+        return getattr(functional, f"pad{kind}")(value, edges, fill, self.mode) if any(edges) else value
 
     def dali(self, graph: Graph) -> None:
         if self.pads and self.mode != "constant":
             self.refuse('knows padding_mode="constant"', f'"{self.mode}"')
-        graph.crop(self.size_behind(None), inside=self.inside(graph), fill=graph.place.levels(self.fill))
+        graph.crop(self.output_size(None), inside=self.inside(graph), fill=graph.place.levels(self.fill))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class RandomCrop(Crop):
     def cuts(self) -> bool:  # type: ignore[override]
         return not self.pads
 
-    def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
 
     def _edges(self, h: Ints, w: Ints) -> Window:
@@ -230,7 +230,7 @@ class CenterCrop(Crop):
         """From the preset that `weights.transforms()` gives."""
         return cls(pair(transform, transform.crop_size))
 
-    def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
 
     def inside(self, graph: Graph) -> bool:
@@ -259,7 +259,7 @@ class CropOrPad(Crop):
         t, anywhere = transform, type(transform).__name__ == "RandomCropOrPad"
         return cls(pair(t, t.size), anywhere, fill_of(t, "fill"), t.padding_mode, masks_of(t, "fill"))
 
-    def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
 
     def widest(self, h: Ints, w: Ints) -> Sizes:
@@ -286,7 +286,7 @@ class Pad(Crop):
     rules: ClassVar[Mapping[str, Rule]] = {"padding": four_edges, "mode": pad_mode}
     theirs: ClassVar[Mapping[str, str]] = {"mode": "padding_mode"}
 
-    def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return size and (size[0] + self._more[0], size[1] + self._more[1])
 
     @property
@@ -316,7 +316,7 @@ class TrimBorder(Crop):
     rules: ClassVar[Mapping[str, Rule]] = {"border": whole(0)}
     theirs: ClassVar[Mapping[str, str]] = {"border": "border_size"}
 
-    def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None
 
     def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
@@ -363,11 +363,11 @@ class Flip(Effect):
     def image(self, image: Any, on: Any) -> Any:
         return image.flip(-1 if self.axis == "x" else -2) if on else image
 
-    def follow(self, given: Any, on: Any) -> Any:
+    def follow(self, value: Any, on: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
         turned = functional.horizontal_flip if self.axis == "x" else functional.vertical_flip
-        return turned(given) if on else given
+        return turned(value) if on else value
 
     def dali(self, graph: Graph) -> None:
         graph.flip(self.axis)

@@ -36,9 +36,9 @@ class GaussianBlur(Effect):
     def unfit(self, h: Ints, w: Ints) -> list[tuple[int, str]]:
         """The border is mirrored without its edge, so half a kernel must fit into the image and leave a pixel."""
         wide, high = self.kernel
-        told = f"GaussianBlur: a kernel of {wide}x{high} needs an image of {wide // 2 + 1}x{high // 2 + 1} at least"
+        need = f"GaussianBlur: a kernel of {wide}x{high} needs an image of {wide // 2 + 1}x{high // 2 + 1} at least"
         short = (w <= wide // 2) | (h <= high // 2)
-        return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
+        return [(k, f"{need}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
 
     def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Standard deviations of the kernels, one for both axes."""

@@ -228,21 +228,21 @@ class Op:
     def check(self, dtype: str) -> None:
         """Raise TransformError where it has no meaning for pixels of this dtype."""
 
-    def channels_behind(self) -> int | None:
+    def output_channels(self) -> int | None:
         """How many channels an image has after it, 1 or 3; None: as many as before."""
         return None
 
-    def place_behind(self, place: Place) -> Place:
+    def output_place(self, place: Place) -> Place:
         """Dtype and units of the pixels after it."""
         return place
 
-    def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         """(height, width) of every image after it, where all are of `size`; None where they differ."""
         return size
 
     def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
         """The smallest and the largest heights and widths after it, of images within these, whatever is drawn."""
-        fixed = self.size_behind(None)
+        fixed = self.output_size(None)
         if fixed is None:
             return least, most
         size = np.full_like(least[0], fixed[0]), np.full_like(least[1], fixed[1])
@@ -272,7 +272,7 @@ class Op:
         """
         raise NotImplementedError
 
-    def follow(self, given: Any, *row: Any, **_: Any) -> Any:
+    def follow(self, value: Any, *row: Any, **_: Any) -> Any:
         """One of torchvision's tv_tensors that follows the image, where it `moves`, with the same row."""
         raise NotImplementedError
 
@@ -292,15 +292,15 @@ class Op:
         """Add it to a DALI graph. TransformError where DALI has no operator that does the same."""
         self.refuse("has no operator for it", self.title)
 
-    def refuse(self, rule: str, found: object) -> NoReturn:
+    def refuse(self, rule: str, value: object) -> NoReturn:
         """Raise the TransformError that says what the dali engine lacks."""
-        msg = f"{self.title}: the dali engine {rule}; found {found}. The host engine can run it"
+        msg = f"{self.title}: the dali engine {rule}; found {value}. The host engine can run it"
         raise TransformError(msg)
 
 
 def _with_rows(call: Callable[..., Any], names: Sequence[str], n: int) -> OnImage:
     keys = [of_op(name, n) for name in names]
-    return lambda given, arrays, slot: call(given, *[arrays[k][slot] if k in arrays else None for k in keys])
+    return lambda value, arrays, slot: call(value, *[arrays[k][slot] if k in arrays else None for k in keys])
 
 
 class Effect(Op):
@@ -378,5 +378,5 @@ class Recipe:
     @property
     def channels(self) -> int:
         """Channels of each image: 1 where an op makes it gray so; a batch then has three that are equal."""
-        known = (op.channels_behind() for op in reversed(self.ops))
+        known = (op.output_channels() for op in reversed(self.ops))
         return next((channels for channels in known if channels is not None), 3)

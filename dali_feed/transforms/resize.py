@@ -48,8 +48,8 @@ def resized(h: Ints, w: Ints, size: int | tuple[int, int], max_size: int | None)
     return np.where(h <= w, new_short, new_long), np.where(h <= w, new_long, new_short)
 
 
-def _smallest_and_largest(found: Iterable[Sizes]) -> tuple[Sizes, Sizes]:
-    h, w = (np.stack(edges) for edges in zip(*found, strict=True))
+def _smallest_and_largest(sizes: Iterable[Sizes]) -> tuple[Sizes, Sizes]:
+    h, w = (np.stack(edges) for edges in zip(*sizes, strict=True))
     return (h.min(axis=0), w.min(axis=0)), (h.max(axis=0), w.max(axis=0))
 
 
@@ -72,7 +72,7 @@ class Resizing(Op):
 
     def covered(self) -> tuple[int, int] | None:
         """A size that no image behind it is below, where that is known."""
-        return self.size_behind(None)
+        return self.output_size(None)
 
     def drawn(self) -> Iterable[int]:
         first = range(self.streams)  # further tries of a window: where needed
@@ -121,16 +121,16 @@ class Resizing(Op):
             antialias=self.antialias and smooth,
         )[0]
 
-    def follow(self, given: Any, window: Any, scale: Any) -> Any:
+    def follow(self, value: Any, window: Any, scale: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
-        return functional.resize(cut_follower(given, window), scale.tolist()[:2])
+        return functional.resize(cut_follower(value, window), scale.tolist()[:2])
 
     def dali(self, graph: Graph) -> None:
         graph.resize(
             self.interpolation,
             antialias=self.antialias,
-            fixed=self.size_behind(None),
+            fixed=self.output_size(None),
             covered=self.covered(),
             window=self.cuts,
         )
@@ -177,7 +177,7 @@ class Resize(Resizing):
             size = int(size[0]) if len(size) == 1 else pair(t, size)
         return cls(size, max_size, READ["Interpolation"](t, "interpolation"), READ["Antialias"](t, "antialias"))
 
-    def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None if isinstance(self.size, int) else self.size
 
     def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
@@ -189,7 +189,7 @@ class Resize(Resizing):
         return resized(d.h, d.w, self.size, self.max_size)
 
     def covered(self) -> tuple[int, int] | None:
-        return (self.size, self.size) if isinstance(self.size, int) and not self.max_size else self.size_behind(None)
+        return (self.size, self.size) if isinstance(self.size, int) and not self.max_size else self.output_size(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class RandomResizedCrop(Resizing):
         "ratio": span(1e-6, 1e6),
     }
 
-    def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
 
     def sizes(self, d: Draws) -> Sizes:
@@ -269,7 +269,7 @@ class ResizeKeepRatio(Resizing):
         "aspect": "random_aspect_range",
     }
 
-    def size_behind(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None
 
     def kept(self, h: Ints, w: Ints, drawn: Any) -> Sizes:

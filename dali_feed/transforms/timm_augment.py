@@ -60,8 +60,8 @@ class PillowLook:
         """From the first of timm's operations; all others have the same settings."""
         if not parts:
             return cls()
-        found, known = parts[0].kwargs, parts[0].hparams
-        fill, filters = tuple(int(level) for level in found["fillcolor"]), found["resample"]
+        how, known = parts[0].kwargs, parts[0].hparams
+        fill, filters = tuple(int(level) for level in how["fillcolor"]), how["resample"]
         several = tuple(map(int, filters)) if isinstance(filters, tuple | list) else (int(filters),)
         shift, share = float(known.get("translate_const", 250)), float(known.get("translate_pct", 0.45))
         return cls((fill[0], fill[1], fill[2]), several, shift, share)
@@ -210,8 +210,8 @@ class Pillow(Effect):
         chain = row.tolist()[0]
         if not any(which >= 0 for which, *_ in chain):
             return image
-        made = chained(functional.to_pil_image(image.contiguous()), chain, self.every, self.look)
-        return functional.pil_to_tensor(made).to(image.device)
+        changed = chained(functional.to_pil_image(image.contiguous()), chain, self.every, self.look)
+        return functional.pil_to_tensor(changed).to(image.device)
 
 
 def chained(image: Any, chain: list[list[float]], parts: tuple[TimmPart, ...], look: PillowLook) -> Any:
@@ -380,17 +380,17 @@ class TimmAugMix(Pillow):
         return functional.pil_to_tensor(mix(plain, chains, shares, amount)).to(image.device)
 
 
-def _mixed(image: Any, made: list[Any], shares: list[float], amount: float) -> Any:
+def _mixed(image: Any, chains: list[Any], shares: list[float], amount: float) -> Any:
     from PIL import Image
 
     total = np.zeros((image.height, image.width, len(image.getbands())), np.float32)
-    for each, share in zip(made, shares, strict=True):
+    for each, share in zip(chains, shares, strict=True):
         total += np.float32(share) * np.asarray(each, np.float32).reshape(total.shape)
     levels = np.clip(total, 0, 255).astype(np.uint8)
     return Image.blend(image, Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]), amount)
 
 
-def _blended(image: Any, made: list[Any], shares: list[float], amount: float) -> Any:
+def _blended(image: Any, chains: list[Any], shares: list[float], amount: float) -> Any:
     """Mix the chains in one by one, with the shares that give the same weights in the end."""
     from PIL import Image
 
@@ -398,6 +398,6 @@ def _blended(image: Any, made: list[Any], shares: list[float], amount: float) ->
     for share in reversed(shares):
         parts.append(share * amount / left if left > 0 else 0.0)
         left *= 1.0 - parts[-1]
-    for each, part in zip(made, reversed(parts), strict=True):
+    for each, part in zip(chains, reversed(parts), strict=True):
         image = Image.blend(image, each, part)
     return image

@@ -26,8 +26,8 @@ from dali_feed.transforms.settings import (
     Turning,
     as_list,
     fail,
-    fill_behind,
     fill_of,
+    mask_fill,
     masks_of,
     probability,
     refuse,
@@ -56,7 +56,7 @@ class Warp(Effect):
     fill: Fill
     masks: Masks
 
-    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
+    def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
         """Call torchvision's function: `kind` is "_image" of an image, and "" of what follows one."""
         raise NotImplementedError
 
@@ -66,8 +66,8 @@ class Warp(Effect):
         mode = InterpolationMode(self.interpolation)
         return self.warped("_image", image, row, interpolation=mode, fill=as_list(self.fill))
 
-    def follow(self, given: Any, row: Any) -> Any:
-        return self.warped("", given, row, fill=fill_behind(self.fill, self.masks))
+    def follow(self, value: Any, row: Any) -> Any:
+        return self.warped("", value, row, fill=mask_fill(self.fill, self.masks))
 
     def add_to(self, graph: Graph, name: str, ndim: int, call: Any, fold: Any) -> None:
         """Add what `call` makes of DALI's functions, an image, its array, and how to fill and interpolate."""
@@ -136,12 +136,12 @@ class RandomAffine(Warp):
         shears = between((self.shear[0], self.shear[1]), 4), between((self.shear[2], self.shear[3]), 5)
         return {"move": np.stack([between(self.degrees, 0), *moved, between(self.scale, 3), *shears], axis=1)}
 
-    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
+    def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
         angle, *moved, scale, x, y = row.tolist()
         center = None if self.center is None else list(self.center)
-        return getattr(functional, f"affine{kind}")(given, angle, moved, scale, [x, y], center=center, **settings)
+        return getattr(functional, f"affine{kind}")(value, angle, moved, scale, [x, y], center=center, **settings)
 
     def dali(self, graph: Graph) -> None:
         """Pixel (x, y) is taken from matrix (float32: 2, 3) @ (x, y, 1); halves are pixel centres."""
@@ -202,17 +202,17 @@ class RandomPerspective(Warp):
         u = np.concatenate([d.u(k) for k in range(self.streams)])
         return {"effect": corners(self, u, d.h, d.w).astype(np.int32)}
 
-    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
+    def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
         """Move the corners of the image to their new places."""
         from torchvision.transforms.v2 import functional
 
         ends = row.tolist()
         if ends[0] < 0:
-            return given
-        height, width = given.shape[-2:] if kind else functional.get_size(given)
+            return value
+        height, width = value.shape[-2:] if kind else functional.get_size(value)
         start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
         end = [ends[k : k + 2] for k in range(0, 8, 2)]
-        return getattr(functional, f"perspective{kind}")(given, start, end, **settings)
+        return getattr(functional, f"perspective{kind}")(value, start, end, **settings)
 
 
 def corners(op: RandomPerspective, drawn: NDArray[np.float32], h: Ints, w: Ints) -> Ints:
@@ -258,10 +258,10 @@ class Rotation(Warp):
         low, high = self.degrees
         return {"angle": (low + (high - low) * d.u()[0]).astype(np.float32)}
 
-    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
+    def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
-        return getattr(functional, f"rotate{kind}")(given, float(row), **settings)
+        return getattr(functional, f"rotate{kind}")(value, float(row), **settings)
 
     def dali(self, graph: Graph) -> None:
         """In a mirrored image the other way; twice mirrored it is turned as a whole."""

@@ -269,7 +269,7 @@ def test_rotation_turns_the_other_way_in_one_mirror() -> None:
 def test_a_fill_is_in_the_units_of_its_place() -> None:
     """Given behind ToTensor it is in 0..1, in front of it, or unscaled, in 0..255; each channel must have the same."""
     turn = Rotation((0.0, 1.0), fill=0.5)
-    places = (Place(), ToFloat().place_behind(Place()), ToFloat(scale=False).place_behind(Place()))
+    places = (Place(), ToFloat().output_place(Place()), ToFloat(scale=False).output_place(Place()))
     assert [one_level(turn, turn.fill, place) for place in places] == [0.5, 127.5, 0.5]
     with pytest.raises(TransformError, match="takes one fill for all channels"):
         program(Rotation((0.0, 1.0), fill=(1.0, 2.0, 3.0)))

@@ -106,18 +106,18 @@ class Fold:
         self.h, self.w = h, w
 
 
-Given = Callable[[Key, str, int], Any]  # an array's node, by its name, dtype (a name of `nvidia.dali.types`) and axes
+Inputs = Callable[[Key, str, int], Any]  # an array's node, by its name, dtype (a name of `nvidia.dali.types`) and axes
 Part = Callable[[Fold], None]  # of the arithmetic
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`build` makes a node of the image's node (uint8, height, width, 3) and of what it takes from `given`.
+    """`build` makes a node of the image's node (uint8, height, width, 3) and of what it takes from `inputs`.
 
     `colours` is how many steps of colour it is, whose rows are array `key`.
     """
 
-    build: Callable[[Any, Given], Any]
+    build: Callable[[Any, Inputs], Any]
     key: Key | None = None
     colours: int = 0
 
@@ -182,20 +182,20 @@ class _Resize:
     interpolation: Interpolation | Drawn
     antialias: bool
 
-    def build(self, image: Any, given: Given) -> Any:
+    def build(self, image: Any, inputs: Inputs) -> Any:
         from nvidia.dali import fn, types
 
         if self.interpolation == "random":
             first, second = (int(getattr(types, _INTERPOLATION[name])) for name in DRAWN)
             # DALI has no look-up; there are two, and their codes are numbers.
-            code = given(numbered("mode", self.k), "INT32", 0) * (second - first) + first
+            code = inputs(numbered("mode", self.k), "INT32", 0) * (second - first) + first
             mode = fn.reinterpret(code, dtype=types.INTERP_TYPE)
         else:
             mode = getattr(types, _INTERPOLATION[self.interpolation])
         options: dict[str, Any] = {"interp_type": mode, "antialias": self.antialias}
-        options["size"] = self.size or given(numbered("size", self.k), "FLOAT", 1)
+        options["size"] = self.size or inputs(numbered("size", self.k), "FLOAT", 1)
         if self.roi:
-            roi = given(numbered("roi", self.k), "FLOAT", 1)
+            roi = inputs(numbered("roi", self.k), "FLOAT", 1)
             options.update(roi_start=roi[0:2], roi_end=roi[2:4])
         return fn.resize(image, **options)
 
@@ -237,7 +237,7 @@ class Graph:
                 self._erase_last(value)
             else:
                 op.dali(self)
-            self.place = op.place_behind(self.place)
+            self.place = op.output_place(self.place)
 
     def _erase_last(self, value: Fill) -> None:
         """Left for the last step, in coordinates of the image as it is stored."""
@@ -283,7 +283,7 @@ class Graph:
         def fill(one: Fold) -> None:
             one.arrays[key] = fold(one, *[one.drawn[each] for each in rows])
 
-        self._add(Step(lambda image, given: build(image, given(key, dtype, ndim)), key, colours), fill)
+        self._add(Step(lambda image, inputs: build(image, inputs(key, dtype, ndim)), key, colours), fill)
 
     def _add(self, step: Step, fill: Part) -> None:
         self._program.steps.append(step)
@@ -358,10 +358,10 @@ class Graph:
         self._k += 1
         anchor, shape = numbered("anchor", self._k), numbered("shape", self._k)
 
-        def build(image: Any, given: Given) -> Any:
+        def build(image: Any, inputs: Inputs) -> Any:
             from nvidia.dali import fn
 
-            start, edges = given(anchor, "INT32", 1), size or given(shape, "INT32", 1)
+            start, edges = inputs(anchor, "INT32", 1), size or inputs(shape, "INT32", 1)
             how = {"axes": [0, 1], "out_of_bounds_policy": "pad", "fill_values": list(fill)}
             return fn.slice(image, start=start, shape=edges, **how)
 
@@ -441,7 +441,7 @@ def _leave_colour(program: DaliProgram, finish: Finish) -> None:
 # The nodes of DALI.
 
 
-class _Inputs:
+class _OfView:
     """The inputs of one view of an image."""
 
     def __init__(self, view: int = 0) -> None:
@@ -462,11 +462,11 @@ def decoder_options(hardware: float = 0.0, *, spare: bool = False) -> dict[str, 
     return {"hw_decoder_load": hardware, **(NOTHING_BEFOREHAND if spare else {})}
 
 
-def _decode(program: DaliProgram, given: Given, own: Mapping[str, Any]) -> Any:
+def _decode(program: DaliProgram, inputs: Inputs, own: Mapping[str, Any]) -> Any:
     """`own`: a mixed decoder's options; on the CPU there are none."""
     from nvidia.dali import fn, types
 
-    payload = given(PAYLOAD, "UINT8", 1)
+    payload = inputs(PAYLOAD, "UINT8", 1)
     options: dict[str, Any] = {
         "device": "mixed" if own else "cpu",
         "output_type": types.RGB,
@@ -475,11 +475,11 @@ def _decode(program: DaliProgram, given: Given, own: Mapping[str, Any]) -> Any:
         **own,
     }
     if program.window:
-        window = given(WINDOW, "INT32", 1)
+        window = inputs(WINDOW, "INT32", 1)
         image = fn.decoders.image_slice(payload, start=window[0:2], shape=window[2:4], axis_names="HW", **options)
     else:
         image = fn.decoders.image(payload, **options)
-    return _turned(image, given(TURN, "INT32", 1)) if program.recipe.exif else image
+    return _turned(image, inputs(TURN, "INT32", 1)) if program.recipe.exif else image
 
 
 def _turned(image: Any, turn: Any) -> Any:
@@ -495,15 +495,15 @@ def _turned(image: Any, turn: Any) -> Any:
     return merge(fn.transpose(some, perm=[1, 0, 2], transpose_layout=False), others, predicate=sideways)
 
 
-def _finished(step: Finish, image: Any, given: Given) -> Any:
+def _finished(step: Finish, image: Any, inputs: Inputs) -> Any:
     from nvidia.dali import fn, types
 
     if step.adjusts:
         msg = f"dali engine: a graph on the CPU does its own colour; found {step!r}, made for a GPU"
         raise TypeError(msg)
-    flip_x = given(FLIPS["x"], "INT32", 0) if step.flip_x else 0
+    flip_x = inputs(FLIPS["x"], "INT32", 0) if step.flip_x else 0
     if step.flip_y:
-        image = fn.flip(image, horizontal=0, vertical=given(FLIPS["y"], "INT32", 0))
+        image = fn.flip(image, horizontal=0, vertical=inputs(FLIPS["y"], "INT32", 0))
     mean = [-b / s for s, b in zip(step.scale, step.bias, strict=True)]
     std = [1 / s for s in step.scale]
     dtype = getattr(types, _DTYPE[step.dtype])
@@ -512,7 +512,7 @@ def _finished(step: Finish, image: Any, given: Given) -> Any:
     )
     if step.erase is None:
         return image
-    rect = fn.cast(given(ERASE, "INT32", 1), dtype=types.FLOAT)
+    rect = fn.cast(inputs(ERASE, "INT32", 1), dtype=types.FLOAT)
     return fn.erase(image, anchor=rect[0:2], shape=rect[2:4], axis_names="HW", fill_value=list(step.erase))
 
 
@@ -522,10 +522,10 @@ def build_graph(programs: Sequence[DaliProgram], *, gpu: bool, spare: bool = Fal
     `spare`: of the twin.
     """
     own = decoder_options(programs[0].recipe.hardware, spare=spare) if gpu else {}
-    decoded, out = _decode(programs[0], _Inputs(), own), []
+    decoded, out = _decode(programs[0], _OfView(), own), []
     for number, program in enumerate(programs):
-        image, given = decoded, _Inputs(number)
+        image, inputs = decoded, _OfView(number)
         for step in program.steps:
-            image = step.build(image, given)
-        out.append(image if gpu or program.finish is None else _finished(program.finish, image, given))
+            image = step.build(image, inputs)
+        out.append(image if gpu or program.finish is None else _finished(program.finish, image, inputs))
     return out

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.draws import PROGRAM, philox4x32, uniforms
-from dali_feed.engines.dali.graph import DaliProgram, Fold, Given, Step
+from dali_feed.engines.dali.graph import DaliProgram, Fold, Inputs, Step
 from dali_feed.errors import TransformError
 from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.op import Draws, Recipe
@@ -64,16 +64,16 @@ class UserGraph:
     function: Callable[[Any, GraphDraws], Any]
     columns: list[Column] = field(default_factory=list)
 
-    def build(self, image: Any, given: Given) -> Any:
+    def build(self, image: Any, inputs: Inputs) -> Any:
         """Build the user's part of the graph. Raises TransformError, chained, where the function fails."""
-        draws = GraphDraws(lambda key: given(key, "FLOAT", 0))
+        draws = GraphDraws(lambda key: inputs(key, "FLOAT", 0))
         name = getattr(self.function, "__name__", repr(self.function))
         try:
             out = self.function(image, draws)
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error}"
             rule = "the function must build a graph when it is called with (images, draws)"
-            msg = f"transform {name}: {rule}; it raised {told}"
+            msg = f"transform {name}: {rule}; it raised {what}"
             raise TransformError(msg) from error
         if type(out).__name__ != "DataNode":
             msg = f"transform {name}: a graph function must return one DALI node; found {type(out).__name__}"
