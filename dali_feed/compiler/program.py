@@ -220,7 +220,7 @@ def compile_following(recipe: Recipe, *, boxes: bool, masks: bool = True) -> Fol
     taking = tuple(
         of_op(name, n)
         for n, op in walk(recipe.ops)
-        if n % (1 << TOP_BITS) in moves and (op.moves or op.has_parts)
+        if n % (1 << TOP_BITS) in moves and (op.moves or op.inner())
         for name in op.names
     )
     return Followed(recipe, known.streams, [step for step in steps if step is not None], taking)

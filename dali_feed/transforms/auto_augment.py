@@ -286,9 +286,9 @@ class TrivialAugmentWide(Auto):
 # AugMix's weights of the image and of each chain: Dirichlet's distribution, from the sample's random numbers alone.
 
 
-def mixture(op: Effect, width: int, alpha: float, d: Draws) -> NDArray[np.float32]:
-    """Weights of the image and of each of `width` chains, from the op's random numbers: float32 (n, 1 + width)."""
-    parts = d.parts(op, width)
+def mixture(op: Effect, alpha: float, d: Draws) -> NDArray[np.float32]:
+    """Weights of the image and of each of its chains, from the op's random numbers: float32 (n, 1 + chains)."""
+    parts = d.parts(op)
     own = d.n * STREAMS_PER_OP
     starts = [own, own + GAMMA_TRIES, *parts]
     drawn = d.later(start + k for start in starts for k in range(GAMMA_TRIES)).astype(np.float64) + 2.0**-25
@@ -353,14 +353,14 @@ class AugMix(Auto):
         """Each chain's steps draw from its streams 8 on; the fourth number of stream 8 is how many steps there are."""
         most = self.depth if self.depth > 0 else 3
         chains = []
-        for first in d.parts(self, self.width):
+        for first in d.parts(self):
             drawn = d.later(range(first + GAMMA_TRIES, first + GAMMA_TRIES + most))
             steps = np.stack([self.chosen(u, None, self.severity) for u in drawn], axis=1)
             if self.depth <= 0:
                 count = 1 + (drawn[0, 3].astype(np.float64) * 3).astype(np.int64)
                 steps[np.arange(most) >= count[:, None], 0] = -1
             chains.append(steps)
-        weights = mixture(self, self.width, self.alpha, d)
+        weights = mixture(self, self.alpha, d)
         return {"effect": np.stack(chains, axis=1).astype(np.int32), "effect_weights": weights}
 
     def image(self, image: Any, row: Any, weights: Any = None) -> Any:

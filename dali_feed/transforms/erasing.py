@@ -148,7 +148,7 @@ class NoisyErasing(Effect):
         on = u[0] < self.p
         count = self.least + (u[1].astype(np.float64) * (self.most - self.least + 1)).astype(np.int64)
         out = np.zeros((len(d.ids), self.most, 4), np.int32)
-        for k, first in enumerate(d.parts(self, self.most)):
+        for k, first in enumerate(d.parts(self)):
             drawn = d.later(range(first, first + TRIES)).astype(np.float64)
             fits, window = smaller(self.scale, self.ratio, drawn, d.h, d.w, count)
             best, some = fits.argmax(axis=0)[None], fits.any(axis=0) & on & (k < count)

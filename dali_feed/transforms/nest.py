@@ -40,10 +40,7 @@ class Nest(Op):
         """
 
     def agree(self) -> None:
-        self.hold()
-
-    def hold(self) -> None:
-        """Raise TransformError where it holds nothing, or what may not be skipped for some images of a batch."""
+        """It must hold something, and nothing that may not be skipped for some images of a batch."""
         if not self.runs():
             refuse(self.title, "needs at least one transform", self.runs())
         for inner in (inner for branch in self.runs() for inner in branch):
@@ -57,12 +54,8 @@ class Nest(Op):
     def inner(self) -> int:
         return sum(map(len, self.runs()))
 
-    @property
-    def has_parts(self) -> bool:
-        return True
-
     def within(self, n: int) -> list[list[tuple[int, Op]]]:
-        numbers = iter(inner_numbers(self, n, self.inner()))
+        numbers = iter(inner_numbers(self, n))
         return [[(next(numbers), inner) for inner in branch] for branch in self.runs()]
 
     def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
@@ -125,7 +118,7 @@ class RandomChoice(Nest):
     weights: tuple[float, ...] = ()
 
     def agree(self) -> None:
-        self.hold()
+        Nest.agree(self)
         if self.weights and len(self.weights) != len(self.branches):
             refuse("RandomChoice", "p needs one number for each transform", self.weights)
         if self.weights and not (all(0 <= x < float("inf") for x in self.weights) and sum(self.weights) > 0):

@@ -109,9 +109,9 @@ class Draws:
         every, ids = list(streams), self.ids[rows]
         return uniforms(self.seed, self.epoch, ids, every).reshape(len(every), 4, len(ids))
 
-    def parts(self, op: Op, count: int) -> list[int]:
+    def parts(self, op: Op) -> list[int]:
         """The first stream of each of the op's parts."""
-        return [number * STREAMS_PER_OP for number in inner_numbers(op, self.n, count)]
+        return [number * STREAMS_PER_OP for number in inner_numbers(op, self.n)]
 
     def tried(
         self,
@@ -214,11 +214,6 @@ class Op:
     def inner(self) -> int:
         """How many parts it has with streams of their own; see `inner_numbers`."""
         return 0
-
-    @property
-    def has_parts(self) -> bool:
-        """Whether it may have parts with streams of their own."""
-        return bool(self.inner())
 
     def within(self, n: int) -> list[list[tuple[int, Op]]]:
         """The lists of ops inside it, each op with its own number; it is itself op number n."""
@@ -324,8 +319,9 @@ class Effect(Op):
 # chains of AugMix are numbered as the ops of a nest are.
 
 
-def inner_numbers(op: Op, n: int, count: int) -> list[int]:
-    """Numbers of `count` ops within op number n. TransformError where numbers run out."""
+def inner_numbers(op: Op, n: int) -> list[int]:
+    """Numbers of the parts of op number n. TransformError where numbers run out."""
+    count = op.inner()
     depth = 0 if n < 1 << TOP_BITS else 1 + (n.bit_length() - 1 - TOP_BITS) // NEST_BITS
     if depth >= DEEPEST or count >= 1 << NEST_BITS:
         what, others = op.inner_words
@@ -338,7 +334,7 @@ def inner_numbers(op: Op, n: int, count: int) -> list[int]:
 def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
     """All ops with their numbers: a nest, then the ops inside it, then those after it."""
     every = list(enumerate(ops))
-    nest = next((op for _, op in every if op.has_parts), None)
+    nest = next((op for _, op in every if op.inner()), None)
     if nest is not None and len(every) > 1 << TOP_BITS:
         msg = f"{nest.title}: must be in a list of at most {1 << TOP_BITS} transforms; found {len(every)}"
         raise TransformError(msg)
@@ -349,7 +345,7 @@ def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
     for n, op in ops:
         yield n, op
         if op.inner():
-            inner_numbers(op, n, op.inner())
+            inner_numbers(op, n)
         for branch in op.within(n):
             yield from _walk(branch)
 

@@ -268,7 +268,7 @@ class TimmAutoAugment(Pillow):
         for row, policy in zip(table, self.policies, strict=True):
             row[: len(policy)] = [next(places) for _ in policy]
         mine = (d.u()[0].astype(np.float64) * len(table)).astype(np.int64)
-        return table[mine].T[None], drawn_steps(d, d.parts(self, 1), longest)
+        return table[mine].T[None], drawn_steps(d, d.parts(self), longest)
 
 
 # TimmRandAugment, timm's RandAugment: some operations of Pillow one after the other.
@@ -304,7 +304,7 @@ class TimmRandAugment(Pillow):
         return self.layers
 
     def chosen(self, d: Draws) -> tuple[Ints, Floats]:
-        drawn = np.moveaxis(drawn_steps(d, d.parts(self, self.layers), 1), 1, 0)  # one chain of all layers
+        drawn = np.moveaxis(drawn_steps(d, d.parts(self), 1), 1, 0)  # one chain of all layers
         if not self.weights:
             return (drawn[:, :, 0] * len(self.parts)).astype(np.int64), drawn
         left = np.tile(np.array(self.weights, np.float64), (len(d.ids), 1))
@@ -357,7 +357,7 @@ class TimmAugMix(Pillow):
 
     def chosen(self, d: Draws) -> tuple[Ints, Floats]:
         most = self.depth if self.depth > 0 else 3
-        drawn = drawn_steps(d, [start + GAMMA_TRIES for start in d.parts(self, self.width)], most)
+        drawn = drawn_steps(d, [start + GAMMA_TRIES for start in d.parts(self)], most)
         which = (drawn[:, :, 0] * len(self.parts)).astype(np.int64)
         if self.depth <= 0:
             count = 1 + (drawn[:, 0, 7] * 3).astype(np.int64)
@@ -365,7 +365,7 @@ class TimmAugMix(Pillow):
         return which, drawn
 
     def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
-        return {**Pillow.draw(self, d), "effect_weights": mixture(self, self.width, self.alpha, d)}
+        return {**Pillow.draw(self, d), "effect_weights": mixture(self, self.alpha, d)}
 
     def image(self, image: Any, row: Any, weights: Any = None) -> Any:
         """Image and chains mixed by the weights (float32)."""
