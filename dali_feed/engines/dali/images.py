@@ -19,10 +19,9 @@ from nvidia.dali import Pipeline
 from nvidia.dali.backend import ReleaseUnusedMemory
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
-from dali_feed.compiler.dali import DaliProgram
 from dali_feed.compiler.program import Output, Tail
 from dali_feed.engines.codec import nvimgcodec
-from dali_feed.engines.dali.graph import PAYLOAD, build_graph
+from dali_feed.engines.dali.graph import PAYLOAD, DaliProgram, build_graph
 from dali_feed.engines.engine import Part, Pixels
 from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
 from dali_feed.engines.gpu.device import KEPT
