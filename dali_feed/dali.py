@@ -35,7 +35,7 @@ import torch
 from dali_feed.columns.column import Kind
 from dali_feed.columns.graph_inputs import graph_inputs
 from dali_feed.columns.number import Number
-from dali_feed.compiler.user_graph import FieldInput, PipelineProgram
+from dali_feed.engines.dali.user_graph import FieldInput, PipelineProgram
 from dali_feed.engines.finish import tensor_of
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed

@@ -131,7 +131,7 @@ def _images(batch: Batch, recipe: Recipe) -> Sequence[Image.Image]:
     import torch
     from PIL import Image
 
-    place = reduce(lambda place, op: op.place_behind(place), recipe.ops, Place())
+    place = reduce(lambda place, op: op.output_place(place), recipe.ops, Place())
     values: Any = torch.utils.dlpack.from_dlpack(batch).float().permute(0, 2, 3, 1)
     scale, bias = (torch.tensor(each, dtype=torch.float32) for each in (place.scale, place.bias))
     levels = ((values - bias) / scale).round().clamp(0, 255).byte().numpy()

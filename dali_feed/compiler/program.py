@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws import COLUMNS, STREAMS_PER_OP, VIEWS, seed_within
+from dali_feed.draws import COLUMNS, STREAMS_PER_OP, TOP_BITS, VIEWS, seed_within
 from dali_feed.errors import TransformError
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
-from dali_feed.transforms.keys import ADJUST, CANVAS, ERASE, FLIPS, Key
-from dali_feed.transforms.lower import taken_apart
-from dali_feed.transforms.op import BLACK, Arrays, Given, OnImage, Op, Place, Recipe, SizedDraws, walk
-from dali_feed.transforms.settings import Drawn, DType, Fill, Interpolation, Layout
+from dali_feed.transforms.keys import ADJUST, CANVAS, ERASE, FLIPS, Key, of_op
+from dali_feed.transforms.lower import unwrap
+from dali_feed.transforms.op import Arrays, Draws, OnImage, Op, Place, Recipe, walk
+from dali_feed.transforms.settings import DType, Fill, Layout
 
 if TYPE_CHECKING:
     from dali_feed.columns.column import Follower
 
 __all__ = [
     "Colours",
-    "DecodeStep",
     "Finish",
     "Followed",
     "ImageProgram",
@@ -31,10 +30,7 @@ __all__ = [
     "Output",
     "Parameters",
     "Program",
-    "Resample",
     "RowKey",
-    "Slice",
-    "Step",
     "Tail",
     "Views",
     "as_views",
@@ -90,11 +86,20 @@ class ImageProgram(Protocol):
         """The step that is left for a GPU, where there is one."""
         ...
 
+    @property
+    def streams(self) -> Sequence[int]:
+        """The random streams that every sample draws from."""
+        ...
+
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """The parameters for samples `ids`, whose headers say `sizes` (n, 2: height, width).
 
         Where images are turned, `sizes` are (n, 3): height and width once turned, and the orientation.
         """
+        ...
+
+    def taken(self, draws: Draws) -> Parameters:
+        """The same of what the recipe's ops have drawn."""
         ...
 
 
@@ -120,7 +125,7 @@ def outline(recipe: Recipe) -> Outline:
     streams: list[int] = []
     normalized, channels = False, 3
     for n, op in walk(recipe.ops):
-        channels = op.channels_behind() or channels
+        channels = op.output_channels() or channels
         _check_channels(op, channels)
         if normalized and not op.normalized:
             msg = (
@@ -128,9 +133,9 @@ def outline(recipe: Recipe) -> Outline:
             )
             raise TransformError(msg)
         streams += [n * STREAMS_PER_OP + k for k in op.drawn()]
-        size = op.size_behind(size)
+        size = op.output_size(size)
         op.check(place.dtype)
-        place = op.place_behind(place)
+        place = op.output_place(place)
         normalized |= op.normalizes
     return Outline(size, place.dtype, streams)
 
@@ -146,24 +151,27 @@ def _check_channels(op: Op, channels: int) -> None:
 
 
 def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
-    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 means no image."""
+    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 means no image.
+
+    An image of which random ops before it may leave too little is one: whatever is drawn, no window leaves its image.
+    """
     every = [op for _, op in walk(recipe.ops)]
     if all(type(op).unfit is Op.unfit for op in every):  # its ops take every size
         return {}
     reasons: dict[int, str] = {}
     rows = np.flatnonzero(sizes[:, 0] > 0)
     h, w = sizes[rows, 0].astype(np.int64), sizes[rows, 1].astype(np.int64)
+    least, most = (h, w), (h, w)
     for op in every:  # ops in a nest keep sizes as they are
-        for row, reason in op.unfit(h, w):
+        for row, reason in op.unfit(*least):
             reasons.setdefault(int(rows[row]), reason)
-        h, w = op.sizes_behind(h, w)
+        least, most = op.bounds(least, most)
     return reasons
 
 
 # What follows the images of a recipe: the ops that move pixels, and what each sample takes into them.
 #
-# The law: the numbers are those of the image's own steps, for draws belong to the sample. They are computed again, from
-# the same streams, so a follower is right beside any engine.
+# The law: the numbers are those of the image's own steps, for draws belong to the sample.
 
 
 @dataclass(slots=True)
@@ -173,15 +181,16 @@ class Followed:
     recipe: Recipe
     streams: list[int] = field(default_factory=list)
     steps: list[OnImage] = field(default_factory=list)
-    drawing: list[tuple[int, Op]] = field(default_factory=list)  # by number, what changes sizes too
+    taking: tuple[Key, ...] = ()  # the rows that they take
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> dict[Key, NDArray[Any]]:
         """What samples `ids`, whose images are of `sizes` (n, 2 or 3), see `Program`, take into the steps."""
-        run = SizedDraws(self.streams, sizes, ids, seed, epoch)
-        for n, op in self.drawing:
-            op.host_rows(run, n)
-        made = {name: np.ascontiguousarray(rows) for name, rows in run.arrays.items()}
-        return made | {CANVAS: np.ascontiguousarray(sizes[:, :2], np.int32)}
+        return self.taken(Draws(self.streams, sizes, ids, seed, epoch).through(enumerate(self.recipe.ops)))
+
+    def taken(self, draws: Draws) -> dict[Key, NDArray[Any]]:
+        """The same of what the recipe's ops have drawn."""
+        rows = {key: np.ascontiguousarray(draws.arrays[key]) for key in self.taking if key in draws.arrays}
+        return rows | {CANVAS: np.ascontiguousarray(draws.sizes[:, :2], np.int32)}
 
     def run(self, given: Any, arrays: Arrays, slot: int) -> Any:
         """A tv_tensor, moved as the image in that slot is."""
@@ -199,21 +208,26 @@ def compile_following(recipe: Recipe, *, boxes: bool, masks: bool = True) -> Fol
     known = outline(recipe)
     for _, op in walk(recipe.ops) if masks else ():
         _check_fill(op)
-    own = [(n, op, op.follow_steps(n)) for n, op in enumerate(recipe.ops)]
-    for _, op, moving in own if boxes else ():
+    steps = [op.follower(n) for n, op in enumerate(recipe.ops)]
+    for op, moving in zip(recipe.ops, steps, strict=True) if boxes else ():
         mode = getattr(op, "mode", "constant")
-        if mode != "constant" and moving:
+        if mode != "constant" and moving is not None:
             msg = f'{op.title}: boxes and points need padding_mode="constant"; found "{mode}"'
             raise TransformError(msg)
-    steps = [step for _, _, each in own for step in each]
-    drawing = [(n, op) for n, op, each in own if each or op.size_behind(None) is not None]
-    return Followed(recipe, known.streams, steps, drawing)
+    moves = {n for n, step in enumerate(steps) if step is not None}
+    taking = tuple(
+        of_op(name, n)
+        for n, op in walk(recipe.ops)
+        if n % (1 << TOP_BITS) in moves and (op.moves or op.inner())
+        for name in op.names
+    )
+    return Followed(recipe, known.streams, [step for step in steps if step is not None], taking)
 
 
 def _check_fill(op: Op) -> None:
     """Raise TransformError for three numbers where masks are filled."""
     fill = getattr(op, "fill", 0.0) if getattr(op, "masks", None) is None else getattr(op, "masks", 0.0)
-    if isinstance(fill, tuple) and getattr(op, "pads", True) and op.follow_steps(0):
+    if isinstance(fill, tuple) and getattr(op, "pads", True) and op.moves:
         cure = 'fill={tv_tensors.Mask: 0, "others": ...}'
         msg = f"{op.title}: masks must be filled with one number; found fill={fill}. Give {cure}"
         raise TransformError(msg)
@@ -259,11 +273,11 @@ class Output:
         """The rows of samples `ids`, those of what follows it too, and the sizes that come out, int64 (n, 2)."""
         seed = seed_of_column(self.draws, seed)
         seed = seed_within(seed, VIEWS[0], self.view) if self.view else seed
-        own = self.program.parameters(sizes, ids, seed, epoch)
+        draws = Draws(self.program.streams, sizes, ids, seed, epoch).through(enumerate(self.recipe.ops))
+        own = self.program.taken(draws)
         rows = dict(own.arrays)
         if self.followed is not None:
-            moving = self.followed.parameters(sizes, ids, seed, epoch)
-            rows |= {Key(_FOLLOW + name): values for name, values in moving.items()}
+            rows |= {Key(_FOLLOW + name): values for name, values in self.followed.taken(draws).items()}
         return rows, own.sizes
 
 
@@ -389,7 +403,7 @@ def as_views(transform: object) -> Views | None:
         return Views(transform)
     if isinstance(transform, Views):
         return transform
-    apart = None if transform is None or isinstance(transform, Recipe) else taken_apart(transform)
+    apart = None if transform is None or isinstance(transform, Recipe) else unwrap(transform)
     return Views(apart) if isinstance(apart, list) else None
 
 
@@ -422,44 +436,7 @@ def stored(windows: NDArray[Any], rows: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.concatenate([start, edges], axis=1).astype(np.int32)
 
 
-# The steps of a program: the DALI engine's graph is built from them.
-#
-# A step names its arrays, which have a row per sample, by its own number k: size{k}, roi{k}, ... Crops and flips are
-# folded into the steps in this file; a transform's own step builds itself (`dali_feed.transforms.op.GraphStep`).
-
-
 Colours = tuple[float, float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeStep:
-    """Payload to RGB. With `window`, only window (int32: y, x, height, width) of it; with `turns`, turned by turn."""
-
-    window: bool
-    turns: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Resample:
-    """To `size`, or per-sample size{k} (float32: height, width); `roi`: from roi{k} (float32: y0, x0, y1, x1) only.
-
-    Interpolation "random": by number mode{k} (int32) of dali_feed.transforms.op.DRAWN.
-    """
-
-    k: int
-    size: tuple[int, int] | None
-    roi: bool
-    interpolation: Interpolation | Drawn
-    antialias: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """`size` pixels, or shape{k} (int32: height, width), from anchor{k} (int32: y, x) on; `fill` outside the image."""
-
-    k: int
-    size: tuple[int, int] | None
-    fill: Colours = BLACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,16 +476,6 @@ class Tail:
         rows = (arrays.get(name) for name in (FLIPS["x"], FLIPS["y"], ERASE, ADJUST))
         return None if finish is None else cls(finish, *rows)
 
-
-class OwnStep(Protocol):
-    """A step that builds itself: a transform's, or a user's graph."""
-
-    def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
-        """Its output node for the image's node; `given` makes the nodes of its arrays."""
-        ...
-
-
-Step = DecodeStep | Resample | Slice | Finish | OwnStep
 
 # The finish step, which replaces the last ops of a recipe: flips, floats, and the rectangle that is erased last.
 

@@ -23,7 +23,7 @@ from dali_feed.engines.device.device import Device
 from dali_feed.engines.engine import ImageMaker, Part, Pixels
 from dali_feed.engines.failures import engine_error, out_of_memory
 from dali_feed.errors import ConfigError
-from dali_feed.transforms.convert import Own, name_of
+from dali_feed.transforms.convert import UserFunction, name_of
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key
 from dali_feed.transforms.op import Op, Recipe, walk
@@ -288,7 +288,7 @@ def _check(outputs: Sequence[Output]) -> None:
             f" Decode(hardware={recipe.hardware}) they depend on the batch. Leave one of the two out"
         )
         raise ConfigError(msg)
-    own = next((op for _, op in walk(recipe.ops) if isinstance(op, Own)), None)
+    own = next((op for _, op in walk(recipe.ops) if isinstance(op, UserFunction)), None)
     if own is not None:
         msg = (
             f"{SUBJECT}: keeps what is the same in every epoch; found {name_of(own.function)}, a function of your own,"

@@ -130,6 +130,34 @@ class Feed(Dealt):
         """Samples of an epoch on this rank, counting those that drop_last leaves out at its end."""
         return self.plan.lane_length * len(self.shares.mine)
 
+    def check(self) -> None:
+        """Raise ClosedError after close(), ConfigError in another process."""
+        self._life.check()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether a state was loaded of an epoch's end: no batch of it is left, and no pass has begun since."""
+        at = self._passes.at
+        return self._passes.run is None and at.pending and at.consumed > 0 and not self.batches_left
+
+    @property
+    def lane_length(self) -> int:
+        """Samples of a lane in the epoch that state_dict() stands in."""
+        return self.plan.lane_length
+
+    def last_step(self) -> tuple[int, int, int] | None:
+        """Samples of all ranks' last batches, repeats at the epoch's end, and samples of a lane in those batches.
+
+        None where repeats are not the end of the order: of a mixture, and where windows are shuffled.
+        """
+        plan = self.plan
+        samples, tail = self.shares.last_step(plan.lane_length)
+        if self.drop_last:
+            return samples, 0, tail
+        if isinstance(plan, MixedPlan) or (plan.mixes and plan.repeats):
+            return None
+        return samples, plan.repeats, tail
+
     def __len__(self) -> int:
         """Batches in an epoch, the same on every rank."""
         return len(self._planning.counts(self.epoch))
@@ -153,7 +181,10 @@ class Feed(Dealt):
         return len(self._planning.counts(at.epoch, consumed))
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there."""
+        """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there.
+
+        A pass under way goes on to its end.
+        """
         self._passes.set_epoch(check_epoch(epoch))
 
     def leave(self) -> None:
@@ -171,7 +202,7 @@ class Feed(Dealt):
         taken does not count, because some frameworks make an iterator and then another one; and a pass of which only
         the first batch was taken does not count either (`dali_feed.plan.state`). Their epoch comes again.
         """
-        self._life.check()
+        self.check()
         self._outbox.retry()
         run, at, planning = self._passes.begun(), self._passes.at, self._planning
         if run is None:
@@ -204,15 +235,14 @@ class Feed(Dealt):
         Raises a StateError that lists every difference if the state was made for something else, and a SourceError if
         the source no longer holds what it held then; in both cases the current pass continues.
         """
-        self._life.check()
+        self.check()
         state = states.check(state, MAX_EPOCH)
         self._planning = self._planning.restored(state, self.decode)
-        self._passes.end()
-        self._passes.at.go_to(state["epoch"], state["consumed"])
+        self._passes.go_to(state["epoch"], state["consumed"])
 
     def commit(self) -> None:
         """Publish for lag tools how far the epoch is; call it after a checkpoint. See `dali_feed.DataLoader.commit`."""
-        self._life.check()
+        self.check()
         at = self._passes.at
         commit(
             self.source,

@@ -57,6 +57,7 @@ class Passes:
         self._life, self._meter = life, meter
         self._ahead: EpochRun | None = None  # the pass that was begun behind it
         self._given = False  # whether all batches of the pass under way have been taken
+        self._epoch: int | None = None  # the next pass's, where the user has said it while one was under way
         self._leaving: EpochRun | None = None  # a pass that is over, while its thread is still inside a decoder
 
     # What a feed does with them.
@@ -78,6 +79,9 @@ class Passes:
 
     def leave(self) -> None:
         """Any pass under way is over, and the position is where the next one begins."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None:
+            self.at.set_epoch(epoch)
         self.at.leave()
         self._settle()
 
@@ -87,9 +91,19 @@ class Passes:
         self._settle()
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is that of `epoch`."""
+        """The next pass is that of `epoch`; one that is under way goes on."""
+        if self.run is not None:
+            self._epoch = epoch
+            return
+        self._epoch = None
         if self.at.set_epoch(epoch):
             self._settle()
+
+    def go_to(self, epoch: int, consumed: int) -> None:
+        """The pass under way is over, and the next one begins there, whatever was said before."""
+        self.end()
+        self._epoch = None
+        self.at.go_to(epoch, consumed)
 
     def end(self) -> None:
         """The pass under way is over: batches it might still give would not be counted from here."""
@@ -132,10 +146,7 @@ class Passes:
         """Raise ClosedError where that is not the pass under way, or the error of a feed that cannot be used."""
         self._life.check()
         if self.run is not run:
-            msg = (
-                "iterator: an error, a newer pass over the same loader, set_epoch() or load_state_dict()"
-                " has ended this pass"
-            )
+            msg = "iterator: an error, a newer pass over the same loader, or load_state_dict() has ended this pass"
             raise ClosedError(msg)
 
     def took(self, samples: int, count: int, *, last: bool) -> None:
@@ -149,6 +160,9 @@ class Passes:
         if self.run is not None:
             self._hand_on(self.run)
         self.at.ended()
+        epoch, self._epoch = self._epoch, None
+        if epoch is not None and self.at.set_epoch(epoch):
+            self._settle()
 
     def failed(self) -> None:
         """A batch of the pass under way is missing: none behind it may count."""
@@ -222,6 +236,10 @@ class Batches:
                 raise ConfigError(msg) from error
             raise
         return made
+
+    def at_end(self) -> bool:
+        """Whether no batch is still to come."""
+        return self._taken == len(self._counts)
 
     def __next__(self) -> Batch:
         batch: Batch = self.take()

@@ -247,7 +247,7 @@ class FeedRun:
                 self.cut = True
                 msg = (
                     "iterator: another thread has ended this pass while this one waited for a batch: by close(), a"
-                    " newer pass over the same loader, set_epoch() or load_state_dict()"
+                    " newer pass over the same loader, or load_state_dict()"
                 )
                 raise ClosedError(msg) from None
             except TimeoutError:

@@ -59,6 +59,10 @@ class LiveBatches:
         msg = "loader: a stream does not end, so it has no number of batches"
         raise TypeError(msg)
 
+    def at_end(self) -> bool:
+        """Never."""
+        return False
+
     def take(self, timeout: float | None = None, make: Callable[[Batch], Any] = _itself) -> Any:
         """What `make` makes of the next batch; WaitError, with the pass going on, after `timeout` seconds.
 
@@ -186,9 +190,13 @@ class LiveFeed(Dealt):
 
     # Batches.
 
+    def check(self) -> None:
+        """Raise ClosedError after close(), ConfigError in another process."""
+        self._life.check()
+
     def __iter__(self) -> LiveBatches:
         """Batches from where the loop is; an iterator before this one gives no more, and what it had read is kept."""
-        self._life.check()
+        self.check()
         if self._run is None:
             self._begin()
         self._token = LiveBatches(self)

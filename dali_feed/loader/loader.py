@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from warnings import warn
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
+from dali_feed.checks import whole
 from dali_feed.columns.column import Kind
 from dali_feed.columns.image import Image
 from dali_feed.endpoint import serve_if_asked
@@ -42,6 +44,7 @@ from dali_feed.loader.arguments import (
     unwrapped,
     warn_once,
 )
+from dali_feed.loader.frameworks import NoBatchSampler, Registration, Skipped, check_ranks
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.items import Info, Items
 from dali_feed.loader.torch_run import Passing, TorchFeed
@@ -418,7 +421,8 @@ class DataLoader:
         batch_size = None if own_batches is not None else batch_size
         self.dataset, self.batch_size, self.sampler, self.drop_last = dataset, batch_size, sampler, drop_last
         self.num_workers, self.timeout, self.info = num_workers, timeout, info
-        self.batch_sampler, self.collate_fn, self.generator = batch_sampler, collate_fn, generator
+        self.batch_sampler = NoBatchSampler(self) if batch_sampler is None else batch_sampler
+        self.collate_fn, self.generator = collate_fn, generator
         self.pin_memory, self.pin_memory_device, self.in_order = pin_memory, pin_memory_device, in_order
         self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
         self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
@@ -460,6 +464,8 @@ class DataLoader:
         )
         self._feed, own = feed_for(args)
         # Where torch's own loader runs the dataset, that is asked each time.
+        self._pass: weakref.ref[_Tensors] | None = None  # that began last
+        self._restored = False  # whether a state has been loaded
         self._unchanged = Unchanged(dataset if isinstance(self._feed, Feed) else None)
         self._made: Callable[[Any], Any] = (
             Items(self._feed, self.device, collate_fn, own, info=info)
@@ -468,6 +474,10 @@ class DataLoader:
         )
         self._close_at_exit = weakref.finalize(self, self._feed.close)
         serve_if_asked(self)
+
+    # Accelerate's prepare_data_loader() gives it back as it is, and its save_state() keeps what state_dict() says.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
 
     def __class_getitem__(cls, batch: object) -> types.GenericAlias:
         """For annotations, which say of torch's loader what a batch is: `DataLoader[...]`."""
@@ -497,14 +507,50 @@ class DataLoader:
 
         A pass that was left early has used its epoch. A pass that was left after its first batch was only a look at the
         data: the next pass begins where it began, so `next(iter(loader))` skips no data, however often it is called.
+        A pass begins, and the one before is over, when its first batch is asked for.
         """
         self._unchanged.check()
+        self._feed.check()
+        one = _Tensors(self)
+        if isinstance(self.dataset, IterableDataset):  # torch's loader asks it for an iterator here
+            one.begin()
+        return one
+
+    def skip(self, batches: int) -> Skipped:
+        """The next pass without its first `batches`, by arithmetic: what skip_first_batches of a framework should be.
+
+        It has a length and `set_epoch`, as the loader has; passes behind the next one are whole.
+
+        Raises ConfigError for fewer than 0, and for a stream or an iterable-style dataset, which cannot skip.
+        """
+        return Skipped(self, whole("skip: batches", batches, 0), functools.partial(_Tensors, self))
+
+    def _begin(self, one: _Tensors, skipped: int) -> Any:
+        """The pass of the feed that this one gives the batches of."""
+        last = None if self._pass is None else self._pass()
+        if last is not None:
+            last.leave()
+        check_ranks(self)
         told = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
         if told != self._told and isinstance(told, int):
             self._feed.set_epoch(told)  # the user called the sampler's set_epoch(), as torch wants it
+        if skipped:
+            self._go_ahead(skipped)
         batches: Any = iter(self._feed)
         self._told = getattr(self.sampler, "epoch", None)
-        return _Tensors(self, batches)
+        self._pass = weakref.ref(one)
+        return batches
+
+    def _go_ahead(self, batches: int) -> None:
+        """The next pass begins so many batches later."""
+        feed = self._feed
+        if isinstance(feed, LiveFeed) or isinstance(self.dataset, IterableDataset):
+            msg = "skip: a stream, or an iterable-style dataset, has no positions to skip to; use load_state_dict()"
+            raise ConfigError(msg)
+        feed.leave()
+        state = feed.state_dict()
+        state["consumed"] = min(state["consumed"] + batches * feed.per_lane, feed.lane_length)
+        feed.load_state_dict(state)
 
     @property
     def rank(self) -> int:
@@ -531,7 +577,10 @@ class DataLoader:
         return self._feed.batches_left
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there."""
+        """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there.
+
+        A pass under way goes on to its end. Between `iter(loader)` and its first batch it counts for that pass.
+        """
         if isinstance(self._feed, LiveFeed):
             warn_once("set_epoch", "a stream has no epochs", 2)
         self._feed.set_epoch(epoch)
@@ -548,6 +597,14 @@ class DataLoader:
         """
         any_state: Any = state  # each feed checks it
         self._feed.load_state_dict(any_state)
+        self._restored = True
+
+    def _epoch_of_framework(self, epoch: int) -> None:
+        """See `NoBatchSampler.set_epoch`."""
+        if not self._restored:
+            self.set_epoch(epoch)
+        elif isinstance(self._feed, Feed | TorchFeed) and self._feed.at_end:
+            self._feed.set_epoch(self._feed.epoch + 1)
 
     def commit(self) -> None:
         """Publish for lag tools how far the epoch is; call it after a checkpoint. A resume reads only the checkpoint.
@@ -579,25 +636,69 @@ class DataLoader:
 
 
 class _Tensors(Iterator[Any]):
-    """One pass as torch tensors."""
+    """One pass as torch tensors. It begins with its first batch; frameworks call `iter` to look."""
 
-    def __init__(self, loader: DataLoader, batches: Batches | LiveBatches | Passing) -> None:
-        self._loader, self._batches = loader, batches
+    def __init__(self, loader: DataLoader, skipped: int = 0) -> None:
+        self._loader, self._skipped = loader, skipped
+        self._batches: Batches | LiveBatches | Passing | None = None
+        self._beginning = threading.Lock()  # threads may share a pass: one of them begins it
+        self._entered = False
+        self._registered: Registration | None = None
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         self._loader.__reduce_ex__(protocol)
 
     def __len__(self) -> int:
         """Batches still to come."""
-        return len(self._batches)
+        if self._batches is not None:
+            return len(self._batches)
+        if isinstance(self._loader.dataset, IterableDataset):
+            msg = "an iterable-style dataset does not say how many batches are still to come"
+            raise TypeError(msg)
+        return max(0, self._loader.batches_left - self._skipped)
 
     def __next__(self) -> Any:
+        batches = self.begin()
+        if not self._entered:
+            self._enter()
         timeout = self._loader.timeout
         try:
-            return self._batches.take(timeout or None, self._loader._made)
+            batch = batches.take(timeout or None, self._loader._made)
+        except StopIteration:
+            self.leave()
+            raise
         except WaitError as error:
             msg = f"DataLoader timed out after {timeout} seconds; {error}"
             raise WaitError(msg) from error
+        if self._registered is not None:
+            self._registered.end_of_dataloader = batches.at_end()
+        return batch
+
+    def begin(self) -> Batches | LiveBatches | Passing:
+        """The pass of the feed, which begins with the first call."""
+        batches = self._batches
+        if batches is None:
+            with self._beginning:
+                batches = self._batches
+                if batches is None:
+                    batches = self._batches = self._loader._begin(self, self._skipped)
+        return batches
+
+    def _enter(self) -> None:
+        """Frameworks know it from here on."""
+        with self._beginning:
+            if not self._entered:
+                self._entered = True
+                self._registered = Registration.of(self._loader)
+                if self._registered is not None:
+                    self._leave = weakref.finalize(self, self._registered.leave)
+
+    def leave(self) -> None:
+        """Frameworks know it no more. Safe to call twice."""
+        registered, self._registered = self._registered, None
+        if registered is not None:
+            self._leave.detach()
+            registered.leave()
 
 
 _FROZEN = frozenset(inspect.signature(DataLoader).parameters)

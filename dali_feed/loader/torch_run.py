@@ -2,17 +2,18 @@
 
 The law: order is our plan's, pure in (seed, epoch), or the user's sampler's, so a map-style dataset resumes at the
 exact sample. Random numbers that the dataset draws itself are not ours and do not resume. An iterable-style
-dataset has no positions and no state.
+dataset has no positions: its state is its own `state_dict()`, where it has one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -58,6 +59,7 @@ class _Epoch:
     digest: str | None
     length: int
     batches_from: Callable[[int], list[Any]]
+    repeats: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,23 @@ class TorchPlanning:
         return self._snapshot is not None
 
     @property
+    def part(self) -> int:
+        """Positions that a batch takes: samples of each lane, or one batch of a batch sampler."""
+        return 1 if self._batch_sampler is not None else self.shares.per_lane
+
+    def lane_length(self, epoch: int) -> int:
+        """Positions in that epoch."""
+        return self._of(epoch).length
+
+    def last_step(self, epoch: int) -> tuple[int, int, int] | None:
+        """See `dali_feed.feed.Feed.last_step`."""
+        if self._snapshot is None or self._batch_sampler is not None:
+            return None
+        its = self._of(epoch)
+        samples, tail = self.shares.last_step(its.length)
+        return samples, 0 if self.drop_last else its.repeats, tail
+
+    @property
     def positions(self) -> Snapshot:
         """What the dataset has. StateError for an iterable-style one."""
         if self._snapshot is None:
@@ -172,16 +191,16 @@ class TorchPlanning:
     def count(self, epoch: int, first: int = 0) -> int:
         """How many batches there are of that epoch from position `first` on."""
         left = self._of(epoch).length - first
-        return left // self._part if self.drop_last and self._batch_sampler is None else -(-left // self._part)
+        return left // self.part if self.drop_last and self._batch_sampler is None else -(-left // self.part)
 
     def rest(self, at: Position) -> Rest:
         """What is left of the epoch that `at` stands in."""
         size = self.shares.batch_size
         if self._snapshot is None:
-            return Rest((), None, 0, self._part, size, self.single)
+            return Rest((), None, 0, self.part, size, self.single)
         epoch = self._of(at.epoch)
         asked, count = epoch.batches_from(at.consumed), self.count(at.epoch, at.consumed)
-        return Rest(asked, count, epoch.length, self._part, size, self.single)
+        return Rest(asked, count, epoch.length, self.part, size, self.single)
 
     def made_for(self, epoch: int) -> dict[str, Any]:
         """What a position in that epoch depends on: dataset, order, seed. StateError for an iterable-style dataset."""
@@ -204,10 +223,6 @@ class TorchPlanning:
             found.look()
         states.compare(dict(state), found.made_for(epoch), found.positions, found._of(epoch).length)
         return found
-
-    @property
-    def _part(self) -> int:
-        return 1 if self._batch_sampler is not None else self.shares.per_lane
 
     def _mixed(self) -> Order:
         return resolve(self._shuffle, self.positions, sampled=self._sampler is not None)
@@ -241,7 +256,7 @@ class TorchPlanning:
             drop_last=self.drop_last,
             indices=None,
         )
-        part, length = self._part, plan.lane_length
+        part, length = self.part, plan.lane_length
 
         def batches_from(first: int) -> list[Any]:
             stop = length - (length - first) % part if self.drop_last else length
@@ -251,7 +266,7 @@ class TorchPlanning:
                 return lines[0]
             return [[i for line in lines for i in line[at : at + part]] for at in range(0, stop - first, part)]
 
-        return _Epoch(epoch, digest, length, batches_from)
+        return _Epoch(epoch, digest, length, batches_from, plan.repeats)
 
 
 # One pass of torch's own DataLoader: each batch taken moves the position, and is counted.
@@ -271,8 +286,14 @@ def _rows(item: Any, size: int) -> int:
 class Passing:
     """One pass; each batch taken moves the position. Dropping it ends the pass."""
 
-    def __init__(self, loader: TorchLoader[Any], rest: Rest, at: Position, meter: Meter) -> None:
+    def __init__(
+        self, loader: TorchLoader[Any], rest: Rest, at: Position, meter: Meter, state: Callable[[], Any]
+    ) -> None:
         self._loader, self._rest, self._at, self._meter = loader, rest, at, meter
+        self._state = state  # the dataset's own, where it has no positions
+        self._ahead: list[
+            tuple[Any, Any]
+        ] = []  # a batch that was fetched to see whether it is there, and the state before
         self._left = rest.count
         self._asked = iter(rest.asked)
         self._batch = 0
@@ -303,14 +324,11 @@ class Passing:
         if self._ended:
             raise StopIteration
         if self._batches is None:
-            msg = (
-                "iterator: an error, a newer pass over the same loader, set_epoch() or load_state_dict()"
-                " has ended this pass"
-            )
+            msg = "iterator: an error, a newer pass over the same loader, or load_state_dict() has ended this pass"
             raise ClosedError(msg)
         self._meter.loop.asked(first=not self._batch)
         try:
-            batch = next(self._batches)
+            batch = self._ahead.pop()[0] if self._ahead else next(self._batches)
         except StopIteration:
             self._batches, self._ended = None, True
             self._at.ended()
@@ -333,6 +351,25 @@ class Passing:
         self._at.took(count, last=self._left == 0)
         return batch
 
+    def at_end(self) -> bool:
+        """Whether no batch is still to come. Where the dataset does not say how many there are, the next is fetched."""
+        if self._left is not None:
+            return self._left == 0
+        if not self._ahead and self._batches is not None:
+            before = self._state()
+            try:
+                self._ahead.append((next(self._batches), before))
+            except StopIteration:
+                return True
+            except BaseException:
+                self._failed()
+                raise
+        return False
+
+    def state(self) -> Any:
+        """The dataset's own, behind the batches that were handed over."""
+        return self._ahead[0][1] if self._ahead else self._state()
+
     def _size(self, batch: Any) -> int:
         """Samples in a batch: as many as its indices."""
         if self._rest.single:
@@ -350,6 +387,25 @@ class Passing:
         shutdown = getattr(batches, "_shutdown_workers", None)
         if shutdown is not None and batches is not getattr(self._loader, "_iterator", None):
             shutdown()
+
+
+@runtime_checkable
+class _Stateful(Protocol):
+    """What has a state of its own."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any) -> None: ...
+
+
+def _loader_class(dataset: Any, options: Mapping[str, Any]) -> Any:
+    """Torch's; of an iterable-style dataset in workers torchdata's, where it is there: it gathers their states."""
+    if isinstance(dataset, IterableDataset) and options.get("num_workers") and isinstance(dataset, _Stateful):
+        with contextlib.suppress(ImportError):
+            from torchdata.stateful_dataloader import StatefulDataLoader
+
+            return StatefulDataLoader
+    return TorchLoader
 
 
 class _Batches:
@@ -409,9 +465,10 @@ class TorchFeed(Dealt):
         else:
             order = {"batch_size": None, "sampler": self._order} if single else {"batch_sampler": self._order}
         with as_config_error():
-            self._loader: Any = TorchLoader(dataset, **order, **options)
+            self._loader: Any = _loader_class(dataset, options)(dataset, **order, **options)
         self._meter = Meter()
         self._at, self._closed = Position(), False
+        self._next_epoch: int | None = None  # where the user has said it while a pass was under way
         self._pass: weakref.ref[Passing] | None = None  # dropping a pass ends it, and its workers
 
     def _planned(self) -> TorchPlanning:
@@ -439,9 +496,20 @@ class TorchFeed(Dealt):
         return self._at.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there."""
+        """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there.
+
+        A pass under way goes on to its end.
+        """
         epoch = check_epoch(epoch)
-        if self._at.set_epoch(epoch):
+        if self._running is not None:
+            self._next_epoch = epoch
+            return
+        self._next_epoch = None
+        self._go_on(epoch)
+
+    def _go_on(self, epoch: int) -> None:
+        """The next pass is that of `epoch`, and the dataset hears of it."""
+        if self._planning.has_positions and self._at.set_epoch(epoch):
             self._end()
         inner = getattr(self.dataset, "set_epoch", None)
         if callable(inner):
@@ -459,33 +527,84 @@ class TorchFeed(Dealt):
 
     def __iter__(self) -> Passing:
         """The next epoch's batches, or the rest of the one that a restored state stands in."""
-        self._check_open()
-        self._end()
-        self._at.leave()
+        self.check()
+        self.leave()
         rest = self._planned().rest(self._at)
         self._order.batches = rest.asked
-        run = Passing(self._loader, rest, self._at, self._meter)
+        run = Passing(self._loader, rest, self._at, self._meter, self._own_state)
         self._pass = weakref.ref(run)
         return run
 
-    def _check_open(self) -> None:
+    def leave(self) -> None:
+        """End the current pass and go to where the next one begins."""
+        self._end()
+        epoch, self._next_epoch = self._next_epoch, None
+        if epoch is not None:
+            self._go_on(epoch)
+        self._at.leave()
+
+    @property
+    def per_lane(self) -> int:
+        """Positions of each lane that a full batch takes."""
+        return self._planning.part
+
+    @property
+    def at_end(self) -> bool:
+        """See `dali_feed.feed.Feed.at_end`."""
+        at = self._at
+        return self._running is None and at.pending and at.consumed > 0 and not self.batches_left
+
+    @property
+    def lane_length(self) -> int:
+        """Positions of a lane in the epoch that state_dict() stands in."""
+        return self._planning.lane_length(self.epoch)
+
+    def last_step(self) -> tuple[int, int, int] | None:
+        """See `dali_feed.feed.Feed.last_step`."""
+        return self._planned().last_step(self.epoch)
+
+    def _own_state(self) -> Any:
+        """Of a dataset without positions what it says of itself; None where it says nothing."""
+        owner = self._loader if isinstance(self._loader, _Stateful) else self.dataset
+        own = getattr(owner, "state_dict", None)
+        return own() if callable(own) and self._keeps_state else None
+
+    @property
+    def _keeps_state(self) -> bool:
+        """Whether it can go on from such a state: worker processes have datasets of their own."""
+        if isinstance(self._loader, _Stateful):
+            return True
+        return not self._loader.num_workers and isinstance(self.dataset, _Stateful)
+
+    def check(self) -> None:
+        """Raise ClosedError after close()."""
         if self._closed:
             msg = "loader: used after close(); make a new one"
             raise ClosedError(msg)
 
     def state_dict(self) -> dict[str, Any]:
-        """The training loop's position; counts batches handed over. StateError for an iterable-style dataset."""
+        """The training loop's position; counts batches handed over. Of an iterable-style dataset its own state."""
         info = {"engine": "torch", "world_size": self.world_size, "batch_size": self.batch_size}
         planning, at = self._planned(), self._at
+        if not planning.has_positions:
+            run = self._running
+            own = self._own_state() if run is None else run.state()
+            return states.iterable(self.dataset, epoch=at.epoch, own=own, info=info)
         made = planning.made_for(at.epoch)
         return states.pack(made, planning.positions, epoch=at.epoch, consumed=at.consumed, info=info)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where `state` was taken: no sample before it is read."""
-        self._check_open()
+        self.check()
         state = states.check(state, MAX_EPOCH)
-        self._planning = self._planning.restored(state, anew=not state["consumed"] and self._running is None)
-        self._end()
+        if not self._planning.has_positions:
+            own = states.iterable_of(state, self.dataset)
+            self._end()
+            (self._loader if isinstance(self._loader, _Stateful) else self.dataset).load_state_dict(own)
+        else:
+            self._planning = self._planning.restored(state, anew=not state["consumed"] and self._running is None)
+            self._end()
+        self._next_epoch = None
         self._at.go_to(state["epoch"], state["consumed"])
 
     def commit(self) -> None:

@@ -102,6 +102,11 @@ class Shares:
         """The lanes of this rank."""
         return range(self.rank, self.lanes, self.world_size)
 
+    def last_step(self, lane_length: int) -> tuple[int, int]:
+        """Samples that the last batches of all ranks have together, and how many of them are of one lane."""
+        tail = lane_length % self.per_lane or self.per_lane
+        return tail * self.lanes, tail
+
     def counts(self, left: int, *, drop_last: bool) -> list[int]:
         """Of `left` slots in every lane, how many each batch takes; the last one is the rest, or is left out."""
         full, rest = divmod(left, self.per_lane)

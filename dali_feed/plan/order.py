@@ -174,7 +174,7 @@ class EpochPlan:
     """The order of one epoch. Building it is O(extents); every question after that is arithmetic.
 
     `drop_last` drops the less than `lanes` samples that do not divide; otherwise the line is padded with
-    its own beginning, so that all lanes are equally long (`lane_length` samples each).
+    its own beginning, `repeats` samples, so that all lanes are equally long (`lane_length` samples each).
     """
 
     def __init__(
@@ -202,6 +202,7 @@ class EpochPlan:
             raise SourceEmptyError(msg)
         self.mixes = order.shuffled and indices is None and order.extent > 1
         self.lane_length = total // lanes if drop_last else -(-total // lanes)
+        self.repeats = max(0, self.lane_length * lanes - total)  # at the line's end
         self._line = _of_length(line, total, self.lane_length * lanes)
         self._ends = np.cumsum(self._line.lengths)
 

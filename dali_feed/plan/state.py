@@ -15,7 +15,17 @@ from dali_feed.options import Decode
 from dali_feed.plan.order import Order
 from dali_feed.records.source import Snapshot
 
-__all__ = ["LOOKS", "Position", "check", "check_ours", "compare", "made_for", "pack"]
+__all__ = [
+    "LOOKS",
+    "Position",
+    "check",
+    "check_ours",
+    "compare",
+    "iterable",
+    "iterable_of",
+    "made_for",
+    "pack",
+]
 
 
 VERSION = 1
@@ -131,6 +141,42 @@ def compare(state: State, made: State, snapshot: Snapshot, lane_length: int) -> 
         )
         msg = f"state: {rule}; found {state['consumed']}. Give what state_dict() returned, unchanged"
         raise StateError(msg)
+
+
+# The state of a dataset that has no positions: its own.
+
+
+def iterable(dataset: Any, *, epoch: int, own: Any, info: State) -> State:
+    """A state of an iterable-style dataset: what it says of itself, or None, which is refused when it is loaded."""
+    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    source = {"name": name, "samples": None, "pin": None}
+    made = {"dataset": name}
+    return {
+        "version": VERSION,
+        "epoch": epoch,
+        "consumed": 0,
+        "made_for": made,
+        "source": source,
+        "dataset": own,
+        "info": dict(info),
+    }
+
+
+def iterable_of(state: State, dataset: Any) -> Any:
+    """The dataset's own state in one that `iterable` made. StateError for another's, and where there is none."""
+    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    made_for = state["made_for"].get("dataset")
+    if made_for != name:
+        msg = f"state: must be of the iterable-style dataset {name}; found one of {state['source'].get('name')}"
+        raise StateError(msg)
+    if state.get("dataset") is None:
+        msg = (
+            f"state: {name} is iterable-style and has no state of its own, so there is nothing to go on from. Give it"
+            " state_dict() and load_state_dict() (in worker processes with torchdata installed), make it a map-style"
+            " one, or use a source of dali_feed.external_sources"
+        )
+        raise StateError(msg)
+    return state["dataset"]
 
 
 # The position of a run, which a state holds, and the rule for a pass that is left early.

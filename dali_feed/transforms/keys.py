@@ -26,10 +26,10 @@ __all__ = [
     "as_followed",
     "by_column",
     "by_view",
-    "further",
     "numbered",
     "of_followed",
     "of_images",
+    "of_op",
     "viewed",
 ]
 
@@ -55,9 +55,10 @@ def numbered(what: str, n: int) -> Key:
     return Key(f"{what}{n}")
 
 
-def further(key: Key, name: str) -> Key:
-    """A further array of the same op; `name` begins with an underscore."""
-    return Key(f"{key}{name}")
+def of_op(name: str, n: int) -> Key:
+    """Of op number n, by the name of its rows: those of "effect_weights" are called "effect3_weights"."""
+    what, under, part = name.partition("_")
+    return Key(f"{what}{n}{under}{part}")
 
 
 def viewed(key: Key, view: int) -> Key:

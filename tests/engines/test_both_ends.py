@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.compiler.dali import DaliProgram, compile_dali
 from dali_feed.compiler.host import HostProgram, compile_host
-from dali_feed.compiler.program import ImageProgram, Step, Tail
+from dali_feed.compiler.program import ImageProgram, Tail
+from dali_feed.engines.dali.graph import DaliProgram, Step, compile_dali
 from dali_feed.engines.engine import Work
 from dali_feed.kernels.finish import finish_reference
 from dali_feed.kernels.jitter import jitter_reference
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.colour import MAX_STEPS, ColorJitter, Colour, RandomGrayscale
+from dali_feed.transforms.colour import MAX_STEPS, ColorJitter, RandomGrayscale
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
@@ -199,7 +199,7 @@ def left(program: DaliProgram) -> int:
 
 def colours(program: DaliProgram) -> list[Step]:
     """Those that the graph does."""
-    return [step for step in program.steps if isinstance(step, Colour)]
+    return [step for step in program.steps if step.colours]
 
 
 def arrays_of(program: Any, seed: int = 0) -> dict[Key, NDArray[Any]]:

@@ -26,7 +26,7 @@ from dali_feed.engines.engine import Engine, Work
 from dali_feed.errors import ConfigError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import ColorJitter
-from dali_feed.transforms.convert import Normalize, Own, ToFloat
+from dali_feed.transforms.convert import Normalize, ToFloat, UserFunction
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.op import Recipe
@@ -202,7 +202,7 @@ def test_another_snapshot_is_another_cache(name: str) -> None:
 
 def test_a_function_of_the_users_own_is_refused() -> None:
     """Nobody knows whether it draws random numbers."""
-    program = compile_host(Recipe((Own(abs), *RECIPES["a finish is left"].ops)), on_gpu=True)
+    program = compile_host(Recipe((UserFunction(abs), *RECIPES["a finish is left"].ops)), on_gpu=True)
     with pytest.raises(ConfigError, match="found abs, a function of your own"):
         DeviceCache(Program((Output("host", program),)), 10**6, 0)
 

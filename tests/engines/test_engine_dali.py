@@ -18,9 +18,8 @@ from nvidia.dali import Pipeline, fn, pipeline_def
 from nvidia.dali.tensors import TensorCPU
 from torchvision.transforms import v2
 
-from dali_feed.compiler.dali import compile_dali
 from dali_feed.engines.choose import compiled
-from dali_feed.engines.dali.graph import build_graph
+from dali_feed.engines.dali.graph import build_graph, compile_dali
 from dali_feed.engines.dali.images import DaliImages
 from dali_feed.engines.dali.user_pipeline import read_pipeline
 from dali_feed.engines.engine import Engine, Part, Work

@@ -11,9 +11,9 @@ from kit.images import QUICK, jpeg, labelled
 from nvidia.dali import fn, pipeline_def
 
 from dali_feed import DataLoader
-from dali_feed.compiler.user_graph import compile_function
 from dali_feed.dali import DALIGenericIterator
 from dali_feed.engines.dali import images as dali_images
+from dali_feed.engines.dali.user_graph import compile_function
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
 from dali_feed.errors import EngineError

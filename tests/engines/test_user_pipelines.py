@@ -18,8 +18,12 @@ from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.backend import GetSchema, RegisteredCPUOps, RegisteredGPUOps, RegisteredMixedOps
 from torchvision.transforms import v2
 
-from dali_feed.compiler.dali import DaliProgram
-from dali_feed.compiler.user_graph import (
+from dali_feed.dali import DALIClassificationIterator, DALIGenericIterator
+from dali_feed.draws import uniforms
+from dali_feed.engines.choose import compiled
+from dali_feed.engines.dali import user_pipeline as pipeline_states
+from dali_feed.engines.dali.graph import DaliProgram
+from dali_feed.engines.dali.user_graph import (
     STATE,
     FieldInput,
     GraphDraws,
@@ -28,10 +32,6 @@ from dali_feed.compiler.user_graph import (
     is_graph_function,
     random_states,
 )
-from dali_feed.dali import DALIClassificationIterator, DALIGenericIterator
-from dali_feed.draws import uniforms
-from dali_feed.engines.choose import compiled
-from dali_feed.engines.dali import user_pipeline as pipeline_states
 from dali_feed.engines.dali.user_pipeline import field_rows, read_pipeline
 from dali_feed.engines.engine import Work
 from dali_feed.errors import ConfigError, DaliFeedError, EngineError, TransformError

@@ -72,7 +72,7 @@ def test_while_a_pass_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(threading.Event, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            feed.set_epoch(1)
+            feed.leave()
         del batches
         feed.set_epoch(1)
         assert [seen(batch) for batch in feed] == passes(2)[1]

@@ -13,9 +13,9 @@ from nvidia.dali import Pipeline, fn, types
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
 from dali_feed.compiler.program import Output
-from dali_feed.compiler.user_graph import IMAGE, STATE, FieldInput, PipelineProgram
 from dali_feed.engines.dali.graph import NOTHING_BEFOREHAND
 from dali_feed.engines.dali.images import PIPELINE_OPTIONS, DaliImages, twin_threads
+from dali_feed.engines.dali.user_graph import IMAGE, STATE, FieldInput, PipelineProgram
 from dali_feed.engines.engine import Pixels
 from dali_feed.engines.workers import Workers
 from dali_feed.errors import ConfigError, TransformError
@@ -110,8 +110,8 @@ def _fitted(name: str, values: Any, wanted: np.dtype[Any]) -> Any:
 # Gives the random operators of a user's graph the states of their generators as inputs.
 #
 # DALI 2.4 has a hidden argument input for that, `_random_state`; tests/engines/test_user_pipelines.py checks that it
-# behaves as `dali_feed.compiler.user_graph` says. After an `if` of DALI's conditional mode an operator gets a part of
-# the batch: its state is split on the same condition, so that it takes the state of the first sample that it gets.
+# behaves as `dali_feed.engines.dali.user_graph` says. After an `if` of DALI's conditional mode an operator gets a part
+# of the batch: its state is split on the same condition, so that it takes the state of the first sample that it gets.
 
 
 _RANDOM = re.compile(r"random|noise__|jitter|CoinFlip|Uniform|NormalDistribution|permutation", re.IGNORECASE)

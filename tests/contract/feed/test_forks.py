@@ -44,7 +44,7 @@ def test_a_child_of_a_loop_in_another_thread(warm: Warm, tmp_path: Path) -> None
         batches = iter(loader)
         waiting = threading.Thread(target=list, args=(batches,))
         waiting.start()
-        while not batches._batches._run._noted._under_way:
+        while batches._batches is None or not batches._batches._run._noted._under_way:
             pass
         if pid := os.fork():
             assert os.waitpid(pid, 0)[1] == 0

@@ -171,16 +171,17 @@ def test_set_epoch_continues_the_restored_epoch_and_restarts_another() -> None:
         assert [seen(batch) for batch in other] == epochs[1]
 
 
-def test_set_epoch_ends_the_pass_under_way() -> None:
-    """Batches of the old epoch must not be counted in the new one."""
-    with _feed() as feed:
+def test_set_epoch_speaks_of_the_next_pass_and_leaves_the_one_under_way() -> None:
+    """A pass goes on to its end, its batches count in its own epoch, and the pass behind it is the one that was set."""
+    with _feed() as feed, _feed() as other:
+        epochs = [[seen(batch) for batch in other] for _ in range(6)]
         batches = iter(feed)
-        next(batches)
-        feed.set_epoch(0)
-        assert feed.state_dict()["consumed"] == 0
-        with pytest.raises(ClosedError, match="set_epoch"):
-            next(batches)
-        assert feed.state_dict()["consumed"] == 0
+        first = [seen(next(batches))]
+        feed.set_epoch(5)
+        assert feed.state_dict()["consumed"] > 0
+        assert first + [seen(batch) for batch in batches] == epochs[0]
+        assert feed.epoch == 5
+        assert [seen(batch) for batch in feed] == epochs[5]
 
 
 def test_a_pass_left_early_is_over() -> None:

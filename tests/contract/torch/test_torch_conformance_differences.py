@@ -136,11 +136,12 @@ def test_a_batch_of_files_is_a_tuple(folder: ImageFolder) -> None:
 
 
 def test_attributes_are_what_was_given(folder: ImageFolder) -> None:
-    """None where torch has put its own sampler and collate function; the size of a BatchSampler is batch_size."""
+    """None, or false, where torch has put its own samplers and collate function; the size of a BatchSampler is batch_size."""
     batches = torch.utils.data.BatchSampler(range(4), 2, drop_last=True)
     for data in (folder, tensors_of()):
         with ours(data) as made, ours(data, batch_sampler=batches) as other:
-            assert (made.sampler, made.batch_sampler, made.collate_fn) == (None, None, None)
+            assert (made.sampler, made.collate_fn) == (None, None)
+            assert not made.batch_sampler  # an object that says what to do in place of using it
             assert (other.batch_size, other.drop_last, other.sampler) == (2, True, batches.sampler)
         assert theirs(data, batch_sampler=batches).batch_size is None
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import multiprocessing
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -133,17 +134,54 @@ def test_a_state_of_something_else_is_refused() -> None:
         assert other.epoch == 0
 
 
-def test_an_iterable_style_dataset_has_no_state() -> None:
-    """It is run, and torch's own rules hold for it."""
+def test_an_iterable_style_dataset_without_a_state_has_one_that_is_refused() -> None:
+    """It is run, and torch's own rules hold for it; a checkpoint is saved, and says so when it is loaded."""
     with made(Stream()) as loader:
         assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6]]
         assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6]]
-        with pytest.raises(StateError, match="iterable-style dataset has no positions"):
-            loader.state_dict()
+        state = loader.state_dict()
+        with pytest.raises(StateError, match="iterable-style and has no state of its own"):
+            loader.load_state_dict(state)
         with pytest.raises(TypeError):
             len(loader)
     with pytest.raises(ValueError, match="expected unspecified shuffle option"):
         made(Stream(), shuffle=True)
+
+
+class Counting(IterableDataset[Any]):
+    """Gives 0 to 6, and says how far it is."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < 7:
+            self.at += 1
+            yield torch.tensor(self.at - 1)
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """The next number."""
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on there."""
+        self.at = state["at"]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterable_style_dataset_with_a_state_goes_on_from_it(workers: int) -> None:
+    """At the batch behind those that were handed over; in worker processes by torchdata's loader."""
+    options: dict[str, Any] = {"batch_size": 2, "num_workers": workers}
+    with made(Counting(), **options) as loader:
+        run = iter(loader)
+        first = [next(run).tolist() for _ in range(2)]
+        state = json.loads(json.dumps(loader.state_dict())) if not workers else loader.state_dict()
+    with made(Counting(), **options) as other:
+        other.load_state_dict(state)
+        assert first + [batch.tolist() for batch in other] == [[0, 1], [2, 3], [4, 5], [6]]
+        assert [batch.tolist() for batch in other] == [*first, [4, 5], [6]]
 
 
 def test_batches_of_the_users_own_making() -> None:
