@@ -30,8 +30,8 @@ from torchvision.transforms import v2
 
 from dali_feed.bench.data import BenchJob, payloads_of
 from dali_feed.bench.runner import Contestant, Opens, Steps, installed
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import Output, Program
+from dali_feed.transforms.host import compile_host
+from dali_feed.transforms.program import Output, Program
 from dali_feed.engines.choose import choose_engine, compile_for, make_engine
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.finish import finished

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dali_feed.cli.inspect import blocks
 from dali_feed.cli.sheet import Cell, Sheet
 from dali_feed.cli.view import Report, plural, show
-from dali_feed.compiler.program import Program
+from dali_feed.transforms.program import Program
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.options import BadRecords, Decode

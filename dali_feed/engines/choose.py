@@ -11,8 +11,8 @@ from typing import Any
 
 from dali_feed.columns.column import Follower
 from dali_feed.columns.columns import Columnar, Late
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import Followed, ImageProgram, Output, Program, as_views, compile_following
+from dali_feed.transforms.host import compile_host
+from dali_feed.transforms.program import Followed, ImageProgram, Output, Program, as_views, compile_following
 from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.engines.dali.user_graph import PipelineProgram, compile_function, is_graph_function
 from dali_feed.engines.device.device import Device

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import Finish, ImageProgram, Output, Program, Tail
+from dali_feed.transforms.host import compile_host
+from dali_feed.transforms.program import Finish, ImageProgram, Output, Program, Tail
 from dali_feed.engines.device.device import Device
 from dali_feed.engines.engine import ImageMaker, Part, Pixels
 from dali_feed.engines.failures import engine_error, out_of_memory

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.columns.columns import Columnar
-from dali_feed.compiler.program import Program, turns, unfit
+from dali_feed.transforms.program import Program, turns, unfit
 from dali_feed.errors import ConfigError
 from dali_feed.feed.disk_rows import DiskRows, Row, key_of
 from dali_feed.options import Cache, Decode, Tuning

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.program import RowKey
+from dali_feed.transforms.program import RowKey
 from dali_feed.feed.reading import ReadTask
 from dali_feed.feed.window import Window, WindowRecords
 from dali_feed.plan.mixed import MixedPlan, Strand

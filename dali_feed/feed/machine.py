@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dali_feed.columns.columns import Columnar
-from dali_feed.compiler.program import Program
+from dali_feed.transforms.program import Program
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import seed_of_turn
 from dali_feed.engines.choose import make_engine

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.compiler.program import Program
+from dali_feed.transforms.program import Program
 from dali_feed.options import Decode
 from dali_feed.screen.screen import Screened, screen, turned
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dali_feed.bad_records import Quarantine
 from dali_feed.columns.columns import Columnar
-from dali_feed.compiler.program import Program
+from dali_feed.transforms.program import Program
 from dali_feed.engines.engine import Pixels
 from dali_feed.errors import DaliFeedError
 from dali_feed.feed.batch import Batch, Companions

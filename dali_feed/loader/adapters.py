@@ -19,7 +19,7 @@ import numpy as np
 from dali_feed.columns.array import Array
 from dali_feed.columns.column import Kind
 from dali_feed.columns.number import Number
-from dali_feed.compiler.program import as_views
+from dali_feed.transforms.program import as_views
 from dali_feed.errors import ConfigError, SourceEmptyError, TransformError
 from dali_feed.external_sources.arrays import ArrayShards
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList

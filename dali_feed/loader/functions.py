@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dali_feed.compiler.program import Views, as_views, outline
+from dali_feed.transforms.program import Views, as_views, outline
 from dali_feed.engines.dali.user_graph import is_graph_function
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import Grayscale

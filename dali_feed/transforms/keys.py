@@ -44,7 +44,7 @@ ERASE = Key("erase")
 ADJUST = Key("adjust")
 
 CANVAS = Key("canvas")  # height and width of the image before any transform
-TURN = Key("turn")  # how the stored image becomes the upright one: compiler/turning.py
+TURN = Key("turn")  # how the stored image becomes the upright one: `program.turns`
 
 _FOLLOW = "follow_"  # images: what moves masks, boxes and points
 _COLUMN = "of_column"  # and the number of a further image column: its images' own

@@ -352,7 +352,7 @@ def _walk(ops: Iterable[tuple[int, Op]]) -> Iterator[tuple[int, Op]]:
 
 # Recipe: what is done to each image, as a short list of frozen ops in torchvision's meaning.
 #
-# A recipe says what to do; `dali_feed.compiler` and the engines turn it into steps, and into the per-sample numbers
+# A recipe says what to do; programs and the engines turn it into steps, and into the per-sample numbers
 # that those take. Ops are checked when they are made, so a wrong value never reaches an engine.
 
 

@@ -16,8 +16,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2.functional._geometry import _get_perspective_coeffs
 
 from dali_feed import BadRecords, DataLoader, Decode
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import compile_following
+from dali_feed.transforms.host import compile_host
+from dali_feed.transforms.program import compile_following
 from dali_feed.errors import TransformError
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower

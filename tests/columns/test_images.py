@@ -19,8 +19,8 @@ from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode, Tuning
 from dali_feed.columns import Image, Kind, Mask, Number, Text
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import seed_of_column
+from dali_feed.transforms.host import compile_host
+from dali_feed.transforms.program import seed_of_column
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.external_sources import ArrowRows, ShardSet
 from dali_feed.feed import Feed

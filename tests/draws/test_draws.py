@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from dali_feed import draws
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import Output, Program
+from dali_feed.transforms.host import compile_host
+from dali_feed.transforms.program import Output, Program
 from dali_feed.draws import EXTENT_ORDER, ORDER, WINDOW_ORDER, check_seed, permutation, philox4x32, uniforms
 from dali_feed.engines.dali.graph import Fold
 from dali_feed.engines.dali.user_graph import UserGraph, random_states

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.compiler.host import HostProgram, compile_host
-from dali_feed.compiler.program import ImageProgram, Tail
+from dali_feed.transforms.host import HostProgram, compile_host
+from dali_feed.transforms.program import ImageProgram, Tail
 from dali_feed.engines.dali.graph import DaliProgram, Step, compile_dali
 from dali_feed.engines.engine import Work
 from dali_feed.kernels.finish import finish_reference

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import Cache, DataLoader, Decode, Tuning
-from dali_feed.compiler.host import HostProgram, compile_host
-from dali_feed.compiler.program import Output, Program
+from dali_feed.transforms.host import HostProgram, compile_host
+from dali_feed.transforms.program import Output, Program
 from dali_feed.engines.choose import compiled, make_engine
 from dali_feed.engines.device_cache import CachedImages, DeviceCache, DeviceRows
 from dali_feed.engines.engine import Engine, Work

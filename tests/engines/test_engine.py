@@ -16,7 +16,7 @@ from kit.limits import LONG
 from torchvision.transforms import v2
 
 from dali_feed.columns import Bytes
-from dali_feed.compiler.program import Output, Program
+from dali_feed.transforms.program import Output, Program
 from dali_feed.engines.choose import compile_for, make_engine
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.host import images as host

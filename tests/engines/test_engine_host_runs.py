@@ -18,7 +18,7 @@ from kit.engine_runs import engine_of, images_of, submit, work_for
 from kit.images import bad_tables, jpeg, png
 from kit.limits import LONG
 
-from dali_feed.compiler.host import compile_host
+from dali_feed.transforms.host import compile_host
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.host import decode
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from nvidia.dali.tensors import TensorCPU
 from torchvision.transforms import v2
 
-from dali_feed.compiler.program import Finish, Tail
+from dali_feed.transforms.program import Finish, Tail
 from dali_feed.engines.device import cuda
 from dali_feed.engines.device.cuda import CudaDevice, shown
 from dali_feed.engines.device.device import Device, InUse

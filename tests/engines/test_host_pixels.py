@@ -25,8 +25,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import autoaugment, v2
 from torchvision.transforms.v2 import functional
 
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import unfit
+from dali_feed.transforms.host import compile_host
+from dali_feed.transforms.program import unfit
 from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
 from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop

@@ -15,7 +15,7 @@ from kit.photographs import photographs
 from kit.recipes import CASES
 from kit.torchvision_way import together
 
-from dali_feed.compiler.host import compile_host
+from dali_feed.transforms.host import compile_host
 from dali_feed.engines.host import steps as levels
 from dali_feed.engines.host.steps import ImageSteps, levels_of
 from dali_feed.native import pixels

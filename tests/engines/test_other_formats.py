@@ -14,7 +14,7 @@ from kit.kinds import gif, gifs, opened
 from PIL import Image
 from torchvision.transforms import v2
 
-from dali_feed.compiler.program import stored, turns
+from dali_feed.transforms.program import stored, turns
 from dali_feed.engines.dali.images import DaliImages
 from dali_feed.engines.engine import Part
 from dali_feed.engines.host.decode import decoded, new_decoder, turned

@@ -15,7 +15,7 @@ from kit.recorded import Recorded
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Mixing
-from dali_feed.compiler.program import Finish, Tail
+from dali_feed.transforms.program import Finish, Tail
 from dali_feed.engines.engine import Pixels
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.feed import Batch, machine

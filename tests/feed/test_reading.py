@@ -10,7 +10,7 @@ import pytest
 from kit.images import jpeg, labelled
 from torchvision.transforms import v2
 
-from dali_feed.compiler.program import Program
+from dali_feed.transforms.program import Program
 from dali_feed.errors import ClosedError
 from dali_feed.feed import Feed
 from dali_feed.feed.reading import ReadPool, ReadTask

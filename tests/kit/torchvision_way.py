@@ -15,7 +15,7 @@ from kit.engine_runs import each, images_of, result_of
 from kit.photographs import decoded, photographs
 from torchvision.transforms.v2 import _auto_augment, functional
 
-from dali_feed.compiler.host import compile_host
+from dali_feed.transforms.host import compile_host
 from dali_feed.draws import uniforms
 from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.screen.screen import screen

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import _augment, _geometry
 from torchvision.transforms.v2 import functional as F
 
-from dali_feed.compiler.program import Parameters
+from dali_feed.transforms.program import Parameters
 from dali_feed.draws import uniforms
 from dali_feed.engines.dali.graph import DaliProgram, compile_dali
 from dali_feed.errors import TransformError

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import _color
 
 from dali_feed import Decode
-from dali_feed.compiler.host import compile_host
+from dali_feed.transforms.host import compile_host
 from dali_feed.draws import uniforms
 from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError

@@ -20,7 +20,7 @@ from torchvision.transforms import AutoAugmentPolicy as Policies
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import _presets, v2
 
-from dali_feed.compiler.program import outline
+from dali_feed.transforms.program import outline
 from dali_feed.errors import TransformError
 from dali_feed.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from dali_feed.transforms.colour import (

@@ -20,8 +20,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from dali_feed import BadRecords, DataLoader, Decode
-from dali_feed.compiler.host import HostProgram, compile_host
-from dali_feed.compiler.program import unfit
+from dali_feed.transforms.host import HostProgram, compile_host
+from dali_feed.transforms.program import unfit
 from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError

@@ -15,7 +15,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.compiler.program import as_views
+from dali_feed.transforms.program import as_views
 from dali_feed.errors import TransformError
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.program import (
+from dali_feed.transforms.program import (
     Colours,
     Finish,
     Ints,

@@ -19,7 +19,7 @@ from nvidia.dali import Pipeline
 from nvidia.dali.backend import ReleaseUnusedMemory
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
-from dali_feed.compiler.program import Output, Tail
+from dali_feed.transforms.program import Output, Tail
 from dali_feed.engines.dali.graph import PAYLOAD, DaliProgram, build_graph
 from dali_feed.engines.device.device import Device
 from dali_feed.engines.engine import Part, Pixels

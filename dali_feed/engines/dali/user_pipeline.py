@@ -12,7 +12,7 @@ import numpy as np
 from nvidia.dali import Pipeline, fn, types
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
-from dali_feed.compiler.program import Output
+from dali_feed.transforms.program import Output
 from dali_feed.engines.dali.graph import NOTHING_BEFOREHAND
 from dali_feed.engines.dali.images import PIPELINE_OPTIONS, DaliImages, twin_threads
 from dali_feed.engines.dali.user_graph import IMAGE, STATE, FieldInput, PipelineProgram

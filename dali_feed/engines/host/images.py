@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.compiler.host import HostProgram
-from dali_feed.compiler.program import Output, Tail, stored
+from dali_feed.transforms.host import HostProgram
+from dali_feed.transforms.program import Output, Tail, stored
 from dali_feed.engines.device.device import DECODE, Device
 from dali_feed.engines.engine import Part, Pixels
 from dali_feed.engines.failures import engine_error

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.compiler.host import HostProgram, HostStep
+from dali_feed.transforms.host import HostProgram, HostStep
 from dali_feed.engines.finish import DTYPES
 from dali_feed.native.pixels import PixelWriter, steps_of, writer
 from dali_feed.records.slabs import ALIGNED, Reused
