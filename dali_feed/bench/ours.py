@@ -30,8 +30,6 @@ from torchvision.transforms import v2
 
 from dali_feed.bench.data import BenchJob, payloads_of
 from dali_feed.bench.runner import Contestant, Opens, Steps, installed
-from dali_feed.transforms.host import compile_host
-from dali_feed.transforms.program import Output, Program
 from dali_feed.engines.choose import choose_engine, compile_for, make_engine
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.finish import finished
@@ -45,8 +43,10 @@ from dali_feed.plan.order import Shuffle
 from dali_feed.records.metrics import since
 from dali_feed.records.source import Source
 from dali_feed.screen.screen import screen
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
+from dali_feed.transforms.program import Output, Program
 
 __all__ = [
     "CROP",

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from dali_feed.cli.inspect import blocks
 from dali_feed.cli.sheet import Cell, Sheet
 from dali_feed.cli.view import Report, plural, show
-from dali_feed.transforms.program import Program
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.options import BadRecords, Decode
@@ -26,6 +25,7 @@ from dali_feed.screen.screen import header_of
 from dali_feed.transforms.keys import WINDOW, Arrays, numbered
 from dali_feed.transforms.nest import Nest
 from dali_feed.transforms.op import Op, Place, Recipe
+from dali_feed.transforms.program import Program
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -11,8 +11,6 @@ from typing import Any
 
 from dali_feed.columns.column import Follower
 from dali_feed.columns.columns import Columnar, Late
-from dali_feed.transforms.host import compile_host
-from dali_feed.transforms.program import Followed, ImageProgram, Output, Program, as_views, compile_following
 from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.engines.dali.user_graph import PipelineProgram, compile_function, is_graph_function
 from dali_feed.engines.device.device import Device
@@ -21,8 +19,10 @@ from dali_feed.engines.workers import Workers
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.options import Decode, Tuning
 from dali_feed.packages import needed
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Recipe, walk
+from dali_feed.transforms.program import Followed, ImageProgram, Output, Program, as_views, compile_following
 
 __all__ = ["ENGINES", "choose_engine", "compile_for", "compile_images", "compiled", "make_engine"]
 

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.transforms.host import compile_host
-from dali_feed.transforms.program import Finish, ImageProgram, Output, Program, Tail
 from dali_feed.engines.device.device import Device
 from dali_feed.engines.engine import ImageMaker, Part, Pixels
 from dali_feed.engines.failures import engine_error, out_of_memory
 from dali_feed.errors import ConfigError
 from dali_feed.transforms.convert import UserFunction, name_of
 from dali_feed.transforms.crops import Flip
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key
 from dali_feed.transforms.op import Op, Recipe, walk
+from dali_feed.transforms.program import Finish, ImageProgram, Output, Program, Tail
 
 __all__ = ["CachedImages", "DeviceCache", "DeviceRows"]
 

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from dali_feed.columns.column import Follower
 from dali_feed.columns.columns import Late, attempt
-from dali_feed.transforms.program import Followed, Program, RowKey, Tail
 from dali_feed.engines.device.device import Device
 from dali_feed.engines.workers import Job, Workers, WorkerThread
 from dali_feed.errors import DaliFeedError
 from dali_feed.transforms.keys import CANVAS, Arrays
+from dali_feed.transforms.program import Followed, Program, RowKey, Tail
 
 __all__ = ["Engine", "EngineWork", "ImageMaker", "Part", "Pixels", "Work"]
 

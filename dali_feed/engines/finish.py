@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from dali_feed.transforms.program import Program, Tail, outline
 from dali_feed.engines.device.device import FINISH, Device
 from dali_feed.kernels.finish import MixArrays, finish
 from dali_feed.kernels.jitter import jitter
+from dali_feed.transforms.program import Program, Tail, outline
 
 __all__ = [
     "DTYPES",

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.columns.columns import Columnar
-from dali_feed.transforms.program import Program, turns, unfit
 from dali_feed.errors import ConfigError
 from dali_feed.feed.disk_rows import DiskRows, Row, key_of
 from dali_feed.options import Cache, Decode, Tuning
@@ -30,6 +29,7 @@ from dali_feed.records.source import Block, Extents, Int64s, Reader, Slabs, Snap
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import screen
 from dali_feed.screen.screen import turned as with_ways
+from dali_feed.transforms.program import Program, turns, unfit
 
 __all__ = ["RecordCache", "WholePixels", "copied"]
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.program import RowKey
 from dali_feed.feed.reading import ReadTask
 from dali_feed.feed.window import Window, WindowRecords
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
+from dali_feed.transforms.program import RowKey
 
 __all__ = ["Chunk", "Lane", "MixedLane", "Piece"]
 

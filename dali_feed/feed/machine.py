@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dali_feed.columns.columns import Columnar
-from dali_feed.transforms.program import Program
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import seed_of_turn
 from dali_feed.engines.choose import make_engine
@@ -32,6 +31,7 @@ from dali_feed.plan.order import EpochPlan, WindowPlan
 from dali_feed.records.gauges import CacheStats
 from dali_feed.records.slabs import SLAB_BYTES, SlabPool
 from dali_feed.records.source import Snapshot, Source
+from dali_feed.transforms.program import Program
 
 if TYPE_CHECKING:
     from dali_feed.engines.device_cache import DeviceCache

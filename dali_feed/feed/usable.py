@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.transforms.program import Program
 from dali_feed.options import Decode
 from dali_feed.screen.screen import Screened, screen, turned
+from dali_feed.transforms.program import Program
 
 __all__ = ["Look", "looker"]
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from dali_feed.bad_records import Quarantine
 from dali_feed.columns.columns import Columnar
-from dali_feed.transforms.program import Program
 from dali_feed.engines.engine import Pixels
 from dali_feed.errors import DaliFeedError
 from dali_feed.feed.batch import Batch, Companions
@@ -28,6 +27,7 @@ from dali_feed.feed.window import Rows, WindowRecords
 from dali_feed.live.gather import Gathered, Gatherer, Progress
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import LABEL, Block
+from dali_feed.transforms.program import Program
 
 __all__ = ["EmptyBatches", "LiveRun"]
 

@@ -19,7 +19,6 @@ import numpy as np
 from dali_feed.columns.array import Array
 from dali_feed.columns.column import Kind
 from dali_feed.columns.number import Number
-from dali_feed.transforms.program import as_views
 from dali_feed.errors import ConfigError, SourceEmptyError, TransformError
 from dali_feed.external_sources.arrays import ArrayShards
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
@@ -30,6 +29,7 @@ from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.program import as_views
 
 __all__ = ["Lowered", "Unchanged", "array_columns", "is_source", "lower_dataset"]
 

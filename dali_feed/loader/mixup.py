@@ -18,12 +18,12 @@ from dali_feed.columns.column import Follower, Kind
 from dali_feed.columns.columns import Columnar
 from dali_feed.columns.image import Image
 from dali_feed.columns.number import Number
-from dali_feed.transforms.program import outline
 from dali_feed.engines.finish import finished, mixed_up, shape_of, size_of
 from dali_feed.errors import ConfigError
 from dali_feed.kernels.finish import MixArrays
 from dali_feed.records.source import LABEL, Source
 from dali_feed.transforms.mixing import Mixed, Mixing, label_pairs, mixed
+from dali_feed.transforms.program import outline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.program import Finish, Ints, Parameters, erased_at, finish_at, last_erasing, outline, turns
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import ERASE, FLIPS, SIZE, TURN, WINDOW, Key, of_op
 from dali_feed.transforms.op import Draws, OnImage, Op, Place, Recipe
+from dali_feed.transforms.program import Finish, Ints, Parameters, erased_at, finish_at, last_erasing, outline, turns
 from dali_feed.transforms.settings import DType, Layout
 
 __all__ = ["HostProgram", "HostStep", "compile_host"]

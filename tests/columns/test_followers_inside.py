@@ -16,11 +16,11 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2.functional._geometry import _get_perspective_coeffs
 
 from dali_feed import BadRecords, DataLoader, Decode
-from dali_feed.transforms.host import compile_host
-from dali_feed.transforms.program import compile_following
 from dali_feed.errors import TransformError
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
+from dali_feed.transforms.program import compile_following
 
 
 def theirs(transform: Any, numbers: list[int], ids: np.ndarray[Any, Any], seed: int) -> list[tuple[Any, Any, Any]]:

@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from dali_feed import draws
-from dali_feed.transforms.host import compile_host
-from dali_feed.transforms.program import Output, Program
 from dali_feed.draws import EXTENT_ORDER, ORDER, WINDOW_ORDER, check_seed, permutation, philox4x32, uniforms
 from dali_feed.engines.dali.graph import Fold
 from dali_feed.engines.dali.user_graph import UserGraph, random_states
@@ -26,10 +24,12 @@ from dali_feed.errors import ConfigError
 from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import Grayscale
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.mixing import Mixing, mixed
 from dali_feed.transforms.nest import Nest, RandomApply, RandomChoice, RandomOrder
 from dali_feed.transforms.op import Draws, Op, Recipe, walk
+from dali_feed.transforms.program import Output, Program
 from dali_feed.transforms.timm_augment import TimmAugMix, TimmAutoAugment, TimmPart, TimmRandAugment
 
 SEEDS = st.integers(0, 2**64 - 1)

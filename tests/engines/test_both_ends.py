@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.transforms.host import HostProgram, compile_host
-from dali_feed.transforms.program import ImageProgram, Tail
 from dali_feed.engines.dali.graph import DaliProgram, Step, compile_dali
 from dali_feed.engines.engine import Work
 from dali_feed.kernels.finish import finish_reference
@@ -34,10 +32,12 @@ from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.filters import GaussianBlur
+from dali_feed.transforms.host import HostProgram, compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply
 from dali_feed.transforms.op import Op, Recipe
+from dali_feed.transforms.program import ImageProgram, Tail
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.warps import Rotation
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import Cache, DataLoader, Decode, Tuning
-from dali_feed.transforms.host import HostProgram, compile_host
-from dali_feed.transforms.program import Output, Program
 from dali_feed.engines.choose import compiled, make_engine
 from dali_feed.engines.device_cache import CachedImages, DeviceCache, DeviceRows
 from dali_feed.engines.engine import Engine, Work
@@ -29,7 +27,9 @@ from dali_feed.transforms.colour import ColorJitter
 from dali_feed.transforms.convert import Normalize, ToFloat, UserFunction
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.host import HostProgram, compile_host
 from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.program import Output, Program
 from dali_feed.transforms.resize import Resize
 
 CPU = torch.device("cpu")

@@ -16,7 +16,6 @@ from kit.limits import LONG
 from torchvision.transforms import v2
 
 from dali_feed.columns import Bytes
-from dali_feed.transforms.program import Output, Program
 from dali_feed.engines.choose import compile_for, make_engine
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.host import images as host
@@ -24,6 +23,7 @@ from dali_feed.errors import ClosedError, EngineError
 from dali_feed.options import Tuning
 from dali_feed.screen import pillow
 from dali_feed.transforms.lower import lower
+from dali_feed.transforms.program import Output, Program
 
 TRANSFORM = lower(v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip()]))
 
@@ -197,7 +197,7 @@ def test_what_pillow_decodes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
 def test_what_was_taken_is_let_go_at_once(name: str, engine: Engine) -> None:
     """Payloads, rows and images, without the garbage collector: their memory is to serve the next batch."""
     (work,) = works(program_of(name), 1)
-    alive = [weakref.ref(engine.take(submit(engine, work)))]
+    alive: list[Any] = [weakref.ref(engine.take(submit(engine, work)))]
     part = next(iter(work.flight.parts.values())) if work.flight is not None else None
     alive += [weakref.ref(part)] if part is not None else []
     images = work.outputs[0].images

@@ -91,6 +91,19 @@ def test_discard_drops_one_batch_good_or_bad(engine: Engine) -> None:
         assert np.array_equal(np.array(images_of(engine.take(work))), np.array(images_of(engine.redo(_clean(2)))))
 
 
+def test_many_batches_in_flight_fail_alone_and_come_in_order(engine: Engine) -> None:
+    """With a queue of one as many are in flight as wanted: each bad one is named, the others are whole, none stays."""
+    assert maker_of(engine)._main.prefetch_queue_depth == 1
+    bad = {1, 4, 7}
+    flying = [submit(engine, _work([broken_png()] * 4) if k in bad else _clean(k)) for k in range(9)]
+    for k, work in enumerate(flying):
+        engine.take(work)
+        assert list(work.bad) == (list(range(4)) if k in bad else [])
+        if k not in bad:
+            assert np.array_equal(np.array(images_of(work)), np.array(images_of(engine.redo(_clean(k)))))
+    assert not maker_of(engine)._flying
+
+
 CUT = v2.RandomResizedCrop(24)
 
 

@@ -18,7 +18,6 @@ from kit.engine_runs import engine_of, images_of, submit, work_for
 from kit.images import bad_tables, jpeg, png
 from kit.limits import LONG
 
-from dali_feed.transforms.host import compile_host
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.host import decode
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder
@@ -26,6 +25,7 @@ from dali_feed.engines.host.steps import ImageSteps
 from dali_feed.screen.header import UnusableError
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.op import Recipe
 from dali_feed.transforms.resize import RandomResizedCrop

@@ -14,7 +14,6 @@ from kit.kinds import gif, gifs, opened
 from PIL import Image
 from torchvision.transforms import v2
 
-from dali_feed.transforms.program import stored, turns
 from dali_feed.engines.dali.images import DaliImages
 from dali_feed.engines.engine import Part
 from dali_feed.engines.host.decode import decoded, new_decoder, turned
@@ -25,6 +24,7 @@ from dali_feed.screen import pillow
 from dali_feed.screen.pillow import is_usual, pnm, raw_pixels
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.program import stored, turns
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 

@@ -15,7 +15,6 @@ from kit.recorded import Recorded
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Mixing
-from dali_feed.transforms.program import Finish, Tail
 from dali_feed.engines.engine import Pixels
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.feed import Batch, machine
@@ -24,6 +23,7 @@ from dali_feed.loader import mixup as mixes
 from dali_feed.loader.mixup import spread
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.mixing import Mixed, label_pairs, mixed, soft_labels
+from dali_feed.transforms.program import Finish, Tail
 
 FLOAT = v2.Compose([v2.RandomResizedCrop((12, 10)), v2.ToDtype(torch.float32, scale=True)])
 

@@ -10,7 +10,6 @@ import pytest
 from kit.images import jpeg, labelled
 from torchvision.transforms import v2
 
-from dali_feed.transforms.program import Program
 from dali_feed.errors import ClosedError
 from dali_feed.feed import Feed
 from dali_feed.feed.reading import ReadPool, ReadTask
@@ -30,6 +29,7 @@ from dali_feed.records.gauges import (
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Slabs
 from dali_feed.testing.scripted import ScriptedReader, ScriptedSource, Stall
+from dali_feed.transforms.program import Program
 
 
 class Measuring(ScriptedReader):

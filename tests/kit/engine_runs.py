@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from dali_feed.transforms.program import ImageProgram, Output, Program
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.options import Tuning
 from dali_feed.screen.screen import screen
+from dali_feed.transforms.program import ImageProgram, Output, Program
 
 
 def whole(name: str, program: Program | ImageProgram) -> Program:

@@ -79,8 +79,9 @@ class Recorded:
 
     def copy(self, there: Any) -> torch.Tensor:
         """Within `hold` alone."""
-        self._reads("copy")
-        return self.view(there).clone()
+        seen = self.view(there)
+        self._reads("copy", seen)
+        return seen.clone()
 
     def view(self, images: Any) -> torch.Tensor:
         """As it is."""
@@ -89,7 +90,8 @@ class Recorded:
 
     def launch(self, kernel: Callable[..., None], *arrays: Any, **settings: Any) -> None:
         """What the kernel's reference makes. Within `hold` alone."""
-        self._reads("launch")
+        rows = [each for each in settings.values() if isinstance(each, torch.Tensor)]
+        self._reads("launch", *arrays, *rows)
         images, out = arrays[0].numpy(), arrays[1]
         if kernel is not finish:
             out.copy_(torch.from_numpy(jitter_reference(images, arrays[2].numpy())))
@@ -131,9 +133,11 @@ class Recorded:
     def free_memory(self) -> None:
         """None is kept."""
 
-    def _reads(self, call: str) -> None:
+    def _reads(self, call: str, *tensors: torch.Tensor) -> None:
         assert self._inside, f"{call} outside of hold: what it reads may be gone"
-        assert not self._coming, f"{call} before wait: what it reads has not arrived"
+        coming = {there.untyped_storage().data_ptr() for there, _ in list(self._coming)}
+        read = {each.untyped_storage().data_ptr() for each in tensors}
+        assert not coming & read, f"{call} before wait: what it reads has not arrived"
         self.calls.append(call)
 
 

@@ -15,7 +15,6 @@ from kit.engine_runs import each, images_of, result_of
 from kit.photographs import decoded, photographs
 from torchvision.transforms.v2 import _auto_augment, functional
 
-from dali_feed.transforms.host import compile_host
 from dali_feed.draws import uniforms
 from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.screen.screen import screen
@@ -25,6 +24,7 @@ from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.filters import GaussianBlur
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.nest import Nest
 from dali_feed.transforms.op import Effect, Op, Recipe
 from dali_feed.transforms.pointwise import Pointwise

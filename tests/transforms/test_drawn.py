@@ -18,7 +18,6 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import _augment, _geometry
 from torchvision.transforms.v2 import functional as F
 
-from dali_feed.transforms.program import Parameters
 from dali_feed.draws import uniforms
 from dali_feed.engines.dali.graph import DaliProgram, compile_dali
 from dali_feed.errors import TransformError
@@ -27,8 +26,9 @@ from dali_feed.transforms.colour import ColorJitter
 from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, center_window
 from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.keys import FLIPS, Key, by_view, of_op, viewed
+from dali_feed.transforms.keys import FLIPS, Key, of_op, viewed
 from dali_feed.transforms.op import TRIES, Draws, Op, Place, Recipe
+from dali_feed.transforms.program import Output, Parameters, Program
 from dali_feed.transforms.resize import RandomResizedCrop, resized
 from dali_feed.transforms.warps import RandomPerspective, Rotation, corners, one_level
 
@@ -309,11 +309,14 @@ def test_no_two_arrays_have_one_name(of: list[tuple[str, int, str, int]]) -> Non
     assert len({*keys, *FLIPS.values()}) == len(keys) + 2
 
 
-def test_arrays_go_back_to_their_view() -> None:
-    """Each view gets its own arrays by its own names."""
+def test_rows_go_back_to_their_output() -> None:
+    """Each gets its own by the names of its program, and what follows it apart from them."""
     row = np.zeros(3)
-    every = {viewed(of_op("crop", n), view): row + view for n in (1, 21) for view in range(12)}
-    split = by_view(every, 12)
-    assert [{name: rows[0] for name, rows in own.items()} for own in split] == [
-        {"crop1": view, "crop21": view} for view in range(12)
-    ]
+    names = [f"{follows}crop{n}" for follows in ("", "follow_") for n in (1, 21)]
+    every = {(view, Key(name)): row + view for name in names for view in range(12)}
+    program = compile_dali(Recipe())
+    own, moving = Program(tuple(Output("dali", program, view=view) for view in range(12))).split(every)
+    for split in (own, moving):
+        assert [{name: rows[0] for name, rows in each.items()} for each in split] == [
+            {"crop1": view, "crop21": view} for view in range(12)
+        ]

@@ -20,7 +20,6 @@ from torchvision.transforms import AutoAugmentPolicy as Policies
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import _presets, v2
 
-from dali_feed.transforms.program import outline
 from dali_feed.errors import TransformError
 from dali_feed.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from dali_feed.transforms.colour import (
@@ -38,6 +37,7 @@ from dali_feed.transforms.lower import NESTS, TIMM, TORCHVISION, lower, maker
 from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
 from dali_feed.transforms.op import Op, Recipe, walk
 from dali_feed.transforms.pointwise import Pointwise
+from dali_feed.transforms.program import outline
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.timm_augment import TimmAugMix, TimmPart, TimmRandAugment
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation

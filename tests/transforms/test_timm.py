@@ -20,8 +20,6 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from dali_feed import BadRecords, DataLoader, Decode
-from dali_feed.transforms.host import HostProgram, compile_host
-from dali_feed.transforms.program import unfit
 from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError
@@ -29,9 +27,11 @@ from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CropOrPad, Pad, RandomCrop, TrimBorder
 from dali_feed.transforms.erasing import NoisyErasing, RandomErasing
+from dali_feed.transforms.host import HostProgram, compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Op, Recipe, inner_numbers
+from dali_feed.transforms.program import unfit
 from dali_feed.transforms.resize import RandomResizedCrop, Resize, ResizeKeepRatio
 from dali_feed.transforms.timm_augment import TimmAugMix, TimmAutoAugment, TimmPart, TimmRandAugment
 

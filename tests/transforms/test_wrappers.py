@@ -15,11 +15,11 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.transforms.program import as_views
 from dali_feed.errors import TransformError
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop
 from dali_feed.transforms.lower import lower, unwrap
+from dali_feed.transforms.program import as_views
 from dali_feed.transforms.resize import Resize
 
 CROP, FLOAT = v1.CenterCrop(12), v1.ToTensor()

@@ -18,6 +18,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.transforms.colour import KIND, MAX_STEPS
+from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, TURN, WINDOW, Key, numbered, of_op, viewed
+from dali_feed.transforms.op import Draws, Floats, Op, Place, Recipe, Window, columns
 from dali_feed.transforms.program import (
     Colours,
     Finish,
@@ -30,9 +33,6 @@ from dali_feed.transforms.program import (
     stored,
     turns,
 )
-from dali_feed.transforms.colour import KIND, MAX_STEPS
-from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, TURN, WINDOW, Key, numbered, of_op, viewed
-from dali_feed.transforms.op import Draws, Floats, Op, Place, Recipe, Window, columns
 from dali_feed.transforms.settings import DRAWN, Drawn, DType, Fill, Interpolation
 
 __all__ = ["NOTHING_BEFOREHAND", "PAYLOAD", "DaliProgram", "Fold", "Graph", "build_graph", "compile_dali"]

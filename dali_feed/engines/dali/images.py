@@ -19,7 +19,6 @@ from nvidia.dali import Pipeline
 from nvidia.dali.backend import ReleaseUnusedMemory
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
-from dali_feed.transforms.program import Output, Tail
 from dali_feed.engines.dali.graph import PAYLOAD, DaliProgram, build_graph
 from dali_feed.engines.device.device import Device
 from dali_feed.engines.engine import Part, Pixels
@@ -31,6 +30,7 @@ from dali_feed.options import Tuning
 from dali_feed.screen import pillow
 from dali_feed.screen.header import UnusableError
 from dali_feed.transforms.keys import Key, viewed
+from dali_feed.transforms.program import Output, Tail
 
 __all__ = ["PIPELINE_OPTIONS", "DaliImages", "twin_threads"]
 

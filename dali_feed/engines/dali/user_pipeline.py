@@ -12,7 +12,6 @@ import numpy as np
 from nvidia.dali import Pipeline, fn, types
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
-from dali_feed.transforms.program import Output
 from dali_feed.engines.dali.graph import NOTHING_BEFOREHAND
 from dali_feed.engines.dali.images import PIPELINE_OPTIONS, DaliImages, twin_threads
 from dali_feed.engines.dali.user_graph import IMAGE, STATE, FieldInput, PipelineProgram
@@ -21,6 +20,7 @@ from dali_feed.engines.workers import Workers
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.records.source import LABEL
 from dali_feed.transforms.keys import Key
+from dali_feed.transforms.program import Output
 
 __all__ = ["PipelineImages", "field_rows", "open_pipeline", "read_pipeline"]
 

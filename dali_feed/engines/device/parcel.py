@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.transforms.program import Tail
 from dali_feed.engines.device.device import Device
 from dali_feed.transforms.keys import Key, viewed
+from dali_feed.transforms.program import Tail
 
 __all__ = ["ALIGNED", "Parcels", "can_travel", "pack", "packing", "unpacked"]
 

@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.transforms.host import HostProgram
-from dali_feed.transforms.program import Output, Tail, stored
 from dali_feed.engines.device.device import DECODE, Device
 from dali_feed.engines.engine import Part, Pixels
 from dali_feed.engines.failures import engine_error
@@ -27,7 +25,9 @@ from dali_feed.engines.workers import Job, Workers, WorkerThread
 from dali_feed.errors import EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.screen.header import UnusableError
+from dali_feed.transforms.host import HostProgram
 from dali_feed.transforms.keys import SIZE, TURN, WINDOW
+from dali_feed.transforms.program import Output, Tail, stored
 
 __all__ = ["HostImages"]
 

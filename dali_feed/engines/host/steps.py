@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.transforms.host import HostProgram, HostStep
 from dali_feed.engines.finish import DTYPES
 from dali_feed.native.pixels import PixelWriter, steps_of, writer
 from dali_feed.records.slabs import ALIGNED, Reused
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.erasing import colour_of
+from dali_feed.transforms.host import HostProgram, HostStep
 from dali_feed.transforms.keys import Arrays, Key, of_op
 from dali_feed.transforms.op import OnImage, Op
 
