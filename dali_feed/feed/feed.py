@@ -227,7 +227,8 @@ class Feed(Dealt):
         }
         at = self._passes.at
         made = self._planning.made_for(at.epoch, self.decode)
-        return states.pack(made, self.snapshot, epoch=at.epoch, consumed=at.consumed, info=info)
+        order = self._planning.order_state(at.epoch)
+        return states.pack(made, self.snapshot, epoch=at.epoch, consumed=at.consumed, info=info, order=order)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass continue where `state` was saved. Reads nothing that came before it.

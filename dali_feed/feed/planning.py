@@ -20,9 +20,10 @@ from dali_feed.errors import ConfigError
 from dali_feed.feed.describe import warn_of_holes
 from dali_feed.options import Decode
 from dali_feed.plan import state as states
-from dali_feed.plan.batching import Shares, check_shuffle, digest_of, indices_of
+from dali_feed.plan.batching import Shares, check_shuffle
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
+from dali_feed.plan.samplers import check_repeats, digest_of, go_back, indices_of, read_indices, state_of
 from dali_feed.records.source import Snapshot, Source, lacking
 
 __all__ = ["Plan", "Planning", "check_order"]
@@ -68,6 +69,8 @@ class Planning:
         self._snapshot: Snapshot | None = None
         self._plan: Plan | None = None
         self._digest: str | None = None  # of what the sampler gave for that plan
+        self._sampler_state: dict[str, Any] | None = None  # where its random numbers stood before
+        self._checked = False  # whether a sampler without such has been read again
         self._ahead: tuple[int, Future[Plan], threading.Thread] | None = None  # an epoch whose plan is being made
 
     @property
@@ -122,11 +125,30 @@ class Planning:
         if self._plan is None or self._plan.epoch != epoch:
             found = self._begun(epoch)
             if found is None:
-                indices = None if self._sampler is None else indices_of(self._sampler, epoch, len(self.snapshot))
-                found = self._made(epoch, indices)
-                self._digest = None if indices is None else digest_of(self._sampler, indices)
+                found = self._made(epoch) if self._sampler is None else self._sampled(self._sampler, epoch)
             self._plan = found
         return self._plan
+
+    def _sampled(self, sampler: Iterable[int], epoch: int, before: Mapping[str, Any] | None = None) -> Plan:
+        """The plan of an order that the sampler gives; `before`: its random numbers stand there, as a state says."""
+        count = len(self.snapshot)
+        self._sampler_state = state_of(sampler) if before is None else dict(before)
+        if before is None:
+            indices = read_indices(sampler, epoch, count)
+        else:
+            indices = indices_of(sampler, epoch, go_back(sampler, before, epoch, count))
+        self._digest = digest_of(sampler, indices)
+        return self._made(epoch, indices)
+
+    def order_state(self, epoch: int) -> dict[str, Any] | None:
+        """What a state keeps of the sampler's order beside its digest. StateError for one that cannot be made again."""
+        self.plan(epoch)
+        if self._sampler is None or self._digest is None:
+            return None
+        if self._sampler_state is None and not self._checked:
+            check_repeats(self._sampler, epoch, self._digest, len(self.snapshot))
+            self._checked = True
+        return self._sampler_state
 
     def _made(self, epoch: int, indices: NDArray[np.int64] | None = None) -> Plan:
         lanes, drop_last, seed = self.shares.lanes, self.drop_last, self.seed
@@ -209,7 +231,11 @@ class Planning:
             self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")
         ):
             found._snapshot, found._plan, found._ahead = self._source.snapshot(pin), None, None
-        epoch = state["epoch"]
+        epoch, before = state["epoch"], state.get("order")
+        if isinstance(before, Mapping) and self._sampler is not None:
+            known = found._plan is not None and found._plan.epoch == epoch
+            if not known or found._digest != state["made_for"].get("sampler"):
+                found._plan = found._sampled(self._sampler, epoch, before)
         made, plan = found.made_for(epoch, decode), found.plan(epoch)
         states.compare(dict(state), made, found.snapshot, plan.lane_length)
         return found

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from dali_feed.errors import ConfigError
 from dali_feed.loader.arguments import warn_once
-from dali_feed.plan.batching import has_dealt
+from dali_feed.plan.samplers import has_dealt
 
 __all__ = ["NoBatchSampler", "Registration", "Skipped", "check_ranks"]
 

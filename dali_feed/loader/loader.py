@@ -49,8 +49,8 @@ from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.items import Info, Items
 from dali_feed.loader.torch_run import Passing, TorchFeed
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
-from dali_feed.plan.batching import has_dealt
 from dali_feed.plan.order import Shuffle
+from dali_feed.plan.samplers import has_dealt
 from dali_feed.records.live import is_live
 from dali_feed.records.source import Source
 from dali_feed.transforms.lower import NotMadeError

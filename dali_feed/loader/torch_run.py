@@ -33,12 +33,17 @@ from dali_feed.plan.batching import (
     Shares,
     check_epoch,
     check_shuffle,
-    digest_of,
-    length_of,
-    read_whole,
-    told_epoch,
 )
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
+from dali_feed.plan.samplers import (
+    announce_epoch,
+    check_repeats,
+    digest_of,
+    go_back,
+    length_of,
+    read_whole,
+    state_of,
+)
 from dali_feed.plan.state import Position
 from dali_feed.records.source import Snapshot, unpack_ids
 
@@ -146,6 +151,8 @@ class TorchPlanning:
         self._dataset, self._shuffle, self._sampler, self._batch_sampler = dataset, shuffle, sampler, batch_sampler
         self._snapshot = _whole(dataset, shares, ordered=sampler is not None or batch_sampler is not None)
         self._epoch: _Epoch | None = None
+        self._sampler_state: dict[str, Any] | None = None  # where its random numbers stood before that epoch
+        self._checked = False  # whether a sampler without such has been read again
 
     @property
     def has_positions(self) -> bool:
@@ -221,6 +228,10 @@ class TorchPlanning:
         found, epoch = copy.copy(self), state["epoch"]
         if anew:
             found.look()
+        before = state.get("order")
+        known = found._epoch is not None and found._epoch.epoch == epoch
+        if isinstance(before, Mapping) and (not known or found._of(epoch).digest != state["made_for"].get("sampler")):
+            found._epoch = found._dealt(epoch, before)
         states.compare(dict(state), found.made_for(epoch), found.positions, found._of(epoch).length)
         return found
 
@@ -232,17 +243,35 @@ class TorchPlanning:
             self._epoch = self._dealt(epoch)
         return self._epoch
 
-    def _dealt(self, epoch: int) -> _Epoch:
+    def _read(self, sampler: Any, epoch: int, before: Mapping[str, Any] | None) -> list[Any]:
+        """What it gives for that epoch; `before`: its random numbers stand there, as a state says."""
+        if before is not None:
+            self._sampler_state = dict(before)
+            return go_back(sampler, before, epoch, len(self.positions))
+        self._sampler_state = state_of(sampler)
+        announce_epoch(sampler, epoch)
+        return read_whole(sampler, len(self.positions))
+
+    def order_state(self, epoch: int) -> dict[str, Any] | None:
+        """See `dali_feed.feed.planning.Planning.order_state`."""
+        its = self._of(epoch)
+        sampler = self._sampler if self._batch_sampler is None else self._batch_sampler
+        if sampler is None or its.digest is None:
+            return None
+        if self._sampler_state is None and not self._checked:
+            check_repeats(sampler, epoch, its.digest, len(self.positions))
+            self._checked = True
+        return self._sampler_state
+
+    def _dealt(self, epoch: int, before: Mapping[str, Any] | None = None) -> _Epoch:
         """This rank's part of that epoch."""
         if self._batch_sampler is not None:
-            told_epoch(self._batch_sampler, epoch)
-            batches = read_whole(self._batch_sampler, len(self.positions))
+            batches = self._read(self._batch_sampler, epoch, before)
             return _Epoch(epoch, digest_of(self._batch_sampler, batches), len(batches), lambda first: batches[first:])
         if self._sampler is None:
             keys, digest, positions, order = None, None, self.positions, self._mixed()
         else:  # indices may be of any type that the dataset takes: the plan orders their places in a list
-            told_epoch(self._sampler, epoch)
-            keys = read_whole(self._sampler, len(self.positions))
+            keys = self._read(self._sampler, epoch, before)
             digest, positions = digest_of(self._sampler, keys), _snapshot(self._dataset, len(keys))
             order = resolve(shuffle=False, snapshot=positions)
         if not len(positions):
@@ -591,7 +620,8 @@ class TorchFeed(Dealt):
             own = self._own_state() if run is None else run.state()
             return states.iterable(self.dataset, epoch=at.epoch, own=own, info=info)
         made = planning.made_for(at.epoch)
-        return states.pack(made, planning.positions, epoch=at.epoch, consumed=at.consumed, info=info)
+        order = planning.order_state(at.epoch)
+        return states.pack(made, planning.positions, epoch=at.epoch, consumed=at.consumed, info=info, order=order)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where `state` was taken: no sample before it is read."""

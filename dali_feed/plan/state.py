@@ -69,8 +69,13 @@ def _told(order: Order) -> int | list[Any]:
     return [_told(part) for part in order.parts] or order.extent
 
 
-def pack(made: State, snapshot: Snapshot, *, epoch: int, consumed: int, info: State) -> State:
-    """A state; `info` is for people (engine, world size, ...), and never checked."""
+def pack(
+    made: State, snapshot: Snapshot, *, epoch: int, consumed: int, info: State, order: State | None = None
+) -> State:
+    """A state; `info` is for people (engine, world size, ...), and never checked.
+
+    order  where a sampler's random numbers stood before it gave the epoch's order; None: it has none
+    """
     pin = None if snapshot.pin is None else dict(snapshot.pin)
     return {
         "version": VERSION,
@@ -78,6 +83,7 @@ def pack(made: State, snapshot: Snapshot, *, epoch: int, consumed: int, info: St
         "consumed": consumed,
         "made_for": dict(made),
         "source": {"name": snapshot.source, "samples": len(snapshot), "pin": pin},
+        **({} if order is None else {"order": order}),
         "info": dict(info),
     }
 
