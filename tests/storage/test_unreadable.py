@@ -18,9 +18,9 @@ from dali_feed.external_sources import MDS, DeadLetterFolder, FileList
 from dali_feed.external_sources import file_source as kept_index
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.arrays import array_file
+from dali_feed.external_sources.files import LARGEST, load_file
 from dali_feed.external_sources.kafka.produce import load_journal
 from dali_feed.external_sources.recordio import RECORDIO
-from dali_feed.external_sources.files import LARGEST, load_file
 from dali_feed.records.slabs import SlabPool
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import load_manifest
