@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.transforms.op import Draws, Effect, Graph, Ints
-from dali_feed.transforms.settings import Range, Rule, fail, probability, refuse, span
+from dali_feed.transforms.settings import Probability, Range, Rule, fail, refuse, span
 
 __all__ = [
     "GAMMA_TRIES",
@@ -280,12 +280,12 @@ class RandomPhotometricDistort(Effect):
     contrast: Range = (0.5, 1.5)
     saturation: Range = (0.5, 1.5)
     hue: Range = (-0.05, 0.05)
-    p: float = 0.5
+    p: Probability = 0.5
 
     names: ClassVar[tuple[str, ...]] = ("effect", "effect_turns", "effect_channels")
     streams: ClassVar[int] = 3  # whether each factor comes, the factors, and what is of contrast and channels
 
-    rules: ClassVar[Mapping[str, Rule]] = {**ColorJitter.rules, "p": probability}
+    rules: ClassVar[Mapping[str, Rule]] = ColorJitter.rules
 
     def agree(self) -> None:
         for name in _FACTORS:
@@ -365,9 +365,7 @@ class Grayscale(Gray):
 class RandomGrayscale(Gray):
     """Gray, as Grayscale."""
 
-    p: float = 0.1
-
-    rules: ClassVar[Mapping[str, Rule]] = {"p": probability}
+    p: Probability = 0.1
 
 
 # Gamma variates from uniform numbers; the weights of mixed samples and of AugMix's chains are made of them.

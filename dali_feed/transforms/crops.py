@@ -15,16 +15,14 @@ from dali_feed.transforms.settings import (
     Fill,
     Masks,
     PadMode,
+    Probability,
     Rule,
+    Size,
     as_list,
     fill_of,
-    four_edges,
-    height_width,
     mask_fill,
     masks_of,
-    pad_mode,
     pair,
-    probability,
     whole,
 )
 
@@ -164,7 +162,7 @@ class RandomCrop(Crop):
     With `pad_if_needed` an edge that is still too short gets what it lacks on both sides.
     """
 
-    size: tuple[int, int]
+    size: Size
     padding: Edges = (0, 0, 0, 0)
     pad_if_needed: bool = False
     fill: Fill = 0.0
@@ -172,7 +170,6 @@ class RandomCrop(Crop):
     masks: Masks = None
 
     streams: ClassVar[int] = 1
-    rules: ClassVar[Mapping[str, Rule]] = {"size": height_width, "padding": four_edges, "mode": pad_mode}
     theirs: ClassVar[Mapping[str, str]] = {"mode": "padding_mode"}
 
     @property
@@ -221,9 +218,7 @@ class RandomCrop(Crop):
 class CenterCrop(Crop):
     """The middle `size` (height, width) of an image; a smaller one is padded with black."""
 
-    size: tuple[int, int]
-
-    rules: ClassVar[Mapping[str, Rule]] = {"size": height_width}
+    size: Size
 
     @classmethod
     def of_preset(cls, transform: Any) -> CenterCrop:
@@ -244,14 +239,13 @@ class CenterCrop(Crop):
 class CropOrPad(Crop):
     """timm's crops to `size` (height, width): the middle, or a random place; a smaller image is padded so."""
 
-    size: tuple[int, int]
+    size: Size
     anywhere: bool = False
     fill: Fill = 0.0
     mode: PadMode = "constant"
     masks: Masks = None
 
     streams: ClassVar[int] = 1
-    rules: ClassVar[Mapping[str, Rule]] = {"size": height_width, "mode": pad_mode}
     theirs: ClassVar[Mapping[str, str]] = {"mode": "padding_mode"}
 
     @classmethod
@@ -283,7 +277,6 @@ class Pad(Crop):
     mode: PadMode = "constant"
     masks: Masks = None
 
-    rules: ClassVar[Mapping[str, Rule]] = {"padding": four_edges, "mode": pad_mode}
     theirs: ClassVar[Mapping[str, str]] = {"mode": "padding_mode"}
 
     def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -338,13 +331,12 @@ class Flip(Effect):
     """Mirror left-right (`axis` "x") or upside down ("y") with probability `p`."""
 
     axis: Literal["x", "y"]
-    p: float = 0.5
+    p: Probability = 0.5
 
     names: ClassVar[tuple[str, ...]] = ("flip",)
     normalized: ClassVar[bool] = True
     of_finish: ClassVar[bool] = True
     moves: ClassVar[bool | None] = True
-    rules: ClassVar[Mapping[str, Rule]] = {"p": probability}
 
     @classmethod
     def horizontal(cls, transform: Any) -> Flip:

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from dali_feed.errors import TransformError
 from dali_feed.transforms.filters import generator_of, normal, seeds_of
 from dali_feed.transforms.op import TRIES, Draws, Effect, Floats, Graph, Ints, Place, Window, columns, rectangles
-from dali_feed.transforms.settings import Fill, Range, Rule, as_list, one_of, probability, refuse, span, span_of
+from dali_feed.transforms.settings import Fill, Probability, Range, Rule, as_list, one_of, refuse, span, span_of
 
 __all__ = ["NoisyErasing", "RandomErasing", "colour_of", "either", "either_of_timm"]
 
 
-_RULES: dict[str, Rule] = {"p": probability, "scale": span(0.0, 1.0), "ratio": span(1e-6, 1e6)}
+_RULES: dict[str, Rule] = {"scale": span(0.0, 1.0), "ratio": span(1e-6, 1e6)}
 
 
 @dataclass(frozen=True, slots=True)
 class RandomErasing(Effect):
     """A rectangle of random area and aspect ratio (height / width) set to `value`, in the units pixels have there."""
 
-    p: float = 0.5
+    p: Probability = 0.5
     scale: Range = (0.02, 0.33)
     ratio: Range = (0.3, 3.3)
     value: Fill = 0.0
@@ -110,7 +110,7 @@ class NoisyErasing(Effect):
     `fill`: "zero", "colour" (a normal number per channel) or "pixel" (one per value).
     """
 
-    p: float = 0.5
+    p: Probability = 0.5
     scale: Range = (0.02, 0.33)
     ratio: Range = (0.3, 3.3)
     fill: Literal["zero", "colour", "pixel"] = "pixel"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dali_feed.draws import STREAMS_PER_OP
 from dali_feed.transforms.keys import of_op
 from dali_feed.transforms.op import Arrays, Draws, Graph, Ints, OnImage, Op, inner_numbers
-from dali_feed.transforms.settings import Rule, probability, refuse
+from dali_feed.transforms.settings import Probability, refuse
 
 __all__ = ["Branches", "Nest", "RandomApply", "RandomChoice", "RandomOrder"]
 
@@ -94,9 +94,7 @@ class RandomApply(Nest):
     """All of `ops` with probability `p`, or none."""
 
     ops: tuple[Op, ...]
-    p: float = 0.5
-
-    rules: ClassVar[Mapping[str, Rule]] = {"p": probability}
+    p: Probability = 0.5
 
     @classmethod
     def around(cls, transform: Any, branches: Branches) -> RandomApply:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dali_feed.draws import DEEPEST, NEST_BITS, STREAMS_PER_OP, TOP_BITS, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.keys import Arrays, Key, of_op
-from dali_feed.transforms.settings import READ, DType, Fill, Layout, Range, Rule
+from dali_feed.transforms.settings import KEPT, READ, DType, Fill, Layout, Range, Rule
 
 __all__ = [
     "TRIES",
@@ -180,12 +180,15 @@ class Op:
     cuts: ClassVar[bool] = False  # whether it begins with a window of the image, of which a decoder may decode that
     inner_words: ClassVar[tuple[str, str]] = ("transforms", "others of its kind")  # its parts, its nest, in messages
     called: ClassVar[str] = ""  # by its users, where that is not the name of the class
-    rules: ClassVar[Mapping[str, Rule]] = {}  # of its fields
+    rules: ClassVar[Mapping[str, Rule]] = {}  # of its fields, beside those of their types
     theirs: ClassVar[Mapping[str, str]] = {}  # what fields are called by torchvision, where they are called otherwise
 
     def __post_init__(self) -> None:
-        for name, rule in self.rules.items():
-            rule(self.title, self.theirs.get(name, name), getattr(self, name))
+        known: tuple[Field[Any], ...] = fields(self)  # type: ignore[arg-type]
+        for each in known:
+            rule = self.rules.get(each.name, KEPT.get(str(each.type)))
+            if rule is not None:
+                rule(self.title, self.theirs.get(each.name, each.name), getattr(self, each.name))
         self.agree()
 
     def agree(self) -> None:

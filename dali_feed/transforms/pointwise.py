@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from dali_feed.errors import TransformError
 from dali_feed.transforms.op import Effect, Graph, Place
-from dali_feed.transforms.settings import Rule, at_least_zero, probability, refuse, whole
+from dali_feed.transforms.settings import Probability, Rule, at_least_zero, refuse, whole
 
 __all__ = ["POINTWISE", "Pointwise"]
 
@@ -90,10 +90,8 @@ class Pointwise(Effect):
     """
 
     name: str
-    p: float = 0.5
+    p: Probability = 0.5
     setting: float = 0.0
-
-    rules: ClassVar[Mapping[str, Rule]] = {"p": probability}
 
     @classmethod
     def of(cls, transform: Any) -> Pointwise:

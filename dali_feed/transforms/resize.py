@@ -20,12 +20,13 @@ from dali_feed.transforms.settings import (
     Antialias,
     Drawn,
     Interpolation,
+    Probability,
     Range,
     Rule,
+    Size,
     fail,
     height_width,
     pair,
-    probability,
     refuse,
     span,
 )
@@ -196,7 +197,7 @@ class Resize(Resizing):
 class RandomResizedCrop(Resizing):
     """A window of random area and aspect ratio, resized to `size` (height, width); timm's too."""
 
-    size: tuple[int, int]
+    size: Size
     scale: Range = (0.08, 1.0)
     ratio: Range = (3 / 4, 4 / 3)
     interpolation: Interpolation | Drawn = "bilinear"
@@ -204,11 +205,7 @@ class RandomResizedCrop(Resizing):
 
     cuts: ClassVar[bool] = True
     streams: ClassVar[int] = 1
-    rules: ClassVar[Mapping[str, Rule]] = {
-        "size": height_width,
-        "scale": span(0.0, float("inf")),
-        "ratio": span(1e-6, 1e6),
-    }
+    rules: ClassVar[Mapping[str, Rule]] = {"scale": span(0.0, float("inf")), "ratio": span(1e-6, 1e6)}
 
     def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
@@ -245,22 +242,18 @@ class ResizeKeepRatio(Resizing):
     so below 1 enlarges; else a factor of the edges), with `aspect_p` of another ratio by a factor in `aspect`.
     """
 
-    size: tuple[int, int]
-    longest: float = 0.0
+    size: Size
+    longest: Probability = 0.0
     interpolation: Interpolation | Drawn = "bilinear"
-    scale_p: float = 0.0
+    scale_p: Probability = 0.0
     scale: Range = (0.85, 1.05)
     area: bool = False
-    aspect_p: float = 0.0
+    aspect_p: Probability = 0.0
     aspect: Range = (0.9, 1.11)
     antialias: Antialias = True
 
     streams: ClassVar[int] = 1
-    rules: ClassVar[Mapping[str, Rule]] = {
-        "size": height_width,
-        **dict.fromkeys(("longest", "scale_p", "aspect_p"), probability),
-        **dict.fromkeys(("scale", "aspect"), span(1e-3, 1e3)),
-    }
+    rules: ClassVar[Mapping[str, Rule]] = dict.fromkeys(("scale", "aspect"), span(1e-3, 1e3))
     theirs: ClassVar[Mapping[str, str]] = {
         "scale_p": "random_scale_prob",
         "scale": "random_scale_range",

@@ -13,6 +13,7 @@ from dali_feed.errors import TransformError
 
 __all__ = [
     "DRAWN",
+    "KEPT",
     "READ",
     "Antialias",
     "Background",
@@ -24,8 +25,10 @@ __all__ = [
     "Layout",
     "Masks",
     "PadMode",
+    "Probability",
     "Range",
     "Rule",
+    "Size",
     "Turning",
     "above_zero",
     "as_list",
@@ -39,7 +42,6 @@ __all__ = [
     "masks_of",
     "numbers",
     "one_of",
-    "pad_mode",
     "pair",
     "probability",
     "refuse",
@@ -58,6 +60,8 @@ Layout = Literal["NCHW", "NHWC"]
 PadMode = Literal["constant", "edge", "reflect", "symmetric"]
 Edges = tuple[int, int, int, int]  # left, top, right, bottom
 Range = tuple[float, float]
+Size = tuple[int, int]  # height, width
+Probability = float
 Fill = float | tuple[float, float, float]  # one for all channels, or one each for red, green, blue
 Background = Fill | None  # the colour of pixels from outside the image; None is torchvision's own default
 Masks = Fill | None  # what fills those that follow; None: as the image
@@ -165,7 +169,12 @@ def one_of(*names: str, shown: str) -> Rule:
     return rule
 
 
-pad_mode = one_of("constant", "edge", "reflect", "symmetric", shown="constant, edge, reflect or symmetric")
+KEPT: Mapping[str, Rule] = {  # by the type that a field is declared with
+    "Edges": four_edges,
+    "PadMode": one_of("constant", "edge", "reflect", "symmetric", shown="constant, edge, reflect or symmetric"),
+    "Probability": probability,
+    "Size": height_width,
+}
 
 
 # The fields of torchvision's transforms, and of those made like them: from a transform and an attribute's name.
@@ -267,7 +276,9 @@ READ: Mapping[str, Callable[[Any, str], Any]] = {  # by the type that a field is
     "Interpolation | Drawn": _maybe_drawn,
     "Masks": lambda t, _: masks_of(t, "fill"),
     "PadMode": getattr,
+    "Probability": lambda t, name: float(getattr(t, name)),
     "Range": span_of,
+    "Size": lambda t, name: pair(t, getattr(t, name)),
     "Range | None": lambda t, name: None if getattr(t, name) is None else span_of(t, name),
     "Turning": _turning,
     "bool": lambda t, name: bool(getattr(t, name)),

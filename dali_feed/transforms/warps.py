@@ -21,6 +21,7 @@ from dali_feed.transforms.settings import (
     READ,
     Fill,
     Masks,
+    Probability,
     Range,
     Rule,
     Turning,
@@ -29,7 +30,6 @@ from dali_feed.transforms.settings import (
     fill_of,
     mask_fill,
     masks_of,
-    probability,
     refuse,
     span,
 )
@@ -187,14 +187,13 @@ def source_matrices(
 class RandomPerspective(Warp):
     """The image as seen from another place: each corner moves inwards, by up to `distortion` of half the edge."""
 
-    distortion: float = 0.5
-    p: float = 0.5
+    distortion: Probability = 0.5
+    p: Probability = 0.5
     interpolation: Turning = "bilinear"
     fill: Fill = 0.0
     masks: Masks = None
 
     streams: ClassVar[int] = 3  # one for whether to do it, two for eight coordinates
-    rules: ClassVar[Mapping[str, Rule]] = {"distortion": probability, "p": probability}
     theirs: ClassVar[Mapping[str, str]] = {"distortion": "distortion_scale"}
 
     def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
