@@ -44,13 +44,14 @@ from dali_feed.loader.arguments import (
     unwrapped,
     warn_once,
 )
+from dali_feed.loader.dataset_source import DatasetSource
 from dali_feed.loader.frameworks import NoBatchSampler, Registration, Skipped, check_ranks
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.items import Info, Items
 from dali_feed.loader.torch_run import Passing, TorchFeed
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.order import Shuffle
-from dali_feed.plan.samplers import has_dealt
+from dali_feed.plan.samplers import has_dealt, length_of
 from dali_feed.records.live import is_live
 from dali_feed.records.source import Source
 from dali_feed.transforms.lower import NotMadeError
@@ -92,6 +93,8 @@ def _native(args: LoaderArguments) -> tuple[Feed, Own] | str:
     if not is_source(source):
         lowered = lower_dataset(source, columns=args.columns is not None)
         if isinstance(lowered, str):
+            lowered = _by_samples(args, lowered)
+        if isinstance(lowered, str):
             return lowered
         source, theirs, turned = lowered.source, lowered.transform is not None, lowered.exif
         if theirs and transform is not None:
@@ -120,7 +123,9 @@ def _native(args: LoaderArguments) -> tuple[Feed, Own] | str:
             rank=args.rank,
             world_size=args.world_size,
             bad=args.bad,
-            tuning=tuned(args.tuning, args.torchs["num_workers"], args.torchs["prefetch_factor"], _USER),
+            tuning=_one_reader(
+                source, tuned(args.tuning, args.torchs["num_workers"], args.torchs["prefetch_factor"], _USER)
+            ),
         )
     except TransformError as error:
         if theirs and not isinstance(error, NotMadeError):
@@ -128,6 +133,24 @@ def _native(args: LoaderArguments) -> tuple[Feed, Own] | str:
         raise
     _warn_of_idle(args, feed)
     return feed, own
+
+
+def _one_reader(source: Source, tuning: Tuning) -> Tuning:
+    """A dataset's `__getitem__` is called by one thread, unless the user says how many may."""
+    single = isinstance(source, DatasetSource) and tuning.readers == Tuning().readers
+    return replace(tuning, readers=1) if single else tuning
+
+
+def _by_samples(args: LoaderArguments, why: str) -> Lowered | str:
+    """A map-style dataset that gives images as they are, where the loader has the transform; else `why`."""
+    dataset = args.dataset
+    wanted = args.transform is not None or args.columns is not None
+    plain = isinstance(dataset, list | tuple | str | bytes | os.PathLike | IterableDataset)
+    plain = plain or type(dataset).__module__.startswith("datasets.")  # Hugging Face's are read as rows, or not at all
+    if not wanted or plain or not hasattr(dataset, "__getitem__") or length_of(dataset) is None:
+        return why
+    source = DatasetSource(dataset)
+    return Lowered(source) if args.columns is not None or source.has_image else why
 
 
 def _live(args: LoaderArguments) -> tuple[LiveFeed, Own]:
@@ -276,7 +299,8 @@ def _by_torch(args: LoaderArguments, why: str) -> TorchFeed:
             warn_once(option, "torch's own DataLoader runs this dataset", _USER)
     warn(
         f"dataset: {name} cannot be read by our engines, because {why}; torch's own DataLoader runs it, in our order."
-        " For speed, and for batches without bad records, use a source of dali_feed.external_sources",
+        " For speed, and for batches without bad records, let it give paths or images as they are, with transform= of"
+        " the loader, or use a source of dali_feed.external_sources",
         FallbackWarning,
         stacklevel=_USER - 1,
     )

@@ -26,6 +26,7 @@ from dali_feed.feed.machine import loop_stages
 from dali_feed.feed.meter import Meter
 from dali_feed.feed.stats import Running, Stats
 from dali_feed.loader.arguments import as_config_error
+from dali_feed.loader.dataset_source import chosen_of
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import (
     MAX_EPOCH,
@@ -86,12 +87,6 @@ class Rest:
     single: bool
 
 
-def _chosen(dataset: Any) -> str:
-    """What makes a Subset different from another one of the same size."""
-    indices = getattr(dataset, "indices", None)
-    return "" if indices is None or callable(indices) else hashlib.sha256(repr(list(indices)).encode()).hexdigest()[:16]
-
-
 def _snapshot(dataset: Any, count: int) -> Snapshot:
     name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     return Snapshot(
@@ -103,7 +98,7 @@ def _snapshot(dataset: Any, count: int) -> Snapshot:
         record_bytes=1,
         random_access=True,
         interleaved=False,
-        fingerprint=hashlib.sha256(f"{name} {count} {_chosen(dataset)}".encode()).hexdigest(),
+        fingerprint=hashlib.sha256(f"{name} {count} {chosen_of(dataset)}".encode()).hexdigest(),
     )
 
 

@@ -1,0 +1,255 @@
+"""A map-style dataset as a source: its `__getitem__` runs in a reader thread, and what it gives are members.
+
+The law: a sample costs its own row only. What its `__getitem__` raises, or an image that is none, makes a bad record;
+position k is dataset[k], whatever is asked of it. The header check, the rescue of a bad record, caches, transforms and
+resume hold as for files, because images go on as encoded files or as PPM, which engines read without a decoder.
+
+Whether a dataset may be called by several threads cannot be seen (one that seeks in a file it keeps open gives wrong
+bytes without an error), so one reader thread calls it unless `Tuning(readers=)` says otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dali_feed.columns import Array, Image, Number, Text
+from dali_feed.errors import ConfigError, FormatError, SourceEmptyError
+from dali_feed.external_sources.files import IMG_EXTENSIONS, load_file
+from dali_feed.external_sources.ranges import RowReader, check_known
+from dali_feed.records.source import Block, Fault, Int64s, Lease, Member, Reader, Snapshot, Source, alternatives
+from dali_feed.screen.header import UnusableError
+from dali_feed.screen.screen import header_of
+
+__all__ = ["DatasetSource", "chosen_of"]
+
+_ENCODED = "image of "  # what stands before a member's name where its encoded image is asked for
+_BYTES = (bytes, bytearray, memoryview)
+
+
+class DatasetSource(Source):
+    """The samples of a map-style dataset, whose members are its keys, or its places: "0", "1".
+
+    Args:
+        dataset: has `__len__` and `__getitem__`. A sample is a mapping, a tuple, or one value. An image is a path that
+            ends like an image's, the bytes of an encoded one, a PIL image, or uint8 (height, width, 3) or
+            (height, width); a tensor may be (3, height, width) too.
+
+    Raises:
+        SourceEmptyError: it has no sample.
+        ConfigError: its first sample cannot be had.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset, self._count = dataset, len(dataset)
+        self._title = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+        if not self._count:
+            msg = f"{self._title}: must have samples; found none"
+            raise SourceEmptyError(msg)
+        try:
+            first = dataset[0]
+        except Exception as error:
+            msg = f"{self._title}: its first sample must be there; found {type(error).__name__}: {error}"
+            raise ConfigError(msg) from error
+        self.named = isinstance(first, Mapping)
+        self._first = _members_of(first)
+        for value in self._first.values():
+            if _is_pil(value):
+                with contextlib.suppress(Exception):  # a broken one is a bad record, when it is read
+                    value.load()  # Pillow closes its file then
+
+    def __repr__(self) -> str:
+        return self._title
+
+    @property
+    def preset(self) -> Mapping[str, Any]:
+        """A column for each member of the first sample, by what it is."""
+        return {name: _column_of(name, value) for name, value in self._first.items()}
+
+    @property
+    def has_image(self) -> bool:
+        """Whether its first sample has an image."""
+        return any(map(_is_image, self._first.values()))
+
+    def members(self) -> tuple[Member, ...]:
+        """Those of the first sample."""
+        return tuple(Member(name, 1.0, _size(value)) for name, value in self._first.items())
+
+    def image_of(self, member: str) -> str:
+        """The encoded image that is made of a path, of an opened image or of pixels."""
+        return ";".join(_ENCODED + name for name in alternatives(member) if name in self._first) or member
+
+    def can_have(self, member: str) -> bool:
+        """Whether its first sample has it."""
+        return member.removeprefix(_ENCODED) in self._first
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """All positions, as one partition. The fingerprint says of which class, how many, and which of a Subset."""
+        if pin is not None:
+            msg = f"{self._title}: a dataset is fixed and takes no pin; found {dict(pin)!r}"
+            raise ConfigError(msg)
+        return Snapshot(
+            source=self._title,
+            names=(type(self._dataset).__name__,),
+            starts=np.zeros(1, np.int64),
+            stops=np.array([self._count], np.int64),
+            extent=1,
+            record_bytes=max(1, sum(map(_size, self._first.values()))),
+            random_access=True,
+            interleaved=False,
+            fingerprint=hashlib.sha256(f"{self._title} {self._count} {chosen_of(self._dataset)}".encode()).hexdigest(),
+        )
+
+    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
+        """A reader that calls `__getitem__`."""
+        check_known((name.removeprefix(_ENCODED) for name in members), self._first, self._title)
+        return _DatasetReader(self._dataset, self._title, self._count, tuple(members), stop)
+
+    def where(self, partition: int, position: int) -> str:
+        """`Pictures#118`."""
+        del partition
+        return f"{type(self._dataset).__name__}#{position}"
+
+
+class _DatasetReader(RowReader):
+    """Calls a dataset for each position, and keeps the members that were asked for."""
+
+    def __init__(
+        self, dataset: Any, title: str, count: int, members: tuple[str, ...], stop: threading.Event | None
+    ) -> None:
+        super().__init__(title, count, stop)
+        self._dataset, self._members = dataset, members
+
+    def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
+        del partition
+        values: dict[str, list[Any]] = {name: [None] * len(position) for name in self._members}
+        for row, at in enumerate(position.tolist()):
+            self._check_stop()
+            try:
+                sample = _members_of(self._dataset[at])
+                for name in self._members:
+                    value = sample.get(name.removeprefix(_ENCODED))
+                    if name.startswith(_ENCODED) and value is not None:
+                        value = _encoded(value, block.lease)
+                    values[name][row] = _plain(value)
+            except FormatError as error:
+                block.faults[row] = Fault("source", str(error))
+            except Exception as error:  # noqa: BLE001  whatever a dataset raises is about this sample
+                block.faults[row] = Fault("source", f"__getitem__ raised {type(error).__name__}: {error}")
+        block.values.update(values)
+
+
+def _members_of(sample: Any) -> dict[str, Any]:
+    """By key, or by place."""
+    if isinstance(sample, Mapping):
+        return {str(name): value for name, value in sample.items()}
+    if isinstance(sample, list | tuple):
+        return {str(place): value for place, value in enumerate(sample)}
+    return {"0": sample}
+
+
+def _is_pil(value: Any) -> bool:
+    kind = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def _pixels(value: Any) -> np.ndarray[Any, Any] | None:
+    """uint8 pixels as an array (height, width, 3) or (height, width); None for what are none."""
+    if hasattr(value, "detach"):  # a tensor of torch's
+        value = value.detach().cpu().numpy()
+        if value.ndim == 3 and value.shape[0] == 3 and value.shape[2] != 3:
+            value = value.transpose(1, 2, 0)
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
+        return None
+    return value if value.ndim == 2 or (value.ndim == 3 and value.shape[2] == 3) else None
+
+
+def _is_image(value: Any) -> bool:
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value).lower().endswith(IMG_EXTENSIONS)
+    if isinstance(value, _BYTES):
+        try:
+            header_of(memoryview(value))
+        except UnusableError:
+            return False
+        return True
+    return _is_pil(value) or _pixels(value) is not None
+
+
+def _encoded(value: Any, lease: Lease) -> Any:
+    """The bytes of an image's file. FormatError says why there are none."""
+    if isinstance(value, _BYTES):
+        return value
+    if isinstance(value, str | os.PathLike):
+        found = load_file(os.fspath(value), lease)
+        if isinstance(found, str):
+            raise FormatError(found)
+        return found
+    pixels = np.asarray(value.convert("RGB")) if _is_pil(value) else _pixels(value)
+    if pixels is None:
+        msg = f"an image must be a path, bytes, a PIL image or uint8 pixels; found {type(value).__name__}"
+        raise FormatError(msg)
+    if pixels.ndim == 2:
+        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+    height, width = pixels.shape[:2]
+    head = b"P6 %d %d 255\n" % (width, height)
+    file = lease.room(len(head) + pixels.size)
+    file[: len(head)] = head
+    np.frombuffer(file, np.uint8, pixels.size, len(head)).reshape(pixels.shape)[:] = pixels
+    return file
+
+
+def _plain(value: Any) -> Any:
+    """As columns take it: bytes as a view, a tensor as an array, what has no dimension as a number."""
+    if hasattr(value, "detach"):  # a tensor of torch's
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and not value.ndim:
+        return value[()]
+    return memoryview(value) if isinstance(value, bytes | bytearray) else value
+
+
+def _column_of(name: str, value: Any) -> Any:
+    """What batches hold where nobody says `columns=`. ConfigError for what no batch holds by itself."""
+    if _is_image(value):
+        return Image(name)
+    value = _plain(value)
+    if isinstance(value, str):
+        return Text(name)
+    if isinstance(value, bool | np.bool_):
+        return Number(name, "bool")
+    if isinstance(value, int | np.integer):
+        return Number(name)
+    if isinstance(value, float | np.floating):
+        return Number(name, str(np.asarray(value).dtype))
+    if isinstance(value, np.ndarray):
+        return Array(name)
+    msg = f"dataset: member {name!r} is a {type(value).__name__}, which no batch holds by itself; give columns="
+    raise ConfigError(msg)
+
+
+def _size(value: Any) -> int:
+    """Bytes of a member, about."""
+    if isinstance(value, (*_BYTES, str)):
+        return len(value)
+    if _is_pil(value):
+        return int(value.size[0] * value.size[1] * 3)
+    return int(getattr(value, "nbytes", 0))
+
+
+def chosen_of(dataset: Any) -> str:
+    """What makes a Subset different from another one of the same size, also within another; "" of any other."""
+    parts = list[str]()
+    while dataset is not None:
+        indices = getattr(dataset, "indices", None)
+        if indices is not None and not callable(indices):
+            parts.append(hashlib.sha256(repr(list(indices)).encode()).hexdigest()[:16])
+        parts.append(str(getattr(dataset, "_fingerprint", "")))  # of Hugging Face's
+        dataset = getattr(dataset, "dataset", None)
+    return " ".join(filter(None, parts))
