@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.files import FileList
     from dali_feed.external_sources.kafka.claims import Claim
     from dali_feed.external_sources.kafka.dead_letters import DeadLetterTopic
-    from dali_feed.external_sources.kafka.group import Fleet
+    from dali_feed.external_sources.kafka.group import ConsumerGroup
     from dali_feed.external_sources.kafka.producer import Produced, Producer
     from dali_feed.external_sources.kafka.stream import KafkaStream
     from dali_feed.external_sources.kafka.topic import KafkaTopic
@@ -38,11 +38,11 @@ __all__ = [
     "ArrowRows",
     "Claim",
     "Concat",
+    "ConsumerGroup",
     "Copied",
     "DeadLetterFolder",
     "DeadLetterTopic",
     "FileList",
-    "Fleet",
     "FromEnv",
     "FromFile",
     "KafkaStream",
@@ -73,7 +73,7 @@ __getattr__ = lazily(
         "DeadLetterFolder": "dead_letter_folder",
         "DeadLetterTopic": "kafka.dead_letters",
         "FileList": "files",
-        "Fleet": "kafka.group",
+        "ConsumerGroup": "kafka.group",
         "KafkaStream": "kafka.stream",
         "KafkaTopic": "kafka.topic",
         "Mix": "concat",

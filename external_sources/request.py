@@ -460,7 +460,7 @@ class _Reader(FormattedReader):
         """Of the stream's block, with what the formats found; see `records.live.LiveReader`."""
         found: LiveBlock = self._reader.poll(records, size, seconds)
         try:
-            return LiveBlock(self.opened(found.block), found.position)
+            return LiveBlock(self.opened(found.block), found.position, found.generation)
         except BaseException:
             found.block.lease.release()
             raise

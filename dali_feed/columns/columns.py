@@ -322,7 +322,7 @@ class _LiveReader(PassingOn):
     def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
         """Of the source's block, its members made into columns; see `records.live.LiveReader`."""
         found = self._reader.poll(records, size, seconds)
-        return LiveBlock(self._source.made(found.block), found.position)
+        return LiveBlock(self._source.made(found.block), found.position, found.generation)
 
     def commit(self, position: Positions) -> None:
         """The source's."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dali_feed.bad_records import Fault
 from dali_feed.columns.array import Room
+from dali_feed.dead_letters import Letter
 from dali_feed.engines.engine import Result, Tail, Work
 from dali_feed.errors import ConfigError
 from dali_feed.feed.lane import Draw, Piece, Prepare
@@ -21,7 +22,7 @@ from dali_feed.records.slabs import Reused
 if TYPE_CHECKING:
     from dali_feed.engines.gpu.parcel import Parcels
 
-__all__ = ["Batch", "Beside", "Companions", "Flight", "Made", "Pixels", "none"]
+__all__ = ["Batch", "Beside", "Companions", "Due", "Flight", "Made", "Pixels", "none"]
 
 
 # Pixels: images as an engine gave them, with the finish step that is left. They support DLPack.
@@ -61,6 +62,24 @@ class Pixels:
 Made = Callable[[dict[str, Any], int], dict[str, Any]]  # fields of a batch of so many lanes -> its columns
 
 
+@dataclass(slots=True)
+class Due:
+    """What is settled when the training loop takes a batch of a stream, and only then: until then it may be void.
+
+    position    per partition that has moved since the batch before, where it stands behind this one
+    generation  of the stream's progress when its records came
+    slots       of its records, which the limit of bad ones counts
+    bad         its bad records: slot, record, where it is, its dead letter if those are kept
+    shown       False: none of its records is good, so the loop is not given it
+    """
+
+    position: dict[int, int] = field(default_factory=dict)
+    generation: int = 0
+    slots: int = 0
+    bad: list[tuple[int, Fault, str, Letter | None]] = field(default_factory=list)
+    shown: bool = True
+
+
 @dataclass(slots=True, weakref_slot=True)
 class Batch(Pixels):
     """A batch as the engine gave it. It has `__dlpack__` for its finished images: `from_dlpack(batch)`.
@@ -72,7 +91,7 @@ class Batch(Pixels):
             first output
     beside  what else goes with it, arrays by name
     sent    on a GPU, those of them that can be sent to one: `dali_feed.engines.gpu.parcel.Sent`
-    position  of a stream, per partition that has moved since the batch before where it stands behind this one
+    due     of a stream, what is settled when it is handed over
     """
 
     fields: dict[str, Any]
@@ -81,7 +100,7 @@ class Batch(Pixels):
     more: tuple[Pixels, ...] = ()
     beside: dict[str, NDArray[Any]] = field(default_factory=dict)
     sent: dict[str, Any] = field(default_factory=dict)
-    position: dict[int, int] = field(default_factory=dict)
+    due: Due | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -395,14 +395,15 @@ class FeedRun:
     def _post(self, where: str, fault: Fault) -> None:
         """Post a dead letter while the payload is in memory, and before its batch is handed over."""
         if self.setting.outbox.wanted:
-            partition, position = unpack_id(fault.sample)
-            anew = self.setting.payload
             with self.setting.meter.at("dead letters"):
-                payload = bytes(fault.payload or b"") if anew is None else anew(fault.sample, fault.payload)
-                letter = Letter(
-                    where, self.setting.source, partition, position, fault.sample, fault.stage, fault.reason, payload
-                )
-                self.setting.outbox.post(letter, self._has_ended)
+                self.setting.outbox.post(self._letter(where, fault), self._has_ended)
+
+    def _letter(self, where: str, fault: Fault) -> Letter:
+        """A bad record's, made while the payload is in memory."""
+        partition, position = unpack_id(fault.sample)
+        anew = self.setting.payload
+        payload = bytes(fault.payload or b"") if anew is None else anew(fault.sample, fault.payload)
+        return Letter(where, self.setting.source, partition, position, fault.sample, fault.stage, fault.reason, payload)
 
     def _has_ended(self) -> bool:
         return self._ended

@@ -3,6 +3,7 @@
     stream = ScriptedStream([(jpeg, 3), Gap(), (jpeg, 4)], [Stall(event, then=(jpeg, 5))], pace=Pace(timeout=0.01))
     stream.append(0, (jpeg, 6))      # a producer
     stream.grow((jpeg, 7))           # a new partition
+    stream.readers[0].give_up([0], 30.0)   # as a group does that gives a partition to another worker
 
 It keeps the contract of `dali_feed.records.live.LiveSource`, and says what was committed.
 """
@@ -11,13 +12,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dali_feed.errors import ClosedError, ConfigError, SourceError, StateError
-from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, Positions
+from dali_feed.records.live import LiveBlock, LiveReader, Pace, Positions, Progress
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Lease, Member, Slabs, pack_ids
 from dali_feed.testing.scripted import (
@@ -56,7 +57,7 @@ class ScriptedStream:
         self._given: tuple[str, ...] | None = None  # members, for columns
         self._as_image = True
         self.committed: dict[int, int] = {}
-        self.drains: list[tuple[Drain, ScriptedStreamReader]] = []  # of the readers that were given one
+        self.readers: list[ScriptedStreamReader] = []
 
     def __repr__(self) -> str:
         return self._name
@@ -109,7 +110,7 @@ class ScriptedStream:
         world_size: int = 1,
         slabs: Slabs | None = None,
         stop: threading.Event | None = None,
-        drain: Drain | None = None,
+        progress: Progress | None = None,
     ) -> LiveReader:
         """A reader; see `dali_feed.records.live.LiveSource`."""
         with self._changed:
@@ -123,9 +124,9 @@ class ScriptedStream:
             if missing:
                 msg = f"{self._name}: the mark must have all partitions of rank {rank} of {world_size}; lacks {missing}"
                 raise StateError(msg)
-        reader = ScriptedStreamReader(self, position, rank, world_size, slabs or SlabPool(), stop or threading.Event())
-        if drain is not None:
-            self.drains.append((drain, reader))
+        stop, slabs = stop or threading.Event(), slabs or SlabPool()
+        reader = ScriptedStreamReader(self, position, rank, world_size, slabs, stop, progress)
+        self.readers.append(reader)
         return reader
 
     def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
@@ -166,37 +167,62 @@ class ScriptedStreamReader:
         world_size: int,
         slabs: Slabs,
         stop: threading.Event,
+        progress: Progress | None,
     ) -> None:
         self._source, self._at, self._rank, self._world_size = source, position, rank, world_size
         self._slabs, self._stop = slabs, stop
-        self._told = self._closed = False
+        self._progress, self._alone = progress or Progress(), progress is None
+        self._gone: set[int] = set()  # partitions that were given up
+        self._began = self._closed = False
         self.trouble = ""
 
     def poll(self, records: int, size: float, seconds: float) -> LiveBlock:
         """The items that are there; whatever an `Abort` says is raised."""
-        deadline, source = time.monotonic() + seconds, self._source
+        deadline, source, progress = time.monotonic() + seconds, self._source, self._progress
         found: list[tuple[int, int, Item]] = []
-        first = dict(self._at)
+        if self._alone:
+            progress.asked()
         with source._changed:
+            first, generation = dict(self._at), progress.generation
             while True:
                 if self._stop.is_set() or self._closed:
                     msg = f"{source!r}: reading was stopped"
                     raise ClosedError(msg)
+                if progress.generation != generation:  # what was found before is void
+                    found, first, generation = [], dict(self._at), progress.generation
                 full = self._take(found, records, size)
                 left = deadline - time.monotonic()
                 if full or left <= 0:
                     break
                 source._changed.wait(min(left, _POLL_S))
-            moved = {p: n for p, n in self._at.items() if first.get(p) != n or not self._told}
-            self._told = True
-        return LiveBlock(self._block(found), moved)
+            progress.begins({p: first.get(p, 0) for p in self._at})
+            moved = {p: n for p, n in self._at.items() if first.get(p) != n or not self._began}
+            self._began = True
+        if self._alone:
+            progress.took(moved, generation)
+        return LiveBlock(self._block(found), moved, generation)
+
+    def give_up(self, partitions: Collection[int], seconds: float) -> Positions:
+        """Give partitions to nobody: what was read ahead is void, and the loop has so long to finish its batch.
+
+        Gives how far it has finished them. Other partitions are read again from where the loop was handed them.
+        """
+        source, progress = self._source, self._progress
+        with source._changed:
+            self._gone |= set(partitions)
+            self._at |= progress.withdraw()
+            for p in partitions:
+                self._at.pop(p, None)
+        done = progress.wait_finished(partitions, seconds)
+        progress.forget(partitions)
+        return done
 
     def _take(self, found: list[tuple[int, int, Item]], records: int, size: float) -> bool:
         """Take what is there, a partition after the other; whether that is enough."""
         source = self._source
         held = sum(len(payload_of(plain_of(item))) for _, _, item in found)
         for p, items in enumerate(source._items):
-            if p % self._world_size != self._rank:
+            if p % self._world_size != self._rank or p in self._gone:
                 continue
             self._at.setdefault(p, 0)
             while len(found) < records and self._at[p] < len(items):

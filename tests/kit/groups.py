@@ -1,4 +1,4 @@
-"""Workers of a fleet as tests have them: a loop that holds one block at a time, and says how far it is."""
+"""Workers of a group as tests have them: a loop that holds one block at a time, and says how far it is."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from kit.limits import LONG
 
-from dali_feed.external_sources.kafka.group import Fleet
+from dali_feed.external_sources.kafka.group import ConsumerGroup
 from dali_feed.external_sources.kafka.stream import KafkaStream
 from dali_feed.records.extents import unpack_ids
-from dali_feed.records.live import LiveBlock, Positions
+from dali_feed.records.live import LiveBlock
 
 
 def until(done: Callable[[], bool], *turns: Callable[[], object]) -> None:
@@ -28,18 +28,20 @@ def until(done: Callable[[], bool], *turns: Callable[[], object]) -> None:
             turn()
 
 
-def fleet_of_tests(group: str, protocol: Any = "classic", **more: Any) -> Fleet:
-    """A fleet whose dead are missed after a second or three."""
-    return Fleet(group, protocol, session=1.0 if protocol == "classic" else None, **more)
+def group_of_tests(group: str, protocol: Any = "classic", **more: Any) -> ConsumerGroup:
+    """A group whose dead are missed after a second or three."""
+    return ConsumerGroup(group, protocol, session=1.0 if protocol == "classic" else None, **more)
 
 
 class Worker:
     """A reader, and what its loop got of it; a block is finished when the next one is asked for."""
 
-    def __init__(self, topic: str, servers: str, fleet: Fleet, start: Any = "earliest", config: Any = None) -> None:
+    def __init__(
+        self, topic: str, servers: str, group: ConsumerGroup, start: Any = "earliest", config: Any = None
+    ) -> None:
         self.stop = threading.Event()
-        self.stream = KafkaStream(topic, servers, start=start, fleet=fleet, label=None, timeout=20.0, config=config)
-        self.reader = self.stream.live(stop=self.stop, drain=self.drain)
+        self.stream = KafkaStream(topic, servers, start=start, group=group, label=None, timeout=20.0, config=config)
+        self.reader = self.stream.live(stop=self.stop)
         self.got: Counter[tuple[int, int]] = Counter()
         self.held: dict[int, int] = {}  # where partitions stand behind the block that the loop has
         self.done: dict[int, int] = {}
@@ -58,17 +60,13 @@ class Worker:
         partitions, offsets = unpack_ids(found.block.ids)
         self.got.update(zip(partitions.tolist(), offsets.tolist(), strict=True))
 
-    def drain(self, partitions: Collection[int], seconds: float) -> Positions:
-        """The loop waits in `poll` where this is called, so that it has finished everything."""
-        return {p: offset for p, offset in self.done.items() if p in partitions}
-
     def look(self) -> None:
-        """What a feed does that has no room, while its loop takes its time."""
+        """What a loop does that takes its time: it asks for nothing."""
         self.reader.poll(0, 0, 0.0)
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """Those that it is dealt."""
+        """Those that it is assigned."""
         reader: Any = self.reader
         found: tuple[int, ...] = reader.partitions
         return found
@@ -80,7 +78,7 @@ class Worker:
 
     def close(self) -> None:
         """Leave in order, all that came finished."""
-        self.done |= self.held
+        self.commit()
         self.reader.close()
 
 
@@ -92,7 +90,7 @@ def seen(workers: Sequence[Worker]) -> Counter[tuple[int, int]]:
 if __name__ == "__main__":  # SERVERS TOPIC OUT PROTOCOL: a worker in a process of its own; OUT gets a line per record
     logging.basicConfig(level=logging.WARNING)
     servers, topic, out, protocol = sys.argv[1:]
-    mine = Worker(topic, servers, fleet_of_tests(topic, protocol))
+    mine = Worker(topic, servers, group_of_tests(topic, protocol))
     with Path(out).open("a") as lines:
         while True:
             ids = mine.turn(records=4).block.ids
