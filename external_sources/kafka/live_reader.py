@@ -326,6 +326,7 @@ class Receiver(TopicReader):
         if member is None:
             message = client.poll(SLICE_SECONDS)
             return [] if message is None else [message, *client.consume(MORE, 0)]
+        self._seek(client)  # before anything is received: what comes behind is of there
         generation = self.progress.generation
         batch: list[Message] = []
         message = client.poll(MEMBER_SECONDS)
@@ -337,7 +338,6 @@ class Receiver(TopicReader):
                 lost = {message.partition() for message in batch if message.error() is None}
                 self._seeks |= {p: self._at[p] for p in lost if p in self._at}
             batch = [message for message in batch if message.error() is not None and message.offset() is None]
-        self._seek(client)
         member.serve(client)
         return batch
 
