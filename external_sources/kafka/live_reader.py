@@ -48,7 +48,7 @@ from dali_feed.records.source import Slabs
 
 __all__ = ["KafkaLiveReader"]
 
-FULL_BYTES = 8 << 20  # that wait to be taken; with more the broker is asked for none
+FULL_BYTES = 4 << 20  # that wait to be taken; with more the broker is asked for none
 OVERHEAD = 1 << 10  # bytes of a record that are not its value, so that tiny ones do not wait by the million
 SHARE = 8  # records of a partition in a row, where others have some too
 MORE = 31  # records received along with the one that was waited for: few enough that their bytes stay in cache
