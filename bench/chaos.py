@@ -274,8 +274,8 @@ def share(servers: str, topic: str, fellow: str, folder: str, until: str = "-1")
     from dali_feed import DataLoader
     from dali_feed.columns import Bytes
 
-    group, pace = ConsumerGroup(topic, session=2.0), {"batch_timeout": 0.02, "idle_timeout": 0.1}
-    stream = KafkaStream(topic, servers, start="earliest", group=group, label=None, **pace)
+    group, pace = ConsumerGroup(topic, session=2.0), {"batch_timeout": 0.02, "idle_timeout": 0.1, "label": None}
+    stream = KafkaStream(topic, servers, start="earliest", group=group, **pace)  # type: ignore[arg-type]
     with (
         DataLoader(stream, BATCH, columns={"value": Bytes("value")}, info=True, device="cpu") as feeding,
         Path(folder, "log").open("a") as log,

@@ -161,7 +161,7 @@ class Member:
         )
         self.consumer = ScriptedConsumer(broker)
         self.consumer.heard = membership._heard
-        receiver = self.reader._receiver
+        receiver: Any = self.reader._receiver
         receiver._thread, receiver._consumer = True, self.consumer
         receiver._silence = lambda: None  # there is no broker to ask
         membership.subscribe(self.consumer)  # type: ignore[arg-type]
