@@ -1,11 +1,12 @@
 """Kill processes, and a broker, at random moments, let others go on, and look whether anyone can tell.
 
-    python bench/chaos.py [train broker stream produce transactions pack] [--kills 20] [--seed 0]
+    python bench/chaos.py [train broker stream group produce transactions pack] [--kills 20] [--seed 0]
 
 train         trains two epochs over a topic with 3 % bad records and offset holes, saves its state after each batch;
               compared with a chain that nobody disturbed: ids, ok, labels and the digest of the pixels
 broker        the same, but the broker is killed under the running process and started again
 stream        follows a topic that is written all the time, some of it in transactions that are aborted
+group         the same by two workers of a group, one of which is killed: what it had not committed comes `again`
 produce, transactions   produces a tar shard, with a journal or with transactions
 pack          packs a tar shard with two threads; every file is compared with those of an undisturbed run
 
@@ -43,7 +44,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from PIL import Image
 
 from dali_feed.bench.runner import about_machine
-from dali_feed.external_sources import KafkaStream, KafkaTopic, ShardSet
+from dali_feed.external_sources import ConsumerGroup, KafkaStream, KafkaTopic, ShardSet
 from dali_feed.external_sources import Producer as OurProducer
 from dali_feed.testing.shards import write_shard
 
@@ -237,7 +238,6 @@ def follow(servers: str, topic: str, folder: str, until: str = "-1") -> None:
     """Worker: a line per batch, [partition, offset, digest] of each record; ends behind record `until`, -1: never."""
     from dali_feed import DataLoader
     from dali_feed.columns import Bytes
-    from dali_feed.records.extents import unpack_id
 
     stream = KafkaStream(topic, servers, start="earliest", batch_timeout=0.02, idle_timeout=0.1, label=None)
     kept, state = saved(Path(folder))
@@ -254,12 +254,40 @@ def follow(servers: str, topic: str, folder: str, until: str = "-1") -> None:
                     ends = ends or time.monotonic() + MORE_SECONDS
                     if time.monotonic() > ends:
                         return
-                values = zip(info.ids.tolist(), batch["value"], strict=True)
-                line = [[*unpack_id(each), hashlib.sha256(value).hexdigest()[:16]] for each, value in values]
+                line = placed_digests(batch, info)
                 records += len(line)
                 yield line, feeding.state_dict(), bool(line)
 
         append(Path(folder), kept, batches())
+
+
+def placed_digests(batch: Any, info: Any) -> list[list[Any]]:
+    """[partition, offset, digest] of each record of a batch."""
+    from dali_feed.records.extents import unpack_id
+
+    values = zip(info.ids.tolist(), batch["value"], strict=True)
+    return [[*unpack_id(each), hashlib.sha256(value).hexdigest()[:16]] for each, value in values]
+
+
+def share(servers: str, topic: str, fellow: str, folder: str, until: str = "-1") -> None:
+    """Worker: a member of a group; ends when it and its fellow, of that folder, have `until` records, -1: never."""
+    from dali_feed import DataLoader
+    from dali_feed.columns import Bytes
+
+    group, pace = ConsumerGroup(topic, session=2.0), {"batch_timeout": 0.02, "idle_timeout": 0.1, "label": None}
+    stream = KafkaStream(topic, servers, start="earliest", group=group, **pace)  # type: ignore[arg-type]
+    with (
+        DataLoader(stream, BATCH, columns={"value": Bytes("value")}, info=True, device="cpu") as feeding,
+        Path(folder, "log").open("a") as log,
+    ):
+        for batch, info in feeding:
+            if line := placed_digests(batch, info):
+                print(json.dumps(line), file=log, flush=True)
+                feeding.commit()
+                print(len(line), flush=True)
+            lines = logged(Path(folder)) + logged(Path(fellow)) if int(until) >= 0 else []
+            if 0 <= int(until) <= len({(p, offset) for line in lines for p, offset, _ in line}):
+                return
 
 
 def write_on(servers: str, topic: str, rate: float, stop: threading.Event) -> None:
@@ -306,9 +334,10 @@ def committed(servers: str, topic: str) -> list[list[tuple[int, bytes]]]:
     return records
 
 
-def streaming(options: argparse.Namespace, _: random.Random, stack: ExitStack, work: Path) -> tuple[Scene, Any]:
+def streaming(
+    options: argparse.Namespace, _: random.Random, stack: ExitStack, work: Path, *, shared: bool = False
+) -> tuple[Scene, Any]:
     """A topic that is written until the last process begins; what it holds is what must have come."""
-    del work
     cluster = stack.enter_context(broker())
     topic, stop = stack.enter_context(new_topic(cluster, PARTITIONS)), threading.Event()
     thread = threading.Thread(target=write_on, args=(cluster.servers, topic, options.records or 2000, stop))
@@ -324,18 +353,26 @@ def streaming(options: argparse.Namespace, _: random.Random, stack: ExitStack, w
             placed.update({(p, offset): hashlib.sha256(value).hexdigest()[:16] for offset, value in part})
         return (str(len(placed)),)
 
+    (fellow := work / "fellow").mkdir()
+    arguments = ["share" if shared else "follow", cluster.servers, topic]
+    if shared:
+        (fellow / "log").touch()
+        command = [sys.executable, __file__, "--worker", *arguments, str(fellow), str(fellow)]
+        stack.callback(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).kill)
+        arguments.append(str(fellow))
+
     def audit(folder: Path) -> Counts:
-        log = [tuple(record) for line in logged(folder) for record in line]
+        log = [tuple(record) for each in [folder, fellow][: 1 + shared] for line in logged(each) for record in line]
         places = [(p, offset) for p, offset, _ in log]
         ordered = [[offset for p, offset in places if p == partition] for partition in range(PARTITIONS)]
         return {
             "lost": len(placed.keys() - set(places)),
-            "repeated": len(places) - len(set(places)),
+            "again" if shared else "repeated": len(places) - len(set(places)),
             "different": sum(placed.get((p, offset)) != digest for p, offset, digest in log),
-            "disordered": sum(offsets != sorted(offsets) for offsets in ordered),
+            "disordered": 0 if shared else sum(offsets != sorted(offsets) for offsets in ordered),
         }
 
-    return Scene(["follow", cluster.servers, topic], audit, lines=1, finish=finish), cluster
+    return Scene(arguments, audit, lines=1, finish=finish), cluster
 
 
 def produce(shard: str, servers: str, topic: str, transactional: str, folder: str) -> None:
@@ -411,11 +448,18 @@ def packing(options: argparse.Namespace, rng: random.Random, _: ExitStack, work:
     return Scene(["packed", str(shard)], audit, lines=1, seconds=seconds), None
 
 
-WORKERS: dict[str, Callable[..., None]] = {"train": train, "follow": follow, "produce": produce, "packed": packed}
+WORKERS: dict[str, Callable[..., None]] = {
+    "train": train,
+    "follow": follow,
+    "share": share,
+    "produce": produce,
+    "packed": packed,
+}
 SCENES: dict[str, Callable[..., tuple[Scene, Any]]] = {
     "train": training,
     "broker": training,
     "stream": streaming,
+    "group": partial(streaming, shared=True),
     "produce": partial(producing, transactional=False),
     "transactions": partial(producing, transactional=True),
     "pack": packing,

@@ -1,12 +1,12 @@
 """Online inference: each picture of a Kafka topic is classified as it comes, and the class is written to another topic.
 
     python examples/live_inference.py --records 200
-    python examples/live_inference.py --servers broker:9092 --topic pictures --results classes --fleet classifiers
+    python examples/live_inference.py --servers broker:9092 --topic pictures --results classes --group classifiers
     python examples/live_inference.py --servers broker:9092 --topic pictures --batch-size 32 --batch-timeout 0.01
 
 Without --servers a broker inside this process is fed with made pictures, one every --every seconds. A batch is handed
 over when it is full, or --batch-timeout seconds after its first record came, so that is the most that batching costs.
-With --fleet several of these processes share the topic: each record is worked on at least once, and again by another
+With --group several of these processes share the topic: each record is worked on at least once, and again by another
 worker where one dies before it has committed. The network here is not trained: yours goes in its place.
 """
 
@@ -30,7 +30,7 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.columns import Image, Number
-from dali_feed.external_sources import KafkaStream
+from dali_feed.external_sources import ConsumerGroup, KafkaStream
 from dali_feed.testing import broker, publish
 
 
@@ -40,7 +40,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--servers", help="of Kafka; without it a broker in this process gets made pictures")
     parser.add_argument("--topic", default="pictures", help="whose values are images")
     parser.add_argument("--results", help="a topic for the classes; without it they are counted alone")
-    parser.add_argument("--fleet", help="the consumer group whose workers share the topic")
+    parser.add_argument("--group", help="the consumer group whose workers share the topic")
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--batch-timeout", type=float, help="seconds; needed where a batch is of several")
     parser.add_argument("--records", type=int, help="stop after so many; without it go on for ever")
@@ -58,9 +58,9 @@ def main(given: Sequence[str] | None = None) -> list[float]:
         stream = KafkaStream(
             args.topic,
             at,
-            start="latest" if args.servers else "earliest",  # of a fleet: where its group has no offset yet
+            start="latest" if args.servers else "earliest",  # of a worker: where its group has no offset yet
             batch_timeout=args.batch_timeout,
-            fleet=args.fleet,
+            group=None if args.group is None else ConsumerGroup(args.group),
         )
         results = Producer({"bootstrap.servers": at})
         with DataLoader(stream, args.batch_size, columns=columns, info=True) as loader, torch.inference_mode():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.files import FileList
     from dali_feed.external_sources.kafka.claims import Claim
     from dali_feed.external_sources.kafka.dead_letters import DeadLetterTopic
-    from dali_feed.external_sources.kafka.group import Fleet
+    from dali_feed.external_sources.kafka.group import ConsumerGroup
     from dali_feed.external_sources.kafka.produce import Produced
     from dali_feed.external_sources.kafka.producer import Producer
     from dali_feed.external_sources.kafka.stream import KafkaStream
@@ -38,10 +38,10 @@ __all__ = [
     "ArrowRows",
     "Claim",
     "Concat",
+    "ConsumerGroup",
     "DeadLetterFolder",
     "DeadLetterTopic",
     "FileList",
-    "Fleet",
     "FromEnv",
     "FromFile",
     "KafkaStream",
@@ -69,7 +69,7 @@ __getattr__ = lazily(
         "DeadLetterFolder": "dead_letter_folder",
         "DeadLetterTopic": "kafka.dead_letters",
         "FileList": "files",
-        "Fleet": "kafka.group",
+        "ConsumerGroup": "kafka.group",
         "KafkaStream": "kafka.stream",
         "KafkaTopic": "kafka.topic",
         "Mix": "concat",

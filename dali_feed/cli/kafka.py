@@ -248,7 +248,7 @@ def _reader(group: str | None, state: Path | None, topic: str, servers: str) -> 
 
 
 def state_position(path: Path, topic: str, servers: str) -> Stand | str:
-    """Where a state of a loader of `KafkaTopic` or `KafkaStream` stands; of a fleet its group's name, which has it.
+    """Where a state of a loader of `KafkaTopic` or `KafkaStream` stands; of a worker its group's name, which has it.
 
     A state is JSON: a checkpoint of torch.save() may hold code. The file may hold the states of all ranks of a stream,
     as a list.
@@ -293,7 +293,7 @@ def _stream_position(of: str, topic: str, marks: list[Any]) -> Stand | str:
     from dali_feed.external_sources.kafka.lag import Stand
     from dali_feed.external_sources.kafka.stream import merged_marks
 
-    groups = {mark["fleet"] for mark in marks if isinstance(mark, Mapping) and "fleet" in mark}
+    groups = {mark["group"] for mark in marks if isinstance(mark, Mapping) and "group" in mark}
     if len(groups) == 1:
         return str(groups.pop())
     read = [mark for mark in marks if mark is not None]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dali_feed.bad_records import BadRecord
 from dali_feed.columns.array import Room
+from dali_feed.dead_letters import Letter
 from dali_feed.engines.engine import Pixels, Work
 from dali_feed.errors import ConfigError
 from dali_feed.feed.lane import Draw, Piece
@@ -21,10 +22,28 @@ from dali_feed.records.values import join, take
 if TYPE_CHECKING:
     from dali_feed.engines.device.device import Device
 
-__all__ = ["Batch", "Beside", "Companions", "Flight", "Made", "none"]
+__all__ = ["Batch", "Beside", "Companions", "Due", "Flight", "Made", "none"]
 
 
 Made = Callable[[dict[str, Any], int], dict[str, Any]]  # what was kept of a batch of so many lanes -> its columns
+
+
+@dataclass(slots=True)
+class Due:
+    """What is settled when the training loop takes a batch of a stream, and only then: until then it may be void.
+
+    position    per partition that has moved since the batch before, where it stands behind this one
+    generation  of the stream's progress when its records came
+    slots       of its records, which the limit of bad ones counts
+    bad         its bad records: slot, record, where it is, its dead letter if those are kept
+    shown       False: none of its records is good, so the loop is not given it
+    """
+
+    position: dict[int, int] = field(default_factory=dict)
+    generation: int = 0
+    slots: int = 0
+    bad: list[tuple[int, BadRecord, str, Letter | None]] = field(default_factory=list)
+    shown: bool = True
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -38,7 +57,7 @@ class Batch(Pixels):
             first output
     beside  what else goes with it, arrays by name
     sent    on a GPU, those of them that can be sent to one, as tensors there, which are not to be given out
-    position  of a stream, per partition that has moved since the batch before where it stands behind this one
+    due     of a stream, what is settled when it is handed over
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +66,7 @@ class Batch(Pixels):
     more: tuple[Pixels, ...] = ()
     beside: dict[str, NDArray[Any]] = field(default_factory=dict)
     sent: dict[str, Any] = field(default_factory=dict)
-    position: dict[int, int] = field(default_factory=dict)
+    due: Due | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -396,8 +396,12 @@ class FeedRun:
 
     def _post(self, where: str, bad: BadRecord) -> None:
         """Post a dead letter while the payload is in memory, and before its batch is handed over."""
-        if not self.setting.outbox.wanted:
-            return
+        if self.setting.outbox.wanted:
+            with self.setting.meter.at("dead letters"):
+                self.setting.outbox.post(self._letter(where, bad), self._has_ended)
+
+    def _letter(self, where: str, bad: BadRecord) -> Letter:
+        """A bad record's, made while the payload is in memory."""
         partition, position = unpack_id(bad.sample)
         anew = self.setting.payload
         if anew is None:
@@ -405,9 +409,7 @@ class FeedRun:
         else:
             with self.setting.meter.at("source"):
                 payload = anew(bad.sample, bad.payload)
-        with self.setting.meter.at("dead letters"):
-            letter = Letter(where, self.setting.source, partition, position, bad.sample, bad.stage, bad.reason, payload)
-            self.setting.outbox.post(letter, self._has_ended)
+        return Letter(where, self.setting.source, partition, position, bad.sample, bad.stage, bad.reason, payload)
 
     def _has_ended(self) -> bool:
         return self._ended

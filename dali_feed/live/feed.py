@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Self
@@ -19,19 +20,20 @@ from dali_feed.columns.request import Request, RequestReader
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import check_seed
 from dali_feed.engines.choose import compile_images
-from dali_feed.errors import ClosedError, ConfigError, WaitError
-from dali_feed.feed.batch import Batch, Companions, none
+from dali_feed.errors import ClosedError, ConfigError, DeadLetterError, WaitError
+from dali_feed.feed.batch import Batch, Companions, Due, none
 from dali_feed.feed.describe import running
 from dali_feed.feed.machine import Machine
+from dali_feed.feed.meter import Meter
 from dali_feed.feed.passes import Life
 from dali_feed.feed.stats import Stats
 from dali_feed.live import state as states
-from dali_feed.live.gather import Gatherer, Progress
+from dali_feed.live.gather import Gatherer
 from dali_feed.live.run import EmptyBatches, LiveRun
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.batching import Dealt, Shares
 from dali_feed.records.gauges import summed
-from dali_feed.records.live import Drain, LiveReader, Stream
+from dali_feed.records.live import LiveReader, Progress, Stream
 from dali_feed.records.source import unpack_id
 
 __all__ = ["LiveFeed"]
@@ -68,24 +70,30 @@ class LiveBatches:
         """What `make` makes of the next batch; WaitError, with the pass going on, after `timeout` seconds.
 
         Asking says that the batch before is finished. The position moves when the batch is made: one that the loop
-        never got, because `make` raised, does not count.
+        never got, because `make` raised, does not count. One that became void on its way is dropped.
         """
         run, progress = self._feed.running(self)
-        progress.asked()
-        try:
-            batch = run.take(timeout)
-            made = make(batch)
-        except WaitError:
-            raise
-        except BaseException as error:
-            if not run.cut:  # else another thread has ended it, and a newer iterator may be under way
-                self._feed.failed()
-            if isinstance(error, StopIteration):  # which would end the loop without a word
-                msg = "collate_fn, transform: must not raise StopIteration"
-                raise ConfigError(msg) from error
-            raise
-        self._feed.took(batch)
-        return made
+        ends = None if timeout is None else time.monotonic() + timeout
+        while True:
+            progress.asked()
+            try:
+                batch = run.take(None if ends is None else max(0.0, ends - time.monotonic()))
+                due = batch.due or Due()
+                void = due.generation != progress.generation  # it costs nothing to look before it is made
+                made = None if void or not due.shown else make(batch)
+                taken = not void and progress.took(due.position, due.generation, lambda due=due: run.settle(due))  # type: ignore[misc]
+            except WaitError:
+                raise
+            except BaseException as error:
+                if not run.cut:  # else another thread has ended it, and a newer iterator may be under way
+                    self._feed.failed()
+                if isinstance(error, StopIteration):  # which would end the loop without a word
+                    msg = "collate_fn, transform: must not raise StopIteration"
+                    raise ConfigError(msg) from error
+                raise
+            if taken and due.shown:
+                self._feed.meter.given(len(batch))
+                return made
 
     def __next__(self) -> Batch:
         batch: Batch = self.take()
@@ -157,7 +165,7 @@ class LiveFeed(Dealt):
         self._life = Life()
         self._lock = threading.Lock()
         self._at: dict[str, Any] | None = None  # a mark that was loaded
-        self._progress = Progress()
+        self._progress = Progress(self._letters_kept)
         self._run: LiveRun | None = None
         self._leaving: LiveRun | None = None  # a run that is over, while its thread is still inside a decoder
         self._token: LiveBatches | None = None
@@ -208,16 +216,16 @@ class LiveFeed(Dealt):
             self._leaving = None
         self._outbox.retry()
         at = self._mark()
-        progress = self._progress = Progress()
+        progress = self._progress = Progress(self._letters_kept)
         self._at = at
         setting = self._machine.parts(
             self._name, self.seed, 0, owner=self, where=self.where, companions=self.companions
         )
         request, stage, memory = self._request, self._machine.stage, self.tuning.memory_bytes
 
-        def opened(stop: threading.Event, drain: Drain) -> LiveReader:
+        def opened(stop: threading.Event) -> LiveReader:
             reader = self.source.live(
-                at, request.members, rank=self.rank, world_size=self.world_size, stop=stop, drain=drain
+                at, request.members, rank=self.rank, world_size=self.world_size, stop=stop, progress=progress
             )
             return RequestReader(reader, request, stage)
 
@@ -241,10 +249,19 @@ class LiveFeed(Dealt):
             raise ClosedError(msg)
         return self._run, self._progress
 
-    def took(self, batch: Batch) -> None:
-        """The loop was handed a batch."""
-        self._progress.took(batch.position)
-        self._machine.meter.given(len(batch))
+    @property
+    def meter(self) -> Meter:
+        """Counts what the loop is handed."""
+        return self._machine.meter
+
+    def _letters_kept(self, seconds: float) -> bool:
+        """Wait so long for the dead letters of what the loop was handed; whether they are kept."""
+        ends = time.monotonic() + seconds
+        try:
+            self._outbox.drain(lambda: time.monotonic() >= ends)
+        except (ClosedError, DeadLetterError):
+            return False
+        return True
 
     def failed(self) -> None:
         """A batch is missing: the next iterator reads it again."""
@@ -271,7 +288,8 @@ class LiveFeed(Dealt):
 
         Waits until the dead letters of those batches are on disk or in their topic; DeadLetterError where that fails.
         """
-        self._outbox.drain()
+        mark = self._mark()
+        self._outbox.drain()  # behind the mark: a batch that another thread takes meanwhile is not in it
         info = {
             "engine": self.program.engine,
             **self.decode.informing,
@@ -279,7 +297,7 @@ class LiveFeed(Dealt):
             "world_size": self.world_size,
             "batch_size": self.batch_size,
         }
-        return states.pack(self._made_for(), self._mark(), info)
+        return states.pack(self._made_for(), mark, info)
 
     def _made_for(self) -> dict[str, Any]:
         return states.made_for(self.seed, self.decode)
@@ -297,12 +315,13 @@ class LiveFeed(Dealt):
         marks = [each["stream"] for each in found]
         at = self.source.merged(marks) if several and None not in marks else marks[0]
         self._end()
-        self._at, self._progress = at, Progress()
+        self._at, self._progress = at, Progress(self._letters_kept)
 
     def commit(self) -> None:
         """Publish how far the loop is, where the source can: call it after a checkpoint, or when results are written.
 
-        It says that all batches that the loop was handed are finished. A failure is one warning in the log.
+        It says that all batches that the loop was handed are finished; their dead letters are kept before. A failure is
+        one warning in the log.
         """
         self._life.check()
         run = self._run
@@ -311,6 +330,7 @@ class LiveFeed(Dealt):
         if reader is None or not position:
             return
         try:
+            self._outbox.drain()
             reader.commit(position)
         except Exception as error:  # noqa: BLE001  what is published must not end a loop
             said = str(error)  # a record in a log must not keep the frames, and the connection, alive

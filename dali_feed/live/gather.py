@@ -6,24 +6,23 @@ pace and the clock; nothing else depends on it. Reading never runs more than som
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dali_feed.columns.image import Images
 from dali_feed.engines.device.device import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.channel import Channel
-from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, Positions
+from dali_feed.records.live import LiveBlock, LiveReader, Pace, Progress
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Lease, unpack_ids
+from dali_feed.records.source import Block, Lease
 from dali_feed.records.values import nbytes
 
-__all__ = ["Gathered", "Gatherer", "OpenStream", "Progress"]
+__all__ = ["Gathered", "Gatherer", "OpenStream"]
 
 
 # Memory of a batch that comes piece by piece: its blocks lie in the same slabs.
@@ -57,111 +56,23 @@ class Shared:
             self.lease.release()
 
 
-# How far a stream is: what has been read of it, what the training loop was handed, and what it has finished.
-#
-# The law: a state has what the loop was handed. What others may go on from, in a group, is what it has finished: it
-# asked for the next batch, or called commit(). Positions are those of the next record, per partition.
-
-
-class Progress:
-    """Written by the thread that reads and by the training loop's."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._known = False
-        self._read: dict[int, int] = {}
-        self._handed: dict[int, int] = {}
-        self._finished: dict[int, int] = {}
-
-    # The thread that reads.
-
-    def begins(self, position: Positions) -> None:
-        """Where partitions stand before anything came of them; those that are known already stay as they are."""
-        with self._changed:
-            self._known = True
-            for at in (self._read, self._handed, self._finished):
-                at.update({p: n for p, n in position.items() if p not in at})
-            self._changed.notify_all()
-
-    def reads(self, position: Positions) -> None:
-        """Records up to there are on their way to the loop."""
-        with self._changed:
-            self._read |= position
-
-    def moved(self) -> None:
-        """Wake who waits: memory went back, or a queue has room."""
-        with self._changed:
-            self._changed.notify_all()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until anything has moved, or so long."""
-        with self._changed:
-            self._changed.wait(seconds)
-
-    def drained(self, partitions: Collection[int], seconds: float, on: Callable[[], object] | None = None) -> Positions:
-        """Wait until the loop has finished all that was read of these partitions; they are forgotten, and given back.
-
-        on  called whenever something has moved: it may hand on what could not be handed on before
-        """
-        ends = time.monotonic() + seconds
-        while True:
-            if on is not None:
-                on()
-            with self._changed:
-                left = ends - time.monotonic()
-                if left <= 0 or all(self._finished.get(p, 0) >= self._read.get(p, 0) for p in partitions):
-                    found = {p: self._finished[p] for p in partitions if p in self._finished}
-                    for at in (self._read, self._handed, self._finished):
-                        for p in partitions:
-                            at.pop(p, None)
-                    return found
-                self._changed.wait(min(left, 0.1))
-
-    # The training loop's thread.
-
-    def asked(self) -> None:
-        """The loop asks for the next batch: it has finished those before."""
-        with self._changed:
-            if self._finished != self._handed:
-                self._finished = dict(self._handed)
-            self._changed.notify_all()
-
-    def took(self, position: Positions) -> None:
-        """The loop was handed a batch that ends there; of partitions that were taken away it says nothing."""
-        with self._changed:
-            self._handed.update({p: n for p, n in position.items() if p in self._read})
-            self._changed.notify_all()
-
-    def done(self) -> Positions:
-        """The loop says that it has finished all that it was handed; gives how far that is."""
-        self.asked()
-        return dict(self._finished)
-
-    def state(self, seconds: float) -> Positions | None:
-        """How far the loop was handed batches, of all partitions; None where the source does not say where they begin.
-
-        Waits so long for that.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._known, seconds)
-            return dict(self._handed) if self._known else None
-
-
 AHEAD = 2  # batches that wait for the feed thread
-SLICE_S = 1.0  # how long a wait may be without a look at the reader
-REST_S = 5.0  # of a wait for the loop, after which a reader that wants to may look after itself
+SLICE_S = 1.0  # how long a wait may be without a look at whether it is still wanted
 _ROOM_S = 0.02  # how often memory is looked at again
 
-OpenStream = Callable[[threading.Event, Drain], LiveReader]  # a reader whose waits end at the event
+OpenStream = Callable[[threading.Event], LiveReader]  # a reader whose waits end at the event
 
 
 @dataclass(slots=True)
 class Gathered:
     """The records of a batch, or none of an idle one, and where their partitions stand behind them.
 
+    All are of one generation of the stream's progress.
+
     leases  memory that their bytes lie in; `release` gives it back
     """
 
+    generation: int = 0
     blocks: list[Block] = field(default_factory=list)
     position: dict[int, int] = field(default_factory=dict)
     count: int = 0
@@ -198,17 +109,6 @@ def _size(block: Block) -> int:
     return size
 
 
-def _begin(found: LiveBlock, known: Collection[int]) -> dict[int, int]:
-    """Where partitions that are new stand before this block: at their first record in it."""
-    fresh = {p: n for p, n in found.position.items() if p not in known}
-    if fresh:
-        partitions, positions = unpack_ids(found.block.ids)
-        for p, n in zip(partitions.tolist(), positions.tolist(), strict=True):
-            if p in fresh:
-                fresh[p] = min(fresh[p], n)
-    return fresh
-
-
 class Gatherer:
     """One thread, once it is told to `begin`. Batches are taken by one other thread."""
 
@@ -231,11 +131,7 @@ class Gatherer:
         self._part = Gathered()
         self._begun = 0.0  # when its first record came
         self._quiet = 0.0  # since when none has come
-        self._known: set[int] = set()  # partitions
-        self._lost: set[int] = set()  # those of them that were taken away since the last poll
-        self._told = False  # whether the first block has come
-        self._hurry = False  # partitions are being taken away: no batch waits for more records
-        self._came = self._rested = time.monotonic()
+        self._came = time.monotonic()
         self._reader: LiveReader
         self._thread = threading.Thread(target=self._run, name="dali_feed-live", daemon=True)
 
@@ -322,7 +218,7 @@ class Gatherer:
     def _read(self) -> None:
         if self._stop.is_set():  # before it ran
             return
-        self._reader = self._opened(self._stop, self._drain)
+        self._reader = self._opened(self._stop)
         self._quiet = time.monotonic()
         while not self._stop.is_set():
             self._put()
@@ -334,7 +230,7 @@ class Gatherer:
         now = time.monotonic()
         if part.count:
             left = math.inf if pace.timeout is None else self._begun + pace.timeout - now
-            if left <= 0 or self._hurry:
+            if left <= 0:
                 self._flush()
                 return
             self._poll(self._batch_size - part.count, self._idle(now, left))
@@ -345,9 +241,10 @@ class Gatherer:
         """How long a poll may wait; hands an empty batch over where the stream has been idle for long."""
         idle = math.inf if self._pace.idle is None else self._quiet + self._pace.idle - now
         if idle <= 0:
-            self._waiting.append(Gathered(position=self._part.position if not self._part.count else {}))
-            if not self._part.count:
-                self._part = Gathered()
+            empty, part = Gathered(self._part.generation), self._part
+            if not part.count:
+                empty.position, part.position = part.position, {}
+            self._waiting.append(empty)
             self._quiet = now
             return 0.0
         return min(left, idle, SLICE_S)
@@ -356,13 +253,9 @@ class Gatherer:
         """Take what comes into the batch; whether that was any record."""
         size, lease = self._pace.size, self._lease
         most = math.inf if size is None else max(1, size - self._part.size)
-        lease.hold()  # `_drain` may hand the batch on inside the poll
-        try:
-            with READ:
-                polled = self._reader.poll(records, most, seconds, lease.lease)
-            self._came_to(polled, lease)
-        finally:
-            lease.let_go()
+        with READ:
+            polled = self._reader.poll(records, most, seconds, lease.lease)
+        self._came_to(polled, lease)
         part = self._part
         self._check(part.count)
         if part.count >= self._batch_size or (size is not None and part.size >= size):
@@ -372,13 +265,9 @@ class Gatherer:
     def _came_to(self, polled: LiveBlock, lease: Shared) -> None:
         """A block more, in that memory, for the batch that is being gathered."""
         size = self._pace.size
-        lost, self._lost = self._lost, set()
-        self._known -= lost
-        fresh = _begin(polled, self._known)
-        if fresh or not self._told:  # a rank may have no partition
-            self._told = True
-            self._known |= fresh.keys()
-            self._progress.begins(fresh)
+        if polled.generation != self._part.generation:  # partitions were taken away: what was gathered before is void
+            self._part.release()
+            self._part = Gathered(polled.generation)
         if len(polled.block.ids):
             self._came = self._quiet = time.monotonic()
             part = self._part
@@ -386,7 +275,6 @@ class Gatherer:
                 self._flush()
             if not self._part.count:
                 self._begun = self._came
-            self._progress.reads(polled.position)
         self._part.add(polled, lease)
 
     def _flush(self) -> None:
@@ -395,7 +283,7 @@ class Gatherer:
             lease, self._lease = self._lease, Shared(self._slabs.lease())
             lease.let_go()
             self._waiting.append(self._part)
-            self._part = Gathered()
+            self._part = Gathered(self._part.generation)
 
     def _check(self, count: int) -> None:
         """Raise ConfigError where the batch, of so many records by now, takes more than there is."""
@@ -414,44 +302,7 @@ class Gatherer:
     def _put(self) -> None:
         """Hand whole batches on, and wait until there is room for another one; the reader is asked for none then."""
         while self._waiting and not self._stop.is_set():
-            self._rest()
             if self._out.offer(self._waiting[0], SLICE_S):
                 self._waiting.pop(0)
-            else:
-                self._poll(0, 0.0)
-        looked = time.monotonic()
         while not (self._stop.is_set() or self._part.count or self._room_left()):
-            self._rest()
             self._progress.wait(_ROOM_S)
-            if time.monotonic() - looked > SLICE_S:
-                looked = time.monotonic()
-                self._poll(0, 0.0)
-
-    def _rest(self) -> None:
-        """Nothing is read now; see `records.source.Reader`."""
-        now = time.monotonic()
-        if now - self._rested >= REST_S and self._reader.rests:
-            self._rested = now
-            with contextlib.suppress(Exception):  # what is wrong with it shows in the next poll
-                self._reader.rest()
-
-    def _drain(self, partitions: Collection[int], seconds: float) -> Positions:
-        """Called by the reader, when partitions are taken away: what was given of them is handed on and waited for.
-
-        In this thread, inside a poll; or in one of the reader's own, while this one goes on.
-        """
-
-        def hand_on() -> None:
-            while self._waiting and self._out.offer(self._waiting[0], 0.0):
-                self._waiting.pop(0)
-
-        own = threading.current_thread() is self._thread
-        self._hurry = True
-        if own:
-            self._flush()
-        ended = self._stop.is_set()  # the loop has gone: it finishes nothing any more
-        try:
-            return self._progress.drained(partitions, 0.0 if ended else seconds, hand_on if own and not ended else None)
-        finally:
-            self._hurry = False
-            self._lost |= set(partitions)

@@ -1,8 +1,9 @@
 """One pass over a stream: a thread that runs batches as they come, and hands each over as soon as it can.
 
-The law: a finished batch never waits for a record that has not come. A record that is bad is replaced in its slot by
-the next good one of its batch; a batch without a good record is no batch: its records are counted and kept as bad ones
-are, and the next batch's position is behind them.
+The laws: a finished batch never waits for a record that has not come. A record that is bad is replaced in its slot by
+the next good one of its batch; a batch without a good record is not shown to the loop. What a batch costs, its place in
+the stream, its bad records and their dead letters, is settled in the loop's thread when that takes it (`settle`): until
+then the batch may be void, because its partitions are another's.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.bad_records import Quarantine
+from dali_feed.bad_records import BadRecord, Quarantine
 from dali_feed.columns.column import Column
 from dali_feed.columns.columns import Columns
+from dali_feed.dead_letters import Letter
 from dali_feed.engines.engine import Pixels
 from dali_feed.errors import DaliFeedError
-from dali_feed.feed.batch import Batch, Companions
+from dali_feed.feed.batch import Batch, Companions, Due
 from dali_feed.feed.lane import Chunk, Piece
 from dali_feed.feed.run import FeedRun, Setting
 from dali_feed.feed.window import Rows, WindowRecords
-from dali_feed.live.gather import Gathered, Gatherer, Progress
+from dali_feed.live.gather import Gathered, Gatherer
+from dali_feed.records.live import Progress
 from dali_feed.records.pieces import Pieces
 from dali_feed.transforms.program import Program
 
@@ -149,10 +152,10 @@ class LiveRun(FeedRun):
         quarantine: Quarantine,
     ) -> None:
         self.gatherer, self._progress, self._columns, self._empty = gatherer, progress, columns, empty
-        self._behind: deque[dict[int, int]] = deque()  # where the batches in flight end
-        self._passed: dict[int, int] = {}  # the ends of batches without a good record
-        self._windows: deque[LiveWindow] = deque()  # of the batches in flight
-        self._in_vain = 0  # records read since the last batch, all of them bad
+        self._windows: deque[tuple[LiveWindow, Gathered]] = deque()  # of the batches in flight
+        self._bad: list[tuple[int, BadRecord, str, Letter | None]] = []  # of the batch that is landing
+        self._settled = 0  # slots
+        self._in_vain = 0  # records that came since the last batch, all of them bad
         super().__init__(setting, 1, quarantine)
 
     def begin(self) -> None:
@@ -166,7 +169,7 @@ class LiveRun(FeedRun):
     def _release(self) -> None:
         self.gatherer.stop()
         while self._windows:
-            self._windows.popleft().release()
+            self._windows.popleft()[0].release()
 
     def _source(self) -> str:
         return self.gatherer.told()
@@ -206,12 +209,14 @@ class LiveRun(FeedRun):
             self._land()
 
     def _fly(self, gathered: Gathered) -> None:
+        if gathered.generation != self._progress.generation:
+            gathered.release()
+            return
         if not gathered.count:
             while self._flying:
                 self._land()
             batch = self._empty.batch()
-            batch.position = self._passed | gathered.position
-            self._passed = {}
+            batch.due = Due(gathered.position, gathered.generation)
             self._hand_over(batch)
             return
         try:
@@ -219,46 +224,73 @@ class LiveRun(FeedRun):
         except BaseException:
             gathered.release()
             raise
-        self._windows.append(window)
+        self._windows.append((window, gathered))
         try:
             rows, ok = window.deal(0, window.rows)
         except NoneGoodError:
             while self._flying:
                 self._land()
-            self._windows.pop()
-            self._pass_over(window, gathered.position)
+            self._pass_over()
             return
         ids = window.ids[rows]
         drawn = self.setting.draw(window.sizes(rows), ids, window.turn)
         chunk = Chunk(window, 0, rows, ok, ids, window.good_values(rows), *drawn, window.good_payloads(rows))
         self._start([Piece(chunk, 0, window.rows)])
-        self._behind.append(gathered.position)
 
-    def _pass_over(self, window: LiveWindow, position: dict[int, int]) -> None:
-        """A batch none of whose records is good."""
-        try:
-            for row in sorted(window.faults):
-                self._quarantined(row, window.bad_record(row))
-        finally:
-            self._landed += window.rows
-            self._in_vain += window.rows
-            self._passed |= position
-            window.release()
-            self._progress.moved()
+    def _pass_over(self) -> None:
+        """The oldest batch has no good record: the loop settles it, and does not see it."""
+        window, _ = self._windows[0]
+        self._bad = []
+        for row in sorted(window.faults):
+            self._quarantined(row, window.bad_record(row))
+        due = self._due(shown=False)
+        window.release()
+        self._progress.moved()
+        self._hand_over(Batch(None, due=due))
+
+    def _due(self, *, shown: bool) -> Due:
+        window, gathered = self._windows.popleft()
+        return Due(gathered.position, gathered.generation, window.rows, self._bad, shown)
+
+    def _quarantined(self, slot: int, bad: BadRecord) -> None:
+        """Note a bad record; it counts when its batch is taken."""
+        where = self.setting.where(bad.sample)
+        self._bad.append((slot, bad, where, self._letter(where, bad) if self.setting.outbox.wanted else None))
 
     def _land(self) -> None:
-        window, position = self._windows[0], self._behind[0]
+        self._bad = []
         try:
             _, batch = self._landed_batch()
         except NoneGoodError:
-            self._windows.popleft()
-            self._behind.popleft()
-            self._pass_over(window, position)
+            self._pass_over()
             return
-        self._windows.popleft()
-        self._behind.popleft()
-        batch.position, self._passed = self._passed | position, {}
-        self._in_vain = 0
+        batch.due = self._due(shown=True)
         self._empty.saw(batch)
         self._progress.moved()
         self._hand_over(batch)
+
+    def settle(self, due: Due) -> None:
+        """In the loop's thread, which takes the batch: its bad records count, and their letters are on their way.
+
+        Raises:
+            BadRecordError, BadRecordLimitError: by the policy; the batch is not handed over.
+            DeadLetterError: a letter before could not be written.
+        """
+        meter, quarantine = self.setting.meter, self._quarantine
+        try:
+            for slot, fault, where, letter in due.bad:
+                before = len(quarantine)
+
+                def post(letter: Letter | None = letter) -> None:
+                    if letter is not None:
+                        self.setting.outbox.post(letter, self._has_ended)
+
+                try:
+                    quarantine.add(fault.sample, self._settled + slot, where, fault.reason, post)
+                finally:
+                    if len(quarantine) > before:
+                        meter.bad += 1
+                        meter.recent_bad.append((where, fault.reason))
+        finally:
+            self._settled += due.slots
+            self._in_vain = 0 if due.shown and due.slots else self._in_vain + due.slots

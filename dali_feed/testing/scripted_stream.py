@@ -3,6 +3,7 @@
     stream = ScriptedStream([(jpeg, 3), Gap(), (jpeg, 4)], [Stall(event, then=(jpeg, 5))], pace=Pace(timeout=0.01))
     stream.append(0, (jpeg, 6))      # a producer
     stream.grow((jpeg, 7))           # a new partition
+    stream.readers[0].give_up([0], 30.0)   # as a group does that gives a partition to another worker
 
 It keeps the contract of `dali_feed.records.live.Stream`, and says what was committed. Its records have the members of
 `ScriptedSource`: "value" and "label".
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from dali_feed.columns.image import Image
 from dali_feed.columns.number import Number
 from dali_feed.errors import ClosedError, ConfigError, SourceError, StateError
-from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, Positions, Stream
+from dali_feed.records.live import LiveBlock, LiveReader, Pace, Positions, Progress, Stream
 from dali_feed.records.pieces import Filling
 from dali_feed.records.source import LABEL, Block, Fault, Lease, Member, pack_ids
 from dali_feed.records.values import Values
@@ -59,7 +60,7 @@ class ScriptedStream(Stream):
         self._labelled = any(label_of(item) is not None for items in self._items for item in items)
         self._changed = threading.Condition()
         self.committed: dict[int, int] = {}
-        self.drains: list[tuple[Drain, ScriptedStreamReader]] = []  # of the readers that were given one
+        self.readers: list[ScriptedStreamReader] = []
 
     def __repr__(self) -> str:
         return self._name
@@ -103,7 +104,7 @@ class ScriptedStream(Stream):
         rank: int = 0,
         world_size: int = 1,
         stop: threading.Event | None = None,
-        drain: Drain | None = None,
+        progress: Progress | None = None,
     ) -> LiveReader:
         """A reader; see `dali_feed.records.live.Stream`."""
         for name in members:
@@ -121,9 +122,9 @@ class ScriptedStream(Stream):
             if missing:
                 msg = f"{self._name}: the mark must have all partitions of rank {rank} of {world_size}; lacks {missing}"
                 raise StateError(msg)
-        reader = ScriptedStreamReader(self, position, tuple(members), rank, world_size, stop or threading.Event())
-        if drain is not None:
-            self.drains.append((drain, reader))
+        stop = stop or threading.Event()
+        reader = ScriptedStreamReader(self, position, tuple(members), rank, world_size, stop, progress)
+        self.readers.append(reader)
         return reader
 
     def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
@@ -164,36 +165,61 @@ class ScriptedStreamReader(LiveReader):
         rank: int,
         world_size: int,
         stop: threading.Event,
+        progress: Progress | None,
     ) -> None:
         self._source, self._at, self._rank, self._world_size = source, position, rank, world_size
         self._members, self._stop = members, stop
-        self._told = self._closed = False
+        self._progress, self._alone = progress or Progress(), progress is None
+        self._gone: set[int] = set()  # partitions that were given up
+        self._began = self._closed = False
 
     def poll(self, records: int, size: float, seconds: float, lease: Lease) -> LiveBlock:
         """The items that are there; whatever an `Abort` says is raised."""
-        deadline, source = time.monotonic() + seconds, self._source
+        deadline, source, progress = time.monotonic() + seconds, self._source, self._progress
         found: list[tuple[int, int, Item]] = []
-        first = dict(self._at)
+        if self._alone:
+            progress.asked()
         with source._changed:
+            first, generation = dict(self._at), progress.generation
             while True:
                 if self._stop.is_set() or self._closed:
                     msg = f"{source!r}: reading was stopped"
                     raise ClosedError(msg)
+                if progress.generation != generation:  # what was found before is void
+                    found, first, generation = [], dict(self._at), progress.generation
                 full = self._take(found, records, size)
                 left = deadline - time.monotonic()
                 if full or left <= 0:
                     break
                 source._changed.wait(min(left, _POLL_S))
-            moved = {p: n for p, n in self._at.items() if first.get(p) != n or not self._told}
-            self._told = True
-        return LiveBlock(self._block(found, lease), moved)
+            progress.begins({p: first.get(p, 0) for p in self._at})
+            moved = {p: n for p, n in self._at.items() if first.get(p) != n or not self._began}
+            self._began = True
+        if self._alone:
+            progress.took(moved, generation)
+        return LiveBlock(self._block(found, lease), moved, generation)
+
+    def give_up(self, partitions: Collection[int], seconds: float) -> Positions:
+        """Give partitions to nobody: what was read ahead is void, and the loop has so long to finish its batch.
+
+        Gives how far it has finished them. Other partitions are read again from where the loop was handed them.
+        """
+        source, progress = self._source, self._progress
+        with source._changed:
+            self._gone |= set(partitions)
+            self._at |= progress.withdraw()
+            for p in partitions:
+                self._at.pop(p, None)
+        done = progress.wait_finished(partitions, seconds)
+        progress.forget(partitions)
+        return done
 
     def _take(self, found: list[tuple[int, int, Item]], records: int, size: float) -> bool:
         """Take what is there, a partition after the other; whether that is enough."""
         source = self._source
         held = sum(len(payload_of(plain_of(item))) for _, _, item in found)
         for p, items in enumerate(source._items):
-            if p % self._world_size != self._rank:
+            if p % self._world_size != self._rank or p in self._gone:
                 continue
             self._at.setdefault(p, 0)
             while len(found) < records and self._at[p] < len(items):

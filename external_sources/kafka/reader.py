@@ -115,7 +115,7 @@ MORE = 32  # at most
 CACHED = 256 << 10  # bytes of records taken at once, then: they are copied while a core still has them in its cache
 
 
-class TopicReader(Reader):
+class TopicReader:
     """What readers of a topic have: one consumer at a time, and what it says of itself."""
 
     def __init__(self, to: Connection, parts: KafkaParts, stop: threading.Event | None, identity: Identity) -> None:
@@ -204,7 +204,7 @@ class DoubtedError(Exception):
     """What was filled may be another topic's."""
 
 
-class KafkaReader(TopicReader):
+class KafkaReader(TopicReader, Reader):
     """Reads runs of offsets; see `dali_feed.records.source.Reader`.
 
     Raises from `read`:

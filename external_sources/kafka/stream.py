@@ -23,15 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, SourceError, StateError
-from dali_feed.external_sources.kafka.cluster import Cluster
+from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.codec import Codec
 from dali_feed.external_sources.kafka.errors import remade
-from dali_feed.external_sources.kafka.group import Fleet, fleet_of
-from dali_feed.external_sources.kafka.group_reader import FleetReader
-from dali_feed.external_sources.kafka.live_reader import StreamReader
+from dali_feed.external_sources.kafka.group import ConsumerGroup, Membership
+from dali_feed.external_sources.kafka.live_reader import KafkaLiveReader
 from dali_feed.external_sources.kafka.topic import KafkaTopic, TopicSource
 from dali_feed.formats.format import Format
-from dali_feed.records.live import Drain, LiveReader, Pace, Positions, Stream
+from dali_feed.records.live import LiveReader, Pace, Positions, Progress, Stream
 from dali_feed.records.source import LABEL, Member
 
 __all__ = ["KafkaStream", "Start", "merged_marks"]
@@ -109,11 +108,11 @@ def mark_of(topic: str, state: StreamState) -> Mark:
             " after the first batch"
         )
         raise StateError(msg)
-    if "fleet" in mark:
-        group = mark["fleet"]
+    if "group" in mark:
+        group = mark["group"]
         msg = (
-            f"{topic}: a state must have the position of each partition; found a fleet's state: its group "
-            f"{group!r} has it"
+            f"{topic}: a state must have the position of each partition; found the state of a worker of a group: the "
+            f"group {group!r} has it"
         )
         raise StateError(msg)
     try:
@@ -283,13 +282,12 @@ class KafkaStream(TopicSource, Stream):
         label, codec, config, format, claims: as `KafkaTopic`'s.
         timeout: seconds without any answer, reconnects included, after which the broker counts as unreachable. A topic
             that gets no records is no error.
-        group: the consumer group whose offsets `loader.commit()` sets, for lag tools and for `start="group"`; None:
-            it does nothing. Take a group that nobody subscribes with.
-        fleet: a `Fleet`, or a consumer group's name: this process joins it as a worker, and the broker assigns the
-            partitions; ranks do not matter. At least once: a record counts as done when the loop asks for the next
-            batch or calls `loader.commit()`; after a crash what was not committed comes again, at another worker.
-            `start` is for a group that has no offsets yet. The group owns the position: a state holds only the group's
-            name.
+        group: a consumer group's name, whose offsets `loader.commit()` sets, for lag tools and for `start="group"`;
+            take one that nobody subscribes with. None: it does nothing. A `ConsumerGroup`: this process joins it as a
+            worker, and the broker assigns the partitions; ranks do not matter. At least once: a record counts as done
+            when the loop asks for the next batch or calls `loader.commit()`; after a crash what was not committed
+            comes again, at another worker. `start` is for a group that has no offsets yet. The group owns the
+            position: a state holds only the group's name.
 
     Raises:
         ConfigError: a value that is not allowed, or an option in `config` that decides what is read.
@@ -308,11 +306,15 @@ class KafkaStream(TopicSource, Stream):
         codec: Codec | None = None,
         config: Mapping[str, Any] | None = None,
         timeout: float = 30.0,
-        group: str | None = None,
+        group: str | ConsumerGroup | None = None,
         format: Format | str | Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
-        fleet: Fleet | str | None = None,
         claims: str | os.PathLike[str] | None = None,
     ) -> None:
+        if not isinstance(group, str | ConsumerGroup | None):
+            msg = f"{topic}: group must be a consumer group's name, or a ConsumerGroup to join; found {group!r}"
+            raise ConfigError(msg)
+        self._joins = group if isinstance(group, ConsumerGroup) else None
+        named = group.group if isinstance(group, ConsumerGroup) else group
         super().__init__(
             topic,
             servers,
@@ -320,7 +322,7 @@ class KafkaStream(TopicSource, Stream):
             codec=codec,
             config=config,
             timeout=timeout,
-            group=group,
+            group=named,
             format=format,
             claims=claims,
         )
@@ -330,15 +332,13 @@ class KafkaStream(TopicSource, Stream):
             if value is not None and not value > 0:
                 msg = f"{topic}: {name} must be above 0, or None; found {value!r}"
                 raise ConfigError(msg)
-        self._fleet = None if fleet is None else fleet_of(fleet)
-        if self._fleet is not None:
-            self._fleet.check(topic, self._to.config, group, start)
-            group = self._fleet.group
-        self._start = checked_start(topic, start, group)
+        if self._joins is not None:
+            self._joins.check(topic, self._to.config, start)
+        self._start = checked_start(topic, start, named)
 
     def __repr__(self) -> str:
         alone = super().__repr__()
-        return alone if self._fleet is None else f"{alone[:-1]}, fleet={self._fleet.group!r}, at least once)"
+        return alone if self._joins is None else f"{alone[:-1]}, group={self._joins.group!r}, at least once)"
 
     @property
     def pace(self) -> Pace:
@@ -360,7 +360,7 @@ class KafkaStream(TopicSource, Stream):
         rank: int = 0,
         world_size: int = 1,
         stop: threading.Event | None = None,
-        drain: Drain | None = None,
+        progress: Progress | None = None,
     ) -> LiveReader:
         """A reader of a rank's partitions from `at` on; None: from `start`. It asks the cluster where that is.
 
@@ -375,12 +375,13 @@ class KafkaStream(TopicSource, Stream):
             ClosedError: the stop event is set.
         """
         to, parts, stopped = self._to, self._parts(members), stop or threading.Event()
-        mine: Any = {"rank": rank, "world_size": world_size, "stop": stopped}
-        if (fleet := self._fleet) is not None:  # a worker, which joins when it is first polled
+        mine: Any = {"stop": stopped, "progress": progress, "rank": rank, "world_size": world_size}
+        if (group := self._joins) is not None:  # a worker, which joins when it is first polled
             if at is not None:
-                fleet.check_mark(to.topic, at)
+                group.check_mark(to.topic, at)
             start = self._start if isinstance(self._start, str | float) else ""
-            return FleetReader(to, parts, fleet, start, drain=drain, **mine)
+            membership = Membership(to, group, start, rank, world_size)
+            return KafkaLiveReader(to, parts, Identity(), {}, membership=membership, **mine)
         given = self._start if at is None else at
         begin = given if isinstance(given, str | float) else mark_of(to.topic, given)
         with Cluster(to, stopped) as cluster:
@@ -390,15 +391,15 @@ class KafkaStream(TopicSource, Stream):
                 positions = begin.of_rank(rank, world_size, count)
             else:
                 positions = begun(cluster, begin, self._group, list(range(rank, count, world_size)))
-        return StreamReader(to, parts, self._identity, positions, group=self._group, **mine)
+        return KafkaLiveReader(to, parts, self._identity, positions, group=self._group, **mine)
 
     def mark(self, position: Positions, *, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
-        """A rank's position as plain JSON, with the topic and its id; of a fleet its group, which has the position.
+        """A rank's position as plain JSON, with the topic and its id; where a group has the position, the group.
 
         Raises ConfigError where the position is not of all partitions of the rank.
         """
-        if self._fleet is not None:
-            return self._fleet.mark(self._to.topic)
+        if self._joins is not None:
+            return self._joins.mark(self._to.topic)
         return made_mark(self._to.topic, self._identity.topic_id, position, rank, world_size).to_json()
 
     def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -406,10 +407,10 @@ class KafkaStream(TopicSource, Stream):
 
         Raises StateError where they are not of one run, or two are of one rank.
         """
-        if self._fleet is not None:
+        if self._joins is not None:
             for each in marks:
-                self._fleet.check_mark(self._to.topic, each)
-            return self._fleet.mark(self._to.topic)
+                self._joins.check_mark(self._to.topic, each)
+            return self._joins.mark(self._to.topic)
         return merged_marks(self._to.topic, marks).to_json()
 
     def replay(self, a: StreamState, b: StreamState) -> KafkaTopic:

@@ -20,7 +20,8 @@ from dali_feed.external_sources.kafka.client import TokenGuard
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import GROUP_RIGHT, Meaning, NotYetError, Patience, Trouble, meaning
-from dali_feed.external_sources.kafka.group import GroupCommits
+from dali_feed.external_sources.kafka.group import ConsumerGroup, Membership
+from dali_feed.records.live import Progress
 from dali_feed.secrets import hidden, is_secret, revealed
 
 TO = Connection("t", "h:1", 30.0)
@@ -134,25 +135,44 @@ def test_a_question_about_a_topic_ends_with_the_reader(embedded: Kafka) -> None:
 
 
 class Committing:
-    """A member that was dealt its partition by hand, and its commits."""
+    """A member that was assigned its partition by hand, and its commits."""
 
     def __init__(self, kafka: Kafka) -> None:
-        self.trouble = Trouble()
-        self.commits = GroupCommits(options_of(kafka), kafka.topic, self.trouble)
-        self.landed: list[dict[int, int]] = []
+        self.member = Membership(options_of(kafka), ConsumerGroup(kafka.topic), "earliest")
+        nothing: Any = lambda *_: None  # noqa: E731  no receiver
+        self.member.join(Progress(), Trouble(), take_up=nothing, withdraw=nothing, give_up=nothing, ended=lambda: False)
+        self.member._committed = {0: 0}
         fixed = {"bootstrap.servers": kafka.servers, "group.id": kafka.topic, "enable.auto.commit": False}
-        self.consumer = Consumer({**fixed, "on_commit": self.commits}, logger=logging.getLogger("quiet"))
+        heard = self.member.options()[1]["on_commit"]
+        self.consumer = Consumer({**fixed, "on_commit": heard}, logger=logging.getLogger("quiet"))
         self.consumer.assign([TopicPartition(kafka.topic, 0, 0)])
 
+    @property
+    def landed(self) -> int:
+        """How far the group is known to be."""
+        return self.member._committed[0]
+
     def commit(self, offset: int) -> SourceError | None:
-        """Have it committed, as the reader's thread does; why it could not be."""
-        asked = self.commits.ask(lambda: {0: offset}, lambda sent: self.landed.append(dict(sent)))
-        deadline = time.monotonic() + LONG
-        while not asked.done.is_set():
-            assert time.monotonic() < deadline
-            self.commits.serve(self.consumer, "")
+        """Have it committed by a loop, while this thread does the receiver's part; why it could not be."""
+        wrong: list[SourceError] = []
+
+        def loop() -> None:
+            try:
+                self.member.commit({0: offset})
+            except SourceError as error:
+                wrong.append(error)
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        while thread.is_alive():
+            self.member.serve(self.consumer)
             self.consumer.poll(0.01)
-        return asked.error
+        return wrong[0] if wrong else None
+
+    def stored(self) -> int:
+        """The group's offset, as the broker has it."""
+        (place,) = self.consumer.committed([TopicPartition(self.member._to.topic, 0)], timeout=LONG)
+        return place.offset
 
 
 @pytest.mark.waits
@@ -163,11 +183,11 @@ def test_commits_are_sent_again_or_told(
     member = Committing(embedded)
     answers(COMMIT, KafkaError.REBALANCE_IN_PROGRESS)
     assert member.commit(5) is None
-    assert member.landed == [{0: 5}]
+    assert member.landed == 5
     answers(COMMIT, KafkaError.UNKNOWN_MEMBER_ID)
     assert member.commit(6) is None
     assert "the group has removed the worker, and what was not committed comes again" in caplog.text
-    assert member.landed == [{0: 5}]
+    assert member.landed == 5
     answers(COMMIT, KafkaError.GROUP_AUTHORIZATION_FAILED)
     assert isinstance(member.commit(7), SourceDeniedError)
     answers(COMMIT, KafkaError.INVALID_COMMIT_OFFSET_SIZE)
@@ -175,7 +195,38 @@ def test_commits_are_sent_again_or_told(
     assert "could not be committed" in str(error)
     assert "What was not committed comes again" in str(error)
     assert member.commit(9) is None
-    assert member.landed == [{0: 5}, {0: 9}]
+    assert (member.landed, member.stored()) == (9, 9)
+    member.consumer.close()
+
+
+@pytest.mark.waits
+def test_the_last_commit_of_partitions_that_go_is_looked_for(
+    embedded: Kafka, answers: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No answer is heard in a callback: where the broker does not have it, it is sent again; or a warning says so."""
+    member = Committing(embedded)
+    answers(COMMIT, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH)
+    member.member._publish(member.consumer, [0], {0: 12})
+    assert member.stored() == 12
+    assert not caplog.records
+    member.consumer.close()
+
+
+@pytest.mark.waits
+@pytest.mark.usefixtures("answers")
+def test_a_commit_does_not_wait_for_a_hand_over_that_waits_for_the_loop(embedded: Kafka) -> None:
+    """It comes back at once, before a callback and amid one, and its level is sent behind that."""
+    member = Committing(embedded)
+    waits = threading.Thread(target=lambda: member.member.commit({0: 3}))
+    waits.start()
+    with member.member._callback():
+        waits.join(LONG)
+        member.member.commit({0: 4})
+    assert not waits.is_alive()
+    while member.landed < 4:
+        member.member.serve(member.consumer)
+        member.consumer.poll(0.01)
+    assert member.stored() == 4
     member.consumer.close()
 
 

@@ -5,29 +5,28 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from confluent_kafka import Producer
 from kit.broker.handle import COMMITTED, Kafka, Opened, everything, fill, payloads, rows, value
-from kit.claimed import claimed, made
 from kit.images import QUICK, jpeg
 
 from dali_feed.errors import DataLostError, SourceUnreachableError, StateError
-from dali_feed.external_sources import KafkaStream, KafkaTopic
+from dali_feed.external_sources import KafkaTopic
 from dali_feed.external_sources.kafka.cluster import Identity
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.live_reader import MUCH, LookoutAnswer, Overdue, StreamReader
+from dali_feed.external_sources.kafka.live_reader import Inbox, KafkaLiveReader, Receiver
+from dali_feed.external_sources.kafka.lookout import MUCH, LookoutAnswer, Overdue
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.rows import KafkaParts
 from dali_feed.external_sources.kafka.snapshot import scanned
-from dali_feed.external_sources.kafka.topic import messages
 from dali_feed.feed import Feed
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.extents import unpack_ids
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.live import Progress
 from dali_feed.records.present import Present, packed
 
 
@@ -131,24 +130,74 @@ def test_who_is_late() -> None:
 def test_a_partition_without_a_leader_is_named() -> None:
     """Others may flow meanwhile: where nobody leads it for `timeout` seconds, the stream cannot go on."""
     options = Connection("t", "nowhere:1", 5.0)
-    reader, now = StreamReader(options, KafkaParts(), Identity(), {0: 3, 1: 7}), time.monotonic()
-    reader._looked(LookoutAnswer(now, 2, {0: 3}, {1: now - 4}), {})
+    receiver, now = Receiver(options, Identity(), Progress(), {0: 3, 1: 7}), time.monotonic()
+    receiver._looked(LookoutAnswer(now, 2, {0: 3}, {1: now - 4}))
     with pytest.raises(SourceUnreachableError, match=r"t\[1\]@7: .*the partition has no leader"):
-        reader._looked(LookoutAnswer(now, 2, {0: 3}, {1: now - 6}), {})
-    reader.close()
+        receiver._looked(LookoutAnswer(now, 2, {0: 3}, {1: now - 6}))
+    receiver.close()
 
 
-def test_what_a_worker_gives_up_leaves_the_weight_of_the_rest(embedded: Kafka, tmp_path: Path) -> None:
-    """Payloads count for `batch_bytes` wherever they lie, before partitions go and after."""
-    folder = made(tmp_path)
-    records = [replace(claimed(folder, b"%d" % n * 5_000), partition=n % 2) for n in range(4)]
-    embedded.publish(embedded.topic, records, partitions=2)
-    stream = KafkaStream(embedded.topic, embedded.servers, label=None, fleet=embedded.topic, claims=folder)
-    reader: Any = stream.live(None, ["value"])
-    to, parts = reader._to, reader._parts
-    reader._taken = [each for p in (0, 1) for each in messages(to, p, 0, 2)]
-    reader._filled = sum(map(parts.weigh, reader._taken))
-    assert reader._filled == 4 * 5_000
-    reader._forget([1])
-    assert reader._filled == 2 * 5_000
-    reader.close()
+class Sized:
+    """A record as far as an inbox looks at it."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+
+def entry(partition: int, offset: int, size: int = 10) -> Any:
+    """A record that is to be taken."""
+    return partition, offset + 1, Sized(size)
+
+
+def test_partitions_are_taken_by_turns() -> None:
+    """A full partition keeps no other waiting; each keeps its order; what is put back comes first again."""
+    inbox = Inbox()
+    for n in range(100):
+        inbox.put(entry(0, n))
+    for n in range(3):
+        inbox.put(entry(1, n))
+    entries, full = inbox.take(16, 1e9, len, (), some=False)
+    assert ([(p, n) for p, n, _ in entries if p], full) == ([(1, 1), (1, 2), (1, 3)], False)
+    assert [n for p, n, _ in entries if not p] == [*range(1, 9)]
+    size = inbox.size
+    inbox.back(entries)
+    assert [each[:2] for each in inbox.take(16, 1e9, len, (1,), some=False)[0]] == [(0, n) for n in range(1, 9)]
+    inbox.clear()
+    assert (inbox.size, inbox.take(1, 1e9, len, (), some=False)) == (0, ([], False))
+    assert size > 0
+
+
+def test_a_record_that_has_no_room_is_left() -> None:
+    """The first has room whatever it weighs; where the partition ends costs nothing."""
+    inbox = Inbox()
+    for n, size in enumerate((30, 10, 10)):
+        inbox.put(entry(0, n, size))
+    inbox.put((1, 5, None))
+    assert [each[1] for each in inbox.take(9, 20, len, (), some=False)[0]] == [1]
+    entries, full = inbox.take(9, 15, len, (), some=True)
+    assert ([each[:2] for each in entries], full) == ([(0, 2)], True)
+    assert inbox.take(9, 5, len, (), some=True) == ([], True)
+    assert [each[:2] for each in inbox.take(9, 5, len, (), some=False)[0]] == [(0, 3), (1, 5)]
+
+
+def test_a_partition_that_comes_up_amid_a_poll_never_sets_the_loop_back() -> None:
+    """Where it begins is in the block with its first record, and not in one behind it."""
+    reader: Any = KafkaLiveReader(Connection("t", "nowhere:1", 5.0), KafkaParts(), Identity(), {})
+    receiver = reader._receiver
+    receiver._thread = threading.current_thread()  # none of its own
+
+    def comes_up() -> None:
+        with receiver.progress.changed:
+            receiver.take_up({3: 0})
+            receiver.inbox.put((3, 8, None))
+            receiver.progress.changed.notify_all()
+
+    threading.Timer(0.05, comes_up).start()
+    position = dict[int, int]()
+    while not position:
+        position = reader.poll(4, 1e9, 0.2, SlabPool().lease()).position
+    assert position == {3: 8}
+    assert (reader.poll(4, 1e9, 0.0, SlabPool().lease()).position, receiver.progress.state(0)) == ({}, {3: 8})

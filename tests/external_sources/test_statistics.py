@@ -15,10 +15,10 @@ from kit.images import QUICK, jpeg
 
 from dali_feed import DataLoader
 from dali_feed.errors import DataLostError
-from dali_feed.external_sources import KafkaStream, KafkaTopic
+from dali_feed.external_sources import ConsumerGroup, KafkaStream, KafkaTopic
+from dali_feed.external_sources.kafka import live_reader
 from dali_feed.external_sources.kafka.statistics import figures
 from dali_feed.feed import reading
-from dali_feed.live import gather
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats
 from dali_feed.records.metrics import merged
@@ -182,7 +182,8 @@ def test_statistics_do_not_pile_up_while_nothing_is_read(embedded: Kafka, monkey
 
 def test_nor_while_a_streams_loop_is_slow(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream whose batches nobody takes goes on taking them, and its records keep their order."""
-    monkeypatch.setattr(gather, "REST_S", 0.01)
+    monkeypatch.setattr(live_reader, "STATISTICS_SECONDS", 0.01)
+    monkeypatch.setattr(live_reader, "FULL_BYTES", 1)
     topic, heard = embedded.topic, Heard()
     embedded.publish(topic, images(60), partitions=1)
     config = {"statistics.interval.ms": 10, "stats_cb": heard}
@@ -247,13 +248,15 @@ def test_a_streams_loader_has_its_lag(embedded: Kafka) -> None:
         assert (kafka_of(loader).lag, kafka_of(loader).lag_seconds) == (0, 0.0)
 
 
-def test_a_worker_of_a_fleet_counts_rebalances(real_kafka: Kafka) -> None:
+def test_a_worker_of_a_group_counts_rebalances(real_kafka: Kafka) -> None:
     """Its group has dealt partitions to it at least once; the lag is that of those."""
     topic, heard = real_kafka.topic, Heard()
     records = [replace(each, partition=n % 2) for n, each in enumerate(images(12))]
     real_kafka.publish(topic, records, partitions=2)
     config = {**FAST, "stats_cb": heard}
-    stream = KafkaStream(topic, real_kafka.servers, start="group or earliest", fleet=f"g-{topic}", config=config)
+    stream = KafkaStream(
+        topic, real_kafka.servers, start="group or earliest", group=ConsumerGroup(f"g-{topic}"), config=config
+    )
     with DataLoader(stream, 4, device="cpu", tuning=QUICK) as loader:
         next(iter(loader))
         heard.waits(records=12)

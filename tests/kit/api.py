@@ -38,7 +38,6 @@ _NAMES = {  # a name of the rows -> what it is or was called
     "ArrayShards": ("Arrays",),
     "ArrowFiles": ("Table",),
     "ArrowRows": ("Table",),
-    "ConsumerGroup": ("Fleet",),
     "Json": ("JsonValue",),
     "Packed": ("PackedTokens",),
     "ParquetRows": ("Table",),
@@ -137,7 +136,7 @@ def produce(source: Any, topic: str, servers: str, **way: Any) -> None:
 
 def shared_stream(topic: str, servers: str, group: str) -> Any:
     """A stream whose partitions the workers of a consumer group share."""
-    return made("KafkaStream", topic, servers, start="earliest", label=None, fleet=made("ConsumerGroup", group))
+    return made("KafkaStream", topic, servers, start="earliest", label=None, group=made("ConsumerGroup", group))
 
 
 def dead_letter_topic(topic: str, servers: str) -> Any:

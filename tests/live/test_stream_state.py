@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -15,9 +14,10 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, SourceError, StateError
+from dali_feed.external_sources import DeadLetterFolder
 from dali_feed.live import LiveFeed
-from dali_feed.options import Tuning
-from dali_feed.records.live import Pace
+from dali_feed.options import BadRecords, Tuning
+from dali_feed.records.live import Pace, Progress
 from dali_feed.testing import ScriptedSource, ScriptedStream, assert_stream_resumes
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, Item
 
@@ -118,24 +118,28 @@ def test_a_state_of_something_else_is_refused() -> None:
         assert len(next(batches)) == 2
 
 
-def test_a_partition_that_is_taken_away_waits_for_the_loop() -> None:
-    """The reader waits until all that was read of it is finished, for the loop asked for more; then knows how far."""
-    source = ScriptedStream([(jpeg(n), n) for n in range(5)], pace=Pace())
+def test_a_partition_that_is_taken_away_waits_for_one_batch() -> None:
+    """Only the batch in the loop's hands is waited for; what was read ahead is void, and the rest comes again."""
+    source = ScriptedStream([(jpeg(n), n) for n in range(4)], [(jpeg(n), n) for n in range(10, 14)])
     with LiveFeed(source, 2, tuning=QUICK) as feed:
         batches = iter(feed)
-        next(batches)
-        progress, ends = feed._progress, time.monotonic() + LONG
-        while progress._read != {0: 5} and time.monotonic() < ends:  # else the last record comes behind the drain
-            progress.wait(0.01)
-        drain, _ = source.drains[0]
-        found = []
-        thread = threading.Thread(target=lambda: found.append(dict(drain([0], 60.0))))
+        assert next(batches).fields["label"].tolist() == [0, 1]
+        found, steps = [], 0
+        thread = threading.Thread(target=lambda: found.append(source.readers[0].give_up([0], LONG)))
+        generation = feed._progress.generation
         thread.start()
-        assert [len(next(batches)), len(next(batches))] == [2, 1]  # what waits for more is handed on
+        while feed._progress.generation == generation:
+            feed._progress.wait(0.01)
         assert not found
+        labels = list[int]()
+        while len(labels) < 4:
+            labels += next(batches).fields["label"].tolist()
+            steps += 1
+        thread.join(LONG)
+        assert found == [{0: 2}]
+        assert (labels, steps) == ([10, 11, 12, 13], 2)
         feed.commit()
-        thread.join(60)
-        assert found == [{0: 5}]
+        assert source.committed == {1: 4}
 
 
 def test_a_loop_that_takes_too_long_has_not_finished() -> None:
@@ -145,8 +149,52 @@ def test_a_loop_that_takes_too_long_has_not_finished() -> None:
         batches = iter(feed)
         next(batches)
         next(batches)
-        drain, _ = source.drains[0]
-        assert drain([0], 0.0) == {0: 2}
+        assert source.readers[0].give_up([0], 0.0) == {0: 2}
+
+
+def test_a_void_batch_counts_nothing(tmp_path: Any) -> None:
+    """Bad records, their limit and their letters are settled when the loop takes the batch: not of one that is void."""
+    letters = DeadLetterFolder(tmp_path)
+    source = ScriptedStream([(jpeg(0), 0), (jpeg(1), 1), Corrupt(), Corrupt(), Corrupt()], [], pace=Pace(timeout=0.02))
+    bad = BadRecords(limit=2, dead_letter=letters)
+    with LiveFeed(source, 1, tuning=QUICK, bad=bad) as feed:
+        batches = iter(feed)
+        next(batches)
+        source.readers[0].give_up([0], 0.0)
+        source.append(1, (jpeg(9), 9))
+        assert next(batches).fields["label"].tolist() == [9]
+        assert feed.stats().bad == 0
+        feed.state_dict()
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_thread_of_the_loop_finishes_its_own_batch_alone() -> None:
+    """What one thread still works on is not finished because another one asks for more."""
+    progress = Progress()
+    progress.begins({0: 0})
+    progress.took({0: 2}, 0)
+
+    def another() -> None:
+        progress.took({0: 4}, 0)
+        progress.asked()
+
+    other = threading.Thread(target=another)
+    other.start()
+    other.join(LONG)
+    assert progress.wait_finished([0], 0.0) == {0: 0}
+    progress.asked()
+    assert progress.wait_finished([0], 0.0) == {0: 4}
+
+
+def test_what_is_finished_waits_for_its_letters() -> None:
+    """Whoever goes on from an offset never sees the records before it: their letters are kept first, or it is older."""
+    kept = [False, True]
+    progress = Progress(lambda seconds: seconds > 0 and kept.pop(0))
+    progress.begins({0: 0})
+    progress.took({0: 2}, 0)
+    progress.asked()
+    assert progress.wait_finished([0], 0.0) == {}
+    assert progress.wait_finished([0], 0.0) == {0: 2}
 
 
 def test_an_error_comes_in_its_place_and_a_new_iterator_goes_on_there() -> None:

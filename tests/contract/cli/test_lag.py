@@ -15,7 +15,7 @@ from kit.command import Cli, assert_one_line, cli
 from kit.images import QUICK, jpeg
 
 from dali_feed import DataLoader, Shuffle
-from dali_feed.external_sources import KafkaStream, KafkaTopic
+from dali_feed.external_sources import ConsumerGroup, KafkaStream, KafkaTopic
 from dali_feed.testing import Message, ScriptedSource
 
 __all__ = ["cli"]  # a fixture
@@ -64,7 +64,7 @@ def test_a_state_says_what_the_group_does(cli: Cli, embedded: Kafka, tmp_path: P
 
 
 def test_the_state_of_a_stream(cli: Cli, embedded: Kafka, tmp_path: Path) -> None:
-    """Of one rank its partitions, of all ranks' states all; of a fleet what its group has committed."""
+    """Of one rank its partitions, of all ranks' states all; of a worker what its group has committed."""
     target, path = fill(embedded), tmp_path / "state.json"
     stream = KafkaStream(embedded.topic, embedded.servers)
     ranks = [
@@ -78,8 +78,8 @@ def test_the_state_of_a_stream(cli: Cli, embedded: Kafka, tmp_path: Path) -> Non
     found = json.loads(cli("lag", target, "--state", path, "--json").out)
     assert [each["lag"] for each in found["partitions"]] == [None, 0, None, 6]
     assert "no position in" in found["warnings"][0]
-    fleet = KafkaStream(embedded.topic, embedded.servers, fleet="workers")
-    path.write_text(json.dumps({"version": 1, "made_for": {}, "stream": fleet.mark({})}))
+    worker = KafkaStream(embedded.topic, embedded.servers, group=ConsumerGroup("workers"))
+    path.write_text(json.dumps({"version": 1, "made_for": {}, "stream": worker.mark({})}))
     assert_one_line(cli("lag", target, "--state", path), "group 'workers'", "there is no such group")
 
 

@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 from dali_feed import BadRecords, Cache, DataLoader, Decode, Tuning
 from dali_feed.columns import Number
 from dali_feed.errors import ConfigError, FallbackWarning
-from dali_feed.external_sources import DeadLetterFolder, Fleet, KafkaStream
+from dali_feed.external_sources import ConsumerGroup, DeadLetterFolder, KafkaStream
 from dali_feed.testing import ScriptedSource, ScriptedStream
 
 GROUPS = {"decode": Decode, "bad": BadRecords, "tuning": Tuning}
@@ -89,7 +89,9 @@ def outcome(given: str, name: str, value: Any) -> str:
     datasets: dict[str, Any] = {
         "bounded": ScriptedSource(labelled(8), extent=4),
         "stream": ScriptedStream(labelled(8)),
-        "group": KafkaStream("topic", "localhost:1", fleet=Fleet("group")),  # asks no broker before a batch is wanted
+        "group": KafkaStream(
+            "topic", "localhost:1", group=ConsumerGroup("group")
+        ),  # asks no broker before a batch is wanted
         "sampler": ScriptedSource(labelled(8), extent=4),
         "torch": TensorDataset(torch.arange(8)),
     }

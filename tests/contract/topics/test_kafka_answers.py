@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 from kit.broker.handle import Kafka, OpenedStream, payloads, read, rows, value
-from kit.fleets import Worker, fleet_of_tests
+from kit.groups import Worker, group_of_tests
 from kit.limits import LONG
 from kit.streamed import gather
 
@@ -114,7 +114,7 @@ def test_ends_that_are_refused_for_a_moment_are_asked_for_again(embedded: Kafka,
         (
             KafkaError.INVALID_SESSION_TIMEOUT,
             ConfigError,
-            r"must accept the worker as a member; .*check Fleet\(\.\.\.\)",
+            r"must accept the worker as a member; .*check ConsumerGroup\(\.\.\.\)",
         ),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_worker_that_is_refused_says_by_what(
     embedded: Kafka, answers: Callable[..., None], code: int, error: type[Exception], said: str
 ) -> None:
     """The group and the cure, and its loop ends at once."""
-    worker = Worker(embedded.topic, embedded.servers, fleet_of_tests(embedded.topic))
+    worker = Worker(embedded.topic, embedded.servers, group_of_tests(embedded.topic))
     answers(JOIN, code)
     with pytest.raises(error, match=said):
         gather(worker.opened, lambda found: len(found) >= 20)

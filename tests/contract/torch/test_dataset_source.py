@@ -94,8 +94,9 @@ def test_a_sample_that_fails_costs_its_slot(tmp_path: Path) -> None:
 
     options: dict[str, Any] = {"bad": BadRecords(limit=None), "tuning": QUICK, "transform": TRANSFORM, "info": True}
     with DataLoader(Fails(tmp_path, "path"), 24, device="cpu", **options) as mine:
-        mine.dataset.paths[3].unlink()
-        mine.dataset.paths[5].write_bytes(b"no image")
+        paths: Any = mine.dataset
+        paths.paths[3].unlink()
+        paths.paths[5].write_bytes(b"no image")
         _, _, info = next(iter(mine))
         stats = mine.stats()
     assert [n for n, ok in enumerate(info.ok.tolist()) if not ok] == [3, 5, 7]

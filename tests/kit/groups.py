@@ -1,4 +1,4 @@
-"""Workers of a fleet as tests have them: a loop that holds one block at a time, and says how far it is."""
+"""Workers of a group as tests have them: a loop that holds one block at a time, and says how far it is."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from kit.broker.handle import OpenedStream
 from kit.limits import LONG
 
-from dali_feed.external_sources.kafka.group import Fleet
+from dali_feed.external_sources.kafka.group import ConsumerGroup
 from dali_feed.external_sources.kafka.stream import KafkaStream
 from dali_feed.records.extents import unpack_ids
-from dali_feed.records.live import LiveBlock, Positions
+from dali_feed.records.live import LiveBlock
 
 
 def until(done: Callable[[], bool], *turns: Callable[[], object]) -> None:
@@ -29,18 +29,20 @@ def until(done: Callable[[], bool], *turns: Callable[[], object]) -> None:
             turn()
 
 
-def fleet_of_tests(group: str, protocol: Any = "classic", **more: Any) -> Fleet:
-    """A fleet whose dead are missed after a second or three."""
-    return Fleet(group, protocol, session=1.0 if protocol == "classic" else None, **more)
+def group_of_tests(group: str, protocol: Any = "classic", **more: Any) -> ConsumerGroup:
+    """A group whose dead are missed after a second or three."""
+    return ConsumerGroup(group, protocol, session=1.0 if protocol == "classic" else None, **more)
 
 
 class Worker:
     """A reader, and what its loop got of it; a block is finished when the next one is asked for."""
 
-    def __init__(self, topic: str, servers: str, fleet: Fleet, start: Any = "earliest", config: Any = None) -> None:
+    def __init__(
+        self, topic: str, servers: str, group: ConsumerGroup, start: Any = "earliest", config: Any = None
+    ) -> None:
         self.stop = threading.Event()
-        self.stream = KafkaStream(topic, servers, start=start, fleet=fleet, label=None, timeout=20.0, config=config)
-        self.opened = OpenedStream(self.stream, stop=self.stop, drain=self.drain)
+        self.stream = KafkaStream(topic, servers, start=start, group=group, label=None, timeout=20.0, config=config)
+        self.opened = OpenedStream(self.stream, stop=self.stop)
         self.reader: Any = self.opened.own
         self.got: Counter[tuple[int, int]] = Counter()
         self.held: dict[int, int] = {}  # where partitions stand behind the block that the loop has
@@ -60,17 +62,13 @@ class Worker:
         partitions, offsets = unpack_ids(found.block.ids)
         self.got.update(zip(partitions.tolist(), offsets.tolist(), strict=True))
 
-    def drain(self, partitions: Collection[int], seconds: float) -> Positions:
-        """The loop waits in `poll` where this is called, so that it has finished everything."""
-        return {p: offset for p, offset in self.done.items() if p in partitions}
-
     def look(self) -> None:
-        """What a feed does that has no room, while its loop takes its time."""
+        """What a loop does that takes its time: it asks for nothing."""
         self.opened.poll(0, 0, 0.0)
 
     @property
     def partitions(self) -> tuple[int, ...]:
-        """Those that it is dealt."""
+        """Those that it is assigned."""
         found: tuple[int, ...] = self.reader.partitions
         return found
 
@@ -81,7 +79,7 @@ class Worker:
 
     def close(self) -> None:
         """Leave in order, all that came finished."""
-        self.done |= self.held
+        self.commit()
         self.reader.close()
 
 
@@ -93,7 +91,7 @@ def seen(workers: Sequence[Worker]) -> Counter[tuple[int, int]]:
 if __name__ == "__main__":  # SERVERS TOPIC OUT PROTOCOL: a worker in a process of its own; OUT gets a line per record
     logging.basicConfig(level=logging.WARNING)
     servers, topic, out, protocol = sys.argv[1:]
-    mine = Worker(topic, servers, fleet_of_tests(topic, protocol))
+    mine = Worker(topic, servers, group_of_tests(topic, protocol))
     with Path(out).open("a") as lines:
         while True:
             ids = mine.turn(records=4).block.ids

@@ -1,4 +1,4 @@
-"""Workers of a fleet in one process: who has which record, and what is committed."""
+"""Workers of a group in one process: who has which record, and what is committed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, NewPartitions
 from kit.broker.handle import Kafka, OpenedStream
 from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker
-from kit.fleets import Worker, fleet_of_tests, seen, until
+from kit.groups import Worker, group_of_tests, seen, until
 
 from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError, StateError
-from dali_feed.external_sources import Fleet, KafkaStream
+from dali_feed.external_sources import ConsumerGroup, KafkaStream
 from dali_feed.testing import Message
 
 pytestmark = pytest.mark.slow
@@ -59,8 +59,8 @@ def test_workers_that_come_and_leave_in_order_read_each_record_once(
 ) -> None:
     """A second worker comes in the middle and leaves again; nothing is lost and nothing comes twice."""
     records = fill(kafka)
-    one = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic, protocol))
-    two = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic, protocol))
+    one = Worker(kafka.topic, kafka.servers, group_of_tests(kafka.topic, protocol))
+    two = Worker(kafka.topic, kafka.servers, group_of_tests(kafka.topic, protocol))
     workers += [one, two]
     until(lambda: len(one.got) > 20, one.turn)
     until(lambda: len(one.partitions) == len(two.partitions) == 2, one.turn, two.turn)
@@ -80,10 +80,10 @@ def test_a_loop_that_takes_its_time_stays_a_member_and_gives_up_what_others_get(
 ) -> None:
     """The first wants no records: the second gets its share, and only what the first has in hand comes twice."""
     records = fill(kafka)
-    fleet = fleet_of_tests(kafka.topic, drain=0.1)
+    group = group_of_tests(kafka.topic, drain=0.1)
     slow = {"max.poll.interval.ms": 1000}
-    one = Worker(kafka.topic, kafka.servers, fleet, config=slow)
-    two = Worker(kafka.topic, kafka.servers, fleet, config=slow)
+    one = Worker(kafka.topic, kafka.servers, group, config=slow)
+    two = Worker(kafka.topic, kafka.servers, group, config=slow)
     workers += [one, two]
     until(lambda: len(one.got) > 20, one.turn)
     hand = dict(one.held)
@@ -98,7 +98,7 @@ def test_a_loop_that_takes_its_time_stays_a_member_and_gives_up_what_others_get(
 def test_latest_is_looked_up_once_and_a_new_partition_has_its_beginning(kafka: Kafka, workers: list[Worker]) -> None:
     """A worker that ends before it has finished anything costs nothing; `start` is about a group that is new."""
     fill(kafka, 1)
-    one = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic), "latest")
+    one = Worker(kafka.topic, kafka.servers, group_of_tests(kafka.topic), "latest")
     workers.append(one)
     until(lambda: one.partitions == (0,), one.turn)
     one.close()
@@ -106,7 +106,7 @@ def test_latest_is_looked_up_once_and_a_new_partition_has_its_beginning(kafka: K
     kafka.publish(kafka.topic, [Message(b"x", partition=0)])
     admin_of(kafka).create_partitions([NewPartitions(kafka.topic, 2)])[kafka.topic].result(60)
     kafka.publish(kafka.topic, [Message(b"y", partition=1)])
-    two = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic), "latest")
+    two = Worker(kafka.topic, kafka.servers, group_of_tests(kafka.topic), "latest")
     workers.append(two)
     until(lambda: len(two.got) == 2, two.turn)
     assert set(two.got) == {(0, 60), (1, 0)}
@@ -115,13 +115,13 @@ def test_latest_is_looked_up_once_and_a_new_partition_has_its_beginning(kafka: K
 def test_offsets_that_retention_took_are_an_error(kafka: Kafka, workers: list[Worker]) -> None:
     """The group's offset is gone: a named error with the offsets, and no jump."""
     fill(kafka, 1)
-    one = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic))
+    one = Worker(kafka.topic, kafka.servers, group_of_tests(kafka.topic))
     workers.append(one)
     until(lambda: len(one.got) == 8, one.turn)
     one.commit()
     one.close()
     kafka.delete_records(kafka.topic, 0, 20)
-    two = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic))
+    two = Worker(kafka.topic, kafka.servers, group_of_tests(kafka.topic))
     workers.append(two)
     with pytest.raises(DataLostError, match=rf"{kafka.topic}\[0\]@8: offsets 8\.\.19 .*broker holds 20\.\.59"):
         until(lambda: False, two.turn)
@@ -131,7 +131,7 @@ def test_offsets_that_retention_took_are_an_error(kafka: Kafka, workers: list[Wo
 def test_a_group_that_must_have_offsets_and_has_none(kafka: Kafka, workers: list[Worker]) -> None:
     """With start="group" nothing is begun by itself."""
     fill(kafka, 1)
-    one = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic), "group")
+    one = Worker(kafka.topic, kafka.servers, group_of_tests(kafka.topic), "group")
     workers.append(one)
     with pytest.raises(DataLostError, match=rf"{kafka.topic}\[0\]: the group .* must have an offset of it"):
         until(lambda: False, one.turn)
@@ -142,7 +142,7 @@ def test_a_worker_with_a_name_comes_back_to_its_partitions(kafka: Kafka, workers
     """Static membership: a restart moves no partition of others; two at once with one name are refused."""
     records = fill(kafka)
     one, two, again = (
-        Worker(kafka.topic, kafka.servers, Fleet(kafka.topic, protocol, instance=name))
+        Worker(kafka.topic, kafka.servers, ConsumerGroup(kafka.topic, protocol, instance=name))
         for name in ("one", "two", "two")
     )
     workers += [one, two, again]
@@ -153,7 +153,7 @@ def test_a_worker_with_a_name_comes_back_to_its_partitions(kafka: Kafka, workers
     assert (one.partitions, again.partitions) == before
     until(lambda: seen([one, two, again]).keys() == records, one.turn, again.turn)
     assert set(seen([one, two, again]).values()) == {1}
-    fourth = Worker(kafka.topic, kafka.servers, Fleet(kafka.topic, protocol, instance="two"))
+    fourth = Worker(kafka.topic, kafka.servers, ConsumerGroup(kafka.topic, protocol, instance="two"))
     workers.append(fourth)
     with pytest.raises(ConfigError, match="one worker at a time may use the name of an instance"):
         until(lambda: False, again.turn, fourth.turn)
@@ -164,7 +164,7 @@ def test_nothing_is_committed_below_where_a_worker_began_or_of_what_is_not_its_o
 ) -> None:
     """A loop that is behind what others did in the meantime sets nothing back."""
     fill(kafka, 2)
-    one = Worker(kafka.topic, kafka.servers, fleet_of_tests(kafka.topic))
+    one = Worker(kafka.topic, kafka.servers, group_of_tests(kafka.topic))
     workers.append(one)
     until(lambda: len(one.got) > 100, one.turn)
     one.reader.commit({0: 50, 1: 40, 7: 3})
@@ -175,34 +175,33 @@ def test_nothing_is_committed_below_where_a_worker_began_or_of_what_is_not_its_o
 def test_a_missing_topic_is_named(kafka: Kafka, workers: list[Worker]) -> None:
     """As for a bounded topic."""
     kafka.create(kafka.topic)
-    one = Worker(f"{kafka.topic}x", kafka.servers, Fleet("g"))
+    one = Worker(f"{kafka.topic}x", kafka.servers, ConsumerGroup("g"))
     workers.append(one)
     with pytest.raises(SourceNotFoundError, match=kafka.topic):
         one.turn()
 
 
 def stream(**more: Any) -> KafkaStream:
-    """A fleet's."""
-    return KafkaStream("t", "nowhere:1", fleet="g", **more)
+    """Of a worker."""
+    return KafkaStream("t", "nowhere:1", group=ConsumerGroup("g"), **more)
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Fleet(""), "Fleet\\(group=\\): a name is needed"),
-        (lambda: Fleet("g", instance=""), "Fleet\\(instance=\\)"),
-        (lambda: Fleet("g", "eager"), '"classic" or "consumer"'),  # type: ignore[arg-type]
-        (lambda: Fleet("g", session=0), "session=.*at most 3600; found 0"),
-        (lambda: Fleet("g", "consumer", session=9), "the broker sets it"),
-        (lambda: Fleet("g", drain=-1), "drain=.*found -1"),
-        (lambda: KafkaStream("t", "nowhere:1", fleet=3), "a consumer group's name or a Fleet"),  # type: ignore[arg-type]
-        (lambda: stream(group="h"), "leave out 'h'"),
+        (lambda: ConsumerGroup(""), "ConsumerGroup\\(group=\\): a name is needed"),
+        (lambda: ConsumerGroup("g", instance=""), "ConsumerGroup\\(instance=\\)"),
+        (lambda: ConsumerGroup("g", "eager"), '"classic" or "consumer"'),  # type: ignore[arg-type]
+        (lambda: ConsumerGroup("g", session=0), "session=.*at most 3600; found 0"),
+        (lambda: ConsumerGroup("g", "consumer", session=9), "the broker sets it"),
+        (lambda: ConsumerGroup("g", drain=-1), "drain=.*found -1"),
+        (lambda: KafkaStream("t", "nowhere:1", group=3), "a consumer group's name, or a ConsumerGroup"),  # type: ignore[arg-type]
         (lambda: stream(start={"topic": "t"}), "cannot be a state"),
         (lambda: stream(start="yesterday"), "start must be"),
         (lambda: stream(config={"group.instance.id": "x"}), "found group.instance.id"),
-        (lambda: stream(config={"session.timeout.ms": 6000}), "found session.timeout.ms; Fleet"),
+        (lambda: stream(config={"session.timeout.ms": 6000}), "found session.timeout.ms; ConsumerGroup"),
         (lambda: stream(config={"partition.assignment.strategy": "range"}), "partition.assignment.strategy"),
-        (lambda: stream(config={"max.poll.interval.ms": 30_000}), "above Fleet\\(drain=\\).*30000 ms and 30 s"),
+        (lambda: stream(config={"max.poll.interval.ms": 30_000}), "above ConsumerGroup\\(drain=\\).*30000 ms and 30 s"),
     ],
 )
 def test_what_contradicts_is_refused(make: Any, said: str) -> None:
@@ -212,20 +211,20 @@ def test_what_contradicts_is_refused(make: Any, said: str) -> None:
 
 
 def test_two_kinds_of_position_do_not_mix() -> None:
-    """A fleet's state names its group; positions are refused by a fleet, and a fleet's state by a stream without."""
-    fleet, alone = stream(), KafkaStream("t", "nowhere:1")
-    mark = fleet.mark({0: 5})
-    assert mark == {"topic": "t", "fleet": "g"}
-    assert repr(fleet) == "KafkaStream('t', 'nowhere:1', fleet='g', at least once)"  # with which describe() begins
-    assert fleet.merged([mark, mark]) == mark
-    OpenedStream(fleet, mark).close()
+    """A worker's state names its group; positions are refused by a group, and its state by a stream without one."""
+    group, alone = stream(), KafkaStream("t", "nowhere:1")
+    mark = group.mark({0: 5})
+    assert mark == {"topic": "t", "group": "g"}
+    assert repr(group) == "KafkaStream('t', 'nowhere:1', group='g', at least once)"  # with which describe() begins
+    assert group.merged([mark, mark]) == mark
+    OpenedStream(group, mark).close()
     position = alone.mark({0: 5})
-    for wrong in (position, {"topic": "t", "fleet": "h"}):
+    for wrong in (position, {"topic": "t", "group": "h"}):
         with pytest.raises(StateError, match="continues at the offsets of the group"):
-            OpenedStream(fleet, wrong)
+            OpenedStream(group, wrong)
         with pytest.raises(StateError, match="continues at the offsets of the group"):
-            fleet.merged([mark, wrong])
-    with pytest.raises(StateError, match="a fleet's state"):
+            group.merged([mark, wrong])
+    with pytest.raises(StateError, match="the state of a worker of a group"):
         OpenedStream(alone, mark)
 
 
@@ -239,7 +238,7 @@ def test_a_group_that_may_not_be_joined_is_named(real_broker: Cluster, workers: 
     config = {**ALICE, "sasl.password": PASSWORD}
     said = ""
     while "joining a group needs the right Read" not in said:  # an ACL reaches the broker a moment after it was made
-        one = Worker(kafka.topic, real_broker.sasl_servers, fleet_of_tests(kafka.topic), config=config)
+        one = Worker(kafka.topic, real_broker.sasl_servers, group_of_tests(kafka.topic), config=config)
         workers.append(one)
         with pytest.raises(SourceDeniedError, match=kafka.topic) as caught:
             until(lambda: False, one.turn)
