@@ -217,7 +217,7 @@ class Receiver(TopicReader):
             return tuple(sorted(self._at))
 
     @property
-    def trouble(self) -> str:  # type: ignore[override]  # read only here
+    def trouble(self) -> str:
         """What hinders: the last error of librdkafka, or that a member has no partitions; empty while records come."""
         none = f"{self._who}: no partition is assigned to it" if self.membership is not None and not self._at else ""
         return self._trouble.last or self._lookout.trouble or none

@@ -129,7 +129,7 @@ class TopicReader:
         self._doubting = 0.0  # since when it stands at another topic
 
     @property
-    def trouble(self) -> str:  # type: ignore[override]  # read only here
+    def trouble(self) -> str:
         """The last error of librdkafka; empty while records come."""
         return self._trouble.last
 
@@ -204,7 +204,7 @@ class DoubtedError(Exception):
     """What was filled may be another topic's."""
 
 
-class KafkaReader(TopicReader, Reader):
+class KafkaReader(TopicReader, Reader):  # type: ignore[misc]  # `trouble` is read only here
     """Reads runs of offsets; see `dali_feed.records.source.Reader`.
 
     Raises from `read`:

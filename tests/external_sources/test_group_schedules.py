@@ -157,8 +157,9 @@ class Member:
         self.progress.steps = self._finish
         membership = Membership(TO, ConsumerGroup("g"), "earliest")
         self.reader: Any = KafkaLiveReader(
-            TO, KafkaParts(), Identity(), {}, membership=membership, progress=self.progress, slabs=SlabPool(1 << 12)
+            TO, KafkaParts(), Identity(), {}, membership=membership, progress=self.progress
         )
+        self.slabs = SlabPool(1 << 12)
         self.consumer = ScriptedConsumer(broker)
         self.consumer.heard = membership._heard
         receiver: Any = self.reader._receiver
@@ -183,7 +184,7 @@ class Member:
     def poll(self) -> None:
         """The feed's thread reads ahead."""
         if len(self._ahead) < 4:
-            self._ahead.append(self.reader.poll(self._rng.randint(1, 4), 1e9, 0.0))
+            self._ahead.append(self.reader.poll(self._rng.randint(1, 4), 1e9, 0.0, self.slabs.lease()))
 
     def take(self) -> None:
         """The loop asks for a batch."""

@@ -39,14 +39,14 @@ class Pictures(Dataset[Any]):
     def __getitem__(self, at: int) -> Any:
         self.threads.add(threading.get_ident())
         path = self.paths[at]
-        image: Any = {
+        images: dict[str, Any] = {
             "path": lambda: str(path),
             "bytes": path.read_bytes,
             "pil": lambda: Pillow.open(path),
             "array": lambda: np.asarray(Pillow.open(path)),
             "tensor": lambda: torch.from_numpy(np.asarray(Pillow.open(path)).copy()).permute(2, 0, 1),
-        }[self.kind]()
-        return image, at
+        }
+        return images[self.kind](), at
 
 
 def batches(data: Any, **options: Any) -> list[tuple[torch.Tensor, list[int]]]:
