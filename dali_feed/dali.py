@@ -36,8 +36,8 @@ from dali_feed.columns.column import Column
 from dali_feed.columns.graph_inputs import graph_inputs
 from dali_feed.columns.image import Image
 from dali_feed.columns.number import Number
-from dali_feed.compiler.user_graph import FieldInput, PipelineProgram
-from dali_feed.engines.gpu.device import tensor_of
+from dali_feed.engines.dali.user_graph import FieldInput, PipelineProgram
+from dali_feed.engines.finish import tensor_of
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.passes import Batches
@@ -232,7 +232,8 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
 
     def _made(self, batch: Batch) -> dict[str, torch.Tensor]:
         missing = self.batch_size - len(batch) if self._policy is LastBatchPolicy.FILL else 0
-        outputs = (_filled(tensor_of(out), missing) for out in (batch.images, *(each.images for each in batch.more)))
+        with batch.reading():
+            outputs = [_filled(tensor_of(out.images, batch.device), missing) for out in (batch, *batch.more)]
         return dict(zip(self.output_map, outputs, strict=True))
 
     def next(self) -> list[dict[str, torch.Tensor]]:

@@ -142,7 +142,7 @@ def _gpu_of(device: Any) -> GpuStats | None:
     """Of a torch.device or a CUDA device's number; None for a CPU."""
     if not isinstance(device, int) and getattr(device, "type", None) != "cuda":
         return None
-    from dali_feed.engines.gpu.device import gpu_stats  # torch
+    from dali_feed.engines.device.cuda import gpu_stats  # torch
 
     return gpu_stats(device if isinstance(device, int) else device.index or 0)
 

@@ -30,10 +30,9 @@ from torchvision.transforms import v2
 
 from dali_feed.bench.data import BenchJob, payloads_of
 from dali_feed.bench.runner import Contestant, Opens, Steps, installed
-from dali_feed.compiler.host import compile_host
 from dali_feed.engines.choose import choose_engine, compile_for, make_engine
-from dali_feed.engines.engine import Engine, Result, Work
-from dali_feed.engines.gpu.device import tensor_of
+from dali_feed.engines.engine import Engine, Work
+from dali_feed.engines.finish import finished
 from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.errors import DataLostError, EngineError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
@@ -44,8 +43,10 @@ from dali_feed.plan.order import Shuffle
 from dali_feed.records.metrics import since
 from dali_feed.records.source import Source
 from dali_feed.screen.screen import screen
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
+from dali_feed.transforms.program import Output, Program
 
 __all__ = [
     "CROP",
@@ -206,39 +207,36 @@ def our_contestants(job: BenchJob, *reads: str) -> list[Contestant]:
 
 
 class _Ceiling(Steps):
-    def __init__(self, works: list[Work], engine: Engine, device: torch.device) -> None:
-        self._engine, self._device = engine, device
-        self._works = [Work(engine.prepare(work.payloads), work.arrays) for work in works]
-        self._at = 0
+    def __init__(self, works: list[Work], engine: Engine) -> None:
+        self._engine = engine
+        self._works, self._at = works, 0
+        self._stop, self._flying = threading.Event(), deque[Work]()
         for _ in range(engine.depth):
             self._submit()
 
     def _submit(self) -> None:
-        self._engine.submit(self._works[self._at % len(self._works)])
+        one = self._works[self._at % len(self._works)]
+        self._flying.append(Work(one.ids, one.payloads, one.rows))
+        self._engine.submit(self._flying[-1], self._stop)
         self._at += 1
 
     def __next__(self) -> int:
-        result = self._engine.take()
-        if result.bad:
-            msg = f"ceiling: every image must be decodable; one is not: {next(iter(result.bad.values()))}; leave it out"
+        work = self._engine.take(self._flying.popleft())
+        if work.bad:
+            msg = f"ceiling: every image must be decodable; one is not: {next(iter(work.bad.values()))}; leave it out"
             raise EngineError(msg)
-        images = _finished(result, self._device)
+        (pixels,) = work.outputs
+        if pixels.device is not None:
+            pixels.device.wait()
+        with pixels.reading():
+            images = finished(pixels.images, pixels.tail, pixels.device)
         self._submit()
         return self.step(images)
 
     def close(self) -> None:
-        for _ in range(self._engine.depth):
-            self._engine.discard()
+        for work in self._flying:
+            self._engine.discard(work)
         self._engine.close()
-
-
-def _finished(result: Result, device: torch.device) -> torch.Tensor:
-    """A batch as the loader gives it: as it is, or with the finish step on the device."""
-    if result.tail is None:
-        return tensor_of(result.images)
-    from dali_feed.engines.gpu.finish import finished  # CuPy, which only a GPU needs
-
-    return finished(result.images, result.tail, device)
 
 
 def ceiling(job: BenchJob) -> Contestant:
@@ -248,15 +246,16 @@ def ceiling(job: BenchJob) -> Contestant:
     def opens(_: str) -> Iterator[Steps]:
         views = [memoryview(payload) for payload in payloads_of(job.data)]
         name, index, tuning = engine_of(job.engine, job.device), cuda_index(job.device), Tuning(threads=job.threads)
-        program = compile_for(name, lower(transform(job.crop)), index)
+        program = Program((Output(name, compile_for(name, lower(transform(job.crop)), index)),))
         rng = np.random.default_rng(0)
         works: list[Work] = []
         sizes = screen(views).sizes
         while len(works) < PREPARED:
-            rows = rng.integers(0, len(views), job.batch)
-            works.append(Work([views[k] for k in rows], program.parameters(sizes[rows], rows, 0, 0).arrays))
-        engine = make_engine(name, program, batch_size=job.batch, device=index, tuning=tuning)
-        with closing(_Ceiling(works, engine, torch.device(job.device))) as steps:
+            ids = rng.integers(0, len(views), job.batch)
+            drawn = program.draw(sizes[ids], ids, 0, 0)[0]
+            works.append(Work(ids, {"": [views[k] for k in ids.tolist()]}, drawn))
+        engine = make_engine(program, batch_size=job.batch, device=index, tuning=tuning)
+        with closing(_Ceiling(works, engine)) as steps:
             yield steps
 
     return Contestant("ceiling", opens, role="top", version=installed("dali-feed"))

@@ -173,13 +173,12 @@ def _check_batch(batch: int, images: int) -> None:
 
 
 def _about(job: BenchJob, **more: Any) -> dict[str, Any]:
-    import torch
-
     from dali_feed.bench.runner import about_machine
+    from dali_feed.engines.device.cuda import gpu_name
 
     data = job.data
     size = f"{data.width}x{data.height}" if data.width else "several"
-    name = job.device if job.device == "cpu" else torch.cuda.get_device_name(job.device)
+    name = job.device if job.device == "cpu" else gpu_name(job.device)
     told = {"data": data.name, "image": size, "crop": job.crop, "mean bytes": data.mean_bytes, "images": data.count}
     how = {"device": name, "threads": job.threads, "engine": job.engine, "batch": job.batch}
     return about_machine() | told | how | more

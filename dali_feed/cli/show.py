@@ -18,7 +18,6 @@ from dali_feed.cli.judging import judged
 from dali_feed.cli.sheet import Cell, Sheet
 from dali_feed.cli.view import Report, plural, show
 from dali_feed.columns.columns import Columns
-from dali_feed.compiler.program import Program
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.options import BadRecords, Decode
@@ -26,6 +25,7 @@ from dali_feed.records.source import LABEL, Extents, Source, unpack_ids
 from dali_feed.transforms.keys import WINDOW, Arrays, numbered
 from dali_feed.transforms.nest import Nest
 from dali_feed.transforms.op import Op, Place, Recipe
+from dali_feed.transforms.program import Program
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -75,8 +75,8 @@ def cells_of(source: Source, transform: object, shown: Shown) -> list[Cell]:
         decode=Decode(engine="host"),
         bad=BadRecords(limit=None),
     ) as feed:
-        if len(feed.program.views) > 1:
-            msg = f"--transform: must be one transform; found {len(feed.program.views)} views; show them one by one"
+        if len(feed.program.outputs) > 1:
+            msg = f"--transform: must be one transform; found {len(feed.program.outputs)} views; show them one by one"
             raise ConfigError(msg)
         feed.set_epoch(shown.epoch)
         if shown.batch >= len(feed):
@@ -130,7 +130,7 @@ def _images(batch: Batch, recipe: Recipe) -> Sequence[Image.Image]:
     import torch
     from PIL import Image
 
-    place = reduce(lambda place, op: op.place_behind(place), recipe.ops, Place())
+    place = reduce(lambda place, op: op.output_place(place), recipe.ops, Place())
     values: Any = torch.utils.dlpack.from_dlpack(batch).float().permute(0, 2, 3, 1)
     scale, bias = (torch.tensor(each, dtype=torch.float32) for each in (place.scale, place.bias))
     levels = ((values - bias) / scale).round().clamp(0, 255).byte().numpy()
@@ -149,7 +149,7 @@ def draws_in_words(
         seed: of the run.
         epoch: of the run.
     """
-    arrays = program.parameters(sizes, ids, seed, epoch).arrays
+    arrays, _ = program.outputs[0].draw(sizes, ids, seed, epoch)
     ops = list(enumerate(program.recipe.ops))
     return [list(_lines(ops, arrays, row)) for row in range(len(ids))]
 

@@ -6,52 +6,35 @@ import importlib
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from dali_feed.columns.column import Follower
+from dali_feed.columns.column import Follower, Late
 from dali_feed.columns.columns import Columns
-from dali_feed.compiler.dali import compile_dali
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import (
-    Followed,
-    NoImage,
-    Picture,
-    PicturesProgram,
-    Program,
-    View,
-    ViewsProgram,
-    as_views,
-    compile_following,
-)
-from dali_feed.compiler.user_graph import PipelineProgram, compile_function, is_graph_function
-from dali_feed.engines.engine import Engine, NoImageEngine
-from dali_feed.engines.late import FollowingEngine
-from dali_feed.engines.several import SeveralEngine, Side
+from dali_feed.engines.dali.graph import compile_dali
+from dali_feed.engines.dali.user_graph import PipelineProgram, compile_function, is_graph_function
+from dali_feed.engines.device.device import Device
+from dali_feed.engines.engine import Engine, ImageMaker
+from dali_feed.engines.workers import Workers
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.options import Decode, Tuning
 from dali_feed.packages import needed
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Recipe, walk
+from dali_feed.transforms.program import Followed, ImageProgram, Output, Program, as_views, compile_following
 
-__all__ = [
-    "ENGINES",
-    "Compiled",
-    "choose_engine",
-    "compile_for",
-    "compile_pictures",
-    "compiled",
-    "make_engine",
-    "make_ready",
-]
+__all__ = ["ENGINES", "choose_engine", "compile_for", "compile_images", "compiled", "make_engine"]
 
 
 ON_CPU = "host"  # where the user did not choose
 ENGINES = {
-    "dali": ("dali_feed.engines.dali.engine", "DaliEngine"),
-    "host": ("dali_feed.engines.host.engine", "HostEngine"),
+    "dali": ("dali_feed.engines.dali.images", "DaliImages"),
+    "host": ("dali_feed.engines.host.images", "HostImages"),
 }
-_PIPELINE = ("dali_feed.engines.dali.user_pipeline", "PipelineEngine")  # the dali engine on a user's own pipeline
+_PIPELINE = ("dali_feed.engines.dali.user_pipeline", "PipelineImages")  # the dali engine on a user's own pipeline
+
+log = logging.getLogger("dali_feed")
 
 
 def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
@@ -67,50 +50,62 @@ def choose_engine(name: str | None, device: int | None, *, graph: bool) -> str:
     return name
 
 
-def make_engine(name: str, program: Program, *, batch_size: int, device: int | None, tuning: Tuning) -> Engine:
-    """Build an engine; its libraries are imported here and not before."""
-    if isinstance(program, NoImage):
-        return NoImageEngine(program, batch_size=batch_size, device=device, tuning=tuning)
-    module, kind = _PIPELINE if isinstance(program, PipelineProgram) else ENGINES[name]
-    with needed():
-        made = getattr(importlib.import_module(module), kind)
-    engine: Engine = made(program, batch_size=batch_size, device=device, tuning=tuning)
-    return engine
+def make_engine(
+    program: Program,
+    *,
+    late: Mapping[str, Late] | None = None,
+    batch_size: int,
+    device: int | None,
+    tuning: Tuning,
+    before: Callable[[ImageMaker, Output, Device | None], ImageMaker] | None = None,
+) -> Engine:
+    """The engine of a program; its libraries are imported here and not before.
 
-
-# A user's transform compiled to the program that the chosen engine runs.
-
-
-log = logging.getLogger("dali_feed")
-
-
-def compiled(transform: object, decode: Decode, device: int | None, *, images: bool = True) -> tuple[str, Program]:
-    """The engine's name and its program. Raises ConfigError, TransformError where it cannot run the transform.
-
-    `images`: whether there are any; without them nothing is run, and the arguments are checked all the same.
+    What was begun is closed where not all can be made. `before` puts a cache before what makes the images of a column.
     """
+    workers, gpu = Workers(tuning.cpu_threads), None
+    if device is not None:
+        from dali_feed.engines.device.cuda import open_device
+
+        gpu = open_device(device)
+    images: dict[str, ImageMaker] = {}
+    with ExitStack() as begun:
+        for column, outputs in program.columns.items():
+            alone = isinstance(outputs[0].program, PipelineProgram)
+            module, kind = _PIPELINE if alone else ENGINES[outputs[0].engine]
+            with needed():
+                maker = getattr(importlib.import_module(module), kind)
+            images[column] = maker(outputs, workers, batch_size=batch_size, device=gpu, tuning=tuning)
+            begun.callback(images[column].close)
+            if before is not None:
+                images[column] = before(images[column], outputs[0], gpu)
+        begun.pop_all()
+    return Engine(program, images, late or {}, workers, depth=tuning.prefetch, device=gpu)
+
+
+# A user's transforms compiled to the program that the chosen engines run.
+
+
+def compiled(transform: object, decode: Decode, device: int | None) -> Program:
+    """The program of one image. Raises ConfigError, TransformError where no engine can run the transform."""
     graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
     name = choose_engine(decode.engine, device, graph=graph)
-    if not images:
-        if decode.exif:
-            msg = "Decode(exif=...): turns images, and no column is an Image; found True. Leave it out"
-            raise ConfigError(msg)
-        return "none", NoImage()
     if graph:
-        return name, _graph(transform, decode)
+        return Program((Output(name, _graph(transform, decode)),))
     fixed = name if device is None else decode.engine
     views = as_views(transform)
     if views is None:
         recipe = _recipe(transform, decode)
-        return _by_either(name, fixed, [recipe], lambda name: compile_for(name, recipe, device))
+        return _by_either(name, fixed, [recipe], lambda name: (Output(name, compile_for(name, recipe, device)),))
     if any(map(is_graph_function, views.transforms)):
         rule = "a list must hold torchvision's transforms only"
         msg = f"transform: {rule}; found a DALI graph function in it. Give the function alone"
         raise TransformError(msg)
     recipes = [_recipe(each, decode) for each in views.transforms]
 
-    def whole(name: str) -> ViewsProgram[View]:
-        return ViewsProgram(tuple(compile_for(name, recipe, device, whole=True) for recipe in recipes))
+    def whole(name: str) -> tuple[Output, ...]:
+        programs = [compile_for(name, recipe, device, whole=True) for recipe in recipes]
+        return tuple(Output(name, program, view=number) for number, program in enumerate(programs))
 
     return _by_either(name, fixed, recipes, whole)
 
@@ -121,7 +116,7 @@ def _recipe(transform: object, decode: Decode) -> Recipe:
     return replace(made, layout=decode.layout, hardware=float(decode.hardware), exif=bool(decode.exif))
 
 
-def _graph(transform: Any, decode: Decode) -> Program:
+def _graph(transform: Any, decode: Decode) -> ImageProgram:
     """The program of a user's own graph."""
     if decode.layout != "NCHW":
         rule = "must be left out with a DALI graph, which decides it itself"
@@ -142,25 +137,25 @@ def _graph(transform: Any, decode: Decode) -> Program:
 
 
 def _by_either(
-    name: str, engine: str | None, recipes: list[Recipe], compile_by: Callable[[str], Program]
-) -> tuple[str, Program]:
+    name: str, engine: str | None, recipes: list[Recipe], compile_by: Callable[[str], tuple[Output, ...]]
+) -> Program:
     """For the engine of that name; on a GPU, where the user did not choose, for the host engine if DALI cannot do it.
 
     Pillow's operations and functions of PIL images go to the host engine, too.
     """
     if engine is not None:
-        return name, compile_by(name)
+        return Program(compile_by(name))
     if any(op.of_pil for recipe in recipes for _, op in walk(recipe.ops)):
-        return ON_CPU, compile_by(ON_CPU)
+        return Program(compile_by(ON_CPU))
     try:
-        return name, compile_by(name)
+        return Program(compile_by(name))
     except TransformError as error:
-        made = ON_CPU, compile_by(ON_CPU)
+        made = Program(compile_by(ON_CPU))
         log.info("engine: the host engine is used; %s", error)
         return made
 
 
-def compile_for(name: str, recipe: Recipe, device: int | None, *, whole: bool = False) -> View:
+def compile_for(name: str, recipe: Recipe, device: int | None, *, whole: bool = False) -> ImageProgram:
     """The program for that engine; `whole`: images are decoded whole. Raises TransformError where it has none.
 
     On the CPU only the part of an image that a first crop keeps is decoded, which gives the same pixels.
@@ -171,71 +166,39 @@ def compile_for(name: str, recipe: Recipe, device: int | None, *, whole: bool = 
     return compile_dali(recipe, on_gpu=on_gpu, region_decode=not whole)
 
 
-# What a feed's images need: their transforms compiled, and the engine, or several as one, made of that.
-#
-# An image alone has one program and one engine. Several image columns have one each, and what follows them is
-# moved beside all engines.
-
-
-@dataclass(frozen=True, slots=True)
-class ImageColumn:
-    """An image column made ready: `picture` is its part of the program, `engine` runs it.
-
-    called     what stands before the reason why one of its images cannot be decoded
-    followers  the columns that follow it
-    """
-
-    name: str
-    engine: str
-    called: str
-    picture: Picture
-    followers: Mapping[str, Follower]
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """The program of a feed's images; `engine` runs it, or one for each of `columns`, where there are any.
-
-    Without `columns` the program is of one image and nothing follows it, or there is no image.
-    """
-
-    engine: str
-    program: Program
-    columns: tuple[ImageColumn, ...] = ()
-
-
-def compile_pictures(columns: Columns, decode: Decode, device: int | None) -> Compiled:
-    """Compile the transforms of the image columns.
+def compile_images(columns: Columns, decode: Decode, device: int | None) -> Program:
+    """The program of a feed's images: of the transforms of its image columns.
 
     Raises ConfigError, TransformError where an engine cannot run one; where several images or followers need transforms
     of torchvision's and there is another one; where nothing can follow a transform.
     """
-
-    def one(transform: object, *, images: bool = True) -> tuple[str, Program]:
-        return compiled(transform, decode, device, images=images)
-
     followers = columns.followers
     if columns.image is None:
-        return Compiled(*one(None, images=False))
-    if len(columns.images) == 1 and not followers[columns.image]:
-        return Compiled(*one(columns.transform))
-    ready = []
+        choose_engine(decode.engine, device, graph=False)
+        if decode.exif:
+            msg = "Decode(exif=...): turns images, and no column is an Image; found True. Leave it out"
+            raise ConfigError(msg)
+        return Program()
+    alone = len(columns.images) == 1
+    outputs: list[Output] = []
     for name, image in columns.images.items():
         try:
-            if len(columns.images) > 1:
+            if not alone:
                 _check_alone(image.transform)
-            made, program = one(image.transform)
+            program = compiled(image.transform, decode, device)
             followed = _followed(program, followers[name])
         except TransformError as error:
-            if len(columns.images) == 1:
+            if alone:
                 raise
             msg = f"columns: {name!r}: {error}"
             raise type(error)(msg) from error
-        (view,) = program.views
         drawn = columns.drawn_as[name]
-        picture = Picture(view, followed, "" if drawn == columns.image else drawn)
-        ready.append(ImageColumn(name, made, columns.title(name), picture, followers[name]))
-    return Compiled(ready[0].engine, PicturesProgram([each.picture for each in ready]), tuple(ready))
+        draws, called = "" if drawn == columns.image else drawn, columns.title(name)
+        outputs += [
+            replace(each, column=name, draws=draws, called=called, followed=followed, followers=followers[name])
+            for each in program.outputs
+        ]
+    return Program(tuple(outputs))
 
 
 def _check_alone(transform: Any) -> None:
@@ -257,8 +220,8 @@ def _followed(program: Program, followers: Mapping[str, Follower]) -> Followed |
     """
     if not followers:
         return None
-    if len(program.views) != 1 or not program.fixed:
-        found = f"{len(program.views)} views" if program.fixed else "a DALI graph function"
+    if len(program.outputs) != 1 or not program.fixed:
+        found = f"{len(program.outputs)} views" if program.fixed else "a DALI graph function"
         names = ", ".join(map(repr, followers))
         msg = (
             f"columns: {names} can be changed together with one image only, by torchvision's transforms; found {found}"
@@ -266,35 +229,3 @@ def _followed(program: Program, followers: Mapping[str, Follower]) -> Followed |
         raise ConfigError(msg)
     boxes = [kind.boxes for kind in followers.values()]
     return compile_following(program.recipe, boxes=any(boxes), masks=not all(boxes))
-
-
-def make_ready(
-    made: Compiled,
-    *,
-    batch_size: int,
-    device: int | None,
-    tuning: Tuning,
-    before: Callable[[Engine, Program], Engine] | None = None,
-) -> Engine:
-    """The engine of all images, with what follows them. What was begun is closed where one cannot be made.
-
-    `before` puts a cache before each image column's engine.
-    """
-
-    def engine(name: str, program: Program) -> Engine:
-        one = make_engine(name, program, batch_size=batch_size, device=device, tuning=tuning)
-        return one if before is None else before(one, program)
-
-    if not made.columns:
-        return engine(made.engine, made.program)
-    with ExitStack() as begun:
-        sides = []
-        for column in made.columns:
-            sides.append(Side(column.name, column.called, engine(column.engine, column.picture.view)))
-            begun.callback(sides[-1].engine.close)
-        whole: Engine = sides[0].engine if len(sides) == 1 else SeveralEngine(sides)
-        if any(column.followers for column in made.columns):
-            follows = [(column.picture.followed, column.followers) for column in made.columns]
-            whole = FollowingEngine(whole, follows, tuning)
-        begun.pop_all()
-    return whole

@@ -1,17 +1,15 @@
-"""A cache of images on a GPU, before an engine: images that it made are not made again.
+"""A cache of images on a GPU, before what makes them: images that were made are not made again.
 
-The law: what is kept is what the engine gave, before the finish step, which is done to it as to any batch. So a batch
-is bit for bit the engine's own: an engine's image depends on its payload and parameters alone. A record that cannot be
-decoded is never kept, and is found bad every time. No thread waits for a GPU: all that is done to rows is enqueued on
-one stream, and the consumer's stream waits for that.
+The law: what is kept is what the maker gave, before the finish step, which is done to it as to any batch. So a batch
+is bit for bit the maker's own: an image depends on its payload and parameters alone. A record that cannot be
+decoded is never kept, and is found bad every time. All that is done to rows is enqueued behind what was sent.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,19 +17,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import Finish, Program, View
-from dali_feed.engines.choose import Compiled
-from dali_feed.engines.engine import Engine, EngineWork, Result, Tail, Work, Wrapping, work_of
+from dali_feed.engines.device.device import Device
+from dali_feed.engines.engine import ImageMaker, Part, Pixels
 from dali_feed.engines.failures import engine_error, out_of_memory
-from dali_feed.engines.gpu.device import Uploaded, keep, viewed
 from dali_feed.errors import ConfigError
-from dali_feed.transforms.convert import Own, name_of
+from dali_feed.transforms.convert import UserFunction, name_of
 from dali_feed.transforms.crops import Flip
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key
 from dali_feed.transforms.op import Op, Recipe, walk
+from dali_feed.transforms.program import Finish, ImageProgram, Output, Program, Tail
 
-__all__ = ["CachingEngine", "DeviceCache", "DeviceRows"]
+__all__ = ["CachedImages", "DeviceCache", "DeviceRows"]
 
 log = logging.getLogger("dali_feed")
 
@@ -116,120 +113,113 @@ class DeviceRows:
 
 
 @dataclass(slots=True)
-class _Flight:
-    """A batch: the keys of its slots, and the slots whose images are `missing`; `out` has the others'."""
+class _Ticket:
+    """A batch: the keys of its slots, and the slots whose images are `missing`; `out` has the others'.
 
-    work: Work
+    rest  those slots, for the maker; None where nothing is missing
+    """
+
     keys: list[RowKey]
     missing: NDArray[np.int64]
     out: torch.Tensor | None
+    rest: Part | None
 
 
-class CachingEngine(Wrapping):
-    """`inner` makes what `rows` does not have; `finish` is the step that is left then. See `Engine`."""
+class CachedImages:
+    """An `ImageMaker`: `inner` makes what `rows` does not have; `finish` is the step that is left then."""
 
-    def __init__(self, inner: Engine, finish: Finish | None, rows: DeviceRows) -> None:
-        super().__init__(inner)
-        self._finish, self._rows = finish, rows
-        on_gpu = rows.device.type == "cuda"
-        self._stream = torch.cuda.Stream(rows.device) if on_gpu else None  # type: ignore[no-untyped-call]
-        self._flying: deque[_Flight] = deque()
-        self._awaited: _Flight | None = None
+    def __init__(self, inner: ImageMaker, finish: Finish | None, rows: DeviceRows, gpu: Device | None = None) -> None:
+        self._inner, self._finish, self._rows, self._gpu = inner, finish, rows, gpu
+        self.by_workers = inner.by_workers
 
-    def submit(self, work: Work) -> None:
-        """Start what is missing."""
-        flight = self._begun(work)
-        if len(flight.missing):
-            self._inner.submit(_part(work, flight.missing))
-        self._flying.append(flight)
+    @property
+    def ready(self) -> int:
+        """Images that were there."""
+        return self._rows.hits
 
-    def take(self) -> Result:
-        """The oldest batch; where images failed, its bad slots."""
-        return self._whole(self._flying.popleft(), self._inner.take)
+    def start(self, part: Part) -> None:
+        """Begin what is missing."""
+        self._look(part)
+        if part.ticket.rest is not None:
+            self._inner.start(part.ticket.rest)
 
-    def discard(self) -> None:
-        """Drop the oldest batch."""
-        if len(self._flying.popleft().missing):
-            self._inner.discard()
+    def finish(self, part: Part) -> None:
+        """Fill it, of what was kept and of what is made, which is kept; where images failed, with its bad slots."""
+        if part.ticket.rest is not None:
+            self._inner.finish(part.ticket.rest)
+        self._fill(part)
 
-    def redo(self, work: Work, failed: Result | None = None, slots: Sequence[int] = ()) -> Result:
-        """Run what is missing."""
-        del failed, slots
-        flight = self._begun(work)
-        return self._whole(flight, lambda: self._inner.redo(_part(work, flight.missing)))
+    def drop(self, part: Part) -> None:
+        """Let go of what is missing."""
+        if part.ticket is not None and part.ticket.rest is not None:
+            self._inner.drop(part.ticket.rest)
 
-    def at_work(self) -> Sequence[int]:
-        """Of what `take` or `redo` waits for."""
-        flight = self._awaited
-        return () if flight is None else [int(flight.missing[slot]) for slot in self._inner.at_work()]
+    def again(self, part: Part, before: Part | None, slots: Sequence[int]) -> None:
+        """Make what is missing."""
+        del before, slots
+        self._look(part)
+        if part.ticket.rest is not None:
+            self._inner.again(part.ticket.rest, None, ())
+        self._fill(part)
 
-    def worked(self) -> EngineWork | None:
-        """The engine's work, for all images, those too that it did not make."""
-        own = work_of(self._inner)
-        return None if own is None else EngineWork(own.threads, own.seconds, own.images + self._rows.hits)
+    def at_work(self, part: Part) -> Sequence[int]:
+        """Of what is missing."""
+        ticket: _Ticket | None = part.ticket
+        if ticket is None or ticket.rest is None:
+            return ()
+        return [int(ticket.missing[slot]) for slot in self._inner.at_work(ticket.rest)]
 
     def close(self) -> None:
-        """The engine, and the memory of the rows. Safe to call twice."""
-        self._flying.clear()
-        super().close()
+        """The maker, and the memory of the rows. Safe to call twice."""
+        self._inner.close()
         self._rows.forget(0)
 
-    def _begun(self, work: Work) -> _Flight:
-        """A batch with the images that are kept."""
-        keys = list(zip(work.ids.tolist(), _deciding(self._finish, work.arrays, len(work.ids)), strict=True))
+    def _look(self, part: Part) -> None:
+        """Find the images that are kept."""
+        (own,) = part.rows
+        keys = list(zip(part.ids.tolist(), _deciding(self._finish, own, len(part.ids)), strict=True))
         at = self._rows.find(keys)
+        missing = np.flatnonzero(at < 0)
+        rest = None
+        if len(missing) == len(keys):
+            rest = Part(part.payloads, part.rows, ids=part.ids, stop=part.stop)
+        elif len(missing):
+            payloads = [part.payloads[slot] for slot in missing.tolist()]
+            arrays = {key: rows[missing] for key, rows in own.items()}
+            rest = Part(payloads, [arrays], ids=part.ids[missing], stop=part.stop)
         with self._on_stream("memory for a batch cannot be allocated"):
-            return _Flight(work, keys, np.flatnonzero(at < 0), self._rows.give(at))
+            part.ticket = _Ticket(keys, missing, self._rows.give(at), rest)
 
-    def _whole(self, flight: _Flight, make: Callable[[], Result]) -> Result:
-        """The batch of what was kept and of what `make` makes, which is kept."""
-        images: Any = flight.out
-        if len(flight.missing):
-            self._awaited = flight
-            try:
-                result = make()
-            finally:
-                self._awaited = None
-            if result.bad:
-                return Result(None, {int(flight.missing[slot]): why for slot, why in result.bad.items()})
-            images = self._kept(flight, result.images)
-        tail = Tail.of(self._finish, flight.work.arrays)
-        if self._stream is None or flight.out is None:
-            return Result(images, tail=tail)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        done.record(self._stream)
-        return Result(Uploaded(flight.out, done), tail=tail)
+    def _fill(self, part: Part) -> None:
+        ticket: _Ticket = part.ticket
+        images: Any = ticket.out
+        if ticket.rest is not None:
+            if ticket.rest.bad:
+                part.bad = {int(ticket.missing[slot]): why for slot, why in ticket.rest.bad.items()}
+                return
+            images = self._kept(ticket, ticket.rest.images[0].images)
+        part.images = [Pixels(images, Tail.of(self._finish, part.rows[0]), device=self._gpu)]
 
-    def _kept(self, flight: _Flight, made: Any) -> Any:
-        """The batch with what the engine made of the missing slots, which is kept from here on."""
-        with self._on_stream("a batch cannot be kept"):
-            if self._stream is None:
-                images: torch.Tensor = made
-            else:
-                images = made.on(self._stream) if isinstance(made, Uploaded) else viewed(made, self._rows.device)
-            self._rows.keep([flight.keys[slot] for slot in flight.missing.tolist()], images)
-            if flight.out is not None:
-                flight.out.index_copy_(0, self._rows.there(flight.missing), images)
-            if self._stream is not None and not isinstance(made, Uploaded):
-                keep(made, self._stream)  # DALI's memory
-        return made if flight.out is None else flight.out
+    def _kept(self, ticket: _Ticket, made: Any) -> Any:
+        """The batch with what was made of the missing slots, which is kept from here on."""
+        with self._on_stream("a batch cannot be kept", made):
+            images: torch.Tensor = made if self._gpu is None else self._gpu.view(made)
+            self._rows.keep([ticket.keys[slot] for slot in ticket.missing.tolist()], images)
+            if ticket.out is not None:
+                ticket.out.index_copy_(0, self._rows.there(ticket.missing), images)
+        return made if ticket.out is None else ticket.out
 
     @contextmanager
-    def _on_stream(self, what: str) -> Iterator[None]:
-        """Work on our stream; a RuntimeError there says `what` went wrong."""
+    def _on_stream(self, what: str, *read: Any) -> Iterator[None]:
+        """Work behind what was sent, which `read`s that; a RuntimeError there says `what` went wrong."""
         try:
-            with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            if self._gpu is None:
+                yield
+                return
+            with self._gpu.sending(), self._gpu.hold(*read):
                 yield
         except RuntimeError as error:
             raise engine_error(_ENGINE, what, error, self._rows.device.index) from error
-
-
-def _part(work: Work, slots: NDArray[np.int64]) -> Work:
-    """Some slots of a batch, for an engine that takes no fields."""
-    if len(slots) == len(work.payloads):
-        return work
-    arrays = {key: rows[slots] for key, rows in work.arrays.items()}
-    return Work([work.payloads[slot] for slot in slots.tolist()], arrays, ids=work.ids[slots])
 
 
 def _deciding(finish: Finish | None, arrays: Arrays, count: int) -> list[bytes]:
@@ -240,21 +230,22 @@ def _deciding(finish: Finish | None, arrays: Arrays, count: int) -> list[bytes]:
 
 
 class DeviceCache:
-    """What the engines of one feed keep on CUDA device `device`: of each image column a part of `limit` bytes.
+    """What the makers of one feed's images keep on CUDA device `device`: of each column a part of `limit` bytes.
 
     Raises ConfigError without a GPU, and where images change from epoch to epoch before the finish step.
     """
 
-    def __init__(self, made: Compiled, limit: int, device: int | None) -> None:
+    def __init__(self, program: Program, limit: int, device: int | None) -> None:
         if device is None:
             cure = "Give device='cuda', or Cache(memory, pixels=True), which keeps decoded images"
             msg = f"{SUBJECT}: keeps images in a GPU's memory; found a loader on the CPU. {cure}"
             raise ConfigError(msg)
-        programs: list[tuple[str, Program]] = [(each.engine, each.picture.view) for each in made.columns]
-        programs = programs or [(made.engine, made.program)]
-        for engine, program in programs:
-            _check(engine, program)
-        self.limit, self._device, self._each = limit, device, limit // len(programs)
+        if not program.outputs:
+            msg = f"{SUBJECT}: keeps one image of each record; found no column that is an Image. Leave device out"
+            raise ConfigError(msg)
+        for outputs in program.columns.values():
+            _check(outputs)
+        self.limit, self._device, self._each = limit, device, limit // len(program.columns)
         self._rows: list[DeviceRows] = []
         self._of: tuple[str, int] = "", 0
 
@@ -265,12 +256,12 @@ class DeviceCache:
             for rows in self._rows:
                 rows.forget(records)
 
-    def before(self, engine: Engine, program: Program) -> Engine:
-        """An engine of that program, with a cache before it."""
+    def before(self, images: ImageMaker, output: Output, gpu: Device | None) -> ImageMaker:
+        """What makes that output's images, with a cache before it."""
         rows = DeviceRows(self._each, torch.device("cuda", self._device))
         rows.forget(self._of[1])
         self._rows.append(rows)
-        return CachingEngine(engine, program.views[0].finish, rows)
+        return CachedImages(images, output.program.finish, rows, gpu)
 
     @property
     def counted(self) -> tuple[int, int, int, int]:
@@ -280,43 +271,44 @@ class DeviceCache:
         return hits, misses, sum(map(len, rows)), sum(each.held for each in rows)
 
 
-def _check(engine: str, program: Program) -> None:
-    """Raise ConfigError where what an engine makes before the finish step is another image in each epoch."""
-    if len(program.views) != 1:
-        found = f"{len(program.views)} views of it" if program.views else "no column that is an Image"
-        msg = f"{SUBJECT}: keeps one image of each record; found {found}. Leave device out"
+def _check(outputs: Sequence[Output]) -> None:
+    """Raise ConfigError where what is made of a column before the finish step is another image in each epoch."""
+    if len(outputs) != 1:
+        rule = f"keeps one image of each record; found {len(outputs)} views of it. Leave device out"
+        msg = f"{SUBJECT}: {rule}"
         raise ConfigError(msg)
+    (output,) = outputs
+    program, recipe = output.program, output.recipe
     if not program.fixed:
         msg = f"{SUBJECT}: keeps what torchvision's transforms make of an image; found a DALI graph. Leave it out"
         raise ConfigError(msg)
-    (view,) = program.views
-    if view.recipe.hardware:
+    if recipe.hardware:
         msg = (
             f"{SUBJECT}: keeps pixels that are the same in every batch; with"
-            f" Decode(hardware={view.recipe.hardware}) they depend on the batch. Leave one of the two out"
+            f" Decode(hardware={recipe.hardware}) they depend on the batch. Leave one of the two out"
         )
         raise ConfigError(msg)
-    own = next((op for _, op in walk(view.recipe.ops) if isinstance(op, Own)), None)
+    own = next((op for _, op in walk(recipe.ops) if isinstance(op, UserFunction)), None)
     if own is not None:
         msg = (
             f"{SUBJECT}: keeps what is the same in every epoch; found {name_of(own.function)}, a function of your own,"
             " whose result may change. Use Cache(memory, pixels=True) with it"
         )
         raise ConfigError(msg)
-    first, second = (_deciding(view.finish, _drawn(view, epoch), _PROBES) for epoch in (0, 1))
+    first, second = (_deciding(program.finish, _drawn(program, epoch), _PROBES) for epoch in (0, 1))
     if first != second:
         msg = (
             f"{SUBJECT}: keeps images as they are before the first random transform; only flips and a RandomErasing at"
-            f" the end may be random; found {_culprit(view.recipe.ops, engine)}. Put flips after crops and resizes;"
+            f" the end may be random; found {_culprit(recipe.ops, output.engine)}. Put flips after crops and resizes;"
             " with other random transforms use Cache(memory, pixels=True), which keeps decoded images"
         )
         raise ConfigError(msg)
 
 
-def _drawn(view: View, epoch: int) -> Mapping[Key, NDArray[Any]]:
+def _drawn(program: ImageProgram, epoch: int) -> Mapping[Key, NDArray[Any]]:
     """The arrays of some samples."""
     sizes = np.array([(4000, 6000), (6001, 4001)] * (_PROBES // 2), np.int32)
-    return view.parameters(sizes, np.arange(_PROBES), 0, epoch).arrays
+    return program.parameters(sizes, np.arange(_PROBES), 0, epoch).arrays
 
 
 def _culprit(ops: tuple[Op, ...], engine: str) -> str:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-import torch
-
+from dali_feed.engines.device.cuda import free_and_total
 from dali_feed.errors import EngineError
 
 __all__ = ["ends_all", "engine_error", "out_of_memory", "reason", "stays"]
@@ -55,7 +54,7 @@ def stays(error: BaseException, device: int | None) -> bool:
     if _STAYS.search(_why(error)):
         return True
     try:
-        _free(device)
+        free_and_total(device)
     except RuntimeError:
         return True
     return False
@@ -85,7 +84,8 @@ def engine_error(subject: str, what: str, error: Exception, device: int | None) 
 
 def _free(device: int | None) -> str:
     """How much memory a GPU has left, where torch is at work there. Raises RuntimeError where it says nothing more."""
-    if device is None or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    known = free_and_total(device)
+    if known is None:
         return ""
-    free, size = torch.cuda.mem_get_info(device)
+    free, size = known
     return f" ({free // 1_000_000:,} of {size // 1_000_000:,} MB free)"

@@ -1,7 +1,11 @@
-"""Threads that run functions of the user's, of which nobody knows whether they return.
+"""The threads of an engine, which work on jobs: decoders, what follows images, functions of the user's.
 
-The law: whoever waits for a job goes on when the crew is halted, though a function hangs: its thread is left behind,
-and the next job gets others.
+The law: a job's error is its batch's, and never ends a thread. Whoever waits for a job that reads a batch's memory
+waits until no thread is inside it any more; a job that has copies of its own is left behind where its pass has ended,
+though a function in it hangs: the thread is left with it, and the next job gets another.
+
+One condition guards the queue, the counts of the jobs and who is wanted. What a thread is at, the seconds it has
+worked and the images it has made are written by itself alone; any thread may look.
 """
 
 from __future__ import annotations
@@ -15,13 +19,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 
 from dali_feed.errors import ClosedError
 
-__all__ = ["Alone", "Crew", "Job", "abandon", "linger", "wait"]
+__all__ = ["Alone", "Job", "WorkerThread", "Workers", "abandon", "linger", "wait"]
 
+_T = TypeVar("_T")
 
 # Threads of ours in which torch's operations run on one thread each.
 #
@@ -58,15 +63,6 @@ class Alone:
             return False
         return True
 
-    def around(self, run: Callable[..., object]) -> Callable[..., None]:
-        """`run`, with `enter` before it."""
-
-        def entered(*arguments: object) -> None:
-            if self.enter():
-                run(*arguments)
-
-        return entered
-
     @contextmanager
     def starting(self) -> Iterator[None]:
         """They are started in here; behind it all have begun, and torch's number for other threads is what it was."""
@@ -85,133 +81,207 @@ class Alone:
             self._torch.set_num_threads(self._before)
 
 
-CHUNK = 8  # slots that a thread takes at a time: few enough to share a batch out evenly
-PATIENCE = 2.0  # seconds that `close` waits for functions to return
+PATIENCE = 2.0  # seconds that `close` waits for a decoder or a function to return
+
+
+class WorkerThread:
+    """A thread of an engine: what it is at, the seconds it has worked, the images it has made, and what is its own."""
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+        self.slots: Sequence[int] = ()
+        self.seconds, self.images = 0.0, 0
+        self.wanted = True  # guarded by the condition of its `Workers`
+        self.thread: threading.Thread | None = None
+        self._own: dict[Callable[[], Any], Any] = {}
+
+    def own(self, make: Callable[[], _T]) -> _T:
+        """What `make` makes, once for each thread: its decoder. An error of it is the job's that it was made for."""
+        if make not in self._own:
+            self._own[make] = make()
+        made: _T = self._own[make]
+        return made
 
 
 class Job:
-    """Slots, for each of which `run` is called once by some thread; an `error` of one ends the job."""
+    """Chunks of a batch's slots; whatever worker is free runs the next one.
 
-    def __init__(self, slots: Sequence[int]) -> None:
-        self.slots = slots
-        self.begun = 0  # slots that threads have taken
-        self.left = len(slots)
+    chunks   the slots that a worker takes at a time
+    stop     is set when the pass of the batch has ended
+    dropped  whether nobody wants it any more: then no slot is begun. A plain name, as it is read for every image
+    """
+
+    lingers = True  # whether it reads the batch's memory, so that a wait for it goes on until all workers have left it
+    halted = "engine: the iteration was ended while its batch was run"  # the ClosedError of who waits for it
+
+    def __init__(self, chunks: Sequence[Sequence[int]], stop: threading.Event | None = None) -> None:
+        self._stop = stop
+        self.chunks = chunks
+        self.begun, self.left = 0, len(chunks)  # chunks; guarded by the workers' condition, as is the error
         self.error: BaseException | None = None
+        self.dropped = False
 
-    def run(self, slot: int) -> None:
-        """Work on a slot."""
+    @property
+    def over(self) -> bool:
+        """Whether it is dropped, or is to be at the next halt."""
+        return self.dropped or (self._stop is not None and self._stop.is_set())
+
+    def run(self, worker: WorkerThread, slots: Sequence[int]) -> None:
+        """Work on a chunk; `worker.slots` tell which of them it is at. It ends early where the job is dropped."""
         raise NotImplementedError
 
 
-class Crew:
-    """`count` threads, daemons, that work on jobs. Made at the first job, and again at the first one after a halt."""
+class Workers:
+    """`count` threads, daemons, begun with the first job: whoever closes them is known by then."""
 
-    def __init__(self, count: int, name: str) -> None:
-        self._count, self._name = count, name
+    def __init__(self, count: int) -> None:
+        self.count = count
         lock = threading.RLock()  # the garbage collector may close a loader in one of our threads
         self._more, self._done = threading.Condition(lock), threading.Condition(lock)
-        self._jobs: deque[Job] = deque()  # with slots that no thread has taken
-        self._threads: list[threading.Thread] = []
-        self._left_behind: list[threading.Thread] = []
-        self._shift: object | None = None  # whose threads go on
-        self._halted = False
-        self._at: dict[int, tuple[Job, int]] = {}  # thread -> what it is at
+        self._jobs: deque[Job] = deque()  # with chunks that no worker has taken
+        self._workers: list[WorkerThread] = []
+        self._left_behind: list[WorkerThread] = []
+        self._closed = False
 
     def add(self, job: Job, *, first: bool = False) -> None:
-        """Begin a job, before all others or behind them. Halted, nothing is begun."""
+        """Begin a job, before all others or behind them. Of a pass that has ended nothing is begun."""
         with self._more:
-            if self._halted or not job.slots:
+            if self._closed or job.over or not job.chunks:
+                self._cancel(job)
                 return
-            if self._shift is None:
-                self._shift, alone = object(), Alone(self._count)
-                self._threads = [
-                    threading.Thread(
-                        target=alone.around(self._work), args=(self._shift,), name=f"{self._name}-{n}", daemon=True
-                    )
-                    for n in range(self._count)
-                ]
-                try:
-                    with alone.starting():
-                        for thread in self._threads:
-                            thread.start()
-                except BaseException:
-                    self._shift = None
-                    raise
+            self._begin_threads()
             (self._jobs.appendleft if first else self._jobs.append)(job)
-            self._more.notify_all()
+            self._more.notify(len(job.chunks))
 
     def wait(self, job: Job) -> None:
-        """Until all its slots are done. Raises what a function raised, and ClosedError where the crew is halted."""
+        """Until all its chunks are done. Raises ClosedError where its pass has ended, and what a chunk raised."""
         with self._done:
-            self._done.wait_for(lambda: self._halted or job.error is not None or not job.left)
+            while job.left and (job.lingers or not (job.over or job.error)):
+                self._done.wait()
+            if job.over:
+                raise ClosedError(job.halted)
             if job.error is not None:
                 raise job.error
-            if self._halted:
-                msg = "engine: the iteration was ended while functions worked on its batch"
-                raise ClosedError(msg)
 
-    def at(self, job: Job | None) -> list[int]:
-        """The slots of a job that threads are at. For any thread."""
-        return [slot for other, slot in list(self._at.values()) if other is job]
+    def drop(self, job: Job) -> None:
+        """Begin no chunk of it any more, and wait for those who read the batch's memory."""
+        with self._done:
+            self._cancel(job)
+            while job.left and job.lingers:
+                self._done.wait()
+
+    def at(self, job: Job) -> list[int]:
+        """The slots of a job that workers are at. For any thread."""
+        return sorted(slot for worker in list(self._workers) if worker.job is job for slot in worker.slots)
 
     def halt(self) -> None:
-        """Begin no slot any more; waits end. For any thread."""
+        """Wake who waits for a job whose pass has ended, and leave behind the workers inside its functions."""
         with self._more:
-            self._halted, self._shift = True, None
-            self._jobs.clear()
-            self._left_behind = [thread for thread in (*self._left_behind, *self._threads) if thread.is_alive()]
-            self._threads = []
-            self._more.notify_all()
+            for job in [job for job in self._jobs if job.over]:
+                self._cancel(job)
+            for worker in list(self._workers):
+                if (inside := worker.job) is not None and inside.over:
+                    inside.dropped = True
+                    if not inside.lingers:
+                        worker.wanted = False
+                        self._workers.remove(worker)
+                        self._left_behind.append(worker)
+            self._left_behind = [worker for worker in self._left_behind if _alive(worker)]
             self._done.notify_all()
 
-    def resume(self) -> None:
-        """Be ready again."""
-        with self._more:
-            self._halted = False
+    def worked(self) -> tuple[int, float, int]:
+        """The threads, the seconds that they have worked all together, and the images that they have made."""
+        workers = list(self._workers)
+        return len(workers), sum(each.seconds for each in workers), sum(each.images for each in workers)
 
     def close(self) -> None:
-        """End the threads; one that is inside a function ends when that returns, and is not waited for."""
-        self.halt()
-        ends = time.monotonic() + PATIENCE
-        for thread in self._left_behind:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, ends - time.monotonic()))
-
-    def _work(self, shift: object) -> None:
-        me = threading.get_ident()
-        while (taken := self._taken(shift)) is not None:
-            job, slots = taken
-            done = 0
-            try:
-                for slot in slots:
-                    if self._shift is not shift or job.error is not None:
-                        break
-                    self._at[me] = job, slot
-                    job.run(slot)
-                    done += 1
-            except BaseException as error:  # noqa: BLE001  an exit too: whoever waits must hear of it
-                job.error = error
-            self._at.pop(me, None)
-            with self._done:
-                job.left -= done
-                if not job.left or job.error is not None:
-                    self._done.notify_all()
-            del taken, job  # else a waiting thread holds a batch's memory
-
-    def _taken(self, shift: object) -> tuple[Job, Sequence[int]] | None:
-        """The next slots of the first job; None where the thread's shift is over."""
+        """End the threads; one that a decoder keeps ends when that is done, and a function is not waited for."""
         with self._more:
-            while self._shift is shift:
+            self._closed = True
+            for worker in self._workers:
+                worker.wanted = False
+                if worker.job is not None:
+                    self._cancel(worker.job)
+            while self._jobs:
+                self._cancel(self._jobs[0])
+            every, self._workers = [*self._left_behind, *self._workers], []
+            self._more.notify_all()
+            self._done.notify_all()
+        ends = time.monotonic() + PATIENCE
+        for worker in every:
+            thread, inside = worker.thread, worker.job
+            if thread is None or thread is threading.current_thread():
+                continue
+            thread.join(max(0.0, ends - time.monotonic()))
+            if thread.is_alive() and (inside is None or inside.lingers):
+                linger(thread)
+
+    def _begin_threads(self) -> None:
+        """As many as are missing. Where Ctrl-C or the system does not let all of them begin, those that have end."""
+        missing = self.count - len(self._workers)
+        if not missing:
+            return
+        alone, begun = Alone(missing), [WorkerThread() for _ in range(missing)]
+        names = iter(range(len(self._workers), self.count))
+        with alone.starting():
+            for worker in begun:
+                name = f"dali_feed-work-{next(names)}"
+                worker.thread = threading.Thread(target=self._run, args=(worker, alone), name=name, daemon=True)
+                worker.thread.start()
+        self._workers += begun
+
+    def _cancel(self, job: Job) -> None:
+        """Take the chunks that nobody has begun out of the queue."""
+        job.dropped = True
+        self._end(job)
+
+    def _end(self, job: Job) -> None:
+        job.left -= len(job.chunks) - job.begun
+        job.begun = len(job.chunks)
+        with suppress(ValueError):
+            self._jobs.remove(job)
+        if not job.left:
+            self._done.notify_all()
+
+    def _run(self, worker: WorkerThread, alone: Alone) -> None:
+        if not alone.enter():
+            return
+        while (taken := self._next(worker)) is not None:
+            (job, slots), error = taken, None
+            begun = time.perf_counter()  # twice a chunk
+            try:
+                job.run(worker, slots)
+            except BaseException as raised:  # noqa: BLE001  an exit too: whoever waits must hear of it
+                error = raised
+            worker.seconds += time.perf_counter() - begun
+            with self._done:
+                worker.job, worker.slots = None, ()
+                job.left -= 1
+                if error is not None and job.error is None:
+                    job.error = error
+                    self._end(job)
+                if not job.left or error is not None:
+                    self._done.notify_all()
+            del taken, job, slots, error  # else a waiting thread holds a batch's memory
+
+    def _next(self, worker: WorkerThread) -> tuple[Job, Sequence[int]] | None:
+        """The next chunk of the first job, which the worker is at from here on; None where it is not wanted."""
+        with self._more:
+            while worker.wanted:
                 if self._jobs:
                     job = self._jobs[0]
-                    each = max(1, min(CHUNK, len(job.slots) // (4 * self._count)))
-                    slots = job.slots[job.begun : job.begun + each]
-                    job.begun += each
-                    if job.begun >= len(job.slots):
+                    slots = job.chunks[job.begun]
+                    job.begun += 1
+                    if job.begun == len(job.chunks):
                         self._jobs.popleft()
+                    worker.job = job
                     return job, slots
                 self._more.wait()
         return None
+
+
+def _alive(worker: WorkerThread) -> bool:
+    return worker.thread is not None and worker.thread.is_alive()
 
 
 # Threads that should end but are inside a decoder, or a read: the interpreter does not end before they do.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,51 +11,17 @@ from numpy.typing import NDArray
 
 from dali_feed.bad_records import BadRecord
 from dali_feed.columns.array import Room
-from dali_feed.engines.engine import Result, Tail, Work
+from dali_feed.engines.engine import Pixels, Work
 from dali_feed.errors import ConfigError
-from dali_feed.feed.lane import Draw, Piece, Prepare
+from dali_feed.feed.lane import Draw, Piece
 from dali_feed.feed.window import WindowRecords
 from dali_feed.records.slabs import Reused
 from dali_feed.records.values import join, take
 
 if TYPE_CHECKING:
-    from dali_feed.engines.gpu.parcel import Parcels
+    from dali_feed.engines.device.device import Device
 
-__all__ = ["Batch", "Beside", "Companions", "Flight", "Made", "Pixels", "none"]
-
-
-# Pixels: images as an engine gave them, with the finish step that is left. They support DLPack.
-
-
-@dataclass(slots=True)
-class Pixels:
-    """Images of a batch: `from_dlpack(pixels)` gives them finished.
-
-    images  dense; with `tail`, uint8 NHWC on the device, for the finish step; without, an array with `__dlpack__`
-    """
-
-    images: Any
-    tail: Tail | None
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """(type, number) of the device, as DLPack counts them: (1, 0) is the CPU, (2, n) a CUDA device."""
-        kind, number = self.images.__dlpack_device__()
-        return int(kind), int(number)
-
-    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
-        """The finished images; without a copy where nothing is left to finish. On a GPU they are ready on `stream`.
-
-        (n, 3, height, width), or (n, height, width, 3) with `Feed(layout="NHWC")`. `stream`: as DLPack says. Each call
-        that has to finish makes a new array. So does each for what a user's graph left in DALI's memory on a GPU:
-        DALI would wait for the device to release it.
-        """
-        from dali_feed.engines.gpu.device import is_foreign  # torch: there since an engine made them
-
-        if self.tail is None and not is_foreign(self.images):
-            return self.images.__dlpack__(**({} if stream is None else {"stream": stream}), **options)
-        from dali_feed.engines.gpu.finish import exported  # CuPy: on a GPU only
-
-        return exported(self.images, self.tail, self.__dlpack_device__()[1], stream, options)
+__all__ = ["Batch", "Beside", "Companions", "Flight", "Made", "none"]
 
 
 Made = Callable[[dict[str, Any], int], dict[str, Any]]  # what was kept of a batch of so many lanes -> its columns
@@ -71,13 +37,13 @@ class Batch(Pixels):
     more    further views of the images; further image columns, in order; or what a user's pipeline gives after its
             first output
     beside  what else goes with it, arrays by name
-    sent    on a GPU, those of them that can be sent to one: `dali_feed.engines.gpu.parcel.Sent`
+    sent    on a GPU, those of them that can be sent to one, as tensors there, which are not to be given out
     position  of a stream, per partition that has moved since the batch before where it stands behind this one
     """
 
-    fields: dict[str, Any]
-    ids: NDArray[np.int64]
-    ok: NDArray[np.bool_]
+    fields: dict[str, Any] = field(default_factory=dict)
+    ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    ok: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     more: tuple[Pixels, ...] = ()
     beside: dict[str, NDArray[Any]] = field(default_factory=dict)
     sent: dict[str, Any] = field(default_factory=dict)
@@ -98,23 +64,26 @@ def _order(pieces: list[Piece]) -> NDArray[np.int64] | None:
 class Flight:
     """A batch on its way: which slots of which windows it holds, and the work an engine is given.
 
+    columns  the image columns that the engine takes; the first one's images are the records' payloads
+
     With `same_size`, raises ConfigError where its images would come out in several sizes, here and when mended.
     """
 
-    def __init__(self, pieces: list[Piece], where: Callable[[int], str], *, same_size: bool) -> None:
-        self.pieces, self._where = pieces, where
+    def __init__(
+        self, pieces: list[Piece], where: Callable[[int], str], columns: Sequence[str], *, same_size: bool
+    ) -> None:
+        self.pieces, self._where, self._columns = pieces, where, columns
         self._order = _order(pieces)
         first = pieces[0].chunk
         self.rows: NDArray[np.int64] = self._whole([p.chunk.rows for p in pieces])
         self.ids: NDArray[np.int64] = self._whole([p.chunk.ids for p in pieces])
         self.ok: NDArray[np.bool_] = self._whole([p.chunk.ok for p in pieces])
         self.values = {k: self._whole([p.chunk.values[k] for p in pieces]) for k in first.values}
-        arrays = {k: self._whole([p.chunk.parameters.arrays[k] for p in pieces]) for k in first.parameters.arrays}
-        payloads = self._whole([p.chunk.payloads for p in pieces])
-        self.work = Work(payloads, arrays, self.values, self.ids)
+        rows = {k: self._whole([p.chunk.drawn[k] for p in pieces]) for k in first.drawn}
+        self.work = self._work(self._whole([p.chunk.payloads for p in pieces]) if columns else [], rows)
         self._size: Any = None
         if same_size:
-            sizes = self._whole([p.chunk.parameters.sizes for p in pieces])
+            sizes = self._whole([p.chunk.sizes for p in pieces])
             self._size = sizes[0]
             for slot in np.flatnonzero((sizes != self._size).any(axis=1))[:1].tolist():
                 raise self._several_sizes(sizes[slot], slot)
@@ -132,6 +101,13 @@ class Flight:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def _work(self, payloads: list[memoryview], rows: dict[Any, NDArray[Any]]) -> Work:
+        """What the engine is given."""
+        given = dict.fromkeys(self._columns[:1], payloads)
+        for name in self._columns[1:]:
+            given[name] = self.values[name].decodable()
+        return Work(self.ids, given, rows, self.values)
 
     def _whole(self, chunks: list[Any]) -> Any:
         """Values of the batch, slot by slot, out of those of the chunks that its pieces are of."""
@@ -165,18 +141,18 @@ class Flight:
         payloads = {slot: self.place(slot)[0].payload(int(self.rows[slot])) for slot in bad}
         return [(slot, BadRecord(int(self.ids[slot]), why, "decode", payloads[slot])) for slot, why in bad.items()]
 
-    def mend(self, bad: dict[int, str], draw: Draw, prepare: Prepare) -> list[int]:
+    def mend(self, draw: Draw) -> list[int]:
         """Replace what the decoder refused by the rule of slots, with the random numbers of the new record.
 
-        Gives the slots that changed.
+        Gives the slots that changed; the work is another one then.
         """
-        for slot, reason in bad.items():
+        for slot, reason in self.work.bad.items():
             window, _ = self.place(slot)
             window.mark_bad(int(self.rows[slot]), reason)
         self.rows, self.ids, self.ok = self.rows.copy(), self.ids.copy(), self.ok.copy()
         self.values = {k: values.copy() for k, values in self.values.items()}
-        arrays = {k: v.copy() for k, v in self.work.arrays.items()}
-        self.work = Work(list(self.work.payloads), arrays, self.values, self.ids)
+        rows = {k: v.copy() for k, v in self.work.rows.items()}
+        payloads = list(self.work.payloads[self._columns[0]]) if self._columns else []
         mended: list[int] = []
         for slot in range(len(self)):
             window, at = self.place(slot)
@@ -185,27 +161,31 @@ class Flight:
             mended.append(slot)
             row, ok = window.deal(at, at + 1)
             self.rows[slot], self.ok[slot], self.ids[slot] = row[0], ok[0], window.ids[row[0]]
-            self.work.payloads[slot] = prepare(window.good_payloads(row))[0]
+            if payloads:
+                payloads[slot] = window.good_payloads(row)[0]
             for name, values in window.good_values(row).items():
                 self.values[name][slot] = values[0]
-            fresh = draw(window.sizes(row), window.ids[row], window.turn)
-            for name, values in fresh.arrays.items():
-                self.work.arrays[name][slot] = values[0]
-            if self._size is not None and (fresh.sizes[0] != self._size).any():
-                raise self._several_sizes(fresh.sizes[0], slot)
+            fresh, sizes = draw(window.sizes(row), window.ids[row], window.turn)
+            for key, values in fresh.items():
+                rows[key][slot] = values[0]
+            if self._size is not None and (sizes[0] != self._size).any():
+                raise self._several_sizes(sizes[0], slot)
+        self.work = self._work(payloads, rows)
         return mended
 
-    def done(self, result: Result, made: Made, lanes: int = 1) -> Batch:
+    def done(self, made: Made, lanes: int = 1) -> Batch:
         """The finished batch, of so many lanes; its windows learn that these slots have left the engine.
 
         `made` makes columns of what was kept, while the memory of their views is still there.
         """
-        more = tuple(Pixels(images, tail) for images, tail in result.more)
-        named = dict(zip(result.names, more, strict=bool(result.names)))
-        fields = made(self.values | result.columns | named, lanes)
+        work, further = self.work, self._columns[1:]
+        first, *more = work.outputs or [Pixels(None)]
+        named = dict(zip(further, more, strict=bool(further)))
+        fields = made(self.values | work.columns | named, lanes)
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
-        return Batch(result.images, result.tail, fields, self.ids, self.ok, more)
+        work.release()  # else its memory would not serve again before the next batch lands
+        return Batch(first.images, first.tail, fields, self.ids, self.ok, tuple(more), device=first.device)
 
 
 # Arrays that go with the images of a batch: made, and sent to a GPU, by the feed thread.
@@ -226,31 +206,31 @@ def none(batch: Batch, epoch: int) -> Mapping[str, NDArray[Any]]:
 class Beside:
     """Adds to each batch what goes with it: `companions` of (batch, epoch). Used by one thread at a time."""
 
-    def __init__(self, companions: Companions, parcels: Parcels | None, device: int | None = None) -> None:
-        self._companions, self._parcels, self._device = companions, parcels, device
-        self.room: Room = Reused() if parcels is None else parcels.room  # memory for a batch's arrays
+    def __init__(self, companions: Companions, device: Device | None = None) -> None:
+        self._companions, self._device, self._parcels = companions, device, None
+        self.room: Room = Reused()  # memory for a batch's arrays
+        if device is not None:
+            from dali_feed.engines.device.parcel import Parcels  # torch: there since an engine was made
 
-    @classmethod
-    def on(cls, device: int | None, companions: Companions) -> Beside:
-        """For the batches of a CUDA device, or of the CPU."""
-        if device is None:
-            return cls(companions, None)
-        from dali_feed.engines.gpu.device import Uploads
-        from dali_feed.engines.gpu.parcel import Parcels
-
-        return cls(companions, Parcels(Uploads(device)), device)
+            self._parcels = Parcels(device)
+            self.room = self._parcels.room
 
     def __call__(self, batch: Batch, epoch: int) -> None:
-        """Call it before `batch` is handed over. Errors of a companion go on; EngineError where it cannot be sent."""
-        batch.beside = dict(self._companions(batch, epoch))
-        if self._parcels is not None:
-            shown = (batch, *batch.more)
-            try:
-                tails, batch.sent = self._parcels.with_tails([each.tail for each in shown], batch.beside)
-            except RuntimeError as error:
-                from dali_feed.engines.failures import engine_error
+        """Call it before `batch` is handed over: it is complete then, on a GPU too.
 
-                subject, what = "feed", "what goes with a batch cannot be sent to the GPU"
-                raise engine_error(subject, what, error, self._device) from error
-            for each, tail in zip(shown, tails, strict=True):
-                each.tail = tail
+        Errors of a companion go on; EngineError where something cannot be sent.
+        """
+        batch.beside = dict(self._companions(batch, epoch))
+        if self._parcels is None or self._device is None:
+            return
+        batch.device, shown = self._device, (batch, *batch.more)
+        try:
+            tails, batch.sent = self._parcels.with_tails([each.tail for each in shown], batch.beside)
+            self._device.wait()
+        except RuntimeError as error:
+            from dali_feed.engines.failures import engine_error
+
+            subject, what = "feed", "what goes with a batch cannot be sent to the GPU"
+            raise engine_error(subject, what, error, self._device.number) from error
+        for each, tail in zip(shown, tails, strict=True):
+            each.tail = tail

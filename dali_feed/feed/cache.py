@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from dali_feed.columns.columns import Columns
 from dali_feed.columns.request import RequestReader
-from dali_feed.compiler.program import turns
-from dali_feed.engines.choose import Compiled
 from dali_feed.errors import ConfigError
 from dali_feed.feed.disk_rows import DiskRows, Row, key_of
 from dali_feed.feed.reading import ReadPool, ReadTask
@@ -31,6 +29,7 @@ from dali_feed.records.source import Block, Extents, Fault, Int64s, Lease, Reade
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import screen
 from dali_feed.screen.screen import turned as with_ways
+from dali_feed.transforms.program import Program, turns
 
 __all__ = ["RecordCache", "WholePixels", "copied"]
 
@@ -197,8 +196,8 @@ class WholePixels:
     Raises ConfigError where what the host engine decodes is not what the feed's engine would.
     """
 
-    def __init__(self, made: Compiled, columns: Columns, decode: Decode, tuning: Tuning) -> None:
-        subject, engine = "Cache(pixels=True)", made.columns[0].engine if made.columns else made.engine
+    def __init__(self, program: Program, columns: Columns, decode: Decode, tuning: Tuning) -> None:
+        subject, engine = "Cache(pixels=True)", program.engine
         if not columns.images:
             msg = f"{subject}: keeps decoded images, but no column is an Image. Leave pixels out"
             raise ConfigError(msg)
@@ -223,7 +222,7 @@ class WholePixels:
     @property
     def told(self) -> tuple[object, ...]:
         """All that decides what the pixels of a payload are, and whether it has any."""
-        from dali_feed.engines.codec import nvimgcodec
+        from dali_feed.engines.host.decode import nvimgcodec
 
         bounds = self._decode.max_pixels, self._decode.max_work
         return ("pixels", nvimgcodec.__version__, self._exif, *bounds, *sorted(self.members))

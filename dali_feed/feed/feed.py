@@ -12,7 +12,7 @@ from typing import Any, Self
 from dali_feed.columns.column import Column
 from dali_feed.columns.columns import Columns
 from dali_feed.dead_letters import Outbox
-from dali_feed.engines.choose import compile_pictures
+from dali_feed.engines.choose import compile_images
 from dali_feed.feed.batch import Companions, none
 from dali_feed.feed.commit import Placing, commit, progress
 from dali_feed.feed.describe import described, running
@@ -89,11 +89,12 @@ class Feed(Dealt):
         )
         self.seed, self.drop_last, self.device = self._planning.seed, self._planning.drop_last, device
         self.decode, self.bad, self.tuning = decode, bad, tuning
-        made = compile_pictures(self.columns, decode, device)
-        self.engine_name, self.program = made.engine, made.program
+        self.program = compile_images(self.columns, decode, device)
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._outbox = Outbox(source, self.bad.dead_letter)
-        self._machine = Machine(source, self.columns, made, self.batch_size, device, decode, self.tuning, self._outbox)
+        self._machine = Machine(
+            source, self.columns, self.program, self.batch_size, device, decode, self.tuning, self._outbox
+        )
         self._slabs = self._machine.slabs
         self._passes = Passes(self._life, self._machine.meter)
         self._placing = Placing()
@@ -220,7 +221,7 @@ class Feed(Dealt):
         """
         self._outbox.drain()
         info = {
-            "engine": self.engine_name,
+            "engine": self.program.engine,
             **self.decode.informing,
             "world_size": self.world_size,
             "batch_size": self.batch_size,
@@ -262,7 +263,7 @@ class Feed(Dealt):
             sampled=self.has_sampler,
             window=self.window_samples,
             batches=len(self),
-            engine=running(self.engine_name, self.device, self.program.recipe),
+            engine=running(self.program.engine, self.device, self.program.recipe),
             epoch=self.epoch,
         )
 

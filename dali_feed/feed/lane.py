@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.program import Parameters
 from dali_feed.feed.reading import ReadTask
 from dali_feed.feed.window import Window, WindowRecords
 from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan, WindowPlan
+from dali_feed.transforms.program import RowKey
 
 __all__ = ["Chunk", "Lane", "MixedLane", "Piece"]
 
@@ -28,8 +28,8 @@ CHUNK, CHUNK_BARE = 1024, 4096  # slots; without an image nothing is drawn, and 
 WINDOWS_AHEAD = 1
 
 OpenWindow = Callable[[WindowPlan, int, Callable[[], Iterator[WindowPlan]]], Window]
-Prepare = Callable[[list[memoryview]], list[Any]]
-Draw = Callable[[NDArray[Any], NDArray[np.int64], int], Parameters]  # of sizes, ids, and how often they came before
+Drawn = tuple[dict[RowKey, NDArray[Any]], NDArray[np.int64]]  # rows of samples, and the sizes that come out
+Draw = Callable[[NDArray[Any], NDArray[np.int64], int], Drawn]  # of sizes, ids, and how often they came before
 
 
 @dataclass(slots=True)
@@ -46,7 +46,8 @@ class Chunk:
     ok: NDArray[np.bool_]
     ids: NDArray[np.int64]
     values: dict[str, Any]
-    parameters: Parameters
+    drawn: dict[RowKey, NDArray[Any]]
+    sizes: NDArray[Any]
     payloads: list[Any]
 
 
@@ -74,11 +75,10 @@ class Lane:
         *,
         open_window: OpenWindow,
         draw: Draw,
-        prepare: Prepare,
         reads: int = 1,
     ) -> None:
         self._plan, self._lane, self._reads = plan, lane, reads
-        self._open_window, self._draw, self._prepare = open_window, draw, prepare
+        self._open_window, self._draw = open_window, draw
         self._bounds = plan.bounds(lane)
         self._next_window = int(np.searchsorted(self._bounds, consumed, side="right")) - 1
         self._resume_at = consumed
@@ -188,13 +188,12 @@ class Lane:
         stop = max(stop, window.loaded_to(first, min(first + max(most, needed), window.slots)))
         rows, ok = window.deal(first, stop)
         ids = window.ids[rows]
-        parameters = self._draw(window.sizes(rows), ids, window.turn)
-        payloads = self._prepare(window.good_payloads(rows))
+        drawn, sizes = self._draw(window.sizes(rows), ids, window.turn)
+        payloads = window.good_payloads(rows)
         self._slot = stop
         self.dealt += 1
-        return Piece(
-            Chunk(window, first, rows, ok, ids, window.good_values(rows), parameters, payloads), 0, stop - first
-        )
+        chunk = Chunk(window, first, rows, ok, ids, window.good_values(rows), drawn, sizes, payloads)
+        return Piece(chunk, 0, stop - first)
 
     def close(self) -> None:
         """Release every window whose slots have not all left the engine; nothing may be in flight any more."""

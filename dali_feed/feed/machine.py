@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dali_feed.columns.columns import Columns, Fits
 from dali_feed.columns.request import Request, RequestReader
-from dali_feed.compiler.program import View, unfit
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import seed_of_turn
-from dali_feed.engines.choose import Compiled, make_ready
-from dali_feed.engines.engine import Engine, EngineWork, work_of
-from dali_feed.engines.late import LateEngine
+from dali_feed.engines.choose import make_engine
+from dali_feed.engines.engine import Engine, EngineWork
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.adapting import FIRST_READERS, Climb, Steering
 from dali_feed.feed.batch import Beside, Companions
@@ -34,6 +32,7 @@ from dali_feed.plan.order import EpochPlan, WindowPlan
 from dali_feed.records.gauges import CacheStats
 from dali_feed.records.slabs import SLAB_BYTES, SlabPool
 from dali_feed.records.source import Block, Reader, Records, Snapshot, Source
+from dali_feed.transforms.program import Output, Program, unfit
 
 if TYPE_CHECKING:
     from dali_feed.engines.device_cache import DeviceCache
@@ -127,22 +126,19 @@ def loop_stages(meter: Meter) -> tuple[StageStats, ...]:
     )
 
 
-def _fits(columns: Columns, made: Compiled) -> dict[str, Fits]:
+def _fits(program: Program) -> dict[str, Fits]:
     """By image column what tells which sizes its transforms cannot take."""
-    views: dict[str, Sequence[View]] = {each.name: (each.picture.view,) for each in made.columns}
-    if not views and columns.image is not None:
-        views = {columns.image: made.program.views}
 
-    def fitting(views: Sequence[View]) -> Fits:
+    def fitting(outputs: Sequence[Output]) -> Fits:
         def fits(sizes: Any) -> Mapping[int, str]:
             reasons: dict[int, str] = {}
-            for view in views:
-                reasons |= unfit(view.recipe, sizes)
+            for output in outputs:
+                reasons |= unfit(output.recipe, sizes)
             return reasons
 
         return fits
 
-    return {name: fitting(its) for name, its in views.items()}
+    return {name: fitting(outputs) for name, outputs in program.columns.items()}
 
 
 @dataclass(slots=True)
@@ -151,7 +147,7 @@ class Machine:
 
     source: Records
     columns: Columns
-    compiled: Compiled
+    program: Program
     batch_size: int
     device: int | None
     decode: Decode
@@ -173,18 +169,18 @@ class Machine:
         Raises ConfigError for a cache of pixels, or of images on the device, that this program cannot have; for names
         of columns that no record can have.
         """
-        self.columns.fits = _fits(self.columns, self.compiled)
+        self.columns.fits = _fits(self.program)
         self.slabs = SlabPool(slab_bytes(self.tuning.memory_bytes), most=self.tuning.memory_bytes)
         kept = self.tuning.cache
         if kept is None:
             return
         if kept.limit or kept.disk is not None:
-            pixels = WholePixels(self.compiled, self.columns, self.decode, self.tuning) if kept.pixels else None
+            pixels = WholePixels(self.program, self.columns, self.decode, self.tuning) if kept.pixels else None
             self.cache = RecordCache(self._bounded, self.columns, kept, pixels)
         if kept.device_bytes:
             from dali_feed.engines.device_cache import DeviceCache  # and torch with it
 
-            self.on_device = DeviceCache(self.compiled, kept.device_bytes, self.device)
+            self.on_device = DeviceCache(self.program, kept.device_bytes, self.device)
 
     def setting(
         self,
@@ -225,8 +221,8 @@ class Machine:
             self.engine = self._made_ready()
             close_at_exit(owner)
             self._wanted()
-        self._beside = beside = self._beside or Beside.on(self.device, companions)
-        program, tuning = self.compiled.program, self.tuning
+        self._beside = beside = self._beside or Beside(companions, self.engine.device)
+        program, tuning = self.program, self.tuning
         return Setting(
             engine=self.engine,
             meter=self.meter,
@@ -234,10 +230,10 @@ class Machine:
             source=source,
             epoch=epoch,
             where=where,
-            draw=lambda sizes, ids, turn: program.parameters(sizes, ids, seed_of_turn(seed, turn), epoch),
+            draw=lambda sizes, ids, turn: program.draw(sizes, ids, seed_of_turn(seed, turn), epoch),
             beside=lambda batch: beside(batch, epoch),
             prefetch=tuning.prefetch,
-            same_size=program.fixed and program.size is None,
+            same_size=program.fixed and not program.sized,
             payload=None if self.cache is None else self.cache.payload,
             made=partial(self.columns.batch, room=beside.room),
             watchdog=tuning.watchdog,
@@ -261,12 +257,14 @@ class Machine:
         return RequestReader(self.columns.reader(self._bounded, stop), self.stage)
 
     def _made_ready(self) -> Engine:
-        before = None if self.on_device is None else self.on_device.before
-        made = make_ready(
-            self.compiled, batch_size=self.batch_size, device=self.device, tuning=self.tuning, before=before
+        return make_engine(
+            self.program,
+            late=self.columns.late,
+            batch_size=self.batch_size,
+            device=self.device,
+            tuning=self.tuning,
+            before=None if self.on_device is None else self.on_device.before,
         )
-        late = self.columns.late
-        return LateEngine(made, late, self.tuning) if late else made
 
     def lanes(
         self, setting: EpochSetting, plan: EpochPlan | MixedPlan, mine: Iterable[int], consumed: int
@@ -287,12 +285,12 @@ class Machine:
                 others=others,
             )
 
-        draw, prepare, mine = setting.draw, setting.engine.prepare, tuple(mine)
+        draw, mine = setting.draw, tuple(mine)
         strands = {lane: plan.strands(lane, consumed) for lane in mine}
         reads = -(-setting.readers // max(1, sum(map(len, strands.values()))))
 
         def opened(strand: EpochPlan | Strand, lane: int, taken: int) -> Lane:
-            return Lane(strand, lane, taken, open_window=open_window, draw=draw, prepare=prepare, reads=reads)
+            return Lane(strand, lane, taken, open_window=open_window, draw=draw, reads=reads)
 
         if isinstance(plan, EpochPlan):
             return [opened(plan, lane, consumed) for lane in mine]
@@ -334,7 +332,7 @@ class Machine:
     def _stages(self, engine: Engine) -> tuple[StageStats, ...]:
         readers = None if self.pool is None else self.pool.worked()
         threads = self.tuning.cpu_threads if self.device is None else self.tuning.gpu_threads
-        return stages(self.meter, readers, work_of(engine), threads)
+        return stages(self.meter, readers, engine.worked(), threads)
 
     def _running(self, engine: Engine) -> Running:
         on_gpu, tuning = self.device is not None, self.tuning

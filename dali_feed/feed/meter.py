@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.cores import cores
-from dali_feed.engines.ranges import WAITS
+from dali_feed.engines.device.device import WAITS
 from dali_feed.feed.stats import CpuStats, Stats, WaitCause
 from dali_feed.records.source import Block
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from dali_feed.bad_records import BadRecord, Quarantine
 from dali_feed.dead_letters import Letter, Outbox
+from dali_feed.engines.device.device import NEXT
 from dali_feed.engines.engine import Engine
-from dali_feed.engines.ranges import NEXT
 from dali_feed.engines.workers import linger
 from dali_feed.errors import ClosedError, WaitError
 from dali_feed.feed.batch import Batch, Flight, Made
@@ -167,9 +167,9 @@ def reads(setting: EpochSetting) -> str:
 
 def _engine(setting: Setting, flight: Flight) -> str:
     """The records that the engine's threads work on, where it can say; otherwise the batch's first and last."""
-    engine = setting.engine
-    slots = sorted(slot for slot in engine.at_work() if slot < len(flight))
-    name = f"engine: {engine.name}"
+    what, at = setting.engine.at_work()
+    slots = sorted(slot for slot in at if slot < len(flight))
+    name = f"engine: {what}"
     if slots:
         shown = ", ".join(setting.where(int(flight.ids[slot])) for slot in slots[:RECORDS])
         return f"{name} is at {shown}{f', and {len(slots) - RECORDS} more' if len(slots) > RECORDS else ''}"
@@ -203,6 +203,7 @@ class FeedRun:
         self._flying: deque[Flight] = deque()
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
         self._ended = False
+        self._stop = threading.Event()  # set at its end: its batches are not worked on any more
         self.cut = False  # whether another thread ended it while one waited for a batch
         self.next: FeedRun | None = None  # the pass that its thread goes on with
         self._lock = threading.Lock()
@@ -210,7 +211,6 @@ class FeedRun:
 
     def begin(self) -> None:
         """Have its thread feed it; whoever closes it is known by then, for an interrupt may come out of here."""
-        self.setting.engine.resume()
         self._worker.start()
 
     @property
@@ -279,6 +279,7 @@ class FeedRun:
         """No batch is given any more; its thread finds that out where it is."""
         with self._lock:
             self._ended = True
+        self._stop.set()
         self._out.close()
         if self.next is not None:
             self.next._end()
@@ -365,8 +366,9 @@ class FeedRun:
 
     def _start(self, pieces: list[Piece]) -> None:
         """A batch of these slots is given to the engine."""
-        flight = Flight(pieces, self.setting.where, same_size=self.setting.same_size)
-        self.setting.engine.submit(flight.work)
+        engine = self.setting.engine
+        flight = Flight(pieces, self.setting.where, engine.columns, same_size=self.setting.same_size)
+        engine.submit(flight.work, self._stop)
         self.setting.meter.service.began(len(flight))
         self._flying.append(flight)
 
@@ -415,21 +417,22 @@ class FeedRun:
         self.setting.outbox.check()  # what raises here leaves the batch in flight, or the engine would keep it
         flight = self.landing = self._flying.popleft()
         with self.setting.meter.at("engine"):
-            result = self.setting.engine.take()
+            self.setting.engine.take(flight.work)
         self.setting.meter.landed(len(flight))
-        if result.bad or not flight.ok.all():
+        if flight.work.bad or not flight.ok.all():
             self._hold()
         if not flight.ok.all():
             self._count_faults(flight)  # here, in batch order: a limit ends a run at the same batch at any depth
-        while result.bad:
+        while flight.work.bad:
+            before = flight.work
             with self.setting.meter.at("mend"):
-                for slot, bad in flight.refused(result.bad):
+                for slot, bad in flight.refused(before.bad):
                     self._quarantined(slot, bad)
-                mended = flight.mend(result.bad, self.setting.draw, self.setting.engine.prepare)
+                mended = flight.mend(self.setting.draw)
             with self.setting.meter.at("repair"):
-                result = self.setting.engine.redo(flight.work, result, mended)
+                self.setting.engine.redo(flight.work, before, mended)
         self._landed += len(flight)
-        batch = flight.done(result, self.setting.made, self._parts)
+        batch = flight.done(self.setting.made, self._parts)
         self.setting.beside(batch)
         return flight, batch
 
@@ -440,7 +443,6 @@ class FeedRun:
     def _clear(self) -> None:
         """Clean up engine and memory for the next pass."""
         while self._flying:
-            self._flying.popleft()
-            self.setting.engine.discard()
+            self.setting.engine.discard(self._flying.popleft().work)
             self.setting.meter.service.dropped()
         self._release()

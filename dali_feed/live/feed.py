@@ -18,7 +18,7 @@ from dali_feed.columns.columns import Columns
 from dali_feed.columns.request import Request, RequestReader
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import check_seed
-from dali_feed.engines.choose import compile_pictures
+from dali_feed.engines.choose import compile_images
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch, Companions, none
 from dali_feed.feed.describe import running
@@ -148,11 +148,12 @@ class LiveFeed(Dealt):
         self._request = Request.of(source, self.columns.members, self.columns.optional)
         self.shares = Shares.of(batch_size, rank, world_size, None)
         self.bad = replace(bad, window=bad.window or WINDOW)
-        made = compile_pictures(self.columns, decode, device)
-        self.engine_name, self.program = made.engine, made.program
+        self.program = compile_images(self.columns, decode, device)
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
         self._outbox = Outbox(self.source, self.bad.dead_letter)
-        self._machine = Machine(source, self.columns, made, self.batch_size, device, decode, self.tuning, self._outbox)
+        self._machine = Machine(
+            source, self.columns, self.program, self.batch_size, device, decode, self.tuning, self._outbox
+        )
         self._life = Life()
         self._lock = threading.Lock()
         self._at: dict[str, Any] | None = None  # a mark that was loaded
@@ -272,7 +273,7 @@ class LiveFeed(Dealt):
         """
         self._outbox.drain()
         info = {
-            "engine": self.engine_name,
+            "engine": self.program.engine,
             **self.decode.informing,
             "rank": self.rank,
             "world_size": self.world_size,
@@ -327,7 +328,7 @@ class LiveFeed(Dealt):
             (
                 f"{self._name}: a stream",
                 f"batches: up to {self.batch_size:,} per rank, {self.world_size} ranks, {timeout}{size}{idle}",
-                f"engine: {running(self.engine_name, self.device, self.program.recipe)}",
+                f"engine: {running(self.program.engine, self.device, self.program.recipe)}",
             )
         )
 

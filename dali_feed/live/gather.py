@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from dali_feed.columns.image import Images
-from dali_feed.engines.ranges import READ
+from dali_feed.engines.device.device import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.channel import Channel
 from dali_feed.records.live import Drain, LiveBlock, LiveReader, Pace, Positions

@@ -18,14 +18,15 @@ from numpy.typing import NDArray
 from dali_feed.bad_records import Quarantine
 from dali_feed.columns.column import Column
 from dali_feed.columns.columns import Columns
-from dali_feed.compiler.program import Program
+from dali_feed.engines.engine import Pixels
 from dali_feed.errors import DaliFeedError
-from dali_feed.feed.batch import Batch, Companions, Pixels
+from dali_feed.feed.batch import Batch, Companions
 from dali_feed.feed.lane import Chunk, Piece
 from dali_feed.feed.run import FeedRun, Setting
 from dali_feed.feed.window import Rows, WindowRecords
 from dali_feed.live.gather import Gathered, Gatherer, Progress
 from dali_feed.records.pieces import Pieces
+from dali_feed.transforms.program import Program
 
 __all__ = ["EmptyBatches", "LiveRun"]
 
@@ -83,7 +84,7 @@ class EmptyBatches:
 
     def __init__(self, program: Program, columns: Columns, device: int | None, companions: Companions) -> None:
         self._program, self._columns, self._device, self._companions = program, columns, device, companions
-        self._open = not program.fixed or program.size is None  # sizes are learnt from batches
+        self._open = not program.sized  # sizes are learnt from batches
         self._seen: dict[int, Any] = {}
         self._fields: dict[str, Any] | None = None
 
@@ -91,16 +92,16 @@ class EmptyBatches:
         """A batch with records: later empty ones are as it is."""
         if self._fields is None:
             self._fields = {name: _none_of(values) for name, values in batch.fields.items()}
-        if self._open and self._program.views and batch.tail is None:
-            from dali_feed.engines.no_images import like  # torch: there since an engine made images
+        if self._open and self._program.outputs and batch.tail is None:
+            from dali_feed.engines.finish import like  # torch: there since an engine made images
 
             self._seen = {view: like(each.images) for view, each in enumerate((batch, *batch.more))}
 
     def batch(self) -> Batch:
         """A batch of no rows."""
         images: list[Pixels] = []
-        if self._program.views:
-            from dali_feed.engines.no_images import no_images
+        if self._program.outputs:
+            from dali_feed.engines.finish import no_images
 
             images = [Pixels(made, None) for made in no_images(self._program, self._device, self._seen)]
         more = iter(images[1:])
@@ -228,16 +229,8 @@ class LiveRun(FeedRun):
             self._pass_over(window, gathered.position)
             return
         ids = window.ids[rows]
-        chunk = Chunk(
-            window,
-            0,
-            rows,
-            ok,
-            ids,
-            window.good_values(rows),
-            self.setting.draw(window.sizes(rows), ids, window.turn),
-            self.setting.engine.prepare(window.good_payloads(rows)),
-        )
+        drawn = self.setting.draw(window.sizes(rows), ids, window.turn)
+        chunk = Chunk(window, 0, rows, ok, ids, window.good_values(rows), *drawn, window.good_payloads(rows))
         self._start([Piece(chunk, 0, window.rows)])
         self._behind.append(gathered.position)
 

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from dali_feed.columns.columns import Columns
-from dali_feed.compiler.program import as_views
 from dali_feed.errors import ConfigError, SourceEmptyError, TransformError
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.external_sources.table import ArrowRows
@@ -27,6 +26,7 @@ from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.program import as_views
 
 __all__ = ["Lowered", "Unchanged", "is_source", "lower_dataset"]
 

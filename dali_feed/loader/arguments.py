@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from dali_feed.columns.column import Column
+from dali_feed.engines.device.cuda import chosen, is_there
 from dali_feed.errors import ConfigError
 from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.plan.order import Shuffle
@@ -137,8 +138,8 @@ def check_by_torch(dataset: object, given: Mapping[str, Any]) -> None:
 def torch_device(device: object) -> torch.device:
     """What `device=` means: None is the current CUDA device, or the CPU where there is none, logged once at INFO."""
     if device is None:
-        if torch.cuda.is_available():
-            return torch.device("cuda", torch.cuda.current_device())
+        if is_there():
+            return torch.device("cuda", chosen())
         log.info("device: no CUDA device was found; batches are made on the CPU")
         return torch.device("cpu")
     try:
@@ -150,10 +151,10 @@ def torch_device(device: object) -> torch.device:
         msg = f"device: must be a CUDA device or the CPU; found {found}"
         raise ConfigError(msg)
     if found.type == "cuda":
-        if not torch.cuda.is_available():
+        if not is_there():
             msg = f"device: {found} was given, but torch finds no CUDA device. Use device='cpu', or check the driver"
             raise ConfigError(msg)
-        found = torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
+        found = torch.device("cuda", chosen() if found.index is None else found.index)
     return found
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from dali_feed.compiler.program import Views, as_views, outline
-from dali_feed.compiler.user_graph import is_graph_function
+from dali_feed.engines.dali.user_graph import is_graph_function
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import Grayscale
-from dali_feed.transforms.convert import Own, name_of
+from dali_feed.transforms.convert import UserFunction, name_of
 from dali_feed.transforms.lower import Chain, flatten, is_theirs, is_timm, is_torchvision, lower
 from dali_feed.transforms.op import Op, Recipe, walk
+from dali_feed.transforms.program import Views, as_views, outline
 
 __all__ = ["UserTransforms", "leaves_pil", "split"]
 
@@ -120,7 +120,9 @@ def _split(transform: Any) -> tuple[Any, UserTransforms | None]:
             raise TransformError(msg)
     kept = every[:first]
     ready = lower(Chain(tuple(kept)), _beyond)
-    plain = len(kept) == len(every) and not any(isinstance(op, Own) or op == Grayscale(1) for _, op in walk(ready.ops))
+    plain = len(kept) == len(every) and not any(
+        isinstance(op, UserFunction) or op == Grayscale(1) for _, op in walk(ready.ops)
+    )
     names = [type(one).__name__ for one in kept if is_theirs(one)]
     last = next((name for name in reversed(names) if name in _PURE or name == "ToImage"), "")
     own = UserTransforms(tuple(every[first:]), typed=last == "ToImage") if first < len(every) else None
@@ -153,7 +155,7 @@ def _beyond(one: Any, before: tuple[Op, ...]) -> Op | None:
     function = one.lambd if is_torchvision(one) else one
     gray = Recipe(before).channels == 1
     _check_kept(function, name_of(one), size, "L" if gray else "RGB")
-    return Own(function, gray)
+    return UserFunction(function, gray)
 
 
 def _check_kept(function: Callable[[Any], Any], name: str, size: tuple[int, int], mode: str) -> None:

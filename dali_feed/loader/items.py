@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.columns.packed import PackedBatch
-from dali_feed.compiler.program import ViewsProgram
-from dali_feed.engines.gpu.device import tensor_of
+from dali_feed.engines.engine import Pixels
+from dali_feed.engines.finish import finished
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
-from dali_feed.feed.batch import Pixels
 from dali_feed.live import LiveFeed
 from dali_feed.loader.arguments import moved
 from dali_feed.loader.functions import UserTransforms
@@ -122,13 +121,17 @@ class Items:
         self._collate = None if plain is torch.utils.data.default_collate else plain
         self._columns, self._images = feed.columns, tuple(feed.columns.images)
         self._last = feed.program.recipe.layout == "NHWC"
-        self._several = isinstance(feed.program, ViewsProgram) or len(self._images) > 1
-        self._channels = [view.recipe.channels for view in feed.program.views]
+        self._several = feed.program.several
+        self._channels = [output.recipe.channels for output in feed.program.outputs]
         self._own = [*own, *[None] * len(self._channels)][: len(self._channels)]
         feed.companions = self._companions
 
     def __call__(self, batch: Batch) -> Any:
         """The item of a batch."""
+        with batch.reading():
+            return self._whole_item(batch)
+
+    def _whole_item(self, batch: Batch) -> Any:
         if self._mixes is not None:
             return self._whole(batch, self._mixed(batch, self._mixes), self._others(batch))
         shown = (batch, *batch.more) if self._channels else ()
@@ -192,9 +195,8 @@ class Items:
 
     def _given(self, batch: Batch, name: str) -> torch.Tensor:
         """What went with a batch, copied: labels that are kept would else keep the whole block they came in."""
-        if name in batch.sent:
-            sent: torch.Tensor = batch.sent[name].on(torch.cuda.current_stream(self._device))
-            return sent.clone()
+        if name in batch.sent and batch.device is not None:
+            return batch.device.copy(batch.sent[name])
         there: torch.Tensor = moved(torch.from_numpy(batch.beside[name]), self._device)
         return there
 
@@ -233,8 +235,4 @@ class Items:
         return images if channels == 3 else images[:, :channels].contiguous()
 
     def _as_made(self, pixels: Pixels) -> torch.Tensor:
-        if pixels.tail is not None:
-            from dali_feed.engines.gpu.finish import finished  # CuPy: on a GPU only
-
-            return finished(pixels.images, pixels.tail, self._device)
-        return tensor_of(pixels.images)
+        return finished(pixels.images, pixels.tail, pixels.device)

@@ -164,10 +164,10 @@ def _live(args: LoaderArguments) -> tuple[LiveFeed, Own]:
 def _warn_of_idle(args: LoaderArguments, feed: Ours) -> None:
     """Warn, once each, of arguments that have no effect on that feed."""
     user = _USER + 1
-    if not feed.program.views:
+    if not feed.program.outputs:
         for name in _set_in(args.decode):
             warn_once(f"Decode({name}=)", "no column is an image", user)
-    elif args.decode.hardware and (feed.engine_name != "dali" or feed.device is None):
+    elif args.decode.hardware and (feed.program.engine != "dali" or feed.device is None):
         why = "only a GPU has a JPEG engine, and only the dali engine uses it"
         warn_once("Decode(hardware=)", why, user)
     for name, why in _IDLE.items():

@@ -18,12 +18,12 @@ from dali_feed.columns.column import Column, Follower
 from dali_feed.columns.columns import Columns
 from dali_feed.columns.image import Image
 from dali_feed.columns.number import Number
-from dali_feed.compiler.program import ViewsProgram, outline
-from dali_feed.engines.gpu.device import shape_of, size_of
+from dali_feed.engines.finish import finished, mixed_up, shape_of, size_of
 from dali_feed.errors import ConfigError
 from dali_feed.kernels.finish import MixArrays
 from dali_feed.records.source import LABEL
 from dali_feed.transforms.mixing import Mixed, Mixing, label_pairs, mixed
+from dali_feed.transforms.program import outline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,7 +112,7 @@ class Mixes:
         self._mixing, self._feed, self._device = mixing, feed, device
         program = feed.program
         self.labels_in = labels_of(feed.columns)
-        if isinstance(program, ViewsProgram):
+        if program.several:
             msg = "collate_fn: MixUp and CutMix mix one image per sample; found several views of it"
             raise ConfigError(msg)
         if any(own):
@@ -186,12 +186,8 @@ class Mixes:
         known = batch.beside if plain is not None and not plain.is_cuda else batch.sent
         drawn = {name: known[_DRAWN + name] for name in _NAMES}
         if plain is None:
-            from dali_feed.engines.gpu.finish import finished  # CuPy: on a GPU only
-
-            return finished(batch.images, batch.tail, self._device, _on_gpu(drawn))  # type: ignore[arg-type]
+            return finished(batch.images, batch.tail, batch.device, _on_gpu(drawn))
         if plain.is_cuda:
-            from dali_feed.engines.gpu.finish import mixed_up
-
             return mixed_up(plain, _on_gpu(drawn))
         return mix_in_place(plain, Mixed(**drawn), self._lanes)
 

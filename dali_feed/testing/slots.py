@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dali_feed.columns.packed import PackedBatch
+from dali_feed.engines.engine import Pixels
 from dali_feed.feed import Batch
-from dali_feed.feed.batch import Pixels
 
 __all__ = ["Packs", "Slot", "Slots", "packs_of", "slots_of"]
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws import STREAMS_PER_OP, uniforms
+from dali_feed.draws import STREAMS_PER_OP
 from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
-from dali_feed.transforms.op import Effect, Ints, OnImage, SizedDraws, inner_numbers
+from dali_feed.transforms.op import Draws, Effect, Floats, Ints
 from dali_feed.transforms.settings import (
     READ,
     Background,
@@ -37,11 +37,9 @@ __all__ = ["OPERATIONS", "AugMix", "Auto", "AutoAugment", "Policy", "RandAugment
 
 
 MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
-SIGNED = (*MOVES, "Brightness", "Color", "Contrast", "Sharpness")
+COLOURS = ("Brightness", "Color", "Contrast", "Sharpness")
+SIGNED = (*MOVES, *COLOURS)
 LEVELS = ("Posterize", "Solarize", "AutoContrast", "Equalize")
-PLAIN = ("AutoContrast", "Equalize", "Invert", "Identity")  # all parts have one strength
-OPERATIONS = (*SIGNED, "Posterize", "Solarize", *PLAIN)
-_ADJUSTED = {"Brightness": "brightness", "Color": "saturation", "Contrast": "contrast", "Sharpness": "sharpness"}
 
 _BINS = 10  # how many strengths there are, unless a transform says so
 
@@ -72,13 +70,11 @@ class Auto(Effect):
     """
 
     __slots__ = ()
+    moves: ClassVar[bool | None] = None
     choices: ClassVar[Space]  # the operations that it chooses from
     theirs: ClassVar[Mapping[str, str]] = {"bins": "num_magnitude_bins"}
     interpolation: Turning
     fill: Background
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        self.no_follower()
 
     @property
     def space(self) -> Space:
@@ -100,60 +96,71 @@ class Auto(Effect):
         strong = (u[1] * (bins or self.grades)).astype(np.int64) if strength is None else np.full_like(which, strength)
         return np.stack([which, strong, self.signs(which, u[2])], axis=1)
 
-    def signs(self, which: Ints, u: NDArray[np.float64]) -> Ints:
+    def signs(self, which: Ints, u: Floats) -> Ints:
         """Half of them -1 where the operation has a sign."""
         signed = np.isin(self.space.names, SIGNED)[which]
         return np.where(signed & (u < 0.5), -1, 1)
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
-        """One chain of operations."""
+    def image(self, image: Any, row: Any, weights: Any = None) -> Any:
+        """One chain of operations; with `weights` several are mixed."""
+        del weights
         return self.run(image, row.tolist()[0])
 
     def run(self, image: Any, chain: list[list[int]]) -> Any:
         """The operations of a chain, one after the other, by torchvision's own kernels."""
-        names = self.space.names
-        for which, strong, sign in chain:
-            if which >= 0:
-                name = names[which]
-                image = self._operated(image, name, self._strength(image, name, strong) * sign)
-        return image
-
-    def _strength(self, image: Any, name: str, strong: int) -> float:
-        if name in PLAIN:
-            return 0.0
-        edge = {"TranslateX": -1, "TranslateY": -2}.get(name)
-        return strengths(name, self.space, self.grades, image.shape[edge] if edge else 0)[strong]
-
-    def _operated(self, image: Any, name: str, strength: float) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        if name == "Identity":
-            return image
-        if name in MOVES:
-            return self._moved(image, name, strength)
-        if name in _ADJUSTED:
-            return getattr(functional, f"adjust_{_ADJUSTED[name]}_image")(image, 1.0 + strength)
-        if name == "Posterize":
-            return functional.posterize_image(image, int(strength))
-        if name == "Solarize":
-            return functional.solarize_image(image, 255 * strength)
-        return getattr(functional, f"{name.lower()}_image")(image)
-
-    def _moved(self, image: Any, name: str, strength: float) -> Any:
         from torchvision.transforms.v2 import InterpolationMode, functional
 
-        mode = InterpolationMode(self.interpolation)
-        fill = list(self.fill) if isinstance(self.fill, tuple) else self.fill
-        if name == "Rotate":
-            return functional.rotate_image(image, strength, interpolation=mode, fill=fill)
-        shift, shear = [0.0, 0.0], [0.0, 0.0]
-        axis = 0 if name.endswith("X") else 1
-        if name.startswith("Shear"):
-            shear[axis] = math.degrees(math.atan(strength))
-        else:
-            shift[axis] = int(strength)
-        center = [0, 0] if name.startswith("Shear") else None
-        return functional.affine_image(image, 0.0, shift, 1.0, shear, interpolation=mode, fill=fill, center=center)
+        space, fill = self.space, list(self.fill) if isinstance(self.fill, tuple) else self.fill
+        outside = {"interpolation": InterpolationMode(self.interpolation), "fill": fill}
+        for which, strong, sign in chain:
+            name = space.names[which] if which >= 0 else "Identity"
+            known = OPERATIONS[name]
+            edge = {"TranslateX": -1, "TranslateY": -2}.get(name)
+            value = 0.0
+            if known.strongest is not None:
+                value = strengths(name, space, self.grades, image.shape[edge] if edge else 0)[strong] * sign
+            if known.kernel:
+                more = {**outside, **known.how} if name in MOVES else {}
+                image = getattr(functional, f"{known.kernel}_image")(image, *known.arguments(value), **more)
+        return image
+
+
+def _affine(*, shift: tuple[float, float] = (0.0, 0.0), shear: tuple[float, float] = (0.0, 0.0)) -> tuple[Any, ...]:
+    """Of the kernel: angle, translation, scale and shears."""
+    return 0.0, list(shift), 1.0, [math.degrees(math.atan(by)) for by in shear]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A kernel of torchvision's, before "_image"; "" leaves an image as it is.
+
+    strongest  how strong the strongest of a space is, on an image of that edge; None: all are one
+    arguments  what the kernel takes of a strength with its sign
+    how        what else it takes
+    """
+
+    kernel: str
+    strongest: Callable[[Space, int], float] | None = None
+    arguments: Callable[[float], tuple[Any, ...]] = lambda _: ()
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+
+_CORNER = {"center": [0, 0]}
+OPERATIONS = {
+    "ShearX": Operation("affine", lambda space, _: space.shear, lambda by: _affine(shear=(by, 0.0)), _CORNER),
+    "ShearY": Operation("affine", lambda space, _: space.shear, lambda by: _affine(shear=(0.0, by)), _CORNER),
+    "TranslateX": Operation("affine", lambda space, edge: space.shift(edge), lambda by: _affine(shift=(int(by), 0.0))),
+    "TranslateY": Operation("affine", lambda space, edge: space.shift(edge), lambda by: _affine(shift=(0.0, int(by)))),
+    "Rotate": Operation("rotate", lambda space, _: space.turn, lambda by: (by,)),
+    **{
+        name: Operation(f"adjust_{kernel}", lambda space, _: space.colour, lambda by: (1.0 + by,))
+        for name, kernel in zip(COLOURS, ("brightness", "saturation", "contrast", "sharpness"), strict=True)
+    },
+    "Posterize": Operation("posterize", lambda space, _: space.bits[1], lambda by: (int(by),)),
+    "Solarize": Operation("solarize", lambda *_: 1.0, lambda by: (255 * by,)),
+    **{name: Operation(name.lower()) for name in ("AutoContrast", "Equalize", "Invert")},
+    "Identity": Operation(""),
+}
 
 
 @functools.lru_cache(4096)
@@ -161,21 +168,12 @@ def strengths(name: str, space: Space, bins: int, edge: int) -> tuple[float, ...
     """The values of an operation's strengths on an image of that `edge`, by torchvision's own calls of torch."""
     import torch
 
-    match name:
-        case "ShearX" | "ShearY":
-            most = space.shear
-        case "TranslateX" | "TranslateY":
-            most = space.shift(edge)
-        case "Rotate":
-            most = space.turn
-        case "Posterize":
-            weakest, fewer = space.bits
-            return tuple((weakest - (torch.arange(bins) / ((bins - 1) / fewer))).round().int().tolist())
-        case "Solarize":
-            return tuple(torch.linspace(1.0, 0.0, bins).tolist())
-        case _:
-            most = space.colour
-    return tuple(torch.linspace(0.0, most, bins).tolist())
+    strongest = OPERATIONS[name].strongest
+    most = 0.0 if strongest is None else strongest(space, edge)
+    if name == "Posterize":
+        return tuple((space.bits[0] - (torch.arange(bins) / ((bins - 1) / most))).round().int().tolist())
+    first, last = (most, 0.0) if name == "Solarize" else (0.0, most)
+    return tuple(torch.linspace(first, last, bins).tolist())
 
 
 # AutoAugment: one of some policies, each of them two operations.
@@ -204,18 +202,19 @@ class AutoAugment(Auto):
         for part in (part for policy in self.policies for part in policy):
             name, p, strength = part
             probability("AutoAugment", "p", p)
-            if name not in OPERATIONS or (name in PLAIN) != (strength is None) or not 0 <= (strength or 0) < _BINS:
+            known = OPERATIONS.get(name)
+            if known is None or (known.strongest is None) != (strength is None) or not 0 <= (strength or 0) < _BINS:
                 refuse("AutoAugment", f"a policy must name operations and strengths in 0..{_BINS - 1}", part)
 
     @classmethod
     def of(cls, transform: Any) -> Self:
-        found = transform.policies if hasattr(transform, "policies") else transform._policies  # name in v1, in v2
-        policies = tuple((_part(*first), _part(*second)) for first, second in found)
+        chosen = transform.policies if hasattr(transform, "policies") else transform._policies  # name in v1, in v2
+        policies = tuple((_part(*first), _part(*second)) for first, second in chosen)
         return cls(policies, READ["Turning"](transform, "interpolation"), READ["Background"](transform, "fill"))
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Both parts of the policy that each sample takes: (n, 1, 2, 3)."""
-        drawn, signs = draws.draw(first), draws.draw(first + 1)
+        drawn, signs = d.u(), d.u(1)
         names = _SPACE.names
         table = np.array([[(names.index(name), p, k or 0) for name, p, k in policy] for policy in self.policies])
         mine = table[(drawn[0].astype(np.float64) * len(table)).astype(np.int64)]
@@ -225,7 +224,7 @@ class AutoAugment(Auto):
             which, strong = which.astype(np.int64), strong.astype(np.int64)
             sign = self.signs(which, signs[k].astype(np.float64))
             steps.append(np.stack([np.where(drawn[1 + k] < p, which, -1), strong, sign], axis=1))
-        return np.stack(steps, axis=1)[:, None].astype(np.int32)
+        return {"effect": np.stack(steps, axis=1)[:, None].astype(np.int32)}
 
 
 def _part(name: str, p: float, strength: int | None) -> Part:
@@ -257,10 +256,10 @@ class RandAugment(Auto):
     def drawn(self) -> range:
         return range(self.num_ops)
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
-        every = [self.chosen(draws.draw(first + k), self.magnitude) for k in range(self.num_ops)]
-        steps = np.stack(every, axis=1) if every else np.empty((len(draws.ids), 0, 3), np.int64)
-        return steps[:, None].astype(np.int32)
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        every = [self.chosen(d.u(k), self.magnitude) for k in range(self.num_ops)]
+        steps = np.stack(every, axis=1) if every else np.empty((len(d.ids), 0, 3), np.int64)
+        return {"effect": steps[:, None].astype(np.int32)}
 
 
 # TrivialAugmentWide: one operation, of any strength.
@@ -280,27 +279,27 @@ class TrivialAugmentWide(Auto):
     choices: ClassVar[Space] = _TRIVIAL_SPACE
     rules: ClassVar[Mapping[str, Rule]] = {"bins": whole(2)}
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
-        return self.chosen(draws.draw(first), None)[:, None, None].astype(np.int32)
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        return {"effect": self.chosen(d.u(), None)[:, None, None].astype(np.int32)}
 
 
 # AugMix's weights of the image and of each chain: Dirichlet's distribution, from the sample's random numbers alone.
 
 
-def mixture(op: Effect, width: int, alpha: float, run: SizedDraws, first: int) -> NDArray[np.float32]:
-    """Weights of the image and of each of `width` chains, from the op's random numbers: float32 (n, 1 + width)."""
-    own = range(first, first + 2 * GAMMA_TRIES)
-    inner = [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, width)]
-    streams = [*own, *(start + k for start in inner for k in range(GAMMA_TRIES))]
-    drawn = uniforms(run.seed, run.epoch, run.ids, streams).astype(np.float64) + 2.0**-25
-    tries = drawn.reshape(2 + width, GAMMA_TRIES, 4, len(run.ids))
+def mixture(op: Effect, alpha: float, d: Draws) -> NDArray[np.float32]:
+    """Weights of the image and of each of its chains, from the op's random numbers: float32 (n, 1 + chains)."""
+    parts = d.parts(op)
+    own = d.n * STREAMS_PER_OP
+    starts = [own, own + GAMMA_TRIES, *parts]
+    drawn = d.later(start + k for start in starts for k in range(GAMMA_TRIES)).astype(np.float64) + 2.0**-25
+    tries = drawn.reshape(len(starts), GAMMA_TRIES, 4, len(d.ids))
     logs = [log_gammas(alpha, each, each[0, 3]) for each in tries]
     image, _ = _dirichlet(logs[:2])
-    parts = np.stack(_dirichlet(logs[2:]), axis=1)
-    return np.concatenate([image[:, None], (1 - image)[:, None] * parts], axis=1)
+    shares = np.stack(_dirichlet(logs[2:]), axis=1)
+    return np.concatenate([image[:, None], (1 - image)[:, None] * shares], axis=1)
 
 
-def _dirichlet(logs: list[NDArray[np.float64]]) -> list[NDArray[np.float32]]:
+def _dirichlet(logs: list[Floats]) -> list[NDArray[np.float32]]:
     """Gamma variates, given by their logarithms, divided by their sum; the last is 1 minus the others."""
     gammas = np.exp(np.maximum(np.stack(logs) - np.max(logs, axis=0), -700))
     shares = np.round(gammas / gammas.sum(axis=0) / STEP)[:-1] * STEP
@@ -312,9 +311,8 @@ def _dirichlet(logs: list[NDArray[np.float64]]) -> list[NDArray[np.float32]]:
 
 
 _MOST_STEPS = 8  # of a chain
-_COLOURS = SIGNED[len(MOVES) :]
 _PART = Space((*MOVES, *LEVELS), lambda edge: edge / 3.0, bits=(4, 4))
-_WHOLE = Space((*MOVES, *LEVELS, *_COLOURS), lambda edge: edge / 3.0, bits=(4, 4))
+_WHOLE = Space((*MOVES, *LEVELS, *COLOURS), lambda edge: edge / 3.0, bits=(4, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +339,7 @@ class AugMix(Auto):
         "depth": whole(None, _MOST_STEPS),
         "alpha": above_zero,
     }
-    extras: ClassVar[tuple[str, ...]] = ("_weights",)
+    names: ClassVar[tuple[str, ...]] = ("effect", "effect_weights")
     theirs: ClassVar[Mapping[str, str]] = {"width": "mixture_width", "depth": "chain_depth"}
 
     def inner(self) -> int:
@@ -351,30 +349,26 @@ class AugMix(Auto):
     def space(self) -> Space:
         return _WHOLE if self.all_ops else _PART
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Each chain's steps draw from its streams 8 on; the fourth number of stream 8 is how many steps there are."""
-        numbers = inner_numbers(self, first // STREAMS_PER_OP, self.width)
         most = self.depth if self.depth > 0 else 3
-        streams = [number * STREAMS_PER_OP + GAMMA_TRIES + k for number in numbers for k in range(most)]
-        drawn = uniforms(draws.seed, draws.epoch, draws.ids, streams).reshape(self.width, most, 4, len(draws.ids))
         chains = []
-        for chain in drawn:
-            steps = np.stack([self.chosen(u, None, self.severity) for u in chain], axis=1)
+        for first in d.parts(self):
+            drawn = d.later(range(first + GAMMA_TRIES, first + GAMMA_TRIES + most))
+            steps = np.stack([self.chosen(u, None, self.severity) for u in drawn], axis=1)
             if self.depth <= 0:
-                count = 1 + (chain[0, 3].astype(np.float64) * 3).astype(np.int64)
+                count = 1 + (drawn[0, 3].astype(np.float64) * 3).astype(np.int64)
                 steps[np.arange(most) >= count[:, None], 0] = -1
             chains.append(steps)
-        return np.stack(chains, axis=1).astype(np.int32)
+        weights = mixture(self, self.alpha, d)
+        return {"effect": np.stack(chains, axis=1).astype(np.int32), "effect_weights": weights}
 
-    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
-        return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
-
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, row: Any, weights: Any = None) -> Any:
         """Image and chains added up by the weights (float32)."""
         import torch
 
-        batch, weights = image[None], torch.from_numpy(*more).to(image.device)
-        mixed = weights[:1].view(1, 1, 1, 1) * batch
+        batch, shares = image[None], torch.from_numpy(weights).to(image.device)
+        mixed = shares[:1].view(1, 1, 1, 1) * batch
         for k, chain in enumerate(row.tolist()):
-            mixed.add_(weights[1 + k].view(1, 1, 1, 1) * self.run(batch, chain))
+            mixed.add_(shares[1 + k].view(1, 1, 1, 1) * self.run(batch, chain))
         return mixed[0].to(image.dtype)

@@ -21,18 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.keys import numbered
-from dali_feed.transforms.op import (
-    Apply,
-    Effect,
-    Given,
-    Graph,
-    InGraph,
-    Ints,
-    OpRun,
-    Place,
-    SizedDraws,
-)
+from dali_feed.transforms.op import Draws, Effect, Graph, Ints
 from dali_feed.transforms.settings import Range, Rule, fail, probability, refuse, span
 
 __all__ = [
@@ -43,11 +32,11 @@ __all__ = [
     "STEP",
     "WIDTH",
     "ColorJitter",
-    "Colour",
     "Grayscale",
     "RandomChannelPermutation",
     "RandomGrayscale",
     "RandomPhotometricDistort",
+    "add_colours",
     "log_gammas",
     "permutations",
 ]
@@ -101,34 +90,26 @@ def only(on: NDArray[np.bool_], steps: Floats) -> Floats:
     return np.where(on[:, None, None], steps, nothing)
 
 
-@dataclass(frozen=True, slots=True)
-class Colour:
-    """`steps` colour steps, colour{k} (float32: steps, 14), with or without a mean and a hue."""
+def add_colours(graph: Graph, count: int, *, contrast: bool, hue: bool, fold: Any) -> None:
+    """Add `count` colour steps to a graph, with or without a mean and a hue, as `fold` gives them: (n, count, 14)."""
 
-    k: int
-    steps: int
-    contrast: bool
-    hue: bool
-
-    name: ClassVar[str] = "colour"
-
-    def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
-        """One after the other."""
+    def build(image: Any, steps: Any) -> Any:
         from nvidia.dali import fn, types
 
-        steps = given(numbered("colour", self.k), "FLOAT", 2)
-        for n in range(self.steps):
+        for n in range(count):
             matrix = fn.reshape(steps[n, 0:9], shape=[3, 3])
             shift = steps[n, 10] + _CUT
-            if not self.contrast:
+            if not contrast:
                 image = _moved(image, matrix, shift, types.UINT8)
-            elif gpu:
+            elif graph.on_gpu:
                 image = _contrast_apart(image, matrix, shift, steps[n, 9].gpu(), device="gpu")
             else:
                 image = _moved(image, matrix, shift + steps[n, 9] * _gray_mean(image), types.UINT8)
-            if self.hue:
-                image = _turn_hue(image, 6 * steps[n, 11], device="gpu" if gpu else "cpu")
+            if hue:
+                image = _turn_hue(image, 6 * steps[n, 11], device="gpu" if graph.on_gpu else "cpu")
         return fn.reshape(image, layout="HWC")
+
+    graph.step("colour", "FLOAT", 2, build, fold, colours=count)
 
 
 def _moved(image: Any, matrix: Any, shift: Any, dtype: Any) -> Any:
@@ -192,54 +173,47 @@ class ColorJitter(Effect):
     saturation: Range | None = None
     hue: Range | None = None
 
-    array: ClassVar[str] = "jitter"
-    extras: ClassVar[tuple[str, ...]] = ("_order",)
+    names: ClassVar[tuple[str, ...]] = ("jitter", "jitter_order")
     rules: ClassVar[Mapping[str, Rule]] = dict.fromkeys(_FACTORS[:3], span(0.0, math.inf)) | {"hue": span(-0.5, 0.5)}
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def settings(self) -> tuple[str, ...]:
         """The factors that are set, in torchvision's numbering."""
         return tuple(name for name in _FACTORS if getattr(self, name) is not None)
 
     def drawn(self) -> range:
-        return range(2 if self.names else 0)
+        return range(2 if self.settings else 0)
 
-    def rows(self, draws: SizedDraws, first: int) -> Floats:
-        """Factors of the k adjustments that are set: float32 (n, k)."""
-        ranges = [getattr(self, name) for name in self.names]
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        """Factors of the k adjustments that are set, float32 (n, k), and the order of these, int64 (n, k)."""
+        ranges = [getattr(self, name) for name in self.settings]
         if not ranges:
-            return np.empty((len(draws.ids), 0), np.float32)
-        factors = draws.draw(first)
-        drawn = [(low + (high - low) * factors[k]).astype(np.float32) for k, (low, high) in enumerate(ranges)]
-        return np.stack(drawn, axis=1)
+            none = np.empty((len(d.ids), 0))
+            return {"jitter": none.astype(np.float32), "jitter_order": none.astype(np.int64)}
+        factors = [(low + (high - low) * d.u()[k]).astype(np.float32) for k, (low, high) in enumerate(ranges)]
+        order = np.argsort(d.u(1)[: len(ranges)], axis=0, kind="stable").T
+        return {"jitter": np.stack(factors, axis=1), "jitter_order": order}
 
-    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
-        """The order of these, int64 (n, k)."""
-        count = len(self.names)
-        uniform = draws.draw(first + 1)[:count] if count else np.empty((0, len(draws.ids)))
-        return {"_order": np.argsort(uniform, axis=0, kind="stable").T}
-
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, factors: Any, order: Any) -> Any:
         """The adjustments in their order."""
         from torchvision.transforms.v2 import functional
 
-        names, factors = self.names, row.tolist()
-        for k in more[0].tolist():
-            image = getattr(functional, f"adjust_{names[k]}_image")(image, factors[k])
+        settings, values = self.settings, factors.tolist()
+        for k in order.tolist():
+            image = getattr(functional, f"adjust_{settings[k]}_image")(image, values[k])
         return image
 
-    def in_graph(self, graph: Graph, first: int) -> None:
-        names = self.names
-        if not names:
+    def dali(self, graph: Graph) -> None:
+        """The colour steps of every sample in its own order."""
+        settings = self.settings
+        if not settings:
             return
 
-        def steps(run: OpRun) -> Floats:
-            """The colour steps of every sample in its own order, float32 (n, steps, 14)."""
-            drawn, order = self.rows(run, first), self.more(run, first)["_order"]
-            every = np.stack([adjustment(name, drawn[:, k]) for k, name in enumerate(names)], axis=1)
-            return only(run.on, np.take_along_axis(every, order[:, :, None], axis=1))
+        def steps(fold: Any, factors: Floats, order: Ints) -> Floats:
+            every = np.stack([adjustment(name, factors[:, k]) for k, name in enumerate(settings)], axis=1)
+            return only(fold.on, np.take_along_axis(every, order[:, :, None], axis=1))
 
-        graph.step(Colour(graph.k + 1, len(names), "contrast" in names, "hue" in names), steps)
+        add_colours(graph, len(settings), contrast="contrast" in settings, hue="hue" in settings, fold=steps)
 
 
 # RandomChannelPermutation: the channels in another order; and how an order is drawn.
@@ -268,13 +242,13 @@ def permuted(image: Any, order: Any) -> Any:
 class RandomChannelPermutation(Effect):
     """The channels in a random order, each of the six equally often."""
 
-    def rows(self, draws: SizedDraws, first: int) -> Ints:
-        return permutations(draws.draw(first)[0])
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        return {"effect": permutations(d.u()[0])}
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
-        return permuted(image, row)
+    def image(self, image: Any, order: Any) -> Any:
+        return permuted(image, order)
 
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
+    def dali(self, graph: Graph) -> None:
         """By a matrix of zeros and ones, which is exact; the identity where it is not for an image."""
 
         def build(image: Any, matrix: Any) -> Any:
@@ -282,11 +256,10 @@ class RandomChannelPermutation(Effect):
 
             return fn.reshape(fn.coord_transform(image, M=matrix, dtype=types.UINT8), layout="HWC")
 
-        def matrices(run: OpRun) -> NDArray[np.float32]:
-            orders = np.where(run.on[:, None], self.rows(run, first), np.arange(3))
-            return np.eye(3, dtype=np.float32)[orders]
+        def matrices(fold: Any, orders: Ints) -> NDArray[np.float32]:
+            return np.eye(3, dtype=np.float32)[np.where(fold.on[:, None], orders, np.arange(3))]
 
-        return Apply(k, "channels", "FLOAT", 2, build), matrices
+        graph.step("channels", "FLOAT", 2, build, matrices)
 
 
 # RandomPhotometricDistort: brightness, contrast, saturation, hue and the order of channels, each at random.
@@ -309,7 +282,7 @@ class RandomPhotometricDistort(Effect):
     hue: Range = (-0.05, 0.05)
     p: float = 0.5
 
-    extras: ClassVar[tuple[str, ...]] = ("_turns", "_channels")
+    names: ClassVar[tuple[str, ...]] = ("effect", "effect_turns", "effect_channels")
     streams: ClassVar[int] = 3  # whether each factor comes, the factors, and what is of contrast and channels
 
     rules: ClassVar[Mapping[str, Rule]] = {**ColorJitter.rules, "p": probability}
@@ -319,32 +292,29 @@ class RandomPhotometricDistort(Effect):
             if math.isinf(getattr(self, name)[1]):
                 refuse(self.title, f"{name} must be two finite numbers", getattr(self, name))
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.float32]:
-        """The four factors, whether they come or not: (n, 4)."""
-        drawn = draws.draw(first + 1).astype(np.float64)  # in double precision none is beyond its range
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        """The four factors, whether they come or not; which of them come, -1 for none; the order of the channels."""
+        which, (before, swaps, order, _) = d.u() < self.p, d.u(2)
+        u = d.u(1).astype(np.float64)  # in double precision none is beyond its range
         ranges = [getattr(self, name) for name in _FACTORS]
-        factors = [low + (high - low) * drawn[k] for k, (low, high) in enumerate(ranges)]
-        return np.stack(factors, axis=1).astype(np.float32)
-
-    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
-        """Which factors come, (n, 5), -1 for none; and the order of the channels, (n, 3)."""
-        which, (before, swaps, order, _) = draws.draw(first) < self.p, draws.draw(first + 2)
+        factors = [low + (high - low) * u[k] for k, (low, high) in enumerate(ranges)]
         comes = which[_TURNS]
         comes[_FIRST] &= before < 0.5
         comes[_LAST] &= before >= 0.5
         return {
-            "_turns": np.where(comes.T, _TURNS, -1),
-            "_channels": np.where((swaps < self.p)[:, None], permutations(order), np.arange(3)),
+            "effect": np.stack(factors, axis=1).astype(np.float32),
+            "effect_turns": np.where(comes.T, _TURNS, -1),
+            "effect_channels": np.where((swaps < self.p)[:, None], permutations(order), np.arange(3)),
         }
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, factors: Any, turns: Any, channels: Any) -> Any:
         """The factors that come, in their order, and then that of the channels."""
         from torchvision.transforms.v2 import functional
 
-        (turns, channels), factors = more, row.tolist()
+        values = factors.tolist()
         for k in turns.tolist():
             if k >= 0:
-                image = getattr(functional, f"adjust_{_FACTORS[k]}_image")(image, factors[k])
+                image = getattr(functional, f"adjust_{_FACTORS[k]}_image")(image, values[k])
         return permuted(image, channels)
 
 
@@ -356,16 +326,18 @@ class Gray(Effect):
 
     __slots__ = ()
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, on: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
-        return functional.rgb_to_grayscale_image(image, getattr(self, "channels", 3)) if row else image
+        return functional.rgb_to_grayscale_image(image, getattr(self, "channels", 3)) if on else image
 
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
-        def steps(run: OpRun) -> NDArray[np.float32]:
-            return only(run.on & self.on(run, first), gray_steps(len(run.ids), cut=place.dtype == "uint8"))
+    def dali(self, graph: Graph) -> None:
+        cut = graph.place.dtype == "uint8"
 
-        return Colour(k, 1, contrast=False, hue=False), steps
+        def steps(fold: Any, on: Any) -> Floats:
+            return only(fold.on & on, gray_steps(len(on), cut=cut))
+
+        add_colours(graph, 1, contrast=False, hue=False, fold=steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +357,7 @@ class Grayscale(Gray):
             raise fail(transform, rule, transform.num_output_channels)
         return cls()
 
-    def channels_behind(self) -> int | None:
+    def output_channels(self) -> int | None:
         return self.channels
 
 

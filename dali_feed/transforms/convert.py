@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dali_feed.errors import TransformError
-from dali_feed.transforms.op import Arrays, Effect, Graph, OnImage, Op, Place
+from dali_feed.transforms.op import Effect, Graph, Op, Place
 from dali_feed.transforms.settings import DType, fail, numbers, refuse
 
-__all__ = ["Normalize", "Own", "ToFloat", "name_of"]
+__all__ = ["Normalize", "ToFloat", "UserFunction", "name_of"]
 
 
 _DTYPES: dict[str, DType] = {
@@ -75,22 +75,19 @@ class ToFloat(Op):
             msg = f"ToDtype: {dtype} pixels cannot become uint8 again; leave out the first conversion"
             raise TransformError(msg)
 
-    def place_behind(self, place: Place) -> Place:
+    def output_place(self, place: Place) -> Place:
         """Pixels after it. Only the first conversion, from whole levels, scales."""
         scales = place.dtype == "uint8" and self.dtype != "uint8" and self.scale
         return replace(place, dtype=self.dtype, scale=place.scale / 255 if scales else place.scale)
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        def apply(image: Any, _: Arrays, __: int) -> Any:
-            import torch
-            from torchvision.transforms.v2 import functional
+    def image(self, image: Any) -> Any:
+        import torch
+        from torchvision.transforms.v2 import functional
 
-            return functional.to_dtype_image(image, getattr(torch, self.dtype), scale=self.scale)
+        return functional.to_dtype_image(image, getattr(torch, self.dtype), scale=self.scale)
 
-        return [apply]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        graph.place = self.place_behind(graph.place)
+    def dali(self, graph: Graph) -> None:
+        """Left for the last step, which goes by the units of its place."""
 
 
 # Normalize: (value - mean) / std per channel.
@@ -127,22 +124,17 @@ class Normalize(Op):
             msg = f"Normalize: needs float pixels; found uint8. {cure}"
             raise TransformError(msg)
 
-    def place_behind(self, place: Place) -> Place:
+    def output_place(self, place: Place) -> Place:
         mean, std = np.broadcast_to(self.mean, 3), np.broadcast_to(self.std, 3)
         return replace(place, scale=place.scale / std, bias=(place.bias - mean) / std)
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        mean, std = list(self.mean), list(self.std)
+    def image(self, image: Any) -> Any:
+        from torchvision.transforms.v2 import functional
 
-        def apply(image: Any, _: Arrays, __: int) -> Any:
-            from torchvision.transforms.v2 import functional
+        return functional.normalize_image(image, list(self.mean), list(self.std))
 
-            return functional.normalize_image(image, mean, std)
-
-        return [apply]
-
-    def in_graph(self, graph: Graph, first: int) -> None:
-        graph.place = self.place_behind(graph.place)
+    def dali(self, graph: Graph) -> None:
+        """Left for the last step, which goes by the units of its place."""
 
 
 # An op of the user's own: a function of one PIL image, somewhere in front of the conversion to tensors.
@@ -158,7 +150,7 @@ def name_of(one: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Own(Effect):
+class UserFunction(Effect):
     """`function` of a PIL image, which gives one of the same size and mode; `gray`: of mode L, else RGB.
 
     Random numbers that it draws are its own and are not repeated by a resume.
@@ -168,10 +160,8 @@ class Own(Effect):
     gray: bool = False
 
     streams: ClassVar[int] = 0
+    moves: ClassVar[bool | None] = None
     of_pil: ClassVar[bool] = True
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        self.no_follower()
 
     def check(self, dtype: str) -> None:
         if dtype != "uint8":
@@ -179,21 +169,21 @@ class Own(Effect):
             msg = f"transform: {name_of(self.function)} {rule}"
             raise TransformError(msg)
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, on: Any) -> Any:
         """What the function makes of the image. Raises TransformError where it fails, or changes mode or size."""
         from torchvision.transforms.v2 import functional
 
-        given = functional.to_pil_image((image[:1] if self.gray else image).contiguous())
+        picture = functional.to_pil_image((image[:1] if self.gray else image).contiguous())
         try:
-            made = self.function(given)
+            changed = self.function(picture)
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            msg = f"transform: {name_of(self.function)} raised on an image that can be decoded; {told}"
+            what = f"{type(error).__name__}: {error}"
+            msg = f"transform: {name_of(self.function)} raised on an image that can be decoded; {what}"
             raise TransformError(msg) from error
-        mode = given.mode
-        if getattr(made, "size", None) != given.size or getattr(made, "mode", None) != mode:
-            found = f"{getattr(made, 'mode', type(made).__name__)} of {getattr(made, 'size', 'no size')}"
-            rule = f"must give a PIL image of the mode and size that it was given, {mode} of {given.size}"
-            msg = f"transform: {name_of(self.function)} {rule}; found {found}. Use torch's own DataLoader with it"
+        mode = picture.mode
+        if getattr(changed, "size", None) != picture.size or getattr(changed, "mode", None) != mode:
+            shown = f"{getattr(changed, 'mode', type(changed).__name__)} of {getattr(changed, 'size', 'no size')}"
+            rule = f"must give a PIL image of the mode and size that it was given, {mode} of {picture.size}"
+            msg = f"transform: {name_of(self.function)} {rule}; found {shown}. Use torch's own DataLoader with it"
             raise TransformError(msg)
-        return functional.pil_to_tensor(made).to(image.device)
+        return functional.pil_to_tensor(changed).to(image.device)

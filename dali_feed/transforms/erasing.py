@@ -11,24 +11,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.filters import generator_of, normal, seeds_of
-from dali_feed.transforms.op import (
-    TRIES,
-    Apply,
-    Effect,
-    InGraph,
-    Ints,
-    OpRun,
-    Place,
-    SizedDraws,
-    Window,
-    inner_numbers,
-)
+from dali_feed.transforms.op import TRIES, Draws, Effect, Floats, Graph, Ints, Place, Window, columns, rectangles
 from dali_feed.transforms.settings import Fill, Range, Rule, as_list, one_of, probability, refuse, span, span_of
 
-__all__ = ["NoisyErasing", "RandomErasing", "colour_of", "erased", "tried"]
+__all__ = ["NoisyErasing", "RandomErasing", "colour_of", "either", "either_of_timm"]
 
 
 _RULES: dict[str, Rule] = {"p": probability, "scale": span(0.0, 1.0), "ratio": span(1e-6, 1e6)}
@@ -56,11 +44,13 @@ class RandomErasing(Effect):
     def erases(self) -> Fill | None:
         return self.value
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
-        """Rectangles y, x, height, width; empty where nothing is erased."""
-        return np.stack(erased(self, draws, first), axis=1).astype(np.int32)
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        """Rectangles y, x, height, width; empty where nothing is erased, or ten tries found none."""
+        on = d.u()[0] < self.p
+        fits, window = d.tried(1, functools.partial(smaller, self.scale, self.ratio), on)
+        return {"effect": columns(*(np.where(on & fits, edge, 0) for edge in window))}
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, row: Any) -> Any:
         """In a copy, since others may use the image's memory."""
         from torchvision.transforms.v2 import functional
 
@@ -69,22 +59,20 @@ class RandomErasing(Effect):
             return image
         return functional.erase_image(image, y, x, height, width, colour_of(self.value))
 
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
+    def dali(self, graph: Graph) -> None:
         """The rectangle is empty for an image that is left as it is."""
-        fill = list(self._levels(place))
+        fill = list(self._levels(graph.place))
 
         def build(image: Any, rect: Any) -> Any:
             from nvidia.dali import fn
 
             return fn.erase(image, anchor=rect[0:2], shape=rect[2:4], axis_names="HW", fill_value=fill)
 
-        def rectangles(run: OpRun) -> NDArray[np.float32]:
-            y, x, h, w = erased(self, run, first)
-            there = run.on & (h > 0) & (w > 0)
-            rows = np.stack([*run.as_shown((y, x, h, w))], axis=1)
-            return np.where(there[:, None], rows, 0).astype(np.float32)
+        def rects(fold: Any, windows: NDArray[np.int32]) -> NDArray[np.float32]:
+            there = fold.on & (windows[:, 2:] > 0).all(axis=1)
+            return np.where(there[:, None], columns(*fold.as_shown(windows)), 0).astype(np.float32)
 
-        return Apply(k, "rect", "FLOAT", 1, build), rectangles
+        graph.step("rect", "FLOAT", 1, build, rects)
 
     def _levels(self, place: Place) -> tuple[float, float, float]:
         """The value in whole levels of 0..255: at most half a level from what torchvision writes into floats."""
@@ -104,41 +92,12 @@ def colour_of(value: Fill | None) -> Any:
     return torch.tensor(as_list(value or 0.0))[:, None, None]
 
 
-def tried(
-    scale: Range, ratio: Range, h: Ints, w: Ints, drawn: NDArray[np.float32], count: Ints | int = 1
+def smaller(
+    scale: Range, ratio: Range, u: Floats, h: Ints, w: Ints, count: Ints | int = 1
 ) -> tuple[NDArray[np.bool_], Window]:
-    """Rectangles of some tries, `drawn` (tries, 4, n) -> (tries, n) each, and which are smaller than the image.
-
-    `count` of them share an area.
-    """
-    area_u, ratio_u, y_u, x_u = drawn.astype(np.float64).transpose(1, 0, 2)
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    area = (h * w) * (scale[0] + (scale[1] - scale[0]) * area_u) / count
-    aspect = np.exp(low + (high - low) * ratio_u)
-    th = np.rint(np.sqrt(area * aspect)).astype(np.int64)
-    tw = np.rint(np.sqrt(area / aspect)).astype(np.int64)
-    y, x = ((h - th + 1) * y_u).astype(np.int64), ((w - tw + 1) * x_u).astype(np.int64)
+    """Rectangles of some tries, and which are smaller than the image; `count` of them share an area."""
+    y, x, th, tw = rectangles(u, h, w, scale, ratio, tall=True, count=count)
     return (th < h) & (tw < w), (y, x, th, tw)
-
-
-def erased(op: RandomErasing, run: SizedDraws, first: int) -> Window:
-    """Rectangles to erase; empty for samples that are left as they are, or where ten tries found no rectangle.
-
-    Stream `first` says whether to erase, try t draws from stream first + 1 + t. Few rows need more than one try, so
-    the nine others are drawn for those alone.
-    """
-    (h, w), on = (run.h, run.w), run.draw(first)[0] < op.p
-    fits, window = tried(op.scale, op.ratio, h, w, run.draw(first + 1)[None])
-    y, x, eh, ew = (np.where(on & fits[0], edge[0], 0) for edge in window)
-    todo = np.flatnonzero(on & ~fits[0])
-    if len(todo):
-        streams = [first + 1 + t for t in range(1, TRIES)]
-        drawn = uniforms(run.seed, run.epoch, run.ids[todo], streams).reshape(TRIES - 1, 4, len(todo))
-        fits, window = tried(op.scale, op.ratio, h[todo], w[todo], drawn)
-        best, some = fits.argmax(axis=0)[None], fits.any(axis=0)
-        for edge, later in zip((y, x, eh, ew), window, strict=True):
-            edge[todo] = np.where(some, np.take_along_axis(later, best, 0)[0], 0)
-    return y, x, eh, ew
 
 
 # NoisyErasing: timm's RandomErasing, and torchvision's where the value is random: rectangles of random numbers.
@@ -159,7 +118,7 @@ class NoisyErasing(Effect):
     most: int = 1
 
     called: ClassVar[str] = "RandomErasing"
-    extras: ClassVar[tuple[str, ...]] = ("_seed",)
+    names: ClassVar[tuple[str, ...]] = ("effect", "effect_seed")
     normalized: ClassVar[bool] = True
     inner_words: ClassVar[tuple[str, str]] = ("rectangles", "transforms that hold others")
 
@@ -180,37 +139,32 @@ class NoisyErasing(Effect):
             msg = f"{rule}; found uint8. Put it after ToTensor or ToDtype"
             raise TransformError(msg)
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Rectangles y, x, height, width of each sample, int32 (n, most, 4); empty ones where there are fewer.
 
-        Stream `first` says whether to erase, and how many; try t of a rectangle draws from the t-th of its own streams.
+        Stream 0 says whether to erase, and how many; try t of a rectangle draws from the t-th of its own streams.
         """
-        u = draws.draw(first)
+        u = d.u()
         on = u[0] < self.p
         count = self.least + (u[1].astype(np.float64) * (self.most - self.least + 1)).astype(np.int64)
-        numbers = inner_numbers(self, first // STREAMS_PER_OP, self.most)
-        streams = [number * STREAMS_PER_OP + t for number in numbers for t in range(TRIES)]
-        drawn = uniforms(draws.seed, draws.epoch, draws.ids, streams).reshape(self.most, TRIES, 4, len(draws.ids))
-        out = np.zeros((len(draws.ids), self.most, 4), np.int32)
-        for k, each in enumerate(drawn):
-            fits, window = tried(self.scale, self.ratio, draws.h, draws.w, each, count)
+        out = np.zeros((len(d.ids), self.most, 4), np.int32)
+        for k, first in enumerate(d.parts(self)):
+            drawn = d.later(range(first, first + TRIES)).astype(np.float64)
+            fits, window = smaller(self.scale, self.ratio, drawn, d.h, d.w, count)
             best, some = fits.argmax(axis=0)[None], fits.any(axis=0) & on & (k < count)
             for edge, later in enumerate(window):
                 out[:, k, edge] = np.where(some, np.take_along_axis(later, best, 0)[0], 0)
-        return out
+        return {"effect": out, "effect_seed": seeds_of(d)}
 
-    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
-        return {"_seed": seeds_of(draws, first)}
-
-    def image(self, image: Any, row: Any, more: Any) -> Any:
-        """Fill the rectangles of the row, by a generator whose seed (int64) is the only one of `more`."""
+    def image(self, image: Any, row: Any, seed: Any) -> Any:
+        """Fill the rectangles of the row, by a generator of that seed (int64)."""
         import torch
 
-        rectangles = [each for each in row.tolist() if each[2] and each[3]]
-        if not rectangles:
+        erased = [each for each in row.tolist() if each[2] and each[3]]
+        if not erased:
             return image
-        generator, image = generator_of(*more), image.clone()
-        for y, x, height, width in rectangles:
+        generator, image = generator_of(seed), image.clone()
+        for y, x, height, width in erased:
             shape = (len(image), height, width) if self.fill == "pixel" else (len(image), 1, 1)
             value = torch.zeros(shape) if self.fill == "zero" else normal(shape, generator, image)
             image[:, y : y + height, x : x + width] = value.to(image)

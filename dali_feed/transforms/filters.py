@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.op import Apply, Effect, InGraph, Ints, Place, SizedDraws
+from dali_feed.transforms.op import Draws, Effect, Graph, Ints
 from dali_feed.transforms.settings import Range, Rule, at_least_zero, refuse, span
 
 __all__ = ["GaussianBlur", "GaussianNoise", "generator_of", "normal", "seeds_of"]
@@ -36,23 +36,21 @@ class GaussianBlur(Effect):
     def unfit(self, h: Ints, w: Ints) -> list[tuple[int, str]]:
         """The border is mirrored without its edge, so half a kernel must fit into the image and leave a pixel."""
         wide, high = self.kernel
-        told = f"GaussianBlur: a kernel of {wide}x{high} needs an image of {wide // 2 + 1}x{high // 2 + 1} at least"
+        need = f"GaussianBlur: a kernel of {wide}x{high} needs an image of {wide // 2 + 1}x{high // 2 + 1} at least"
         short = (w <= wide // 2) | (h <= high // 2)
-        return [(k, f"{told}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
+        return [(k, f"{need}; found {w[k]}x{h[k]}") for k in np.flatnonzero(short).tolist()]
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.float32]:
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Standard deviations of the kernels, one for both axes."""
         low, high = self.sigma
-        sigmas: NDArray[np.float32] = (low + (high - low) * draws.draw(first)[0]).astype(np.float32)
-        return sigmas
+        return {"effect": (low + (high - low) * d.u()[0]).astype(np.float32)}
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, sigma: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
-        sigma = row.item()
-        return functional.gaussian_blur_image(image, list(self.kernel), [sigma, sigma])
+        return functional.gaussian_blur_image(image, list(self.kernel), [sigma.item()] * 2)
 
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
+    def dali(self, graph: Graph) -> None:
         """The kernel is a single pixel for an image that is left as it is."""
 
         def build(image: Any, sigma: Any) -> Any:
@@ -60,8 +58,7 @@ class GaussianBlur(Effect):
 
             return fn.gaussian_blur(image, sigma=sigma, window_size=self.kernel[::-1])
 
-        step = Apply(k, "sigma", "FLOAT", 0, build)
-        return step, lambda run: np.where(run.on, self.rows(run, first), np.float32(_SHARP))
+        graph.step("sigma", "FLOAT", 0, build, lambda fold, sigma: np.where(fold.on, sigma, np.float32(_SHARP)))
 
 
 # GaussianNoise: a random number for every value; torchvision's arithmetic, on random numbers of the sample's own.
@@ -77,17 +74,17 @@ class GaussianNoise(Effect):
     sigma: float = 0.1
     clip: bool = True
 
-    extras: ClassVar[tuple[str, ...]] = ("_seed",)
+    names: ClassVar[tuple[str, ...]] = ("effect", "effect_seed")
     rules: ClassVar[Mapping[str, Rule]] = {"sigma": at_least_zero}
 
-    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
-        return {"_seed": seeds_of(draws, first)}
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        return {**Effect.draw(self, d), "effect_seed": seeds_of(d)}
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
-        """Add noise of a generator whose seed (int64) is the only one of `more`."""
+    def image(self, image: Any, on: Any, seed: Any) -> Any:
+        """Add noise of a generator of that seed (int64)."""
         import torch
 
-        drawn = normal(tuple(image.shape), generator_of(*more), image)
+        drawn = normal(tuple(image.shape), generator_of(seed), image)
         if image.is_floating_point():
             out = image + (self.mean + drawn.to(image.dtype) * self.sigma)
             return out.clamp(0, 1) if self.clip else out
@@ -96,9 +93,9 @@ class GaussianNoise(Effect):
         return (out.clamp(0, 255) if self.clip else out).to(torch.uint8)
 
 
-def seeds_of(draws: SizedDraws, first: int) -> NDArray[np.int64]:
+def seeds_of(d: Draws) -> NDArray[np.int64]:
     """The seed of each sample's noise, 48 bits: the last two numbers of the op's first stream."""
-    high, low = (draws.draw(first)[2:].astype(np.float64) * 2**24).astype(np.int64)
+    high, low = (d.u()[2:].astype(np.float64) * 2**24).astype(np.int64)
     seeds: NDArray[np.int64] = high << 24 | low
     return seeds
 

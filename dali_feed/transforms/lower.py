@@ -35,8 +35,8 @@ __all__ = [
     "is_torchvision",
     "lower",
     "maker",
-    "taken_apart",
     "unknown",
+    "unwrap",
 ]
 
 
@@ -47,62 +47,43 @@ __all__ = [
 
 
 NOTHING = ""  # decoders give an image of three channels already
+_SAME = {  # in each file: classes of torchvision's name and ours, whose `of` reads it
+    "auto_augment": ("AugMix", "AutoAugment", "RandAugment", "TrivialAugmentWide"),
+    "colour": ("ColorJitter", "Grayscale", "RandomChannelPermutation", "RandomGrayscale", "RandomPhotometricDistort"),
+    "convert": ("Normalize",),
+    "crops": ("CenterCrop", "Pad", "RandomCrop"),
+    "filters": ("GaussianBlur", "GaussianNoise"),
+    "resize": ("RandomResizedCrop", "Resize"),
+    "warps": ("RandomAffine", "RandomPerspective"),
+}
+_POINTWISE = ("AdjustSharpness", "Autocontrast", "Equalize", "Invert", "Posterize", "Solarize")
 
 TORCHVISION = {  # v1 and v2
-    "AugMix": "auto_augment:AugMix.of",
-    "AutoAugment": "auto_augment:AutoAugment.of",
-    "CenterCrop": "crops:CenterCrop.of",
-    "ColorJitter": "colour:ColorJitter.of",
+    **{name: f"{file}:{name}.of" for file, names in _SAME.items() for name in names},
+    **dict.fromkeys((f"Random{name}" for name in _POINTWISE), "pointwise:Pointwise.of"),
+    **dict.fromkeys(("PILToTensor", "RGB", "ToImage", "ToPureTensor"), NOTHING),
     "ConvertImageDtype": "convert:ToFloat.converting",
-    "GaussianBlur": "filters:GaussianBlur.of",
-    "GaussianNoise": "filters:GaussianNoise.of",
-    "Grayscale": "colour:Grayscale.of",
     "ImageClassification": "lower:classification",
-    "Normalize": "convert:Normalize.of",
     "ObjectDetection": "convert:ToFloat.to_tensor",
-    "PILToTensor": NOTHING,
-    "Pad": "crops:Pad.of",
-    "RGB": NOTHING,
-    "RandAugment": "auto_augment:RandAugment.of",
-    "RandomAdjustSharpness": "pointwise:RandomAdjustSharpness.of",
-    "RandomAffine": "warps:RandomAffine.of",
-    "RandomAutocontrast": "pointwise:RandomAutocontrast.of",
-    "RandomChannelPermutation": "colour:RandomChannelPermutation.of",
-    "RandomCrop": "crops:RandomCrop.of",
-    "RandomEqualize": "pointwise:RandomEqualize.of",
     "RandomErasing": "erasing:either",
-    "RandomGrayscale": "colour:RandomGrayscale.of",
     "RandomHorizontalFlip": "crops:Flip.horizontal",
-    "RandomInvert": "pointwise:RandomInvert.of",
-    "RandomPerspective": "warps:RandomPerspective.of",
-    "RandomPhotometricDistort": "colour:RandomPhotometricDistort.of",
-    "RandomPosterize": "pointwise:RandomPosterize.of",
-    "RandomResizedCrop": "resize:RandomResizedCrop.of",
     "RandomRotation": "warps:rotation",
-    "RandomSolarize": "pointwise:RandomSolarize.of",
     "RandomVerticalFlip": "crops:Flip.vertical",
-    "Resize": "resize:Resize.of",
     "SemanticSegmentation": "lower:segmentation",
     "ToDtype": "convert:ToFloat.of",
-    "ToImage": NOTHING,
-    "ToPureTensor": NOTHING,
     "ToTensor": "convert:ToFloat.to_tensor",
-    "TrivialAugmentWide": "auto_augment:TrivialAugmentWide.of",
 }
 
-NESTS = {  # of torchvision's: made from the transform, and from the ops of the transforms inside it
-    "RandomApply": "nest:RandomApply.around",
-    "RandomChoice": "nest:RandomChoice.around",
-    "RandomOrder": "nest:RandomOrder.around",
-}
+# Of torchvision's: made from the transform, and from the ops of the transforms inside it.
+NESTS = {name: f"nest:{name}.around" for name in ("RandomApply", "RandomChoice", "RandomOrder")}
 
 TIMM = {
-    "AugMixAugment": "timm_augment:MixAugment.of",
-    "AutoAugment": "timm_augment:PolicyAugment.of",
+    "AugMixAugment": "timm_augment:TimmAugMix.of",
+    "AutoAugment": "timm_augment:TimmAutoAugment.of",
     "CenterCropOrPad": "crops:CropOrPad.of",
     "MaybePILToTensor": NOTHING,
     "MaybeToTensor": "convert:ToFloat.to_tensor",
-    "RandAugment": "timm_augment:LayerAugment.of",
+    "RandAugment": "timm_augment:TimmRandAugment.of",
     "RandomCropOrPad": "crops:CropOrPad.of",
     "RandomErasing": "erasing:either_of_timm",
     "RandomResizedCropAndInterpolation": "resize:RandomResizedCrop.of",
@@ -118,8 +99,8 @@ def maker(line: str) -> Callable[..., Any]:
     if line == NOTHING:
         return lambda _: ()
     file, _, attribute = line.partition(":")
-    made: Callable[..., Any] = operator.attrgetter(attribute)(importlib.import_module(f"dali_feed.transforms.{file}"))
-    return made
+    make: Callable[..., Any] = operator.attrgetter(attribute)(importlib.import_module(f"dali_feed.transforms.{file}"))
+    return make
 
 
 # The error for a transform that cannot be translated: its name as people write it, the nearest that can, the cure.
@@ -134,27 +115,27 @@ def unknown(one: Any, supported: Iterable[str]) -> TransformError:
     if inspect.isclass(one):
         error = NotMadeError if _makes_transforms(one) else TransformError
         return error(f"transform: {_public(one)} is a class, not a transform; write {one.__name__}(), with parentheses")
-    made = getattr(one, "transforms", None)
-    weights = isinstance(one, functools.partial) or isinstance(made, functools.partial)
+    inner = getattr(one, "transforms", None)
+    weights = isinstance(one, functools.partial) or isinstance(inner, functools.partial)
     if weights:
-        preset = one.func if isinstance(one, functools.partial) else made.func  # type: ignore[union-attr]
+        preset = one.func if isinstance(one, functools.partial) else inner.func  # type: ignore[union-attr]
         name = getattr(preset, "__name__", "a function")
         call = "weights.transforms(), with parentheses"
         error = NotMadeError if _makes_transforms(preset) else TransformError
         return error(f"transform: {name} must be called to make a transform; write {call} (or call the partial)")
     kind = type(one)
     near = difflib.get_close_matches(kind.__name__, list(supported), n=1, cutoff=0.5)
-    told = f" The nearest that is: torchvision's {near[0]}." if near and near[0] != kind.__name__ else ""
+    nearest = f" The nearest that is: torchvision's {near[0]}." if near and near[0] != kind.__name__ else ""
     return TransformError(
-        f"transform: {_public(kind)} is not supported.{told} docs/transforms.md lists all that are; in a"
+        f"transform: {_public(kind)} is not supported.{nearest} docs/transforms.md lists all that are; in a"
         " Compose a DataLoader also takes Lambda and functions of an image, and alone a DALI graph function (images,"
         " draws) -> images"
     )
 
 
-def _makes_transforms(made: object) -> bool:
+def _makes_transforms(kind: object) -> bool:
     """Whether it is a class whose objects can be called; one whose objects cannot may be a type to wrap images in."""
-    return inspect.isclass(made) and any("__call__" in vars(base) for base in made.__mro__)
+    return inspect.isclass(kind) and any("__call__" in vars(base) for base in kind.__mro__)
 
 
 def _public(kind: type) -> str:
@@ -244,7 +225,7 @@ class _Stand:
         return _Image((*image._chain, self._transform))
 
 
-def taken_apart(one: Any) -> Chain | list[Chain] | None:
+def unwrap(one: Any) -> Chain | list[Chain] | None:
     """The transforms that the object passes an image through, a list where it gives several; else None."""
     kind = type(one)
     if isinstance(one, type | types.FunctionType | types.MethodType) or kind.__module__ == "builtins":
@@ -254,11 +235,11 @@ def taken_apart(one: Any) -> Chain | list[Chain] | None:
     if not isinstance(call, types.FunctionType) or not _hands_on(call, kind) or _has_hooks(one):
         return None
     try:
-        made = call(_stand_in(one, module=module), _Image())
-        if type(made) is _Image:
-            return Chain(made._chain)
-        if isinstance(made, list | tuple) and made and all(type(each) is _Image for each in made):
-            return [Chain(each._chain) for each in made]
+        passed = call(_stand_in(one, module=module), _Image())
+        if type(passed) is _Image:
+            return Chain(passed._chain)
+        if isinstance(passed, list | tuple) and passed and all(type(each) is _Image for each in passed):
+            return [Chain(each._chain) for each in passed]
     except (_NotTakenError, AttributeError, TypeError, ValueError, IndexError, KeyError, RecursionError):
         return None
     return None
@@ -313,7 +294,7 @@ def _is_plain(code: types.CodeType, kind: type) -> bool:
 
 SUPPORTED = ("Compose", "Identity", *sorted([*TORCHVISION, *NESTS]))
 
-Beyond = Callable[[Any, tuple[Op, ...]], Op | None]
+Extra = Callable[[Any, tuple[Op, ...]], Op | None]
 
 
 def is_torchvision(transform: object) -> bool:
@@ -348,7 +329,7 @@ def flatten(transform: Any) -> Iterable[Any]:
     elif isinstance(transform, Chain):
         inner = transform.transforms
     else:
-        apart = None if ours or torchs or is_timm(transform) else taken_apart(transform)
+        apart = None if ours or torchs or is_timm(transform) else unwrap(transform)
         if not isinstance(apart, Chain):
             yield transform
             return
@@ -357,36 +338,36 @@ def flatten(transform: Any) -> Iterable[Any]:
         yield from flatten(each)
 
 
-def lower(transform: Any, beyond: Beyond | None = None) -> Recipe:
+def lower(transform: Any, extra: Extra | None = None) -> Recipe:
     """The recipe of a torchvision transform, a Compose of them, or None (pixels as decoded); a recipe is its own.
 
-    `beyond` is called first for each transform, with the ops before it: it gives an op, or None to use the table of
+    `extra` is called first for each transform, with the ops before it: it gives an op, or None to use the table of
     this room.
 
     Raises TransformError for a transform, or a setting of one, that cannot be lowered.
     """
     if isinstance(transform, Recipe):
         return transform
-    return Recipe() if transform is None else Recipe(_ops(transform, beyond))
+    return Recipe() if transform is None else Recipe(_ops(transform, extra))
 
 
-def _ops(transform: Any, beyond: Beyond | None, before: tuple[Op, ...] = ()) -> tuple[Op, ...]:
+def _ops(transform: Any, extra: Extra | None, before: tuple[Op, ...] = ()) -> tuple[Op, ...]:
     ops: list[Op] = []
     for one in flatten(transform):
         so_far = (*before, *ops)
-        found = None if beyond is None else beyond(one, so_far)
-        ops += (found,) if found is not None else _known(one, beyond, so_far)
+        op = None if extra is None else extra(one, so_far)
+        ops += (op,) if op is not None else _known(one, extra, so_far)
     return tuple(ops)
 
 
-def _known(one: Any, beyond: Beyond | None, before: tuple[Op, ...]) -> tuple[Op, ...]:
+def _known(one: Any, extra: Extra | None, before: tuple[Op, ...]) -> tuple[Op, ...]:
     if isinstance(one, Op):  # of a user's own
         return (one,)
     name = type(one).__name__
     if is_torchvision(one) and name in NESTS:
-        return (maker(NESTS[name])(one, tuple(_ops(inner, beyond, before) for inner in one.transforms)),)
+        return (maker(NESTS[name])(one, tuple(_ops(inner, extra, before) for inner in one.transforms)),)
     table = TORCHVISION if is_torchvision(one) else TIMM if is_timm(one) else {}
     if name not in table:
         raise unknown(one, SUPPORTED)
-    found: Op | tuple[Op, ...] = maker(table[name])(one)
-    return found if isinstance(found, tuple) else (found,)
+    op: Op | tuple[Op, ...] = maker(table[name])(one)
+    return op if isinstance(op, tuple) else (op,)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.draws import STREAMS_PER_OP
-from dali_feed.transforms.keys import Key, numbered
-from dali_feed.transforms.op import Arrays, Graph, Ints, OnImage, Op, OpRun, SizedDraws, inner_numbers
+from dali_feed.transforms.keys import of_op
+from dali_feed.transforms.op import Arrays, Draws, Graph, Ints, OnImage, Op, inner_numbers
 from dali_feed.transforms.settings import Rule, probability, refuse
 
 __all__ = ["Branches", "Nest", "RandomApply", "RandomChoice", "RandomOrder"]
@@ -24,6 +24,7 @@ class Nest(Op):
     """Lists of ops; each list is applied or skipped as a whole."""
 
     __slots__ = ()
+    names: ClassVar[tuple[str, ...]] = ("pick",)
     normalized: ClassVar[bool] = True
     in_nest: ClassVar[bool] = True
 
@@ -39,10 +40,7 @@ class Nest(Op):
         """
 
     def agree(self) -> None:
-        self.hold()
-
-    def hold(self) -> None:
-        """Raise TransformError where it holds nothing, or what may not be skipped for some images of a batch."""
+        """It must hold something, and nothing that may not be skipped for some images of a batch."""
         if not self.runs():
             refuse(self.title, "needs at least one transform", self.runs())
         for inner in (inner for branch in self.runs() for inner in branch):
@@ -56,49 +54,39 @@ class Nest(Op):
     def inner(self) -> int:
         return sum(map(len, self.runs()))
 
-    @property
-    def has_parts(self) -> bool:
-        return True
-
     def within(self, n: int) -> list[list[tuple[int, Op]]]:
-        numbers = iter(inner_numbers(self, n, self.inner()))
+        numbers = iter(inner_numbers(self, n))
         return [[(next(numbers), inner) for inner in branch] for branch in self.runs()]
 
-    def host_rows(self, run: SizedDraws, n: int) -> None:
-        first = n * STREAMS_PER_OP
-        run.arrays[numbered("pick", n)] = self.picks(np.concatenate([run.draw(first + k) for k in self.drawn()]))
-        for branch in self.within(n):
-            for number, inner in branch:
-                inner.host_rows(run, number)
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        """What it picks; the ops inside draw too, whether they are picked or not."""
+        picks = self.picks(np.concatenate([d.u(k) for k in self.drawn()]))
+        for branch in self.within(d.n):
+            d.through(branch)
+        return {"pick": picks}
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[OnImage]:
-        branches = [[step for number, op in branch for step in op.host_steps(number)] for branch in self.within(n)]
-        return [_picked(numbered("pick", n), branches)]
+    def step(self, n: int) -> OnImage:
+        return self._picked(n, [[op.step(number) for number, op in branch] for branch in self.within(n)])
 
-    def follow_steps(self, n: int) -> list[OnImage]:
-        branches = [[step for number, op in branch for step in op.follow_steps(number)] for branch in self.within(n)]
-        return [_picked(numbered("pick", n), branches)] if any(branches) else []
+    def follower(self, n: int) -> OnImage | None:
+        steps = [[op.follower(number) for number, op in branch] for branch in self.within(n)]
+        moving = [[step for step in branch if step is not None] for branch in steps]
+        return self._picked(n, moving) if any(moving) else None
 
-    def in_graph(self, graph: Graph, first: int) -> None:
-        for k, branch in enumerate(self.within(first // STREAMS_PER_OP)):
+    def _picked(self, n: int, branches: list[list[OnImage]]) -> OnImage:
+        key = of_op("pick", n)
 
-            def on(run: OpRun, k: int = k) -> NDArray[np.bool_]:
-                picked: NDArray[np.bool_] = self.picks(run.draw(first))[:, 0] == k
-                return picked
+        def apply(image: Any, arrays: Arrays, slot: int) -> Any:
+            for branch in arrays[key][slot].tolist():
+                for step in branches[branch] if branch >= 0 else ():
+                    image = step(image, arrays, slot)
+            return image
 
-            graph.branch(on, branch)
+        return apply
 
-
-def _picked(key: Key, branches: list[list[OnImage]]) -> OnImage:
-    """The runs that row `key` (int64) names, in its order; -1 is none."""
-
-    def apply(image: Any, arrays: Arrays, slot: int) -> Any:
-        for branch in arrays[key][slot].tolist():
-            for step in branches[branch] if branch >= 0 else ():
-                image = step(image, arrays, slot)
-        return image
-
-    return apply
+    def dali(self, graph: Graph) -> None:
+        for k, branch in enumerate(self.within(graph.n)):
+            graph.branch(k, branch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +118,7 @@ class RandomChoice(Nest):
     weights: tuple[float, ...] = ()
 
     def agree(self) -> None:
-        self.hold()
+        Nest.agree(self)
         if self.weights and len(self.weights) != len(self.branches):
             refuse("RandomChoice", "p needs one number for each transform", self.weights)
         if self.weights and not (all(0 <= x < float("inf") for x in self.weights) and sum(self.weights) > 0):
@@ -176,5 +164,5 @@ class RandomOrder(Nest):
     def picks(self, drawn: NDArray[np.float32]) -> Ints:
         return np.argsort(drawn[: len(self.branches)], axis=0, kind="stable").T
 
-    def in_graph(self, graph: Graph, first: int) -> None:
+    def dali(self, graph: Graph) -> None:
         self.refuse("runs transforms in one order", f"{len(self.branches)} to reorder")

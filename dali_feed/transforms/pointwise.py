@@ -1,138 +1,46 @@
-"""Levels inverted, posterized, solarized, equalized or sharpened, by one function of torchvision's each."""
+"""Levels inverted, posterized, solarized, equalized or sharpened, by one function of torchvision's each: one table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
-from dali_feed.transforms.op import Apply, Effect, InGraph, OpRun, Place
+from dali_feed.transforms.op import Effect, Graph, Place
 from dali_feed.transforms.settings import Rule, at_least_zero, probability, refuse, whole
 
-__all__ = [
-    "RandomAdjustSharpness",
-    "RandomAutocontrast",
-    "RandomEqualize",
-    "RandomInvert",
-    "RandomPosterize",
-    "RandomSolarize",
-]
+__all__ = ["POINTWISE", "Pointwise"]
 
 
-class Pointwise(Effect):
-    """One function of torchvision's, applied with probability `p`."""
-
-    __slots__ = ()
-    rules: ClassVar[Mapping[str, Rule]] = {"p": probability}
-    function: ClassVar[str]  # of torchvision's
-    setting: ClassVar[str] = ""  # the field that it takes beside the image
-
-    def image(self, image: Any, row: Any, more: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        settings = (getattr(self, self.setting),) if self.setting else ()
-        return getattr(functional, self.function)(image, *settings) if row else image
+def _number(op: str, name: str, value: float) -> None:
+    if math.isnan(value):
+        refuse(op, f"{name} must be a number", value)
 
 
-@dataclass(frozen=True, slots=True)
-class RandomAutocontrast(Pointwise):
-    """Each channel stretched from the darkest to the lightest value."""
+def _masked(op: Pointwise, graph: Graph) -> None:
+    """The highest bits of each value; all of them for an image that is left as it is."""
+    if graph.place.dtype != "uint8":
+        op.refuse("needs uint8 pixels", graph.place.dtype)
+    mask = 256 - (256 >> int(op.setting))
 
-    p: float = 0.5
+    def masks(fold: Any, on: Any) -> Any:
+        return np.where(fold.on & on, mask, 255).astype(np.uint8)
 
-    function: ClassVar[str] = "autocontrast_image"
-
-
-@dataclass(frozen=True, slots=True)
-class RandomEqualize(Pointwise):
-    """Each channel's histogram made flat."""
-
-    p: float = 0.5
-
-    function: ClassVar[str] = "equalize_image"
+    graph.step("bits", "UINT8", 0, lambda image, bits: image & bits, masks)
 
 
-@dataclass(frozen=True, slots=True)
-class RandomAdjustSharpness(Pointwise):
-    """Sharper by `factor`: 0 blurs, 1 leaves an image as it is."""
-
-    factor: float
-    p: float = 0.5
-
-    function: ClassVar[str] = "adjust_sharpness_image"
-    setting: ClassVar[str] = "factor"
-    rules: ClassVar[Mapping[str, Rule]] = {"factor": at_least_zero, "p": probability}
-    theirs: ClassVar[Mapping[str, str]] = {"factor": "sharpness_factor"}
-
-
-@dataclass(frozen=True, slots=True)
-class RandomPosterize(Pointwise):
-    """The `bits` highest bits of each value."""
-
-    bits: int
-    p: float = 0.5
-
-    function: ClassVar[str] = "posterize_image"
-    setting: ClassVar[str] = "bits"
-    rules: ClassVar[Mapping[str, Rule]] = {"bits": whole(0, 8), "p": probability}
-
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
-        """All bits stay for an image that is left as it is."""
-        if place.dtype != "uint8":
-            self.refuse("needs uint8 pixels", place.dtype)
-        mask = 256 - (256 >> self.bits)
-        step = Apply(k, "bits", "UINT8", 0, lambda image, bits: image & bits)
-        return step, lambda run: np.where(run.on & self.on(run, first), mask, 255).astype(np.uint8)
-
-
-@dataclass(frozen=True, slots=True)
-class RandomSolarize(Pointwise):
-    """Values from `threshold` on inverted; `threshold` is in the units that pixels have at this point."""
-
-    threshold: float
-    p: float = 0.5
-
-    function: ClassVar[str] = "solarize_image"
-    setting: ClassVar[str] = "threshold"
-
-    def agree(self) -> None:
-        if math.isnan(self.threshold):
-            refuse(self.title, "threshold must be a number", self.threshold)
-
-    def check(self, dtype: str) -> None:
-        most = 255 if dtype == "uint8" else 1
-        if self.threshold > most:
-            rule = f"RandomSolarize: threshold must be at most {most}, the largest of {dtype} pixels"
-            msg = f"{rule}; found {self.threshold}"
-            raise TransformError(msg)
-
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
-        values = np.arange(256, dtype=np.float32)
-        values = values if place.dtype == "uint8" else values * np.float32(1 / 255)
-        return inverted_from(self, int(np.count_nonzero(values < self.threshold)), place, k, first)
-
-
-@dataclass(frozen=True, slots=True)
-class RandomInvert(Pointwise):
-    """Each value taken from the largest."""
-
-    p: float = 0.5
-
-    function: ClassVar[str] = "invert_image"
-
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
-        return inverted_from(self, 0, place, k, first)
-
-
-def inverted_from(op: Effect, level: int, place: Place, k: int, first: int) -> InGraph:
-    """Levels from `level` on inverted, as step number k of a DALI graph; from 256 on for an image left as it is."""
+def _inverted(op: Pointwise, graph: Graph) -> None:
+    """Levels from a threshold on; from 256 on for an image that is left as it is."""
+    place: Place = graph.place
     if not place.is_unit:
         op.refuse("needs uint8 pixels or floats in 0..1", "floats in 0..255")
+    values = np.arange(256, dtype=np.float32)
+    values = values if place.dtype == "uint8" else values * np.float32(1 / 255)
+    level = int(np.count_nonzero(values < op.setting)) if op.name == "RandomSolarize" else 0
 
     def build(image: Any, start: Any) -> Any:
         from nvidia.dali import fn, types
@@ -140,7 +48,86 @@ def inverted_from(op: Effect, level: int, place: Place, k: int, first: int) -> I
         light = fn.cast(image >= start, dtype=types.UINT8)
         return image ^ (light * types.Constant(255, types.UINT8))
 
-    def levels(run: OpRun) -> NDArray[np.int32]:
-        return np.where(run.on & op.on(run, first), level, 256).astype(np.int32)
+    def levels(fold: Any, on: Any) -> Any:
+        return np.where(fold.on & on, level, 256).astype(np.int32)
 
-    return Apply(k, "level", "INT32", 0, build), levels
+    graph.step("level", "INT32", 0, build, levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """What a transform of the table does.
+
+    function  of torchvision's, that takes an image, and the setting if there is one
+    setting   what torchvision calls the attribute; empty: there is none
+    read      what it is, of that attribute
+    rule      that it must keep
+    dali      adds the same to a DALI graph; None: DALI has no operator for it
+    """
+
+    function: str
+    setting: str = ""
+    read: Callable[[Any], Any] = float
+    rule: Rule = at_least_zero
+    dali: Callable[[Pointwise, Graph], None] | None = None
+
+
+POINTWISE = {
+    "RandomAdjustSharpness": Function("adjust_sharpness_image", "sharpness_factor"),
+    "RandomAutocontrast": Function("autocontrast_image"),
+    "RandomEqualize": Function("equalize_image"),
+    "RandomInvert": Function("invert_image", dali=_inverted),
+    "RandomPosterize": Function("posterize_image", "bits", lambda bits: bits, whole(0, 8), _masked),
+    "RandomSolarize": Function("solarize_image", "threshold", rule=_number, dali=_inverted),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise(Effect):
+    """The transform of that name in the table, with its `setting` where it has one, applied with probability `p`.
+
+    The threshold of RandomSolarize is in the units that pixels have at this point.
+    """
+
+    name: str
+    p: float = 0.5
+    setting: float = 0.0
+
+    rules: ClassVar[Mapping[str, Rule]] = {"p": probability}
+
+    @classmethod
+    def of(cls, transform: Any) -> Pointwise:
+        name = type(transform).__name__
+        known = POINTWISE[name]
+        return cls(name, float(transform.p), known.read(getattr(transform, known.setting)) if known.setting else 0.0)
+
+    @property
+    def title(self) -> str:
+        return self.name
+
+    @property
+    def _known(self) -> Function:
+        return POINTWISE[self.name]
+
+    def agree(self) -> None:
+        if self._known.setting:
+            self._known.rule(self.title, self._known.setting, self.setting)
+
+    def check(self, dtype: str) -> None:
+        most = 255 if dtype == "uint8" else 1
+        if self.name == "RandomSolarize" and self.setting > most:
+            rule = f"RandomSolarize: threshold must be at most {most}, the largest of {dtype} pixels"
+            msg = f"{rule}; found {self.setting}"
+            raise TransformError(msg)
+
+    def image(self, image: Any, on: Any) -> Any:
+        from torchvision.transforms.v2 import functional
+
+        settings = (self.setting,) if self._known.setting else ()
+        return getattr(functional, self._known.function)(image, *settings) if on else image
+
+    def dali(self, graph: Graph) -> None:
+        if self._known.dali is None:
+            Effect.dali(self, graph)
+        else:
+            self._known.dali(self, graph)

@@ -12,6 +12,7 @@ from typing import Any, Literal, NoReturn
 from dali_feed.errors import TransformError
 
 __all__ = [
+    "DRAWN",
     "READ",
     "Antialias",
     "Background",
@@ -31,10 +32,10 @@ __all__ = [
     "at_least_zero",
     "check_uint8",
     "fail",
-    "fill_behind",
     "fill_of",
     "four_edges",
     "height_width",
+    "mask_fill",
     "masks_of",
     "numbers",
     "one_of",
@@ -49,7 +50,8 @@ __all__ = [
 
 
 Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
-Drawn = Literal["random"]  # bilinear or bicubic, at random for each sample
+Drawn = Literal["random"]  # one of these, at random for each sample
+DRAWN: tuple[Interpolation, ...] = ("bilinear", "bicubic")
 Turning = Literal["nearest", "bilinear"]  # the interpolations of a transform that can turn an image
 DType = Literal["uint8", "float32", "float16", "bfloat16"]
 Layout = Literal["NCHW", "NHWC"]
@@ -62,15 +64,15 @@ Masks = Fill | None  # what fills those that follow; None: as the image
 Antialias = bool  # v1 always antialiases where it does not have this argument yet
 
 
-def refuse(op: str, rule: str, found: object) -> NoReturn:
+def refuse(op: str, rule: str, value: object) -> NoReturn:
     """Raise TransformError."""
-    msg = f"{op}: {rule}; found {found!r}"
+    msg = f"{op}: {rule}; found {value!r}"
     raise TransformError(msg)
 
 
-def fail(transform: object, rule: str, found: object) -> TransformError:
+def fail(transform: object, rule: str, value: object) -> TransformError:
     """The error of a setting that no engine can do."""
-    return TransformError(f"{type(transform).__name__}: {rule}; found {found!r}")
+    return TransformError(f"{type(transform).__name__}: {rule}; found {value!r}")
 
 
 def as_list(fill: Fill) -> list[float]:
@@ -86,13 +88,13 @@ def check_uint8(op: str, dtype: str) -> None:
         raise TransformError(msg)
 
 
-def fill_behind(fill: Fill, masks: Masks) -> float:
+def mask_fill(fill: Fill, masks: Masks) -> float:
     """What a mask is filled with: `masks`, or where that is None as the image is.
 
     0 in place of three numbers, which no mask can be filled with: boxes and points do not look at it.
     """
-    found = fill if masks is None else masks
-    return found if isinstance(found, int | float) else 0.0
+    colour = fill if masks is None else masks
+    return colour if isinstance(colour, int | float) else 0.0
 
 
 # Rules: what a setting must keep, by the op's name, the setting's and its value. They raise TransformError.
@@ -169,13 +171,13 @@ pad_mode = one_of("constant", "edge", "reflect", "symmetric", shown="constant, e
 # The fields of torchvision's transforms, and of those made like them: from a transform and an attribute's name.
 
 
-def pair(t: Any, found: Any) -> tuple[int, int]:
+def pair(t: Any, size: Any) -> tuple[int, int]:
     """A size as (height, width)."""
-    both = [found, found] if isinstance(found, int) else list(found)
+    both = [size, size] if isinstance(size, int) else list(size)
     if len(both) == 1:
         both *= 2
     if len(both) != 2:
-        raise fail(t, "size must be an int or (height, width)", found)
+        raise fail(t, "size must be an int or (height, width)", size)
     return int(both[0]), int(both[1])
 
 
@@ -210,11 +212,11 @@ _interpolation = _mode("bilinear", "bicubic", "nearest-exact", shown="BILINEAR, 
 
 def _maybe_drawn(t: Any, name: str) -> str:
     """The interpolation of a resize of timm's may be a random one of two."""
-    found = getattr(t, name)
-    if not isinstance(found, tuple | list):
+    value = getattr(t, name)
+    if not isinstance(value, tuple | list):
         return _interpolation(t, name)
-    if sorted(str(getattr(mode, "value", mode)) for mode in found) != ["bicubic", "bilinear"]:
-        raise fail(t, f"{name} must be one mode, or random", found)
+    if sorted(str(getattr(mode, "value", mode)) for mode in value) != ["bicubic", "bilinear"]:
+        raise fail(t, f"{name} must be one mode, or random", value)
     return "random"
 
 
@@ -224,12 +226,12 @@ def _background(t: Any, name: str, *types: str) -> Background:
     if isinstance(fill, dict):
         known = {getattr(k, "__name__", str(k)): v for k, v in fill.items()}
         fill = next((known[kind] for kind in (*(types or ("Image", "Tensor")), "others") if kind in known), 0)
-    found = tuple(map(float, fill)) if isinstance(fill, Sequence) and not isinstance(fill, str) else (fill,)
-    if len(found) not in (1, 3) or not all(n is None or isinstance(n, int | float) for n in found):
+    levels = tuple(map(float, fill)) if isinstance(fill, Sequence) and not isinstance(fill, str) else (fill,)
+    if len(levels) not in (1, 3) or not all(n is None or isinstance(n, int | float) for n in levels):
         raise fail(t, f"{name} must be one number, or one for each of three channels", fill)
-    if len(found) == 3:
-        return found
-    return None if found[0] is None else float(found[0])
+    if len(levels) == 3:
+        return levels
+    return None if levels[0] is None else float(levels[0])
 
 
 def masks_of(t: Any, name: str) -> Masks:
@@ -244,15 +246,15 @@ def fill_of(t: Any, name: str) -> Fill:
 
 def _edges(t: Any, name: str) -> Edges:
     """Left, top, right, bottom. v2.RandomCrop keeps them as left, right, top, bottom."""
-    found = getattr(t, name) or 0
-    given = [found] if isinstance(found, int) else [int(edge) for edge in found]
-    if len(given) not in (1, 2, 4):
-        raise fail(t, f"{name} must be an int, or 1, 2 or 4 of them", found)
-    if len(given) == 4:
-        a, b, c, d = given
+    padding = getattr(t, name) or 0
+    edges = [padding] if isinstance(padding, int) else [int(edge) for edge in padding]
+    if len(edges) not in (1, 2, 4):
+        raise fail(t, f"{name} must be an int, or 1, 2 or 4 of them", padding)
+    if len(edges) == 4:
+        a, b, c, d = edges
         swapped = type(t).__name__ == "RandomCrop" and type(t).__module__.startswith("torchvision.transforms.v2")
         return (a, c, b, d) if swapped else (a, b, c, d)
-    across, down = given[0], given[-1]
+    across, down = edges[0], edges[-1]
     return across, down, across, down
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.transforms.auto_augment import mixture
 from dali_feed.transforms.colour import GAMMA_TRIES
-from dali_feed.transforms.op import Effect, Ints, OnImage, SizedDraws, inner_numbers
+from dali_feed.transforms.op import Draws, Effect, Floats, Ints
 from dali_feed.transforms.settings import check_uint8, probability, refuse
 
-__all__ = ["LayerAugment", "MixAugment", "PolicyAugment", "TimmPart", "starts"]
+__all__ = ["TimmAugMix", "TimmAutoAugment", "TimmPart", "TimmRandAugment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ class TimmPart:
 
     def __post_init__(self) -> None:
         probability(self.name, "p", self.p)
-        if self.name not in {*_SIGNED, *_PARTS, *_ENHANCED, *(f"{name}Increasing" for name in _ENHANCED), *_PLAIN}:
+        if self.name not in _OPERATIONS:
             refuse("AutoAugment", "must name operations of timm", self.name)
 
     @classmethod
@@ -61,8 +60,8 @@ class PillowLook:
         """From the first of timm's operations; all others have the same settings."""
         if not parts:
             return cls()
-        found, known = parts[0].kwargs, parts[0].hparams
-        fill, filters = tuple(int(level) for level in found["fillcolor"]), found["resample"]
+        how, known = parts[0].kwargs, parts[0].hparams
+        fill, filters = tuple(int(level) for level in how["fillcolor"]), how["resample"]
         several = tuple(map(int, filters)) if isinstance(filters, tuple | list) else (int(filters),)
         shift, share = float(known.get("translate_const", 250)), float(known.get("translate_pct", 0.45))
         return cls((fill[0], fill[1], fill[2]), several, shift, share)
@@ -71,86 +70,80 @@ class PillowLook:
 PLAIN = PillowLook()
 
 
-def strength(name: str, strong: float, sign: float, more: float, look: PillowLook) -> float:
-    """The operation's argument for a strength of 0..10 and a sign; `more`: a further random number, where needed."""
-    part, plain = strong / 10.0, name.removesuffix("Increasing")
-    if name in _SIGNED:
-        return sign * part * _SIGNED[name](look)
-    if plain in _ENHANCED:
-        return part * 1.8 + 0.1 if plain == name else max(0.1, 1.0 + sign * (part * 0.9))
-    if name == "GaussianBlurRand":
-        return 0.1 + (2.0 * min(max(part, 0.0), 1.0) - 0.1) * more
-    return _PARTS[name](part) if name in _PARTS else 0.0
+# The table of operations: what Pillow makes of an image at a strength of 0..10 that means timm's.
 
 
-_PLAIN = ("AutoContrast", "Equalize", "Invert", "GaussianBlurRand")
+Run = Callable[[Any, Any, float, Mapping[str, Any]], Any]  # of Pillow, an image, the argument, and how to fill
+Value = Callable[[float, float, float, PillowLook], float]  # of a part of full strength, a sign, a random number
+
+
+def _signed(most: Callable[[PillowLook], float]) -> Value:
+    return lambda part, sign, _, look: sign * part * most(look)
+
+
+def _part(value: Callable[[float], float]) -> Value:
+    return lambda part, *_: value(part)
+
+
+def _moved(matrix: Callable[[float, tuple[int, int]], tuple[float, ...]]) -> Run:
+    """By a matrix of the argument and the image's size."""
+    return lambda pil, image, by, how: image.transform(
+        image.size, pil.Image.Transform.AFFINE, matrix(by, image.size), **how
+    )
+
+
+def _enhanced(name: str) -> Run:
+    return lambda pil, image, value, _: getattr(pil.ImageEnhance, name)(image).enhance(value)
+
+
+def _posterized(pil: Any, image: Any, bits: float, _: Any) -> Any:
+    if bits < 1:  # some versions of Pillow refuse the other type
+        return image.point([0] * (256 * len(image.getbands())))
+    return image if bits >= 8 else pil.ImageOps.posterize(image, int(bits))
+
+
+def _solarized(pil: Any, image: Any, threshold: float, _: Any) -> Any:
+    return pil.ImageOps.solarize(image, int(threshold))
+
+
+def _added(_: Any, image: Any, by: float, __: Any) -> Any:
+    table = [min(255, level + int(by)) if level < 128 else level for level in range(256)]
+    return image.point(table * len(image.getbands()))
+
+
+def _blurred(pil: Any, image: Any, radius: float, _: Any) -> Any:
+    return image.filter(pil.ImageFilter.GaussianBlur(radius=radius))
+
+
+def _plain(name: str) -> Run:
+    return lambda pil, image, *_: getattr(pil.ImageOps, name)(image)
+
+
 _ENHANCED = ("Color", "Contrast", "Brightness", "Sharpness")
-_SIGNED: dict[str, Callable[[PillowLook], float]] = {  # at full strength
-    "Rotate": lambda _: 30.0,
-    "ShearX": lambda _: 0.3,
-    "ShearY": lambda _: 0.3,
-    "TranslateX": lambda look: look.shift,
-    "TranslateY": lambda look: look.shift,
-    "TranslateXRel": lambda look: look.share,
-    "TranslateYRel": lambda look: look.share,
+_OPERATIONS: dict[str, tuple[Run, Value]] = {
+    "Rotate": (lambda _, image, degrees, how: image.rotate(degrees, **how), _signed(lambda _: 30.0)),
+    "ShearX": (_moved(lambda by, _: (1, by, 0, 0, 1, 0)), _signed(lambda _: 0.3)),
+    "ShearY": (_moved(lambda by, _: (1, 0, 0, by, 1, 0)), _signed(lambda _: 0.3)),
+    "TranslateX": (_moved(lambda by, _: (1, 0, by, 0, 1, 0)), _signed(lambda look: look.shift)),
+    "TranslateY": (_moved(lambda by, _: (1, 0, 0, 0, 1, by)), _signed(lambda look: look.shift)),
+    "TranslateXRel": (_moved(lambda by, size: (1, 0, by * size[0], 0, 1, 0)), _signed(lambda look: look.share)),
+    "TranslateYRel": (_moved(lambda by, size: (1, 0, 0, 0, 1, by * size[1])), _signed(lambda look: look.share)),
+    **{name: (_enhanced(name), _part(lambda part: part * 1.8 + 0.1)) for name in _ENHANCED},
+    **{
+        f"{name}Increasing": (_enhanced(name), lambda part, sign, *_: max(0.1, 1.0 + sign * (part * 0.9)))
+        for name in _ENHANCED
+    },
+    "Desaturate": (_enhanced("Color"), _part(lambda part: 1.0 - min(max(0.5 + 0.5 * part, 0.5), 1.0))),
+    "Posterize": (_posterized, _part(lambda part: int(part * 4))),
+    "PosterizeIncreasing": (_posterized, _part(lambda part: 4 - int(part * 4))),
+    "PosterizeOriginal": (_posterized, _part(lambda part: int(part * 4) + 4)),
+    "Solarize": (_solarized, _part(lambda part: min(256, int(part * 256)))),
+    "SolarizeIncreasing": (_solarized, _part(lambda part: 256 - min(256, int(part * 256)))),
+    "SolarizeAdd": (_added, _part(lambda part: min(128, int(part * 110)))),
+    "GaussianBlur": (_blurred, _part(lambda part: min(max(0.1 + (2.0 - 0.1) * part, 0.1), 2.0))),
+    "GaussianBlurRand": (_blurred, lambda part, _, u, __: 0.1 + (2.0 * min(max(part, 0.0), 1.0) - 0.1) * u),
+    **{name: (_plain(name.lower()), _part(lambda _: 0.0)) for name in ("AutoContrast", "Equalize", "Invert")},
 }
-_PARTS: dict[str, Callable[[float], float]] = {  # of 1
-    "Posterize": lambda part: int(part * 4),
-    "PosterizeIncreasing": lambda part: 4 - int(part * 4),
-    "PosterizeOriginal": lambda part: int(part * 4) + 4,
-    "Solarize": lambda part: min(256, int(part * 256)),
-    "SolarizeIncreasing": lambda part: 256 - min(256, int(part * 256)),
-    "SolarizeAdd": lambda part: min(128, int(part * 110)),
-    "Desaturate": lambda part: min(1.0, max(0.0, 1.0 - min(max(0.5 + 0.5 * part, 0.5), 1.0))),
-    "GaussianBlur": lambda part: min(max(0.1 + (2.0 - 0.1) * part, 0.1), 2.0),
-}
-
-Outside = tuple[Any, int]  # the colour outside, and Pillow's filter
-
-
-def _moved(image: Any, matrix: tuple[float, ...], look: Outside) -> Any:
-    from PIL import Image
-
-    fill, filtered = look
-    return image.transform(image.size, Image.Transform.AFFINE, matrix, resample=filtered, fillcolor=fill)
-
-
-_MOVED: dict[str, Callable[[Any, float, Outside], Any]] = {
-    "Rotate": lambda image, degrees, look: image.rotate(degrees, resample=look[1], fillcolor=look[0]),
-    "ShearX": lambda image, by, look: _moved(image, (1, by, 0, 0, 1, 0), look),
-    "ShearY": lambda image, by, look: _moved(image, (1, 0, 0, by, 1, 0), look),
-    "TranslateX": lambda image, by, look: _moved(image, (1, 0, by, 0, 1, 0), look),
-    "TranslateY": lambda image, by, look: _moved(image, (1, 0, 0, 0, 1, by), look),
-    "TranslateXRel": lambda image, by, look: _moved(image, (1, 0, by * image.size[0], 0, 1, 0), look),
-    "TranslateYRel": lambda image, by, look: _moved(image, (1, 0, 0, 0, 1, by * image.size[1]), look),
-}
-
-
-def operated(image: Any, name: str, value: float, look: PillowLook, filtered: int) -> Any:
-    """Pillow's image after the operation."""
-    if name in _MOVED:
-        return _MOVED[name](image, value, (look.fill if image.mode == "RGB" else look.fill[0], filtered))
-    return _recoloured(image, name, value)
-
-
-def _recoloured(image: Any, name: str, value: float) -> Any:
-    from PIL import ImageEnhance, ImageFilter, ImageOps
-
-    plain = "Color" if name == "Desaturate" else name.removesuffix("Increasing")
-    if plain in _ENHANCED:
-        return getattr(ImageEnhance, plain)(image).enhance(value)
-    if plain in ("Posterize", "PosterizeOriginal"):
-        if value < 1:  # some versions of Pillow refuse the other type
-            return image.point([0] * (256 * len(image.getbands())))
-        return image if value >= 8 else ImageOps.posterize(image, int(value))
-    if plain == "Solarize":
-        return ImageOps.solarize(image, int(value))
-    if plain == "SolarizeAdd":
-        table = [min(255, level + int(value)) if level < 128 else level for level in range(256)]
-        return image.point(table * len(image.getbands()))
-    if plain.startswith("GaussianBlur"):
-        return image.filter(ImageFilter.GaussianBlur(radius=value))
-    return getattr(ImageOps, plain.lower())(image)  # autocontrast, equalize, invert
 
 
 # What timm's AutoAugment and its kind have in common: steps that each sample chooses, run by Pillow on one image.
@@ -158,7 +151,6 @@ def _recoloured(image: Any, name: str, value: float) -> Any:
 # The choice is arithmetic on arrays; it depends on the samples' random numbers alone.
 
 
-Floats = NDArray[np.float64]
 _WORDS = 2  # numbers of a step: which, whether, strength twice, sign, filter, one more, how many steps
 
 
@@ -166,12 +158,10 @@ class Pillow(Effect):
     """Operations of Pillow as rows (float64: chains, steps, 5) name them; see `rows`."""
 
     __slots__ = ()
+    moves: ClassVar[bool | None] = None
     of_pil: ClassVar[bool] = True
     look: PillowLook
     parts: tuple[TimmPart, ...]
-
-    def follow_steps(self, n: int) -> list[OnImage]:
-        self.no_follower()
 
     @property
     def every(self) -> tuple[TimmPart, ...]:
@@ -185,16 +175,16 @@ class Pillow(Effect):
         if not 0 <= count <= most:
             refuse(self.title, f"takes 0 to {most} steps", count)
 
-    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, d: Draws) -> tuple[Ints, Floats]:
         """Each step's part, -1 for none, (chains, steps, n), and its uniforms (chains, steps, 8, n)."""
         raise NotImplementedError
 
     def check(self, dtype: str) -> None:
         check_uint8(self.title, dtype)
 
-    def rows(self, draws: SizedDraws, first: int) -> Floats:
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Per step the part (-1: none), strength, sign, filter, a uniform number: float64 (n, chains, steps, 5)."""
-        which, drawn = self.chosen(draws, first)
+        which, drawn = self.chosen(d)
         p, magnitude, spread, most = (
             np.array([getattr(one, name) for one in self.every]) for name in TimmPart.__slots__[1:]
         )
@@ -210,46 +200,46 @@ class Pillow(Effect):
         steps = np.stack(
             [np.where(none, -1, which).astype(np.float64), strong, sign, number, drawn[..., 6, :]], axis=-1
         )
-        return np.moveaxis(steps, 2, 0)  # chains, steps, n -> n first
+        return {"effect": np.moveaxis(steps, 2, 0)}  # chains, steps, n -> n first
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
-        """One chain of operations."""
+    def image(self, image: Any, row: Any, weights: Any = None) -> Any:
+        """One chain of operations; with `weights` several are mixed."""
+        del weights
         from torchvision.transforms.v2 import functional
 
         chain = row.tolist()[0]
         if not any(which >= 0 for which, *_ in chain):
             return image
-        made = chained(functional.to_pil_image(image.contiguous()), chain, self.every, self.look)
-        return functional.pil_to_tensor(made).to(image.device)
+        changed = chained(functional.to_pil_image(image.contiguous()), chain, self.every, self.look)
+        return functional.pil_to_tensor(changed).to(image.device)
 
 
 def chained(image: Any, chain: list[list[float]], parts: tuple[TimmPart, ...], look: PillowLook) -> Any:
     """Pillow's image after a chain of steps."""
+    import PIL.ImageEnhance
+    import PIL.ImageFilter
+    import PIL.ImageOps
+
+    fill = look.fill if image.mode == "RGB" else look.fill[0]
     for which, strong, sign, number, more in chain:
         if which >= 0:
-            name = parts[int(which)].name
-            value = strength(name, strong, sign, more, look)
-            image = operated(image, name, value, look, look.filters[int(number)])
+            run, value = _OPERATIONS[parts[int(which)].name]
+            how = {"resample": look.filters[int(number)], "fillcolor": fill}
+            image = run(PIL, image, value(strong / 10.0, sign, more, look), how)
     return image
 
 
-def drawn_steps(run: SizedDraws, starts: list[int], steps: int) -> Floats:
-    """Eight uniforms of each step: (len(starts), steps, 8, n)."""
+def drawn_steps(d: Draws, starts: list[int], steps: int) -> Floats:
+    """Eight uniforms of each step of chains whose streams start there: (len(starts), steps, 8, n)."""
     streams = [start + _WORDS * step + k for start in starts for step in range(steps) for k in range(_WORDS)]
-    flat = uniforms(run.seed, run.epoch, run.ids, streams).astype(np.float64)
-    return flat.reshape(len(starts), steps, 4 * _WORDS, len(run.ids))
+    return d.later(streams).astype(np.float64).reshape(len(starts), steps, 4 * _WORDS, len(d.ids))
 
 
-def starts(op: Effect, first: int, count: int) -> list[int]:
-    """The first stream of each of `count` parts."""
-    return [number * STREAMS_PER_OP for number in inner_numbers(op, first // STREAMS_PER_OP, count)]
-
-
-# PolicyAugment, timm's AutoAugment: one of some policies, each some operations of Pillow.
+# TimmAutoAugment, timm's AutoAugment: one of some policies, each some operations of Pillow.
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyAugment(Pillow):
+class TimmAutoAugment(Pillow):
     """One of `policies`, equally often, each some parts one after the other."""
 
     policies: tuple[tuple[TimmPart, ...], ...]
@@ -272,20 +262,20 @@ class PolicyAugment(Pillow):
     def inner(self) -> int:
         return 1
 
-    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, d: Draws) -> tuple[Ints, Floats]:
         longest = max(map(len, self.policies))
         places, table = iter(range(len(self.every))), np.full((len(self.policies), longest), -1)
         for row, policy in zip(table, self.policies, strict=True):
             row[: len(policy)] = [next(places) for _ in policy]
-        mine = (draws.draw(first)[0].astype(np.float64) * len(table)).astype(np.int64)
-        return table[mine].T[None], drawn_steps(draws, starts(self, first, 1), longest)
+        mine = (d.u()[0].astype(np.float64) * len(table)).astype(np.int64)
+        return table[mine].T[None], drawn_steps(d, d.parts(self), longest)
 
 
-# LayerAugment, timm's RandAugment: some operations of Pillow one after the other.
+# TimmRandAugment, timm's RandAugment: some operations of Pillow one after the other.
 
 
 @dataclass(frozen=True, slots=True)
-class LayerAugment(Pillow):
+class TimmRandAugment(Pillow):
     """`layers` of `parts`, one after the other; with `weights` none of them twice."""
 
     parts: tuple[TimmPart, ...]
@@ -313,12 +303,11 @@ class LayerAugment(Pillow):
     def inner(self) -> int:
         return self.layers
 
-    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
-        own = starts(self, first, self.layers)
-        drawn = np.moveaxis(drawn_steps(draws, own, 1), 1, 0)  # one chain of all layers
+    def chosen(self, d: Draws) -> tuple[Ints, Floats]:
+        drawn = np.moveaxis(drawn_steps(d, d.parts(self), 1), 1, 0)  # one chain of all layers
         if not self.weights:
             return (drawn[:, :, 0] * len(self.parts)).astype(np.int64), drawn
-        left = np.tile(np.array(self.weights, np.float64), (len(draws.ids), 1))
+        left = np.tile(np.array(self.weights, np.float64), (len(d.ids), 1))
         which = np.empty(drawn.shape[:2] + drawn.shape[3:], np.int64)
         for layer in range(self.layers):
             edges = np.cumsum(left, axis=1) / left.sum(axis=1, keepdims=True)
@@ -328,14 +317,14 @@ class LayerAugment(Pillow):
         return which, drawn
 
 
-# MixAugment, timm's AugMix: an image mixed with versions of itself that went through chains of Pillow's operations.
+# TimmAugMix, timm's AugMix: an image mixed with versions of itself that went through chains of Pillow's operations.
 
 
 _DEEPEST = 4  # steps of a chain
 
 
 @dataclass(frozen=True, slots=True)
-class MixAugment(Pillow):
+class TimmAugMix(Pillow):
     """The image mixed with `width` chains of `depth` parts (1 to 3 where it is not positive), weighed by Dirichlet's.
 
     `blended`: chains are mixed into the image one by one, with rounding after each; else all at once.
@@ -349,7 +338,7 @@ class MixAugment(Pillow):
     look: PillowLook = PLAIN
 
     called: ClassVar[str] = "AugMix"
-    extras: ClassVar[tuple[str, ...]] = ("_weights",)
+    names: ClassVar[tuple[str, ...]] = ("effect", "effect_weights")
     streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
 
     def agree(self) -> None:
@@ -366,42 +355,42 @@ class MixAugment(Pillow):
     def inner(self) -> int:
         return self.width
 
-    def chosen(self, draws: SizedDraws, first: int) -> tuple[Ints, Floats]:
+    def chosen(self, d: Draws) -> tuple[Ints, Floats]:
         most = self.depth if self.depth > 0 else 3
-        drawn = drawn_steps(draws, [start + GAMMA_TRIES for start in starts(self, first, self.width)], most)
+        drawn = drawn_steps(d, [start + GAMMA_TRIES for start in d.parts(self)], most)
         which = (drawn[:, :, 0] * len(self.parts)).astype(np.int64)
         if self.depth <= 0:
             count = 1 + (drawn[:, 0, 7] * 3).astype(np.int64)
             which[np.arange(most)[None, :, None] >= count[:, None]] = -1
         return which, drawn
 
-    def more(self, draws: SizedDraws, first: int) -> dict[str, NDArray[Any]]:
-        return {"_weights": mixture(self, self.width, self.alpha, draws, first)}
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        return {**Pillow.draw(self, d), "effect_weights": mixture(self, self.alpha, d)}
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, row: Any, weights: Any = None) -> Any:
         """Image and chains mixed by the weights (float32)."""
         from torchvision.transforms.v2 import functional
 
         plain = functional.to_pil_image(image.contiguous())
         chains = [chained(plain, chain, self.parts, self.look) for chain in row.tolist()]
-        share, *weights = more[0].tolist()
+        share, *rest = weights.tolist()
         amount = 1.0 - share
-        shares = [weight / amount if amount else 0.0 for weight in weights]
+        shares = [weight / amount if amount else 0.0 for weight in rest]
         mix = _blended if self.blended else _mixed
         return functional.pil_to_tensor(mix(plain, chains, shares, amount)).to(image.device)
 
 
-def _mixed(image: Any, made: list[Any], shares: list[float], amount: float) -> Any:
+def _mixed(image: Any, chains: list[Any], shares: list[float], amount: float) -> Any:
     from PIL import Image
 
     total = np.zeros((image.height, image.width, len(image.getbands())), np.float32)
-    for each, share in zip(made, shares, strict=True):
+    for each, share in zip(chains, shares, strict=True):
         total += np.float32(share) * np.asarray(each, np.float32).reshape(total.shape)
     levels = np.clip(total, 0, 255).astype(np.uint8)
     return Image.blend(image, Image.fromarray(levels if levels.shape[2] == 3 else levels[..., 0]), amount)
 
 
-def _blended(image: Any, made: list[Any], shares: list[float], amount: float) -> Any:
+def _blended(image: Any, chains: list[Any], shares: list[float], amount: float) -> Any:
     """Mix the chains in one by one, with the shares that give the same weights in the end."""
     from PIL import Image
 
@@ -409,6 +398,6 @@ def _blended(image: Any, made: list[Any], shares: list[float], amount: float) ->
     for share in reversed(shares):
         parts.append(share * amount / left if left > 0 else 0.0)
         left *= 1.0 - parts[-1]
-    for each, part in zip(made, reversed(parts), strict=True):
+    for each, part in zip(chains, reversed(parts), strict=True):
         image = Image.blend(image, each, part)
     return image

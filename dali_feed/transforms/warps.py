@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.crops import one_level
-from dali_feed.transforms.op import INTERPOLATION, Apply, Effect, InGraph, Ints, OpRun, Place, SizedDraws
+from dali_feed.transforms.op import Draws, Effect, Floats, Graph, Ints, Op, Place
 from dali_feed.transforms.settings import (
     READ,
     Fill,
@@ -27,41 +26,60 @@ from dali_feed.transforms.settings import (
     Turning,
     as_list,
     fail,
-    fill_behind,
     fill_of,
+    mask_fill,
     masks_of,
     probability,
     refuse,
     span,
 )
 
-__all__ = ["RandomAffine", "RandomPerspective", "Rotation", "corners", "rotation"]
+__all__ = ["RandomAffine", "RandomPerspective", "Rotation", "corners", "one_level", "rotation"]
 
 
-Doubles = NDArray[np.float64]
+_DALI = {"nearest": "INTERP_NN", "bilinear": "INTERP_LINEAR"}  # of `nvidia.dali.types`
+
+
+def one_level(op: Op, fill: Fill, place: Place) -> float:
+    """One fill in 0..255, as DALI takes it where images are turned. TransformError where channels differ."""
+    if not isinstance(fill, int | float) and len(set(fill)) != 1:
+        op.refuse("takes one fill for all channels", fill)
+    return place.levels(fill)[0]
 
 
 class Warp(Effect):
     """Moves pixels, and what follows an image, by one function of torchvision's; the canvas keeps its size."""
 
     __slots__ = ()
-    moves: ClassVar[bool] = True
+    moves: ClassVar[bool | None] = True
     interpolation: Turning
     fill: Fill
     masks: Masks
 
-    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
+    def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
         """Call torchvision's function: `kind` is "_image" of an image, and "" of what follows one."""
         raise NotImplementedError
 
-    def image(self, image: Any, row: Any, more: Any) -> Any:
+    def image(self, image: Any, row: Any) -> Any:
         from torchvision.transforms.v2 import InterpolationMode
 
         mode = InterpolationMode(self.interpolation)
         return self.warped("_image", image, row, interpolation=mode, fill=as_list(self.fill))
 
-    def follow(self, given: Any, row: Any) -> Any:
-        return self.warped("", given, row, fill=fill_behind(self.fill, self.masks))
+    def follow(self, value: Any, row: Any) -> Any:
+        return self.warped("", value, row, fill=mask_fill(self.fill, self.masks))
+
+    def add_to(self, graph: Graph, name: str, ndim: int, call: Any, fold: Any) -> None:
+        """Add what `call` makes of DALI's functions, an image, its array, and how to fill and interpolate."""
+        fill = one_level(self, self.fill, graph.place)
+
+        def build(image: Any, values: Any) -> Any:
+            from nvidia.dali import fn, types
+
+            mode = getattr(types, _DALI[self.interpolation])
+            return call(fn, image, values, interp_type=mode, fill_value=fill)
+
+        graph.step(name, "FLOAT", ndim, build, fold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +99,7 @@ class RandomAffine(Warp):
     masks: Masks = None
 
     streams: ClassVar[int] = 2
-    array: ClassVar[str] = "move"
+    names: ClassVar[tuple[str, ...]] = ("move",)
     rules: ClassVar[Mapping[str, Rule]] = {"degrees": span(-math.inf, math.inf), "scale": span(1e-6, math.inf)}
 
     def agree(self) -> None:
@@ -106,50 +124,40 @@ class RandomAffine(Warp):
             masks_of(t, "fill"),
         )
 
-    def rows(self, draws: SizedDraws, first: int) -> Doubles:
-        """As `affine_draws`."""
-        return affine_draws(self, draws.h, draws.w, np.concatenate([draws.draw(first), draws.draw(first + 1)]))
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        """Angle, x and y translation (whole pixels), scale, x and y shear: float64 (n, 6)."""
+        u = np.concatenate([d.u(), d.u(1)]).astype(np.float64)
 
-    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
+        def between(pair: tuple[float, float], row: int) -> Floats:
+            values: Floats = pair[0] + (pair[1] - pair[0]) * u[row]
+            return values
+
+        moved = [np.rint((2 * u[1 + k] - 1) * (self.translate[k] * edge)) for k, edge in enumerate((d.w, d.h))]
+        shears = between((self.shear[0], self.shear[1]), 4), between((self.shear[2], self.shear[3]), 5)
+        return {"move": np.stack([between(self.degrees, 0), *moved, between(self.scale, 3), *shears], axis=1)}
+
+    def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
         angle, *moved, scale, x, y = row.tolist()
         center = None if self.center is None else list(self.center)
-        return getattr(functional, f"affine{kind}")(given, angle, moved, scale, [x, y], center=center, **settings)
+        return getattr(functional, f"affine{kind}")(value, angle, moved, scale, [x, y], center=center, **settings)
 
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
-        """Pixel (x, y) is taken from matrix{k} (float32: 2, 3) @ (x, y, 1); halves are pixel centres."""
-        fill = one_level(self, self.fill, place)
+    def dali(self, graph: Graph) -> None:
+        """Pixel (x, y) is taken from matrix (float32: 2, 3) @ (x, y, 1); halves are pixel centres."""
 
-        def build(image: Any, matrix: Any) -> Any:
-            from nvidia.dali import fn, types
+        def matrices(fold: Any, move: Floats) -> NDArray[np.float32]:
+            inverse = source_matrices(move, fold.h, fold.w, self.center, (fold.mirror["x"], fold.mirror["y"]))
+            return np.where(fold.on[:, None, None], inverse, np.eye(2, 3, dtype=np.float32))
 
-            mode = getattr(types, INTERPOLATION[self.interpolation])
-            return fn.warp_affine(image, matrix=matrix, interp_type=mode, inverse_map=True, fill_value=fill)
+        def warp(fn: Any, image: Any, matrix: Any, **how: Any) -> Any:
+            return fn.warp_affine(image, matrix=matrix, inverse_map=True, **how)
 
-        def matrices(run: OpRun) -> NDArray[np.float32]:
-            mirror = run.mirror["x"], run.mirror["y"]
-            found = source_matrices(self.rows(run, first), run.h, run.w, self.center, mirror)
-            return np.where(run.on[:, None, None], found, np.eye(2, 3, dtype=np.float32))
-
-        return Apply(k, "matrix", "FLOAT", 2, build), matrices
-
-
-def affine_draws(op: RandomAffine, h: Ints, w: Ints, drawn: NDArray[np.float32]) -> Doubles:
-    """Angle, x and y translation (whole pixels), scale, x and y shear: float64 (n, 6), from uniforms (8, n)."""
-    u = drawn.astype(np.float64)
-
-    def between(pair: tuple[float, float], row: int) -> Doubles:
-        values: Doubles = pair[0] + (pair[1] - pair[0]) * u[row]
-        return values
-
-    moved = [np.rint((2 * u[1 + k] - 1) * (op.translate[k] * edge)) for k, edge in enumerate((w, h))]
-    shears = between((op.shear[0], op.shear[1]), 4), between((op.shear[2], op.shear[3]), 5)
-    return np.stack([between(op.degrees, 0), *moved, between(op.scale, 3), *shears], axis=1)
+        self.add_to(graph, "matrix", 2, warp, matrices)
 
 
 def source_matrices(
-    draws: Doubles, h: Ints, w: Ints, center: tuple[float, float] | None, mirror: tuple[NDArray[np.bool_], ...]
+    draws: Floats, h: Ints, w: Ints, center: tuple[float, float] | None, mirror: tuple[NDArray[np.bool_], ...]
 ) -> NDArray[np.float32]:
     """Where output pixels come from: float32 (n, 2, 3) on (x, y, 1), whose halves are pixel centres.
 
@@ -189,22 +197,22 @@ class RandomPerspective(Warp):
     rules: ClassVar[Mapping[str, Rule]] = {"distortion": probability, "p": probability}
     theirs: ClassVar[Mapping[str, str]] = {"distortion": "distortion_scale"}
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.int32]:
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Corners: x and y, clockwise from the upper left; -1 leaves an image as it is."""
-        drawn = np.concatenate([draws.draw(first + k) for k in range(self.streams)])
-        return corners(self, drawn, draws.h, draws.w).astype(np.int32)
+        u = np.concatenate([d.u(k) for k in range(self.streams)])
+        return {"effect": corners(self, u, d.h, d.w).astype(np.int32)}
 
-    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
+    def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
         """Move the corners of the image to their new places."""
         from torchvision.transforms.v2 import functional
 
         ends = row.tolist()
         if ends[0] < 0:
-            return given
-        height, width = given.shape[-2:] if kind else functional.get_size(given)
+            return value
+        height, width = value.shape[-2:] if kind else functional.get_size(value)
         start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
         end = [ends[k : k + 2] for k in range(0, 8, 2)]
-        return getattr(functional, f"perspective{kind}")(given, start, end, **settings)
+        return getattr(functional, f"perspective{kind}")(value, start, end, **settings)
 
 
 def corners(op: RandomPerspective, drawn: NDArray[np.float32], h: Ints, w: Ints) -> Ints:
@@ -242,36 +250,30 @@ class Rotation(Warp):
     masks: Masks = None
 
     called: ClassVar[str] = "RandomRotation"
-    array: ClassVar[str] = "angle"
+    names: ClassVar[tuple[str, ...]] = ("angle",)
     rules: ClassVar[Mapping[str, Rule]] = {"degrees": span(-math.inf, math.inf)}
 
-    def rows(self, draws: SizedDraws, first: int) -> NDArray[np.float32]:
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Angles, in degrees."""
         low, high = self.degrees
-        angles: NDArray[np.float32] = (low + (high - low) * draws.draw(first)[0]).astype(np.float32)
-        return angles
+        return {"angle": (low + (high - low) * d.u()[0]).astype(np.float32)}
 
-    def warped(self, kind: str, given: Any, row: Any, **settings: Any) -> Any:
+    def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
         from torchvision.transforms.v2 import functional
 
-        return getattr(functional, f"rotate{kind}")(given, float(row), **settings)
+        return getattr(functional, f"rotate{kind}")(value, float(row), **settings)
 
-    def graph(self, place: Place, k: int, first: int) -> InGraph:
-        """By angle{k} (float32, degrees, counter-clockwise) about the centre."""
-        fill = one_level(self, self.fill, place)
+    def dali(self, graph: Graph) -> None:
+        """In a mirrored image the other way; twice mirrored it is turned as a whole."""
 
-        def build(image: Any, angle: Any) -> Any:
-            from nvidia.dali import fn, types
+        def angles(fold: Any, angle: Any) -> NDArray[np.float32]:
+            turned = np.where(fold.mirror["x"] ^ fold.mirror["y"], -angle, angle)
+            return np.where(fold.on, turned, 0).astype(np.float32)
 
-            mode = getattr(types, INTERPOLATION[self.interpolation])
-            return fn.rotate(image, angle=angle, interp_type=mode, keep_size=True, fill_value=fill)
+        def turn(fn: Any, image: Any, angle: Any, **how: Any) -> Any:
+            return fn.rotate(image, angle=angle, keep_size=True, **how)
 
-        def angles(run: OpRun) -> NDArray[np.float32]:
-            angle = self.rows(run, first)
-            turned = np.where(run.mirror["x"] ^ run.mirror["y"], -angle, angle)
-            return np.where(run.on, turned, 0).astype(np.float32)
-
-        return Apply(k, "angle", "FLOAT", 0, build), angles
+        self.add_to(graph, "angle", 0, turn, angles)
 
 
 def rotation(transform: Any) -> Rotation:

@@ -10,13 +10,14 @@ import pytest
 import torch
 from kit.images import QUICK
 from kit.member_shards import shards
-from kit.wire import Wire
+from kit.recorded import Recorded
 
 from dali_feed import DataLoader
 from dali_feed.columns import Array, Column, Number, Packed, Text, Tokens
 from dali_feed.columns import array as arrays
-from dali_feed.engines.gpu.parcel import Parcels
+from dali_feed.engines.device.parcel import Parcels
 from dali_feed.external_sources import ShardSet
+from dali_feed.feed import machine
 from dali_feed.feed.batch import Beside
 from dali_feed.kernels.unpack import unpack, unpack_reference
 
@@ -55,21 +56,20 @@ def same(wanted: list[Any], found: list[Any], device: str) -> None:
                 assert torch.equal(a, b.cpu())
 
 
-def before_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """Batches are sent as to a GPU, over this wire."""
-    wire = Wire()
-    monkeypatch.setattr(Beside, "on", lambda device, companions: Beside(companions, Parcels(wire, pinned=False)))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
-    return wire
+def before_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """Batches are sent as to this GPU."""
+    gpu = Recorded()
+    monkeypatch.setattr(machine, "Beside", lambda companions, device: Beside(companions, gpu))
+    return gpu
 
 
 def test_one_copy_takes_all_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays, numbers and all parts of tokens and packed rows come out of their batch's block as on the CPU."""
     source = shards(tmp_path)
     wanted = batches(source, "cpu")
-    wire = before_a_gpu(monkeypatch)
+    gpu = before_a_gpu(monkeypatch)
     found = batches(source, "cpu")
-    assert wire.count == len(wanted) == 4
+    assert gpu.calls.count("send") == len(wanted) == 4
     same(wanted, found, "cpu")
 
 
@@ -77,27 +77,30 @@ def test_a_large_array_is_sent_from_where_it_is_made(tmp_path: Path, monkeypatch
     """In a transfer of its own, and not copied again; the other columns are as they are."""
     source = shards(tmp_path)
     wanted = batches(source, "cpu")
-    wire = before_a_gpu(monkeypatch)
+    gpu = before_a_gpu(monkeypatch)
     monkeypatch.setattr(arrays, "LARGE", 24)
     monkeypatch.setattr(arrays, "LARGE_BATCH", 6 * 24)
     found = batches(source, "cpu")
-    assert wire.count == len(wanted) * (1 + 3)
+    assert gpu.calls.count("send") == len(wanted) * (1 + 3)
     same(wanted, found, "cpu")
 
 
 def test_a_room_that_is_not_filled_is_not_sent() -> None:
     """An array that has only part of one, or is written elsewhere, goes with the others; a room counts for one call."""
-    wire = Wire()
-    sends = Parcels(wire, pinned=False)
+    gpu = Recorded()
+    sends = Parcels(gpu)
     whole, part, late = sends.room(16), sends.room(16), sends.room(16)
     whole[:], part[:] = 1, 2
     sent = sends({"whole": whole.view(np.int32), "part": part[:8], "other": np.arange(3)})
-    assert wire.count == 2
+    gpu.wait()
+    assert gpu.calls == ["send", "send", "wait"]
     assert [*sent] == ["whole", "part", "other"]
-    assert [each.on(None).tolist() for each in sent.values()] == [[0x01010101] * 4, [2] * 8, [0, 1, 2]]
+    assert [each.tolist() for each in sent.values()] == [[0x01010101] * 4, [2] * 8, [0, 1, 2]]
     late[:] = 3
-    assert sends({"late": late})["late"].on(None).tolist() == [3] * 16
-    assert late.tolist() == [3] * 16  # it was copied: the wire writes over what it was given
+    sent = sends({"late": late})
+    gpu.wait()
+    assert sent["late"].tolist() == [3] * 16
+    assert late.tolist() == [3] * 16  # it was copied: what is sent is written over
 
 
 @pytest.mark.gpu

@@ -16,11 +16,11 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2.functional._geometry import _get_perspective_coeffs
 
 from dali_feed import BadRecords, DataLoader, Decode
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import compile_following
 from dali_feed.errors import TransformError
+from dali_feed.transforms.host import compile_host
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.op import effect_key
+from dali_feed.transforms.program import compile_following
 
 
 def theirs(transform: Any, numbers: list[int], ids: np.ndarray[Any, Any], seed: int) -> list[tuple[Any, Any, Any]]:
@@ -146,7 +146,7 @@ def test_masks_are_filled_as_torchvision_fills_them(name: str, fill: Any) -> Non
     followed = compile_following(lower(transform), boxes=False)
     arrays = followed.parameters(np.array([[20, 24]]), np.array([1]), 0, 0)
     if name == "perspective":  # the one whose draws matter here
-        start, ends = [[0, 0], [23, 0], [23, 19], [0, 19]], arrays[effect_key(0)][0].reshape(4, 2).tolist()
+        start, ends = [[0, 0], [23, 0], [23, 19], [0, 19]], arrays[Key("effect0")][0].reshape(4, 2).tolist()
         wanted = transform.transform(mask, {"coefficients": _get_perspective_coeffs(start, ends)})
     else:
         wanted = transform(mask)

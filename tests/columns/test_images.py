@@ -19,15 +19,15 @@ from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode, Tuning
 from dali_feed.columns import Column, Image, Mask, Number, Text
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import seed_of_column
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.external_sources import ArrowRows, ShardSet
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing import assert_resumes_anywhere
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
+from dali_feed.transforms.program import seed_of_column
 
 COUNT = 8
 EXACT = v2.Compose([v2.RandomCrop(24), v2.RandomHorizontalFlip()])  # both engines give the same pixels

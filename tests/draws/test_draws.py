@@ -17,19 +17,20 @@ from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from dali_feed import draws
-from dali_feed.compiler.host import compile_host
-from dali_feed.compiler.program import ViewsProgram
-from dali_feed.compiler.user_graph import UserGraph, compile_function, random_states
 from dali_feed.draws import EXTENT_ORDER, ORDER, WINDOW_ORDER, check_seed, permutation, philox4x32, uniforms
+from dali_feed.engines.dali.graph import Fold
+from dali_feed.engines.dali.user_graph import UserGraph, random_states
 from dali_feed.errors import ConfigError
 from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import Grayscale
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.mixing import Mixing, mixed
 from dali_feed.transforms.nest import Nest, RandomApply, RandomChoice, RandomOrder
-from dali_feed.transforms.op import Op, Recipe, walk
-from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, PolicyAugment, TimmPart
+from dali_feed.transforms.op import Draws, Op, Recipe, walk
+from dali_feed.transforms.program import Output, Program
+from dali_feed.transforms.timm_augment import TimmAugMix, TimmAutoAugment, TimmPart, TimmRandAugment
 
 SEEDS = st.integers(0, 2**64 - 1)
 EPOCHS = st.integers(0, 2**32 - 1)
@@ -186,12 +187,12 @@ def _nests(inner: st.SearchStrategy[Op]) -> st.SearchStrategy[Op]:
     return branch.map(RandomApply) | branches.map(RandomChoice) | branches.map(RandomOrder)
 
 
-LEAF: st.SearchStrategy[Op] = st.just(Grayscale()) | st.just(MixAugment((PART,), width=3))
+LEAF: st.SearchStrategy[Op] = st.just(Grayscale()) | st.just(TimmAugMix((PART,), width=3))
 OPS = LEAF | _nests(LEAF) | _nests(LEAF | _nests(LEAF)) | _nests(_nests(st.just(Grayscale()) | _nests(LEAF)))
 
 
 def _depth(op: Op) -> int:
-    if isinstance(op, MixAugment):
+    if isinstance(op, TimmAugMix):
         return 1
     inner = [each for branch in op.runs() for each in branch] if isinstance(op, Nest) else []
     return isinstance(op, Nest) + max(map(_depth, inner), default=0)
@@ -225,9 +226,9 @@ KINDS: dict[str, Any] = {
     "RandomOrder": v2.RandomOrder([v2.RandomInvert()] * 63),
 }
 TIMMS: dict[str, Op] = {
-    "PolicyAugment": PolicyAugment(((PART,) * 8,)),
-    "LayerAugment": LayerAugment((PART,), layers=32),
-    "MixAugment": MixAugment((PART,), width=32, depth=4),
+    "TimmAutoAugment": TimmAutoAugment(((PART,) * 8,)),
+    "TimmRandAugment": TimmRandAugment((PART,), layers=32),
+    "TimmAugMix": TimmAugMix((PART,), width=32, depth=4),
 }
 
 
@@ -246,7 +247,8 @@ def test_an_op_keeps_to_its_streams(kind: str, drawn: _Drawn) -> None:
 
 def _views() -> Any:
     program = compile_host(lower(v2.Compose([v2.RandomResizedCrop(8), v2.ToDtype(torch.float32, scale=True)])))
-    return ViewsProgram((program, program)).parameters(np.full((3, 2), 40), SAMPLES, 5, 0)
+    views = Program(tuple(Output("host", program, view=view) for view in range(2)))
+    return views.draw(np.full((3, 2), 40), SAMPLES, 5, 0)
 
 
 def _order() -> Any:
@@ -255,11 +257,8 @@ def _order() -> Any:
 
 
 def _graph() -> Any:
-    program = compile_function(lambda images, numbers: images)
-    step = program.steps[-1]
-    assert isinstance(step, UserGraph)
-    step.columns += [("uniform", 0.0, 1.0)] * 9
-    return program.parameters(np.full((3, 2), 40), SAMPLES, 5, 0)
+    graph = UserGraph(lambda images, numbers: images, [("uniform", 0.0, 1.0)] * 9)
+    graph.fill(Fold(Draws((), np.full((3, 2), 40), SAMPLES, 5, 0)))
 
 
 @pytest.mark.parametrize(
@@ -284,5 +283,4 @@ def test_whoever_draws_is_known() -> None:
     files = [path for room in ("dali_feed", "kernels", "external_sources") for path in (ROOT / room).rglob("*.py")]
     calls = re.compile(r"(?<![.\w])(uniforms|philox4x32|permutation)\(")
     drawing = {path.name for path in files if calls.search(path.read_text())}
-    transforms = {"auto_augment.py", "erasing.py", "mixing.py", "op.py", "timm_augment.py"}
-    assert drawing == {"draws.py", "order.py", "user_graph.py", *transforms}
+    assert drawing == {"draws.py", "order.py", "user_graph.py", "mixing.py", "op.py"}

@@ -13,30 +13,31 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.engine_runs import engine_of, result_of
+from kit.engine_runs import engine_of, result_of, submit
+from kit.engine_runs import images_of as images_in
 from kit.images import jpeg
 from kit.properties import examples
 from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.compiler.dali import DaliProgram, compile_dali
-from dali_feed.compiler.host import HostProgram, compile_host
-from dali_feed.compiler.program import Program, Step
-from dali_feed.engines.engine import Tail, Work
+from dali_feed.engines.dali.graph import DaliProgram, Step, compile_dali
+from dali_feed.engines.engine import Work
 from dali_feed.kernels.finish import finish_reference
 from dali_feed.kernels.jitter import jitter_reference
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.colour import MAX_STEPS, ColorJitter, Colour, RandomGrayscale
+from dali_feed.transforms.colour import MAX_STEPS, ColorJitter, RandomGrayscale
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.filters import GaussianBlur
+from dali_feed.transforms.host import HostProgram, compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply
 from dali_feed.transforms.op import Op, Recipe
+from dali_feed.transforms.program import ImageProgram, Tail
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.warps import Rotation
 
@@ -48,8 +49,8 @@ APART = {"float32": 7.2e-7, "float16": 8e-3, "bfloat16": 6e-2}
 
 def batch(program: HostProgram, seed: int) -> tuple[Any, Tail | None]:
     """The images of PAYLOADS, and what is left to do."""
-    result = result_of("host", program, PAYLOADS, seed)
-    return result.images, result.tail
+    (pixels,) = result_of("host", program, PAYLOADS, seed).outputs
+    return pixels.images, pixels.tail
 
 
 def on_gpu(program: HostProgram, seed: int) -> torch.Tensor:
@@ -198,7 +199,7 @@ def left(program: DaliProgram) -> int:
 
 def colours(program: DaliProgram) -> list[Step]:
     """Those that the graph does."""
-    return [step for step in program.steps if isinstance(step, Colour)]
+    return [step for step in program.steps if step.colours]
 
 
 def arrays_of(program: Any, seed: int = 0) -> dict[Key, NDArray[Any]]:
@@ -207,13 +208,12 @@ def arrays_of(program: Any, seed: int = 0) -> dict[Key, NDArray[Any]]:
     return arrays
 
 
-def images_of(name: str, program: Program, arrays: dict[Key, NDArray[Any]]) -> NDArray[Any]:
+def images_of(name: str, program: ImageProgram, arrays: dict[Key, NDArray[Any]]) -> NDArray[Any]:
     """The batch of PAYLOADS, on the CPU."""
     engine = engine_of(name, program, 9)
-    engine.submit(Work(engine.prepare(PAYLOADS), arrays))
-    result = engine.take()
-    assert not result.bad
-    found = np.array(np.from_dlpack(result.images))
+    rows = {(0, key): values for key, values in arrays.items()}
+    work = engine.take(submit(engine, Work(np.arange(9), {"": PAYLOADS}, rows)))
+    found = np.array(np.from_dlpack(images_in(work)))
     engine.close()
     return found
 

@@ -21,7 +21,7 @@ from nvidia.dali import Pipeline, fn, pipeline_def, types
 from PIL import Image
 from torchvision.transforms import v2
 
-from dali_feed.compiler.dali import compile_dali
+from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.errors import TransformError
 from dali_feed.transforms import colour as colours
 from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
@@ -32,14 +32,7 @@ from dali_feed.transforms.filters import GaussianBlur
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
 from dali_feed.transforms.op import Op, Recipe
-from dali_feed.transforms.pointwise import (
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomInvert,
-    RandomPosterize,
-    RandomSolarize,
-)
+from dali_feed.transforms.pointwise import Pointwise
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.settings import DType, Layout
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
@@ -49,6 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWa
 X, Y, ALL = Flip("x"), Flip("y"), 255
 JITTER = ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1))
 EXACT = (0, 0)
+INVERT, INVERTED = Pointwise("RandomInvert"), Pointwise("RandomInvert", 1.0)
 
 
 def moved(how: Any) -> RandomAffine:
@@ -124,12 +118,12 @@ CASES: dict[str, tuple[Any, ...]] = {
     "blur": ((SMALL, GaussianBlur((9, 5), (0.1, 2.0))), (2.3e-5, 1)),  # 1.7e-5, 1
     "large blur": ((SMALL, GaussianBlur((23, 23), (1.0, 9.0))), (1.4e-4, 1)),  # 1.0e-4, 1
     "blur of floats": ((SMALL, ToFloat(), GaussianBlur((9, 5), (0.1, 2.0))), (0.0013, 0.0021)),  # 0.0010, 0.0020
-    "invert": ((SMALL, RandomInvert(0.5)), EXACT),
-    "invert floats": ((SMALL, ToFloat(), RandomInvert(0.5)), (1e-7, 2e-7)),  # 5.7e-8, 1.2e-7
-    "posterize": ((SMALL, RandomPosterize(3, 0.5)), EXACT),
-    "posterize, no bits": ((SMALL, RandomPosterize(0, 1.0)), EXACT),
-    "solarize": ((SMALL, RandomSolarize(150.5, 0.5)), EXACT),
-    "solarize floats": ((SMALL, ToFloat(), RandomSolarize(0.4, 0.5)), (1e-7, 2e-7)),  # 3.4e-8, 8.9e-8
+    "invert": ((SMALL, Pointwise("RandomInvert", 0.5)), EXACT),
+    "invert floats": ((SMALL, ToFloat(), Pointwise("RandomInvert", 0.5)), (1e-7, 2e-7)),  # 5.7e-8, 1.2e-7
+    "posterize": ((SMALL, Pointwise("RandomPosterize", 0.5, 3)), EXACT),
+    "posterize, no bits": ((SMALL, Pointwise("RandomPosterize", 1.0, 0)), EXACT),
+    "solarize": ((SMALL, Pointwise("RandomSolarize", 0.5, 150.5)), EXACT),
+    "solarize floats": ((SMALL, ToFloat(), Pointwise("RandomSolarize", 0.5, 0.4)), (1e-7, 2e-7)),  # 3.4e-8, 8.9e-8
     "erase": ((SMALL, RandomErasing(0.8, value=77.9)), EXACT),
     "erase with a colour, behind flips": ((SMALL, X, Y, RandomErasing(1.0, value=(200.0, 7.0, 90.0)), X), EXACT),
     "erase floats": (  # 0.00054, 0.0020
@@ -143,8 +137,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "apply": (
         (
             SMALL,
-            RandomApply((X, GaussianBlur((9, 5)), RandomErasing(0.8), RandomPosterize(3)), 0.5),
-            RandomApply((RandomInvert(), Y, RandomSolarize(99.0), Grayscale()), 0.5),
+            RandomApply((X, GaussianBlur((9, 5)), RandomErasing(0.8), Pointwise("RandomPosterize", setting=3)), 0.5),
+            RandomApply((INVERT, Y, Pointwise("RandomSolarize", setting=99.0), Grayscale()), 0.5),
         ),
         (4.1e-4, 1),  # 3.1e-4
     ),
@@ -157,13 +151,20 @@ CASES: dict[str, tuple[Any, ...]] = {
         ),
         (0.33, 80),
     ),
-    "choice": ((SMALL, RandomChoice(((Grayscale(),), (X, RandomInvert(1.0)), ()), (1.0, 2.0, 3.0))), EXACT),
+    "choice": (
+        (SMALL, RandomChoice(((Grayscale(),), (X, INVERTED), ()), (1.0, 2.0, 3.0))),
+        EXACT,
+    ),
     "a window of what may be mirrored": (
         (SMALL, RandomApply((Flip("x", 1.0), RandomChoice(((Flip("y", 1.0),), ()))), 0.6), RandomCrop((64, 80))),
         EXACT,
     ),
     "choice in apply": (
-        (SMALL, RandomApply((RandomChoice(((Grayscale(),), (RandomInvert(1.0),))),)), RandomInvert()),
+        (
+            SMALL,
+            RandomApply((RandomChoice(((Grayscale(),), (INVERTED,))),)),
+            INVERT,
+        ),
         EXACT,
     ),
     "self-supervised training": (lower(simclr(v2)).ops, (0.0073, ALL)),  # 0.0056
@@ -275,9 +276,9 @@ def test_the_last_erasing_is_exact(dtype: DType, layout: Layout) -> None:
 def test_what_is_not_picked_stays_as_it_is() -> None:
     """Ops of a nest that no sample picks give the pixels of the recipe without them."""
     inner = (
-        *(Flip("x", 1.0), Flip("y", 1.0), JITTER, Grayscale(), RandomInvert(1.0), GaussianBlur((5, 5))),
+        *(Flip("x", 1.0), Flip("y", 1.0), JITTER, Grayscale(), INVERTED, GaussianBlur((5, 5))),
         *(Rotation((20.0, 30.0), "bilinear"), RandomAffine((9.0, 9.5), interpolation="bilinear")),
-        *(RandomPosterize(2, 1.0), RandomSolarize(9.0, 1.0), RandomErasing(1.0, value=9.0)),
+        *(Pointwise("RandomPosterize", 1.0, 2), Pointwise("RandomSolarize", 1.0, 9.0), RandomErasing(1.0, value=9.0)),
     )
     nest = RandomApply((RandomApply(inner, 1.0),), 0.0)
     crop = RandomResizedCrop((64, 80))
@@ -302,14 +303,29 @@ SHIFTED = (ToFloat(scale=False),)
 @pytest.mark.parametrize(
     ("ops", "told"),
     [
-        ((RandomAdjustSharpness(2.0),), "RandomAdjustSharpness: the dali engine has no operator for it"),
-        ((RandomApply((RandomAutocontrast(),)),), "RandomAutocontrast: the dali engine has no operator for it"),
+        (
+            (Pointwise("RandomAdjustSharpness", setting=2.0),),
+            "RandomAdjustSharpness: the dali engine has no operator for it",
+        ),
+        (
+            (RandomApply((Pointwise("RandomAutocontrast"),)),),
+            "RandomAutocontrast: the dali engine has no operator for it",
+        ),
         ((RandomPerspective(),), "RandomPerspective: the dali engine has no operator for it"),
-        ((RandomEqualize(),), "RandomEqualize: the dali engine has no operator for it"),
+        ((Pointwise("RandomEqualize"),), "RandomEqualize: the dali engine has no operator for it"),
         ((RandomOrder(((Grayscale(),), (X,))),), "RandomOrder: the dali engine runs transforms in one order"),
-        ((ToFloat(), RandomPosterize(3)), "RandomPosterize: the dali engine needs uint8 pixels; found float32"),
-        ((*SHIFTED, RandomInvert()), r"RandomInvert: the dali engine needs uint8 pixels or floats in 0\.\.1"),
-        ((*SHIFTED, RandomSolarize(0.5)), "RandomSolarize: the dali engine needs uint8 pixels or floats"),
+        (
+            (ToFloat(), Pointwise("RandomPosterize", setting=3)),
+            "RandomPosterize: the dali engine needs uint8 pixels; found float32",
+        ),
+        (
+            (*SHIFTED, INVERT),
+            r"RandomInvert: the dali engine needs uint8 pixels or floats in 0\.\.1",
+        ),
+        (
+            (*SHIFTED, Pointwise("RandomSolarize", setting=0.5)),
+            "RandomSolarize: the dali engine needs uint8 pixels or floats",
+        ),
         ((*FLOAT, RandomErasing(value=9.0), RandomErasing()), "RandomErasing: the dali engine needs a value"),
         ((Pad((1, 1, 1, 1), mode="reflect"),), 'Pad: the dali engine knows padding_mode="constant"; found "reflect"'),
         ((RandomCrop((9, 9), pad_if_needed=True, mode="edge"),), 'RandomCrop: the dali engine knows padding_mode="c'),

@@ -11,24 +11,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.engine_runs import engine_of, work_for
+from kit.engine_runs import engine_of, submit, work_for
 from kit.images import bad_tables, jpeg, labelled
 from kit.inside import running
 from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import Cache, DataLoader, Decode, Tuning
-from dali_feed.compiler.host import HostProgram, compile_host
-from dali_feed.engines.choose import Compiled, compiled
-from dali_feed.engines.device_cache import CachingEngine, DeviceCache, DeviceRows
-from dali_feed.engines.engine import Result, Work
+from dali_feed.engines.choose import compiled, make_engine
+from dali_feed.engines.device_cache import CachedImages, DeviceCache, DeviceRows
+from dali_feed.engines.engine import Engine, Work
 from dali_feed.errors import ConfigError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import ColorJitter
-from dali_feed.transforms.convert import Normalize, Own, ToFloat
+from dali_feed.transforms.convert import Normalize, ToFloat, UserFunction
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.host import HostProgram, compile_host
 from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.program import Output, Program
 from dali_feed.transforms.resize import Resize
 
 CPU = torch.device("cpu")
@@ -112,10 +113,21 @@ def program(request: pytest.FixtureRequest) -> HostProgram:
 
 
 @pytest.fixture
-def engine(program: HostProgram) -> Iterator[CachingEngine]:
-    """With a cache before it, in the CPU's memory."""
-    inner = engine_of("host", program, 8)
-    made = CachingEngine(inner, program.finish, room())
+def rows() -> DeviceRows:
+    """What is kept."""
+    return room()
+
+
+@pytest.fixture
+def engine(program: HostProgram, rows: DeviceRows) -> Iterator[Engine]:
+    """With a cache before its images, in the CPU's memory."""
+    made = make_engine(
+        Program((Output("host", program),)),
+        batch_size=8,
+        device=None,
+        tuning=Tuning(threads=2),
+        before=lambda images, output, gpu: CachedImages(images, output.program.finish, rows),
+    )
     yield made
     made.close()
     made.close()
@@ -123,58 +135,52 @@ def engine(program: HostProgram) -> Iterator[CachingEngine]:
 
 def work(program: HostProgram, ids: list[int], epoch: int = 0, **other: bytes) -> Work:
     """A batch of these samples; `other` payloads by `n` and number."""
-    return work_for(None, program, [other.get(f"n{n}", PAYLOADS[n]) for n in ids], ids, epoch=epoch)
+    return work_for(program, [other.get(f"n{n}", PAYLOADS[n]) for n in ids], ids, epoch=epoch)
 
 
-def outcome(result: Result) -> list[Any]:
+def outcome(made: Work) -> list[Any]:
     """The images, and what is left to be done to them."""
-    assert not result.bad
-    assert result.images is not None
-    tail = result.tail
+    assert not made.bad
+    (pixels,) = made.outputs
+    tail = pixels.tail
     rows = [] if tail is None else [getattr(tail, name) for name in ("flip_x", "flip_y", "erase", "adjust")]
-    return [result.images.numpy().tobytes(), *(None if each is None else each.tobytes() for each in rows)]
+    return [pixels.images.numpy().tobytes(), *(None if each is None else each.tobytes() for each in rows)]
 
 
-def test_batches_are_the_engines_own(program: HostProgram, engine: CachingEngine) -> None:
+def test_batches_are_the_engines_own(program: HostProgram, engine: Engine, rows: DeviceRows) -> None:
     """Of images that are there, that are not, and both, in flight at once, epoch after epoch: images and finish."""
     own = engine_of("host", program, 8)
     batches = [([0, 1, 2, 3], 0), ([2, 9, 0, 8], 0), ([3, 2, 1, 0], 1), ([9, 9, 8, 8], 2), ([10, 1, 10], 1)]
-    for ids, epoch in batches:
-        each = work(program, ids, epoch)
-        engine.submit(each)
-        own.submit(each)
-    for _ in batches:
-        assert outcome(engine.take()) == outcome(own.take())
+    flying = [[submit(one, work(program, *each)) for one in (engine, own)] for each in batches]
+    for mine, theirs in flying:
+        assert outcome(engine.take(mine)) == outcome(own.take(theirs))
     for ids, epoch in batches:
         assert outcome(engine.redo(work(program, ids, epoch + 1))) == outcome(own.redo(work(program, ids, epoch + 1)))
-    assert len(engine._rows) == 7
+    assert len(rows) == 7
     own.close()
 
 
-def test_what_was_bad_is_not_kept(program: HostProgram, engine: CachingEngine) -> None:
+def test_what_was_bad_is_not_kept(program: HostProgram, engine: Engine, rows: DeviceRows) -> None:
     """Its slot is named as the batch has it; mended, where another image stands or one that was kept, it is kept."""
     own = engine_of("host", program, 8)
     outcome(engine.redo(work(program, [0, 1, 2])))
-    engine.submit(work(program, [1, 5, 0, 6], n6=bad_tables(6)))
-    result = engine.take()
-    assert list(result.bad) == [3]
-    assert len(engine._rows) == 3
+    before = engine.take(submit(engine, work(program, [1, 5, 0, 6], n6=bad_tables(6))))
+    assert list(before.bad) == [3]
+    assert len(rows) == 3
     for ids, slots in (([1, 5, 0, 7], [3]), ([1, 5, 2, 7], [2])):
-        mended = work(program, ids)
-        result = engine.redo(mended, result, slots)
-        assert outcome(result) == outcome(own.redo(mended))
-    assert {sample for sample, _ in engine._rows._at} == {0, 1, 2, 5, 7}
+        before = engine.redo(work(program, ids), before, slots)
+        assert outcome(before) == outcome(own.redo(work(program, ids)))
+    assert {sample for sample, _ in rows._at} == {0, 1, 2, 5, 7}
     own.close()
 
 
-def test_what_is_dropped_leaves_the_queue_in_step(program: HostProgram, engine: CachingEngine) -> None:
+def test_what_is_dropped_leaves_the_others(program: HostProgram, engine: Engine) -> None:
     """Batches that are there and that are not are discarded each in its turn."""
     first = outcome(engine.redo(work(program, [0, 1])))
-    for ids in ([0, 1], [2, 3], [1, 0], [4, 5], [0, 1]):
-        engine.submit(work(program, ids))
-    for _ in range(4):
-        engine.discard()
-    assert outcome(engine.take()) == first
+    *dropped, last = [submit(engine, work(program, ids)) for ids in ([0, 1], [2, 3], [1, 0], [4, 5], [0, 1])]
+    for each in dropped:
+        engine.discard(each)
+    assert outcome(engine.take(last)) == first
 
 
 @pytest.mark.parametrize("name", ["host", "dali"])
@@ -183,7 +189,7 @@ def test_another_snapshot_is_another_cache(name: str) -> None:
     floats = (v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.5,), (0.2,)))
     colours = (v2.ColorJitter(0.4, 0.4),) if name == "dali" else ()  # at the end of a graph they are the kernel's
     transform = v2.Compose([v2.Resize((20, 24)), v2.RandomHorizontalFlip(), *colours, *floats])
-    cache = DeviceCache(Compiled(*compiled(transform, Decode(engine=name), 0)), 4 * 24, 0)
+    cache = DeviceCache(compiled(transform, Decode(engine=name), 0), 4 * 24, 0)
     rows = room(4 * 24)
     cache._rows.append(rows)
     cache.begin("one", 40)
@@ -196,9 +202,9 @@ def test_another_snapshot_is_another_cache(name: str) -> None:
 
 def test_a_function_of_the_users_own_is_refused() -> None:
     """Nobody knows whether it draws random numbers."""
-    program = compile_host(Recipe((Own(abs), *RECIPES["a finish is left"].ops)), on_gpu=True)
+    program = compile_host(Recipe((UserFunction(abs), *RECIPES["a finish is left"].ops)), on_gpu=True)
     with pytest.raises(ConfigError, match="found abs, a function of your own"):
-        DeviceCache(Compiled("host", program), 10**6, 0)
+        DeviceCache(Program((Output("host", program),)), 10**6, 0)
 
 
 @pytest.mark.gpu

@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.dali_pipelines import CPU
-from kit.engine_runs import engine_of, work_for
+from kit.engine_runs import engine_of, images_of, maker_of, submit, work_for
 from kit.images import QUICK, broken_png, jpeg, labelled
 from kit.limits import LONG
 from nvidia.dali import fn, pipeline_def
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.engines import choose, ranges
 from dali_feed.engines.choose import compiled, make_engine
 from dali_feed.engines.dali.user_pipeline import read_pipeline
-from dali_feed.engines.engine import Work
-from dali_feed.engines.gpu import device as devices
+from dali_feed.engines.device import device as ranges
+from dali_feed.engines.engine import Engine
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Decode, Tuning
@@ -72,9 +71,10 @@ def test_a_local_world_size_that_cannot_be(monkeypatch: pytest.MonkeyPatch, wron
 def test_an_engine_has_its_processs_part(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Of 12 CPUs and 4 processes, 3 threads; DALI has one more, which hands out work."""
     machine(monkeypatch, 12, "4")
-    _, program = compiled(v2.Resize((8, 8)), Decode(engine=name), None)
-    engine: Any = make_engine(name, program, batch_size=4, device=None, tuning=Tuning())
-    assert (engine._count if name == "host" else engine._main.num_threads - 1) == 3
+    program = compiled(v2.Resize((8, 8)), Decode(engine=name), None)
+    engine = make_engine(program, batch_size=4, device=None, tuning=Tuning())
+    assert engine._workers.count == 3
+    assert name == "host" or maker_of(engine)._main.num_threads == 4
     engine.close()
 
 
@@ -86,14 +86,12 @@ def test_a_bad_record_begins_a_small_twin(threads: int, least: int) -> None:
     def mine() -> Any:
         return fn.resize(fn.decoders.image(fn.external_source(name="image")), size=[8, 8])
 
-    for program in (compiled(v2.Resize((8, 8)), Decode(engine="dali"), None)[1], read_pipeline(mine, ())):
-        engine: Any = engine_of("dali", program, 4, threads=threads)
-        work = work_for(engine, program, [jpeg(0), jpeg(1)])
-        engine.submit(work)
-        wanted = np.array(engine.take().images)
-        again = engine.redo(work)
-        assert np.array_equal(np.array(again.images), wanted)
-        assert engine._twin.num_threads == least
+    for program in (compiled(v2.Resize((8, 8)), Decode(engine="dali"), None), read_pipeline(mine, ())):
+        engine = engine_of("dali", program, 4, threads=threads)
+        wanted = np.array(images_of(engine.take(submit(engine, work_for(program, [jpeg(0), jpeg(1)])))))
+        again = engine.redo(work_for(program, [jpeg(0), jpeg(1)]))
+        assert np.array_equal(np.array(images_of(again)), wanted)
+        assert maker_of(engine)._twin.num_threads == least
         engine.close()
 
 
@@ -101,16 +99,18 @@ def test_a_bad_record_begins_a_small_twin(threads: int, least: int) -> None:
 def test_the_thread_that_drives_an_engine_takes_its_device_first(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Once in a pass, by the thread of that pass, before a batch is begun: each thread begins with the first GPU."""
     seen: list[tuple[str, str, int | None]] = []
-    kind: Any = __import__(choose.ENGINES[name][0], fromlist=["x"])
-    monkeypatch.setattr(kind, "use", lambda device: seen.append(("use", threading.current_thread().name, device)))
-    engine = getattr(kind, choose.ENGINES[name][1])
-    submit = engine.submit
+    enter, begin = Engine.enter, Engine.submit
 
-    def submitted(self: Any, work: Work) -> None:
+    def entered(engine: Engine) -> None:
+        seen.append(("use", threading.current_thread().name, None if engine.device is None else engine.device.number))
+        enter(engine)
+
+    def submitted(engine: Engine, *given: Any) -> None:
         seen.append(("submit", threading.current_thread().name, None))
-        submit(self, work)
+        begin(engine, *given)
 
-    monkeypatch.setattr(engine, "submit", submitted)
+    monkeypatch.setattr(Engine, "enter", entered)
+    monkeypatch.setattr(Engine, "submit", submitted)
     items: list[Any] = labelled(12)
     items[5] = (broken_png(), 5)
     with Feed(ScriptedSource(items), 4, decode=Decode(engine=name), bad=BadRecords(limit=None), tuning=QUICK) as feed:
@@ -118,7 +118,6 @@ def test_the_thread_that_drives_an_engine_takes_its_device_first(monkeypatch: py
             list(feed)
     assert {thread for _, thread, _ in seen} == {"dali_feed-feed"}
     assert [what for what, _, _ in seen] == ["use", "submit", "submit", "submit"] * 2
-    devices.use(None)  # the CPU: nothing to take
 
 
 _RANK_1 = """
@@ -179,7 +178,7 @@ def test_stages_are_named_on_the_timeline_of_their_threads(monkeypatch: pytest.M
         assert len(list(loader)) == 4
     found = {thread: set(names) for thread, names in opened.items()}
     assert found["dali_feed-read-"] == {"read"}
-    assert found["dali_feed-host-"] == {"decode"}
+    assert found["dali_feed-work-"] == {"decode"}
     assert {"wait for the source", "wait for the engine", "wait for the trainer"} <= found["dali_feed-feed"]
     assert found["MainThread"] == {"next batch"}
     assert not any(stacks.values())

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.dali_pipelines import CPU
-from kit.engine_runs import engine_of, work_for
+from kit.engine_runs import engine_of, images_of, maker_of, submit, work_for
 from kit.images import QUICK, broken_png, jpeg, labelled
 from nvidia.dali import Pipeline, fn, pipeline_def
+from nvidia.dali.tensors import TensorCPU
 from torchvision.transforms import v2
 
-from dali_feed.compiler.dali import compile_dali
 from dali_feed.engines.choose import compiled
-from dali_feed.engines.dali.engine import DaliEngine
-from dali_feed.engines.dali.graph import build_graph
+from dali_feed.engines.dali.graph import build_graph, compile_dali
+from dali_feed.engines.dali.images import DaliImages
 from dali_feed.engines.dali.user_pipeline import read_pipeline
-from dali_feed.engines.engine import Work
+from dali_feed.engines.engine import Engine, Part, Work
 from dali_feed.errors import ConfigError, StateError
 from dali_feed.feed import Feed
 from dali_feed.options import Decode
@@ -35,27 +35,27 @@ CROP = compile_dali(
 )
 
 
-def _engine() -> DaliEngine:
+def _engine() -> Engine:
     engine = engine_of("dali", CROP, 4, prefetch=2)
-    assert isinstance(engine, DaliEngine)
+    assert isinstance(maker_of(engine), DaliImages)
     return engine
 
 
-def _work(engine: DaliEngine, payloads: list[bytes], first: int = 0) -> Work:
+def _work(payloads: list[bytes], first: int = 0) -> Work:
     assert not screen([memoryview(payload) for payload in payloads]).reasons
-    return work_for(engine, CROP, [bytearray(payload) for payload in payloads], first)
+    return work_for(CROP, [bytearray(payload) for payload in payloads], first)
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[DaliEngine]:
+def engine() -> Iterator[Engine]:
     """One for the tests that leave nothing in flight."""
     one = _engine()
     yield one
     one.close()
 
 
-def _clean(engine: DaliEngine, k: int) -> Work:
-    return _work(engine, [jpeg(4 * k + n, 40, 40) for n in range(4)], 4 * k)
+def _clean(k: int) -> Work:
+    return _work([jpeg(4 * k + n, 40, 40) for n in range(4)], 4 * k)
 
 
 def test_what_is_fed_without_a_copy_stays_alive() -> None:
@@ -69,24 +69,39 @@ def test_what_is_fed_without_a_copy_stays_alive() -> None:
     watched = [weakref.ref(view) for view in views]
     sizes = screen([memoryview(view) for view in views]).sizes
     arrays = CROP.parameters(sizes, np.arange(4), 0, 0).arrays
-    engine._feed(engine._main, Work(engine.prepare([memoryview(view) for view in views]), arrays))  # and not begun
-    del views, arrays
+    maker = maker_of(engine)
+    ticket = maker._ticket(Part([memoryview(view) for view in views], [arrays]))
+    ticket.payloads = [TensorCPU(view) for view in ticket.part.payloads]
+    maker._give(maker._main, ticket)  # and not begun
+    del views, arrays, ticket
     gc.collect()
     assert all(ref() is not None for ref in watched)
-    engine._main._pipe.Run()
-    images = np.array(engine._main._pipe.Outputs(None)[0].as_tensor())
-    engine.submit(_clean(engine, 0))
-    assert np.array_equal(images, np.array(engine.take().images))
+    maker._main.schedule_run()
+    images = np.array(maker._main.outputs()[0].as_tensor())
+    assert np.array_equal(images, np.array(images_of(engine.take(submit(engine, _clean(0))))))
     engine.close()
 
 
-def test_discard_drops_one_batch_good_or_bad(engine: DaliEngine) -> None:
+def test_discard_drops_one_batch_good_or_bad(engine: Engine) -> None:
     """After it the next batch is the next one."""
-    for dropped in (_work(engine, [broken_png()] * 4), _clean(engine, 0)):
-        engine.submit(dropped)
-        engine.submit(_clean(engine, 2))
-        engine.discard()
-        assert np.array_equal(np.array(engine.take().images), np.array(engine.redo(_clean(engine, 2)).images))
+    for dropped in (_work([broken_png()] * 4), _clean(0)):
+        submit(engine, dropped)
+        work = submit(engine, _clean(2))
+        engine.discard(dropped)
+        assert np.array_equal(np.array(images_of(engine.take(work))), np.array(images_of(engine.redo(_clean(2)))))
+
+
+def test_many_batches_in_flight_fail_alone_and_come_in_order(engine: Engine) -> None:
+    """With a queue of one as many are in flight as wanted: each bad one is named, the others are whole, none stays."""
+    assert maker_of(engine)._main.prefetch_queue_depth == 1
+    bad = {1, 4, 7}
+    flying = [submit(engine, _work([broken_png()] * 4) if k in bad else _clean(k)) for k in range(9)]
+    for k, work in enumerate(flying):
+        engine.take(work)
+        assert list(work.bad) == (list(range(4)) if k in bad else [])
+        if k not in bad:
+            assert np.array_equal(np.array(images_of(work)), np.array(images_of(engine.redo(_clean(k)))))
+    assert not maker_of(engine)._flying
 
 
 CUT = v2.RandomResizedCrop(24)
@@ -100,7 +115,7 @@ def given(program: Any, *, spare: bool = False) -> dict[str, Any]:
     """What the graph of a GPU gives to its one decoder; `spare`: that of the twin."""
     pipe = Pipeline(batch_size=2, num_threads=1, device_id=None)
     with pipe:
-        pipe.set_outputs(*build_graph(program, gpu=True, spare=spare))
+        pipe.set_outputs(*build_graph([output.program for output in program.outputs], gpu=True, spare=spare))
     pipe._build_graph()
     (decoder,) = (op for op in pipe._ops if op._op.schema.HasArgument("hw_decoder_load"))
     options: dict[str, Any] = decoder._op._init_args
@@ -111,7 +126,7 @@ def given(program: Any, *, spare: bool = False) -> dict[str, Any]:
 @pytest.mark.parametrize("load", [0.0, 0.65])
 def test_the_share_reaches_the_decoder(transform: Any, load: float) -> None:
     """One transform, several views, a graph function, a graph with torch behind it: 0 unless asked, not DALI's 0.65."""
-    _, program = compiled(transform, Decode(hardware=load), 0)
+    program = compiled(transform, Decode(hardware=load), 0)
     assert given(program)["hw_decoder_load"] == load
 
 
@@ -138,7 +153,7 @@ def test_a_pipelines_decoder_has_its_users_share_or_none() -> None:
 
 def test_the_twins_decoder_takes_nothing_beforehand() -> None:
     """The one that all batches go through has DALI's defaults; the twin's pixels are made the same way."""
-    program = compiled(CUT, Decode(hardware=0.5), 0)[1]
+    program = compiled(CUT, Decode(hardware=0.5), 0)
     main, twin = (given(program, spare=spare) for spare in (False, True))
     padding = {"device_memory_padding", "host_memory_padding"}
     assert not padding & set(main)

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 from kit.dali_pipelines import CPU
-from kit.engine_runs import engine_of, work_for
+from kit.engine_runs import engine_of, maker_of, submit, work_for
 from kit.images import QUICK, jpeg, labelled
 from nvidia.dali import fn, pipeline_def
 
 from dali_feed import DataLoader
-from dali_feed.compiler.user_graph import compile_function
 from dali_feed.dali import DALIGenericIterator
-from dali_feed.engines.dali import engine as dali_engine
-from dali_feed.engines.engine import Work
+from dali_feed.engines.dali import images as dali_images
+from dali_feed.engines.dali.user_graph import compile_function
+from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
 from dali_feed.errors import EngineError
 from dali_feed.feed import Feed
@@ -33,13 +33,11 @@ def _endless(images: Any, draws: Any) -> Any:
     return fn.resize(images, size=[2e7, 2e7])  # DALI: std::bad_alloc; more than any address space
 
 
-def submitted(graph: Any, count: int = 8) -> tuple[Any, Work]:
+def submitted(graph: Any, count: int = 8) -> tuple[Engine, Work]:
     """An engine for the graph with a batch in it."""
     program = compile_function(graph)
     engine = engine_of("dali", program, count, threads=1)
-    work = work_for(engine, program, [jpeg(n) for n in range(count)])
-    engine.submit(work)
-    return engine, work
+    return engine, submit(engine, work_for(program, [jpeg(n) for n in range(count)]))
 
 
 @pytest.mark.parametrize("graph", [_twice, _far])
@@ -49,9 +47,8 @@ def test_whatever_dali_raises_is_an_engine_error(graph: Any) -> None:
     with pytest.raises(
         EngineError, match=r"images can all be decoded; fn\.reductions\.mean at .*test_engine_failures\.py:\d+: "
     ):
-        engine.take()
-    engine.submit(work)
-    engine.discard()
+        engine.take(work)
+    engine.discard(submit(engine, work_for(compile_function(graph), [jpeg(0)])))
     engine.close()
 
 
@@ -77,10 +74,11 @@ def test_a_graph_that_cannot_be_built_is_an_engine_error() -> None:
 
 def test_no_sample_is_blamed_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that cannot be had is told as that, with the cure, and no sample is run by itself first."""
-    engine, _ = submitted(_endless)
-    monkeypatch.setattr(engine, "redo", None)
+    engine, work = submitted(_endless)
+    monkeypatch.setattr(maker_of(engine), "again", None)
+    monkeypatch.setattr(maker_of(engine), "_run_on_twin", None)
     with pytest.raises(EngineError, match=r"a batch failed; out of memory on the CPU: .*bad_alloc.*smaller batch_size"):
-        engine.take()
+        engine.take(work)
     engine.close()
 
 
@@ -97,12 +95,12 @@ def test_a_cuda_error_that_stays_is_told_at_once(monkeypatch: pytest.MonkeyPatch
     def graph(images: Any, draws: Any) -> Any:
         return fn.python_function(images, function=broken)
 
-    monkeypatch.setattr(dali_engine, "refused", None)
-    engine, _ = submitted(graph, count)
+    monkeypatch.setattr(dali_images, "undecodable", None)
+    engine, work = submitted(graph, count)
     with pytest.raises(
         EngineError, match="a batch failed; a CUDA error on the CPU after which nothing more.*cudaErrorIllegalAddress"
     ):
-        engine.take()
+        engine.take(work)
     assert len(calls) <= count  # those of the one run
     engine.close()
 
@@ -116,9 +114,9 @@ def test_it_is_told_when_it_comes_while_samples_run_alone() -> None:
         msg = "the model's own" if len(calls) == 1 else "CUDA driver API error CUDA_ERROR_LAUNCH_FAILED (719)"
         raise RuntimeError(msg)
 
-    engine, _ = submitted(lambda images, draws: fn.python_function(images, function=broken), 8)
+    engine, work = submitted(lambda images, draws: fn.python_function(images, function=broken), 8)
     with pytest.raises(EngineError, match="after which nothing more.*CUDA_ERROR_LAUNCH_FAILED"):
-        engine.take()
+        engine.take(work)
     assert len(calls) == 2
     engine.close()
 
@@ -163,16 +161,17 @@ def test_whether_anything_can_run_after_an_error(text: str, kind: str) -> None:
 def test_closing_gives_back_what_dali_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once the pipelines are gone, and where a GPU was used; that it fails there, after the GPU has, is no error."""
     states: list[tuple[Any, Any]] = []
-    engine, _ = submitted(lambda images, draws: images + 1)
+    engine, work = submitted(lambda images, draws: images + 1)
+    maker = maker_of(engine)
 
     def release() -> None:
-        states.append((engine._main, engine._twin))
+        states.append((maker._main, maker._twin))
         msg = "CUDA runtime API error cudaErrorIllegalAddress (700)"
         raise RuntimeError(msg)
 
-    monkeypatch.setattr(dali_engine, "ReleaseUnusedMemory", release)
-    engine.take()
-    engine._device = 0  # as if it had run there: it has no finish, whose memory is CuPy's
+    monkeypatch.setattr(dali_images, "ReleaseUnusedMemory", release)
+    engine.take(work)
+    maker._device = 0  # as if it had run there: it has no finish, whose memory is CuPy's
     engine.close()
     assert states == [(None, None)]
     ours, _ = submitted(lambda images, draws: images + 1)

@@ -14,18 +14,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.engine_runs import engine_of, work_for
+from kit.engine_runs import engine_of, images_of, submit, work_for
 from kit.images import bad_tables, jpeg, png
 from kit.limits import LONG
 
-from dali_feed.compiler.host import compile_host
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.host import decode
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder
-from dali_feed.engines.host.image import ImageSteps
+from dali_feed.engines.host.steps import ImageSteps
 from dali_feed.screen.header import UnusableError
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.op import Recipe
 from dali_feed.transforms.resize import RandomResizedCrop
@@ -34,6 +34,7 @@ BATCH = Recipe((RandomResizedCrop((32, 24)), Flip("x"), ToFloat(), Normalize((0.
 
 
 PROGRAM = compile_host(BATCH)
+CROP = Key("window")  # rows of a batch, by which it is known
 
 
 def host(threads: int = 2, batch_size: int = 32) -> Any:
@@ -49,9 +50,14 @@ def engine() -> Iterator[Engine]:
     made.close()
 
 
-def work(engine: Engine, payloads: Sequence[bytes], first: int = 0) -> Work:
+def work(payloads: Sequence[bytes], first: int = 0) -> Work:
     """A batch of samples first, first+1, ..."""
-    return work_for(engine, PROGRAM, payloads, first)
+    return work_for(PROGRAM, payloads, first)
+
+
+def ran(engine: Engine, first: int = 0) -> Any:
+    """The images of good ones."""
+    return images_of(engine.redo(work(good(), first)))
 
 
 def good(count: int = 32) -> list[bytes]:
@@ -63,11 +69,11 @@ def test_no_more_threads_than_asked_for() -> None:
     """Tuning(threads=3) is three threads of ours, and none is left behind."""
 
     def ours() -> int:
-        return sum(thread.name.startswith("dali_feed-host-") for thread in threading.enumerate())
+        return sum(thread.name.startswith("dali_feed-work-") for thread in threading.enumerate())
 
     before = ours()
     engine = host(3)
-    engine.redo(work(engine, good()))
+    ran(engine)
     assert ours() - before == 3
     engine.close()
     assert ours() == before
@@ -79,77 +85,77 @@ def test_a_slow_image_holds_back_its_chunk_alone(monkeypatch: pytest.MonkeyPatch
     run = ImageSteps.run
 
     def waits(self: ImageSteps, pixels: Any, arrays: Any, slot: int, out: torch.Tensor, **how: int) -> None:
-        if arrays is slow.arrays and slot == 0:
+        if arrays[CROP] is slow.rows[0, CROP] and slot == 0:
             go_on.wait(LONG)
         run(self, pixels, arrays, slot, out, **how)
         done.put(slot)
 
     monkeypatch.setattr(ImageSteps, "run", waits)
     engine = host(2)
-    slow = work(engine, good())
-    engine.submit(slow)
-    engine.submit(work(engine, good(), 100))
+    slow = work(good())
+    submit(engine, slow)
+    other = submit(engine, work(good(), 100))
     finished = sorted(done.get(timeout=LONG) for _ in range(24 + 32))  # all but the eight of the kept chunk
     assert finished == sorted([*range(8, 32), *range(32)])
     go_on.set()
-    assert engine.take().images is not None
-    assert engine.take().images is not None
+    for each in (slow, other):
+        assert engine.take(each).outputs
     engine.close()
 
 
 def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in for a bad record is run before the batches in flight go on, and no good slot is run again."""
-    ran: list[tuple[str, int]] = []
+    seen: list[tuple[str, int]] = []
     run, turn = ImageSteps.run, threading.Event()
     engine = host(1)
 
+    def urgent() -> bool:
+        jobs = engine._workers._jobs
+        return bool(jobs) and len(jobs[0].chunks) == 1  # of one slot
+
     def told(self: ImageSteps, pixels: Any, arrays: Any, slot: int, out: torch.Tensor, **how: int) -> None:
         deadline = time.monotonic() + LONG
-        while arrays is second.arrays and slot == 0 and engine._urgent is None:
+        crop = id(arrays[CROP])
+        while crop == id(second.rows[0, CROP]) and slot == 0 and not urgent():
             turn.wait(0.001)  # on a busy machine the other thread would not get the lock
             assert time.monotonic() < deadline  # the only thread is kept here until there is something to mend
         run(self, pixels, arrays, slot, out, **how)
-        ran.append((names[id(arrays)], slot))
+        seen.append((names[crop], slot))
 
     payloads = good()
-    mended = work(engine, good())
+    mended, clean = work(good()), images_of(engine.redo(work(good())))
     payloads[5] = bad_tables()
-    first, second = work(engine, payloads), work(engine, good(), 100)
-    names = {id(first.arrays): "first", id(second.arrays): "second", id(mended.arrays): "mended"}
-    clean = engine.redo(mended).images
+    first, second = work(payloads), work(good(), 100)
+    every = {"first": first, "second": second, "mended": mended}
+    names = {id(each.rows[0, CROP]): name for name, each in every.items()}
     monkeypatch.setattr(ImageSteps, "run", told)
-    engine.submit(first)
-    engine.submit(second)
-    failed = engine.take()
+    submit(engine, first)
+    submit(engine, second)
+    failed = engine.take(first)
     assert list(failed.bad) == [5]
-    result = engine.redo(mended, failed, [5])
-    assert not result.bad
-    assert torch.equal(result.images, clean)
-    engine.take()
-    assert [slot for name, slot in ran if name == "mended"] == [5]
-    assert ran.index(("mended", 5)) < ran.index(("second", 16))  # the second batch's next chunk
+    assert torch.equal(images_of(engine.redo(mended, failed, [5])), clean)
+    engine.take(second)
+    assert [slot for name, slot in seen if name == "mended"] == [5]
+    assert seen.index(("mended", 5)) < seen.index(("second", 16))  # the second batch's next chunk
     engine.close()
 
 
 def test_a_batch_keeps_its_memory_and_gives_it_back(engine: Engine) -> None:
     """A tensor over a batch keeps its pixels while others pass; once the last has died its memory serves again."""
-    held = engine.redo(work(engine, good())).images
-    assert held is not None
+    held = ran(engine)
     before, row = held.clone(), held[5]
     for first in range(1, 9):
-        engine.redo(work(engine, good(), first))
+        ran(engine, first)
     assert torch.equal(held, before)
     at = held.data_ptr()
     del held
     gc.collect()
-    taken = [engine.redo(work(engine, good(), 50)).images for _ in range(8)]
-    assert at not in [images.data_ptr() for images in taken if images is not None]
+    taken = [ran(engine, 50) for _ in range(8)]
+    assert at not in [images.data_ptr() for images in taken]
     assert torch.equal(row, before[5])
     del row
     gc.collect()
-    again = engine.redo(work(engine, good(), 50)).images
-    assert again is not None
-    assert again.data_ptr() == at
+    assert ran(engine, 50).data_ptr() == at
 
 
 def test_torchs_own_threads_are_left_alone() -> None:
@@ -157,7 +163,7 @@ def test_torchs_own_threads_are_left_alone() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     engine = host(4, 4)
-    engine.redo(work(engine, good(4)))
+    engine.redo(work(good(4)))
     assert torch.get_num_threads() == 3
     engine.close()
     torch.set_num_threads(before)
@@ -165,8 +171,8 @@ def test_torchs_own_threads_are_left_alone() -> None:
 
 def test_a_fault_that_is_no_records_is_raised(engine: Engine) -> None:
     """A parameter that no image can take is an EngineError, not a mark and not a hang."""
-    broken = work(engine, good(4))
-    broken.arrays[Key("scale0")] = np.zeros_like(broken.arrays[Key("scale0")])
+    broken = work(good(4))
+    broken.rows[0, Key("scale0")] = np.zeros_like(broken.rows[0, Key("scale0")])
     with pytest.raises(Exception, match="host engine: a step failed"):
         engine.redo(broken)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
 import threading
 import weakref
 from dataclasses import fields
@@ -13,18 +15,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
+from kit.images import QUICK, labelled
 from kit.limits import LONG
-from kit.wire import Wire
+from kit.recorded import Recorded
 from numpy.typing import NDArray
 from nvidia.dali.tensors import TensorCPU
+from torchvision.transforms import v2
 
-from dali_feed.compiler.program import Finish
-from dali_feed.engines.engine import Tail
-from dali_feed.engines.gpu import device as handover
-from dali_feed.engines.gpu import finish as gpu_tail
-from dali_feed.engines.gpu.device import MemoryInUse
-from dali_feed.engines.gpu.parcel import ALIGNED, Parcels, Sent, can_travel, pack, packing, unpacked
-from dali_feed.feed.batch import Pixels
+from dali_feed.engines.device import cuda
+from dali_feed.engines.device.cuda import CudaDevice, shown
+from dali_feed.engines.device.device import Device, InUse
+from dali_feed.engines.device.parcel import ALIGNED, Parcels, can_travel, pack, packing, unpacked
+from dali_feed.engines.engine import Pixels
+from dali_feed.engines.finish import finished, tensor_of
+from dali_feed.feed import Feed
+from dali_feed.options import Decode
+from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.program import Finish, Tail
 
 pytestmark = pytest.mark.slow
 
@@ -61,13 +68,13 @@ def test_what_is_unpacked_is_what_was_packed(rows: dict[str, NDArray[Any]]) -> N
 @given(ROWS)
 def test_what_arrives_is_what_was_sent(rows: dict[str, NDArray[Any]]) -> None:
     """As tensors of torch's on the other side, after one copy, though their own memory is written to meanwhile."""
-    wire = Wire()
+    gpu = Recorded()
     wanted = {name: values.copy() for name, values in rows.items()}
-    sent = Parcels(wire, pinned=False)(rows)
+    sent = Parcels(gpu)(rows)
+    gpu.wait()
     assert list(sent) == list(wanted)
-    assert wire.count == bool(rows)
-    for name, each in sent.items():
-        tensor = each.on(None)
+    assert gpu.calls.count("send") == bool(rows)
+    for name, tensor in sent.items():
         assert tensor.is_contiguous()
         assert tensor.data_ptr() % tensor.element_size() == 0
         assert same(tensor.numpy(), wanted[name])
@@ -77,9 +84,11 @@ def test_arrays_of_any_strides_are_packed() -> None:
     """A slice of a chunk, every second row, a transposed array, one value for all."""
     rows = np.arange(24, dtype=np.int32).reshape(4, 6)
     given = {"cut": rows[1:3], "step": rows[::2, ::-1], "turned": rows.T, "one": np.broadcast_to(np.float32(2), (5, 2))}
-    sent = Parcels(Wire(), pinned=False)(given)
+    gpu = Recorded()
+    sent = Parcels(gpu)(given)
+    gpu.wait()
     for name, values in given.items():
-        assert np.array_equal(sent[name].on(None).numpy(), values)
+        assert np.array_equal(sent[name].numpy(), values)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +97,7 @@ def test_arrays_of_any_strides_are_packed() -> None:
 def test_what_torch_has_no_dtype_for_stays(values: Any) -> None:
     """Texts, objects, another byte order and what is no array are not sent, and what is beside them is."""
     assert not can_travel(values)
-    assert list(Parcels(Wire(), pinned=False)({"a": values, "b": np.zeros(2)})) == ["b"]
+    assert list(Parcels(Recorded())({"a": values, "b": np.zeros(2)})) == ["b"]
 
 
 def test_the_rows_of_all_views_and_what_else_there_is_go_in_one_copy() -> None:
@@ -96,31 +105,32 @@ def test_the_rows_of_all_views_and_what_else_there_is_go_in_one_copy() -> None:
     finish = Finish("float32", (1.0,) * 3, (0.0,) * 3, flip_x=True, flip_y=False, layout="NCHW", erase=None)
     one, two = np.array([0, 1], np.int32), np.array([1, 0], np.int32)
     boxes, labels = np.arange(8, dtype=np.int32).reshape(2, 4), np.array([7, 5])
-    wire = Wire()
-    tails, sent = Parcels(wire, pinned=False).with_tails(
+    gpu = Recorded()
+    tails, sent = Parcels(gpu).with_tails(
         [Tail(finish, one, None), None, Tail(finish, two, one, boxes)], {"labels": labels}
     )
-    assert wire.count == 1
+    gpu.wait()
+    assert gpu.calls == ["send", "wait"]
     first, nothing, last = tails
     assert nothing is None
     assert first is not None
     assert last is not None
     assert first.finish is finish
-    assert first.flip_x.on(None).tolist() == [0, 1]  # type: ignore[union-attr]
+    assert first.flip_x.tolist() == [0, 1]  # type: ignore[union-attr]
     assert (first.flip_y, first.erase) == (None, None)
-    found = [each.on(None).tolist() for each in (last.flip_x, last.flip_y, last.erase)]  # type: ignore[union-attr]
+    found = [each.tolist() for each in (last.flip_x, last.flip_y, last.erase)]  # type: ignore[union-attr]
     assert found == [[1, 0], [0, 1], boxes.tolist()]
-    assert {name: each.on(None).tolist() for name, each in sent.items()} == {"labels": [7, 5]}
-    assert Parcels(wire, pinned=False).with_tails([None], {}) == ([None], {})
-    assert wire.count == 1
+    assert {name: each.tolist() for name, each in sent.items()} == {"labels": [7, 5]}
+    assert Parcels(gpu).with_tails([None], {}) == ([None], {})
+    assert gpu.calls == ["send", "wait"]
 
 
 def test_no_row_of_a_tail_stays_behind() -> None:
     """Whatever a sample takes into the finish step travels with the batch, its colour steps as well."""
     finish = Finish("float32", (1.0,) * 3, (0.0,) * 3, flip_x=True, flip_y=True, layout="NCHW", adjusts=4)
     rows = {each.name: np.zeros((2, 4, 2), np.float32) for each in fields(Tail) if each.name != "finish"}
-    ((tail,), _) = Parcels(Wire(), pinned=False).with_tails([Tail(finish, **rows)], {})
-    assert all(isinstance(getattr(tail, name), Sent) for name in rows)
+    ((tail,), _) = Parcels(Recorded()).with_tails([Tail(finish, **rows)], {})
+    assert all(isinstance(getattr(tail, name), torch.Tensor) for name in rows)
     assert "adjust" in rows
 
 
@@ -140,7 +150,7 @@ class Memory:
 
 def test_memory_is_held_as_long_as_its_work_goes_on() -> None:
     """And not longer than the next batch: on another stream too, whose work may end before older work does."""
-    kept, works, memory = MemoryInUse(), [Work() for _ in range(4)], [Memory() for _ in range(4)]
+    kept, works, memory = InUse(), [Work() for _ in range(4)], [Memory() for _ in range(4)]
     alive = [weakref.ref(each) for each in memory]
     for work in works[:3]:
         kept.keep(memory.pop(0), work)
@@ -153,16 +163,16 @@ def test_memory_is_held_as_long_as_its_work_goes_on() -> None:
 
 def test_a_destructor_may_come_back() -> None:
     """Memory that is let go may be the last of a loader, whose end lets go too: neither a hang nor a loss."""
-    kept, work, late = MemoryInUse(), Work(), Work()
+    kept, work, late = InUse(), Work(), Work()
     memory = Memory()
-    weakref.finalize(memory, kept.let_go)
+    weakref.finalize(memory, kept.drain)
     kept.keep(memory, work)
     del memory
     work.set()
     late.set()
     kept.keep(Memory(), late)
     assert len(kept) <= 1
-    kept.let_go()
+    kept.drain()
     assert len(kept) == 0
 
 
@@ -178,12 +188,12 @@ class Failed(Work):
 @pytest.mark.parametrize("others", [0, 1])
 def test_closing_waits_for_the_work_and_holds_nothing_then(others: int) -> None:
     """Also behind work that a GPU has failed: that is let go with the rest, and the loader closes on."""
-    kept, work, memory = MemoryInUse(), Work(), [Memory() for _ in range(1 + others)]
+    kept, work, memory = InUse(), Work(), [Memory() for _ in range(1 + others)]
     alive = [weakref.ref(each) for each in memory]
     for _ in range(others):
         kept.keep(memory.pop(0), Failed())
     kept.keep(memory.pop(), work)
-    closing = threading.Thread(target=kept.let_go)
+    closing = threading.Thread(target=kept.drain)
     closing.start()
     assert alive[-1]() is not None
     work.set()
@@ -211,19 +221,23 @@ class OfDali:
         pytest.fail("handed over through DLPack")
 
 
-def test_dalis_memory_on_a_gpu_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where torch takes it, and where anybody else takes a batch of a user's graph."""
-    output = OfDali()
-    assert handover.is_foreign(output)
-    monkeypatch.setattr(handover, "owned", lambda images, device: (images, device))
-    assert handover.tensor_of(output) == (output, torch.device("cuda", 0))
-    monkeypatch.setattr(gpu_tail, "exported", lambda *given: given)
-    assert Pixels(output, None).__dlpack__(stream=7, copy=None) == (output, None, 0, 7, {"copy": None})
+def test_dalis_memory_on_a_gpu_is_copied() -> None:
+    """Where torch takes it, and where anybody else takes a batch of a user's graph: never as it lies there."""
+    output, gpu = OfDali(), Recorded()
+    plain = torch.arange(6.0).reshape(2, 3)
+    with gpu.hold(plain):
+        made = finished(plain, None, gpu)
+    assert torch.equal(made, plain)
+    assert made.data_ptr() != plain.data_ptr()
+    taken: torch.Tensor = torch.utils.dlpack.from_dlpack(Pixels(plain, device=gpu))
+    assert taken.data_ptr() != plain.data_ptr()
+    assert gpu.calls == ["copy", "hold"] * 2
+    assert Pixels(output, device=gpu).__dlpack_device__() == (2, 0)
 
 
 def test_torch_is_shown_memory_in_words_it_knows() -> None:
     """Address and shape as they are, the type in NumPy's spelling, and no other protocol to take it by."""
-    seen = handover._Seen(OfDali())
+    seen = shown(OfDali())
     assert seen.__cuda_array_interface__ == OfDali.__cuda_array_interface__ | {"typestr": "|u1"}
     assert not hasattr(seen, "__dlpack__")
 
@@ -231,9 +245,91 @@ def test_torch_is_shown_memory_in_words_it_knows() -> None:
 def test_memory_on_the_cpu_is_a_view() -> None:
     """DALI's, NumPy's and torch's own: nothing is copied, and nobody waits for a device."""
     rows = np.arange(6, dtype=np.float32).reshape(2, 3)
-    output = TensorCPU(rows)
-    assert not handover.is_foreign(output)
-    assert handover.tensor_of(output).data_ptr() == rows.ctypes.data
+    assert tensor_of(TensorCPU(rows)).data_ptr() == rows.ctypes.data
     tensor = torch.from_numpy(rows)
-    assert handover.tensor_of(tensor) is tensor
-    assert not handover.is_foreign(tensor)
+    assert tensor_of(tensor) is tensor
+
+
+def test_the_recording_device_has_what_a_gpu_has() -> None:
+    """Each method of the contract with the same arguments, so that what runs on one runs on the other."""
+    for name, method in vars(Device).items():
+        if name.startswith("_") or not callable(method):
+            continue
+        wanted = inspect.signature(method)
+        for kind in (CudaDevice, Recorded):
+            assert list(inspect.signature(getattr(kind, name)).parameters) == list(wanted.parameters), name
+
+
+USUAL = v2.Compose(
+    [
+        *(v2.RandomResizedCrop(12), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)),
+        *(v2.Normalize((0.5,) * 3, (0.2,) * 3), v2.RandomErasing(0.5)),
+    ]
+)
+
+
+@pytest.mark.parametrize("transform", [USUAL, [USUAL, v2.Resize((9, 7))]], ids=["one", "views"])
+def test_a_batch_is_sent_waited_for_launched_and_held(transform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In that order, each batch: nothing is read before it has arrived, and all that is read is held behind the work.
+
+    What comes out is what the CPU makes, but for the finish step's one rounding.
+    """
+    views = len(transform) if isinstance(transform, list) else 1
+    host = Decode(engine="host")
+    with Feed(ScriptedSource(labelled(12)), 4, transform=transform, seed=3, decode=host, tuning=QUICK) as feed:
+        wanted = [[np.array(np.from_dlpack(each)) for each in (batch, *batch.more)] for batch in feed]
+    gpu = Recorded()
+    monkeypatch.setattr(cuda, "open_device", lambda number: gpu)
+    found, calls = [], []
+    with Feed(
+        ScriptedSource(labelled(12)), 4, transform=transform, seed=3, device=0, decode=host, tuning=QUICK
+    ) as feed:
+        for batch in feed:
+            calls.append(list(gpu.calls))
+            with batch.reading():
+                found.append([finished(each.images, each.tail, each.device).numpy() for each in (batch, *batch.more)])
+            loops = [call for call in gpu.calls if call not in ("send", "wait")]  # the feed thread's
+            assert loops[-views - 1 :] == [*["launch"] * views, "hold"]
+    sent = ["send"] * (views + 1)  # the images of each view, and all small arrays
+    assert [call for call in gpu.calls if call in ("send", "wait")] == [*sent, "wait"] * 3
+    assert all(made.count("wait") > k for k, made in enumerate(calls))  # complete when it is handed over
+    assert gpu.calls.count("hold") == 3
+    for one, other in zip(wanted, found, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_allclose(a, b, atol=7.2e-7)
+
+
+def test_no_batch_is_started_while_too_many_are_still_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that runs ahead of its GPU holds its depth and two more, and all is let go when the loader is closed."""
+    gpu = Recorded()
+    monkeypatch.setattr(cuda, "open_device", lambda number: gpu)
+    most = 0
+    host = Decode(engine="host")
+    with Feed(ScriptedSource(labelled(80)), 4, transform=USUAL, device=0, decode=host, tuning=QUICK) as feed:
+        for batch in feed:
+            with batch.reading():
+                finished(batch.images, batch.tail, batch.device)
+            most = max(most, sum(not event.passed for event in gpu.events))
+    depth = QUICK.prefetch
+    assert most <= 3 * depth + 2  # those of the bound, and what was in flight and handed over meanwhile
+    assert len(gpu.in_use) == 0
+
+
+def test_what_raises_within_a_hold_is_held_too() -> None:
+    """A kernel that was enqueued before the error still reads its memory."""
+    gpu, memory = Recorded(), Memory()
+    alive = weakref.ref(memory)
+
+    def fails(memory: Memory) -> None:
+        with gpu.hold(memory):
+            msg = "out of memory"
+            raise RuntimeError(msg)
+
+    with pytest.raises(RuntimeError):
+        fails(memory)
+    del memory
+    gc.collect()
+    assert alive() is not None
+    gpu.events[-1].passed = True
+    gpu.bound(0)
+    assert len(gpu.in_use) == 0

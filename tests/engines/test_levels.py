@@ -15,14 +15,14 @@ from kit.photographs import photographs
 from kit.recipes import CASES
 from kit.torchvision_way import together
 
-from dali_feed.compiler.host import compile_host
-from dali_feed.engines.host import image as levels
-from dali_feed.engines.host.image import ImageSteps, levels_of
+from dali_feed.engines.host import steps as levels
+from dali_feed.engines.host.steps import ImageSteps, levels_of
 from dali_feed.native import pixels
 from dali_feed.native.library import library
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip, Pad
 from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.op import Op, Recipe
 from dali_feed.transforms.resize import Resize
 from dali_feed.transforms.settings import DType, Layout

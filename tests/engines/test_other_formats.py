@@ -11,12 +11,11 @@ import pytest
 import torch
 from kit.images import QUICK, encoded, jpeg, pixels, png
 from kit.kinds import gif, gifs, opened
-from nvidia.dali.tensors import TensorCPU
 from PIL import Image
 from torchvision.transforms import v2
 
-from dali_feed.compiler.program import stored, turns
-from dali_feed.engines.dali.graph import prepared
+from dali_feed.engines.dali.images import DaliImages
+from dali_feed.engines.engine import Part
 from dali_feed.engines.host.decode import decoded, new_decoder, turned
 from dali_feed.errors import MissingPackageError
 from dali_feed.feed import Feed
@@ -25,6 +24,7 @@ from dali_feed.screen import pillow
 from dali_feed.screen.pillow import is_usual, pnm, raw_pixels
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.program import stored, turns
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 
@@ -89,8 +89,7 @@ def test_what_cannot_be_written_is_copied() -> None:
 def test_the_dali_engine_reads_pixels_too(write: Any) -> None:
     """Its own decoder is given the PPM as it is: a crop of it has the very pixels."""
     files = [write(pixels(n, 24, 30)) for n in range(4)]
-    (given,) = prepared([memoryview(files[0])])
-    assert isinstance(given, TensorCPU)
+    assert not DaliImages.aside(Part([memoryview(files[0])], []))
     with Feed(
         ScriptedSource(files), 4, transform=v2.CenterCrop(20), decode=Decode(engine="dali"), tuning=QUICK
     ) as feed:

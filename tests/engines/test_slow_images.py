@@ -16,7 +16,7 @@ from kit.limits import LONG
 from kit.warm import Warm
 
 from dali_feed.engines.host import decode
-from dali_feed.engines.host import engine as host
+from dali_feed.engines.host import images as host
 from dali_feed.errors import ClosedError
 from dali_feed.feed import Feed
 from dali_feed.feed import run as epoch
@@ -69,7 +69,7 @@ def test_close_leaves_a_busy_decoder_to_its_call_and_to_no_other(kept: Kept) -> 
     batches = iter(feed)
     assert kept.begun.wait(LONG)
     feed.close()
-    assert {thread.name for thread in _ours()} == {"dali_feed-feed", "dali_feed-host-0"}
+    assert {thread.name for thread in _ours()} == {"dali_feed-feed", "dali_feed-work-0"}
     with pytest.raises(ClosedError):
         next(batches)
     kept.free.set()

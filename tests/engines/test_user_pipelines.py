@@ -12,14 +12,18 @@ import numpy as np
 import pytest
 import torch
 from kit.dali_pipelines import CPU, graph, image, plain
-from kit.engine_runs import engine_of, work_for
+from kit.engine_runs import engine_of, images_of, submit, work_for
 from kit.images import jpeg, labelled
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.backend import GetSchema, RegisteredCPUOps, RegisteredGPUOps, RegisteredMixedOps
 from torchvision.transforms import v2
 
-from dali_feed.compiler.dali import DaliProgram
-from dali_feed.compiler.user_graph import (
+from dali_feed.dali import DALIClassificationIterator, DALIGenericIterator
+from dali_feed.draws import uniforms
+from dali_feed.engines.choose import compiled
+from dali_feed.engines.dali import user_pipeline as pipeline_states
+from dali_feed.engines.dali.graph import DaliProgram
+from dali_feed.engines.dali.user_graph import (
     STATE,
     FieldInput,
     GraphDraws,
@@ -28,10 +32,6 @@ from dali_feed.compiler.user_graph import (
     is_graph_function,
     random_states,
 )
-from dali_feed.dali import DALIClassificationIterator, DALIGenericIterator
-from dali_feed.draws import uniforms
-from dali_feed.engines.choose import compiled
-from dali_feed.engines.dali import user_pipeline as pipeline_states
 from dali_feed.engines.dali.user_pipeline import field_rows, read_pipeline
 from dali_feed.engines.engine import Work
 from dali_feed.errors import ConfigError, DaliFeedError, EngineError, TransformError
@@ -146,11 +146,11 @@ def drawn(graph: Callable[[Any], Any], states: Any) -> list[Any]:
     out = []
     for given in states:
         assert program.states == len(given)
-        payloads = engine.prepare([memoryview(jpeg(n, 32, 40)) for n in range(3)])
-        engine.submit(Work(payloads, {numbered(STATE, k): rows for k, rows in enumerate(given)}))
-        result = engine.take()
-        assert not result.bad
-        out.append([np.array(one) for one in (result.images, *(images for images, _ in result.more))])
+        payloads = {"": [memoryview(jpeg(n, 32, 40)) for n in range(3)]}
+        rows = {(0, numbered(STATE, k)): values for k, values in enumerate(given)}
+        work = engine.take(submit(engine, Work(np.arange(3), payloads, rows)))
+        assert not work.bad
+        out.append([np.array(one.images) for one in work.outputs])
     engine.close()
     return out
 
@@ -246,8 +246,9 @@ def test_operators_in_conditions_resume_as_well() -> None:
     """Where an `if` parts the batch the states are parted with it: all are ours, and a resumed run is bit for bit."""
     options: dict[str, Any] = {"shuffle": True, "seed": 5}
     with DALIGenericIterator(sometimes, ["data"], ScriptedSource(labelled(24)), **options) as whole:
-        assert isinstance(whole._feed.program, PipelineProgram)
-        assert (whole._feed.program.states, whole._feed.program.loose) == (8, ())
+        program = whole._feed.program.outputs[0].program
+        assert isinstance(program, PipelineProgram)
+        assert (program.states, program.loose) == (8, ())
         wanted = [next(whole)[0]["data"] for _ in range(3)]
         state = whole.state_dict()
         wanted += [next(whole)[0]["data"] for _ in range(3)]
@@ -288,10 +289,8 @@ def run(program: DaliProgram, ids: Sequence[int], batch_size: int) -> torch.Tens
     engine, out = engine_of("dali", program, batch_size), list[torch.Tensor]()
     for first in range(0, len(ids), batch_size):
         some = ids[first : first + batch_size]
-        engine.submit(work_for(engine, program, [PAYLOADS[n % 5] for n in some], some))
-        result = engine.take()
-        assert not result.bad
-        out.append(torch.utils.dlpack.from_dlpack(result.images).clone())
+        work = engine.take(submit(engine, work_for(program, [PAYLOADS[n % 5] for n in some], some)))
+        out.append(torch.utils.dlpack.from_dlpack(images_of(work)).clone())
     engine.close()
     return torch.cat(out)
 

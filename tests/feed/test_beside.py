@@ -11,20 +11,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.images import QUICK, labelled
-from kit.wire import Wire
+from kit.recorded import Recorded
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Mixing
-from dali_feed.compiler.program import Finish
-from dali_feed.engines.engine import Tail
-from dali_feed.engines.gpu.parcel import Parcels
+from dali_feed.engines.engine import Pixels
 from dali_feed.errors import ConfigError, EngineError
-from dali_feed.feed import Batch
-from dali_feed.feed.batch import Beside, Pixels
+from dali_feed.feed import Batch, machine
+from dali_feed.feed.batch import Beside
 from dali_feed.loader import mixup as mixes
 from dali_feed.loader.mixup import spread
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.mixing import Mixed, label_pairs, mixed, soft_labels
+from dali_feed.transforms.program import Finish, Tail
 
 FLOAT = v2.Compose([v2.RandomResizedCrop((12, 10)), v2.ToDtype(torch.float32, scale=True)])
 
@@ -85,19 +84,19 @@ def test_one_copy_takes_all_that_goes_with_a_batch() -> None:
     views = [Tail(finish, each, None) for each in rows]
     ids, ok = np.arange(2), np.ones(2, bool)
     batch = Batch(None, views[0], {"label": np.array([3, 4])}, ids, ok, more=(Pixels(None, views[1]),))
-    wire = Wire()
+    gpu = Recorded()
 
     def companions(batch: Batch, epoch: int) -> dict[str, Any]:
         return {"labels": batch.fields["label"] + epoch, "names": np.array(["a", "b"])}
 
-    Beside(companions, Parcels(wire, pinned=False))(batch, 10)
-    assert wire.count == 1
+    Beside(companions, gpu)(batch, 10)
+    assert gpu.calls == ["send", "wait"]
     for pixels, wanted in zip((batch, *batch.more), rows, strict=True):
         assert pixels.tail is not None
         assert pixels.tail.flip_x is not None
-        assert pixels.tail.flip_x.on(None).tolist() == wanted.tolist()
+        assert pixels.tail.flip_x.tolist() == wanted.tolist()
     assert list(batch.sent) == ["labels"]
-    assert batch.sent["labels"].on(None).tolist() == [13, 14]
+    assert batch.sent["labels"].tolist() == [13, 14]
     assert batch.beside["names"].tolist() == ["a", "b"]
     assert views[0].flip_x is rows[0]  # the engine's own stay what they were
 
@@ -105,12 +104,16 @@ def test_one_copy_takes_all_that_goes_with_a_batch() -> None:
 def test_what_cannot_be_sent_is_an_engine_error() -> None:
     """Not a traceback out of torch: page-locked memory and the GPU's may both be exhausted."""
 
-    def full(block: torch.Tensor) -> Any:
-        msg = "CUDA error: out of memory"
-        raise RuntimeError(msg)
+    class Full(Recorded):
+        """A device without room."""
+
+        def send(self, here: torch.Tensor) -> torch.Tensor:
+            """None."""
+            msg = "CUDA error: out of memory"
+            raise RuntimeError(msg)
 
     batch = Batch(None, None, {}, np.arange(2), np.ones(2, bool))
-    beside = Beside(lambda batch, epoch: {"ids": batch.ids}, Parcels(full, pinned=False))
+    beside = Beside(lambda batch, epoch: {"ids": batch.ids}, Full())
     with pytest.raises(EngineError, match=r"^feed: what goes with a batch cannot be sent to the GPU; out of memory"):
         beside(batch, 0)
 
@@ -120,9 +123,8 @@ def test_what_was_sent_is_what_is_handed_over(mixing: Mixing | None, monkeypatch
     """As before a GPU: fields and mixed labels come out of the block of their batch, equal to those made on the CPU."""
     with loader(mixing) as plain:
         wanted = list(plain)
-    wire = Wire()
-    monkeypatch.setattr(Beside, "on", lambda device, companions: Beside(companions, Parcels(wire, pinned=False)))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    gpu = Recorded()
+    monkeypatch.setattr(machine, "Beside", lambda companions, device: Beside(companions, gpu))
     with loader(mixing) as sent:
         for (images, labels), (same, others) in zip(wanted, sent, strict=True):
             assert torch.equal(images, same)
@@ -131,4 +133,4 @@ def test_what_was_sent_is_what_is_handed_over(mixing: Mixing | None, monkeypatch
                 assert one.dtype == other.dtype
                 assert torch.equal(one, other)
                 assert other.untyped_storage().nbytes() == other.nbytes  # not the whole block
-    assert wire.count == len(wanted)
+    assert gpu.calls.count("send") == gpu.calls.count("wait") == gpu.calls.count("hold") == len(wanted)

@@ -133,7 +133,7 @@ def test_a_pass_after_an_error_begins_anew() -> None:
         assert [seen(batch) for batch in feed] == passes(2)[epoch]
 
 
-@pytest.mark.parametrize("made", ["ReadPool", "make_ready"])
+@pytest.mark.parametrize("made", ["ReadPool", "make_engine"])
 def test_another_thread_may_close_while_the_first_pass_begins(monkeypatch: pytest.MonkeyPatch, made: str) -> None:
     """What is made at that moment is ended too, and who begins the pass hears why."""
     make, closed = getattr(machine, made), list[Any]()
@@ -164,7 +164,7 @@ def test_another_thread_may_close_while_the_first_pass_begins(monkeypatch: pytes
 def test_torch_has_its_number_of_threads_again() -> None:
     """Threads that cannot all be begun end, and torch's number for other threads is what it was."""
     before, alone, ran = torch.get_num_threads(), Alone(2), threading.Event()
-    thread = threading.Thread(target=alone.around(ran.set))
+    thread = threading.Thread(target=lambda: ran.set() if alone.enter() else None)
 
     def start() -> None:
         with alone.starting():

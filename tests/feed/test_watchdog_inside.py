@@ -13,9 +13,9 @@ from kit.watchdog import said_of
 from dali_feed import BadRecords
 from dali_feed.dead_letters import Letter, LetterWriter
 from dali_feed.engines.host import decode
-from dali_feed.engines.host import engine as host
-from dali_feed.engines.host.engine import HostEngine
-from dali_feed.engines.host.image import ImageSteps
+from dali_feed.engines.host import images as host
+from dali_feed.engines.host.images import HostImages
+from dali_feed.engines.host.steps import ImageSteps
 from dali_feed.testing.scripted import Corrupt, Item, ScriptedSource
 
 
@@ -41,7 +41,7 @@ def test_an_image_that_the_engine_hangs_on_is_named(
 
     monkeypatch.setattr(ImageSteps, "run", slow)
     if not tells:
-        monkeypatch.setattr(HostEngine, "at_work", lambda _: ())
+        monkeypatch.setattr(HostImages, "at_work", lambda *_: ())
     items: list[Item] = [*labelled(32)]
     items[8:12] = [(jpeg(n, 16, 20), n) for n in range(8, 12)]
     line = said_of(ScriptedSource(items, extent=8), go_on, about="scripted[0]@8")[0]

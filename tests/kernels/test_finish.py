@@ -39,7 +39,7 @@ from kernels_host import HostKernel, Kernel, both_ways, compile_sanitized, run_s
 from kit.kept import Kept
 from torchvision.transforms import v2
 
-from dali_feed.engines.gpu.finish import mixed_up
+from dali_feed.engines.finish import mixed_up
 from dali_feed.kernels._numbers import fma
 from dali_feed.kernels.finish import MixArrays, finish, finish_reference, normalize_factors, prepare
 

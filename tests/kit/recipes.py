@@ -14,14 +14,7 @@ from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.filters import GaussianBlur
 from dali_feed.transforms.op import Op
-from dali_feed.transforms.pointwise import (
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomInvert,
-    RandomPosterize,
-    RandomSolarize,
-)
+from dali_feed.transforms.pointwise import Pointwise
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
@@ -78,8 +71,19 @@ CASES = {
 
 # Those that are the same in uint8 and in floats of 0..1, one with the other's settings.
 ANY: tuple[Op, ...] = (
-    *(Grayscale(), RandomGrayscale(0.5), GaussianBlur((3, 5)), RandomInvert(), RandomPosterize(4)),
-    *(RandomSolarize(0.5), RandomAdjustSharpness(1.7), RandomAutocontrast(), RandomEqualize()),
+    *(
+        Grayscale(),
+        RandomGrayscale(0.5),
+        GaussianBlur((3, 5)),
+        Pointwise("RandomInvert"),
+        Pointwise("RandomPosterize", setting=4),
+    ),
+    *(
+        Pointwise("RandomSolarize", setting=0.5),
+        Pointwise("RandomAdjustSharpness", setting=1.7),
+        Pointwise("RandomAutocontrast"),
+        Pointwise("RandomEqualize"),
+    ),
     *(RandomErasing(0.8, value=1.0), Flip("x"), Flip("y"), Rotation((-30.0, 30.0), "bilinear", 1.0)),
     *(ColorJitter((0.6, 1.4), None, (0.6, 1.4), None), RandomAffine((-9.0, 9.0), (0.1, 0.1))),
     RandomPerspective(0.7, 0.8),

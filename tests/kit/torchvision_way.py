@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.engine_runs import each, result_of
+from kit.engine_runs import each, images_of, result_of
 from kit.photographs import decoded, photographs
 from torchvision.transforms.v2 import _auto_augment, functional
 
-from dali_feed.compiler.dali import compile_dali
-from dali_feed.compiler.host import compile_host
 from dali_feed.draws import uniforms
+from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.auto_augment import AugMix, Auto
 from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
@@ -25,16 +24,10 @@ from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.filters import GaussianBlur
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.nest import Nest
 from dali_feed.transforms.op import Effect, Op, Recipe
-from dali_feed.transforms.pointwise import (
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomInvert,
-    RandomPosterize,
-    RandomSolarize,
-)
+from dali_feed.transforms.pointwise import Pointwise
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
@@ -154,8 +147,7 @@ def ran(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> list[t
 
 def together(recipe: Recipe, payloads: Sequence[bytes]) -> torch.Tensor:
     """The images of all payloads in one batch, with ids from 0 on."""
-    images: torch.Tensor | None = result_of("host", compile_host(recipe), payloads).images
-    assert images is not None
+    images: torch.Tensor = images_of(result_of("host", compile_host(recipe), payloads))
     return images
 
 
@@ -227,20 +219,23 @@ def _changed(image: torch.Tensor, op: Effect, row: Any, weights: Any) -> Any:
             h, w = functional.get_size(image)
             start, end = [[0, 0], [w - 1, 0], [w - 1, h - 1], [0, h - 1]], np.reshape(row, (4, 2)).tolist()
             return functional.perspective(image, start, end, op.interpolation, op.fill)
+        case Pointwise():
+            return _pointwise(image, op) if row else image
         case _:
-            return _CHANGES[type(op)](image, op) if row else image
+            assert isinstance(op, Grayscale | RandomGrayscale)
+            return functional.rgb_to_grayscale(image, 3) if row else image
 
 
-_CHANGES: dict[type[Effect], Any] = {
-    Grayscale: lambda image, _: functional.rgb_to_grayscale(image, 3),
-    RandomGrayscale: lambda image, _: functional.rgb_to_grayscale(image, 3),
-    RandomInvert: lambda image, _: functional.invert(image),
-    RandomPosterize: lambda image, op: functional.posterize(image, op.bits),
-    RandomSolarize: lambda image, op: functional.solarize(image, op.threshold),
-    RandomAdjustSharpness: lambda image, op: functional.adjust_sharpness(image, op.factor),
-    RandomAutocontrast: lambda image, _: functional.autocontrast(image),
-    RandomEqualize: lambda image, _: functional.equalize(image),
-}
+def _pointwise(image: torch.Tensor, op: Pointwise) -> Any:
+    match op.name:
+        case "RandomPosterize":
+            return functional.posterize(image, int(op.setting))
+        case "RandomSolarize":
+            return functional.solarize(image, op.setting)
+        case "RandomAdjustSharpness":
+            return functional.adjust_sharpness(image, op.setting)
+        case name:
+            return getattr(functional, name.removeprefix("Random").lower())(image)
 
 
 def _turned(image: torch.Tensor, n: int, op: Rotation | RandomAffine, rows: Any) -> Any:

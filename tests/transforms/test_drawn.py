@@ -18,19 +18,19 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import _augment, _geometry
 from torchvision.transforms.v2 import functional as F
 
-from dali_feed.compiler.dali import DaliProgram, compile_dali
-from dali_feed.compiler.program import Parameters
 from dali_feed.draws import uniforms
+from dali_feed.engines.dali.graph import DaliProgram, compile_dali
 from dali_feed.errors import TransformError
 from dali_feed.transforms.auto_augment import AugMix
 from dali_feed.transforms.colour import ColorJitter
 from dali_feed.transforms.convert import ToFloat
-from dali_feed.transforms.crops import CenterCrop, Flip, one_level
-from dali_feed.transforms.erasing import RandomErasing, erased
-from dali_feed.transforms.keys import FLIPS, Key, by_view, further, numbered, viewed
-from dali_feed.transforms.op import TRIES, Op, Place, Recipe, SizedDraws, center_window, resized
-from dali_feed.transforms.resize import RandomResizedCrop
-from dali_feed.transforms.warps import RandomPerspective, Rotation, corners
+from dali_feed.transforms.crops import CenterCrop, Flip, center_window
+from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.keys import FLIPS, Key, of_op, viewed
+from dali_feed.transforms.op import TRIES, Draws, Op, Place, Recipe
+from dali_feed.transforms.program import Output, Parameters, Program
+from dali_feed.transforms.resize import RandomResizedCrop, resized
+from dali_feed.transforms.warps import RandomPerspective, Rotation, corners, one_level
 
 EDGE = st.integers(1, 5000)
 SIZES = st.tuples(EDGE, EDGE)
@@ -130,8 +130,7 @@ def test_windows_are_drawn_as_torchvision_draws_them(
 ) -> None:
     """`make_params` of v2, given our uniforms, finds our window on our try; a line of pixels gives one at least."""
     ids = np.arange(first, first + len(sizes))
-    draws = SizedDraws([0], np.array(sizes), ids, 3, 4)
-    windows = np.stack(draws.windows(RandomResizedCrop((8, 8), scale, ratio), 0), axis=1)
+    windows = RandomResizedCrop((8, 8), scale, ratio).draw(Draws([0], np.array(sizes), ids, 3, 4))["crop"]
     tries = uniforms(3, 4, ids, range(TRIES)).reshape(TRIES, 4, len(ids)).astype(np.float64)
     rule = v2.RandomResizedCrop(8, scale, ratio)
     rule._log_ratio = torch.log(torch.tensor(ratio, dtype=torch.float64))
@@ -158,15 +157,14 @@ def test_rectangles_are_drawn_as_torchvision_draws_them(
 ) -> None:
     """`make_params` of v2, given our uniforms, finds our rectangle on our try, or none where ten tries find none."""
     op, ids, (h, w) = RandomErasing(1.0, scale, ratio), np.array([sample]), size
-    found = erased(op, SizedDraws([0, 1], np.array([size]), ids, 3, 4), 0)
+    (found,) = op.draw(Draws([0, 1], np.array([size]), ids, 3, 4))["effect"].tolist()
     drawn = uniforms(3, 4, ids, range(1, 11)).reshape(10, 4).astype(np.float64)
     transform = v2.RandomErasing(1.0, scale, ratio)
     transform._log_ratio = torch.log(torch.tensor(ratio, dtype=torch.float64))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_augment, "torch", ScriptedRectangle(drawn))
         theirs = transform.make_params([torch.zeros((3, h, w))])
-    ours = tuple(int(edge[0]) for edge in found)
-    assert ours == (tuple(theirs[name] for name in "ijhw") if theirs["v"] is not None else (0, 0, 0, 0))
+    assert found == ([theirs[name] for name in "ijhw"] if theirs["v"] is not None else [0] * 4)
 
 
 @examples(times=2)
@@ -208,8 +206,8 @@ def near(found: Any, wanted: Any) -> None:
 @pytest.mark.parametrize("width", [1, 3])
 def test_weights_are_dirichlets(alpha: float, width: int) -> None:
     """Beside torch's own: the image's share, the chains' shares of the rest, and their variances; they add up to 1."""
-    draws = SizedDraws((), np.ones((COUNT, 2)), np.arange(COUNT), 0, 0)
-    found = AugMix(width=width, alpha=alpha).more(draws, 0)["_weights"].astype(np.float64)
+    draws = Draws((), np.ones((COUNT, 2)), np.arange(COUNT), 0, 0)
+    found = AugMix(width=width, alpha=alpha).draw(draws)["effect_weights"].astype(np.float64)
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
     assert (found >= 0).all()
     torch.manual_seed(0)
@@ -271,7 +269,7 @@ def test_rotation_turns_the_other_way_in_one_mirror() -> None:
 def test_a_fill_is_in_the_units_of_its_place() -> None:
     """Given behind ToTensor it is in 0..1, in front of it, or unscaled, in 0..255; each channel must have the same."""
     turn = Rotation((0.0, 1.0), fill=0.5)
-    places = (Place(), ToFloat().place_behind(Place()), ToFloat(scale=False).place_behind(Place()))
+    places = (Place(), ToFloat().output_place(Place()), ToFloat(scale=False).output_place(Place()))
     assert [one_level(turn, turn.fill, place) for place in places] == [0.5, 127.5, 0.5]
     with pytest.raises(TransformError, match="takes one fill for all channels"):
         program(Rotation((0.0, 1.0), fill=(1.0, 2.0, 3.0)))
@@ -307,15 +305,18 @@ WHATS, PARTS = ("crop", "flip", "effect", "jitter"), ("", "_order", "_seed", "_w
 )
 def test_no_two_arrays_have_one_name(of: list[tuple[str, int, str, int]]) -> None:
     """What, number, further part and view are all in a key, and none of them reads as another."""
-    keys = [viewed(further(numbered(what, n), part), view) for what, n, part, view in of]
+    keys = [viewed(of_op(f"{what}{part}", n), view) for what, n, part, view in of]
     assert len({*keys, *FLIPS.values()}) == len(keys) + 2
 
 
-def test_arrays_go_back_to_their_view() -> None:
-    """Each view gets its own arrays by its own names."""
+def test_rows_go_back_to_their_output() -> None:
+    """Each gets its own by the names of its program, and what follows it apart from them."""
     row = np.zeros(3)
-    every = {viewed(numbered("crop", n), view): row + view for n in (1, 21) for view in range(12)}
-    split = by_view(every, 12)
-    assert [{name: rows[0] for name, rows in own.items()} for own in split] == [
-        {"crop1": view, "crop21": view} for view in range(12)
-    ]
+    names = [f"{follows}crop{n}" for follows in ("", "follow_") for n in (1, 21)]
+    every = {(view, Key(name)): row + view for name in names for view in range(12)}
+    program = compile_dali(Recipe())
+    own, moving = Program(tuple(Output("dali", program, view=view) for view in range(12))).split(every)
+    for split in (own, moving):
+        assert [{name: rows[0] for name, rows in each.items()} for each in split] == [
+            {"crop1": view, "crop21": view} for view in range(12)
+        ]

@@ -18,7 +18,6 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import _color
 
 from dali_feed import Decode
-from dali_feed.compiler.host import compile_host
 from dali_feed.draws import uniforms
 from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError
@@ -27,6 +26,7 @@ from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.erasing import NoisyErasing
 from dali_feed.transforms.filters import GaussianNoise
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply
@@ -154,7 +154,7 @@ def test_the_dali_engine_permutes_and_has_no_operator_for_the_other() -> None:
     assert distance(plain, nested) == (0, 0)
     with pytest.raises(TransformError, match="^RandomPhotometricDistort: the dali engine has no operator for it.*host"):
         compiled(v2.RandomPhotometricDistort(), Decode(engine="dali"), 0)
-    assert compiled(v2.RandomPhotometricDistort(), Decode(), 0)[0] == "host"  # before a GPU too
+    assert compiled(v2.RandomPhotometricDistort(), Decode(), 0).engine == "host"  # before a GPU too
 
 
 def rows_of(recipe: Recipe, key: str, count: int, size: int = 16) -> Any:

@@ -20,7 +20,6 @@ from torchvision.transforms import AutoAugmentPolicy as Policies
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import _presets, v2
 
-from dali_feed.compiler.program import outline
 from dali_feed.errors import TransformError
 from dali_feed.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
 from dali_feed.transforms.colour import (
@@ -37,16 +36,10 @@ from dali_feed.transforms.filters import GaussianBlur, GaussianNoise
 from dali_feed.transforms.lower import NESTS, TIMM, TORCHVISION, lower, maker
 from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
 from dali_feed.transforms.op import Op, Recipe, walk
-from dali_feed.transforms.pointwise import (
-    RandomAdjustSharpness,
-    RandomAutocontrast,
-    RandomEqualize,
-    RandomInvert,
-    RandomPosterize,
-    RandomSolarize,
-)
+from dali_feed.transforms.pointwise import Pointwise
+from dali_feed.transforms.program import outline
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
-from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, TimmPart
+from dali_feed.transforms.timm_augment import TimmAugMix, TimmPart, TimmRandAugment
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -99,12 +92,12 @@ IN_BOTH: list[tuple[Any, Op]] = [
     (lambda T: T.RandomGrayscale(0.2), RandomGrayscale(0.2)),
     (lambda T: T.GaussianBlur((5, 9), 1.5), GaussianBlur((5, 9), (1.5, 1.5))),
     (lambda T: T.GaussianBlur([5, 9], sigma=(0.5, 1)), GaussianBlur((5, 9), (0.5, 1.0))),
-    (lambda T: T.RandomInvert(0.25), RandomInvert(0.25)),
-    (lambda T: T.RandomPosterize(4, p=0.25), RandomPosterize(4, 0.25)),
-    (lambda T: T.RandomSolarize(128), RandomSolarize(128.0, 0.5)),
-    (lambda T: T.RandomAdjustSharpness(2, p=1), RandomAdjustSharpness(2.0, 1.0)),
-    (lambda T: T.RandomAutocontrast(), RandomAutocontrast(0.5)),
-    (lambda T: T.RandomEqualize(p=0), RandomEqualize(0.0)),
+    (lambda T: T.RandomInvert(0.25), Pointwise("RandomInvert", 0.25)),
+    (lambda T: T.RandomPosterize(4, p=0.25), Pointwise("RandomPosterize", 0.25, 4)),
+    (lambda T: T.RandomSolarize(128), Pointwise("RandomSolarize", 0.5, 128.0)),
+    (lambda T: T.RandomAdjustSharpness(2, p=1), Pointwise("RandomAdjustSharpness", 1.0, 2.0)),
+    (lambda T: T.RandomAutocontrast(), Pointwise("RandomAutocontrast", 0.5)),
+    (lambda T: T.RandomEqualize(p=0), Pointwise("RandomEqualize", 0.0)),
     (
         lambda T: T.RandomPerspective(0.25, 0.75, interpolation=Mode.NEAREST, fill=(1, 2, 3)),
         RandomPerspective(0.25, 0.75, "nearest", (1.0, 2.0, 3.0)),
@@ -122,11 +115,11 @@ IN_BOTH: list[tuple[Any, Op]] = [
     (lambda T: T.RandomApply(torch.nn.ModuleList([T.Grayscale(3)])), RandomApply((Grayscale(),), 0.5)),
     (
         lambda T: T.RandomChoice([T.Compose([T.GaussianBlur(3), T.Grayscale(3)]), T.RandomInvert()], p=[0.25, 0.75]),
-        RandomChoice(((GaussianBlur((3, 3)), Grayscale()), (RandomInvert(),)), (0.25, 0.75)),
+        RandomChoice(((GaussianBlur((3, 3)), Grayscale()), (Pointwise("RandomInvert"),)), (0.25, 0.75)),
     ),
     (
         lambda T: T.RandomOrder([T.RandomInvert(), T.RandomApply([T.RandomEqualize()])]),
-        RandomOrder(((RandomInvert(),), (RandomApply((RandomEqualize(),)),))),
+        RandomOrder(((Pointwise("RandomInvert"),), (RandomApply((Pointwise("RandomEqualize"),)),))),
     ),
     (
         lambda T: T.RandAugment(3, 4, 11, interpolation=Mode.BILINEAR, fill=[1, 2, 3]),
@@ -278,16 +271,17 @@ REFUSED: list[tuple[Any, str]] = [
         (lambda _, made=made: made(p=1.5), f"{made.__name__}: p must lie in 0..1; found 1.5")
         for made in (
             RandomGrayscale,
-            RandomInvert,
-            RandomAutocontrast,
-            RandomEqualize,
             RandomErasing,
             RandomPerspective,
         )
     ),
-    (lambda _: RandomPosterize(3, 2.0), "RandomPosterize: p must lie in 0..1"),
-    (lambda _: RandomSolarize(3.0, 2.0), "RandomSolarize: p must lie in 0..1"),
-    (lambda _: RandomAdjustSharpness(3.0, 2.0), "RandomAdjustSharpness: p must lie in 0..1"),
+    *(
+        (lambda _, name=name: Pointwise(name, 1.5), f"{name}: p must lie in 0..1; found 1.5")
+        for name in ("RandomInvert", "RandomAutocontrast", "RandomEqualize")
+    ),
+    (lambda _: Pointwise("RandomPosterize", 2.0, 3), "RandomPosterize: p must lie in 0..1"),
+    (lambda _: Pointwise("RandomSolarize", 2.0, 3.0), "RandomSolarize: p must lie in 0..1"),
+    (lambda _: Pointwise("RandomAdjustSharpness", 2.0, 3.0), "RandomAdjustSharpness: p must lie in 0..1"),
     (lambda _: RandomApply((Grayscale(),), 2.0), "RandomApply: p must lie in 0..1"),
     (
         lambda T: T.RandomApply([T.Resize(9)]),
@@ -331,12 +325,15 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda T: T.AugMix(alpha=0), "AugMix: alpha must be a number above 0; found 0.0"),
     (lambda _: AugMix(severity=11), "AugMix: severity must be an int in 1..10; found 11"),
     (lambda _: TimmPart("Cutout"), "AutoAugment: must name operations of timm; found 'Cutout'"),
-    (lambda _: LayerAugment(()), "RandAugment: needs at least one operation"),
-    (lambda _: LayerAugment((TimmPart("Invert"),), 2, (1.0,)), "RandAugment: takes 0 to 1 steps; found 2"),
-    (lambda _: LayerAugment((TimmPart("Invert"),) * 2, 1, (1.0,)), "RandAugment: needs one weight for each operation"),
-    (lambda _: LayerAugment((TimmPart("Invert"),) * 2, 2, (1.0, 0.0)), "RandAugment: needs as many weights above 0"),
-    (lambda _: MixAugment((TimmPart("Invert"),), width=0), "AugMix: takes 1 to 32 chains"),
-    (lambda _: MixAugment((TimmPart("Invert"),), depth=5), "AugMix: takes 0 to 4 steps; found 5"),
+    (lambda _: TimmRandAugment(()), "RandAugment: needs at least one operation"),
+    (lambda _: TimmRandAugment((TimmPart("Invert"),), 2, (1.0,)), "RandAugment: takes 0 to 1 steps; found 2"),
+    (
+        lambda _: TimmRandAugment((TimmPart("Invert"),) * 2, 1, (1.0,)),
+        "RandAugment: needs one weight for each operation",
+    ),
+    (lambda _: TimmRandAugment((TimmPart("Invert"),) * 2, 2, (1.0, 0.0)), "RandAugment: needs as many weights above 0"),
+    (lambda _: TimmAugMix((TimmPart("Invert"),), width=0), "AugMix: takes 1 to 32 chains"),
+    (lambda _: TimmAugMix((TimmPart("Invert"),), depth=5), "AugMix: takes 0 to 4 steps; found 5"),
     (lambda _: timm_transforms.ResizeKeepRatio((0, 3)), "ResizeKeepRatio: size must be two positive ints"),
     (lambda _: timm_transforms.ResizeKeepRatio((3, 3), longest=2), "ResizeKeepRatio: longest must lie in 0..1"),
     (lambda _: timm_transforms.CenterCropOrPad((3, 3), padding_mode="odd"), "CropOrPad: padding_mode must be constant"),
@@ -408,7 +405,7 @@ def test_what_has_a_place_has_one() -> None:
     ends = [*BEHIND, v2.RandomErasing(), v2.RandomApply([v2.RandomErasing()])]
     assert outline(lower(v1.Compose([v2.Grayscale(3), v2.RandomChannelPermutation(), *ends]))).dtype == "float32"
     assert outline(Recipe((AugMix(width=63), RandomApply((AugMix(width=63),))))).size is None
-    outline(Recipe((RandomOrder((*[(RandomInvert(),)] * 3, *[()] * 61)),)))
+    outline(Recipe((RandomOrder((*[(Pointwise("RandomInvert"),)] * 3, *[()] * 61)),)))
     leaf: Op = Grayscale()
     wide = RandomApply((leaf,) * 63)
     deep = RandomApply((RandomApply((wide, wide)), leaf))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import Decode
-from dali_feed.engines.gpu.device import Uploaded, size_of
+from dali_feed.engines.finish import size_of
 from dali_feed.errors import TransformError
 from dali_feed.kernels.finish import MixArrays, mixed_values
 from dali_feed.transforms.mixing import Mixed, Mixing, label_pairs, mixed, soft_labels
@@ -178,4 +178,4 @@ class _OfDali:
 def test_the_size_of_unfinished_images_is_known_on_a_gpu() -> None:
     """Of DALI's memory, and of what the host engine has sent there: boxes are drawn for it."""
     assert size_of(_OfDali()) == (12, 10)
-    assert size_of(Uploaded(torch.zeros(4, 12, 10, 3), None)) == (12, 10)  # type: ignore[arg-type]
+    assert size_of(torch.zeros(4, 12, 10, 3)) == (12, 10)

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from kit.images import QUICK, pixels, png
+from kit.properties import examples
 from kit.torchvision_way import ran
 from PIL import Image
 from timm.data import auto_augment, create_transform, random_erasing
@@ -17,20 +20,20 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from dali_feed import BadRecords, DataLoader, Decode
-from dali_feed.compiler.host import HostProgram, compile_host
-from dali_feed.compiler.program import unfit
 from dali_feed.draws import STREAMS_PER_OP, uniforms
 from dali_feed.engines.choose import compiled
 from dali_feed.errors import TransformError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.convert import Normalize, ToFloat
-from dali_feed.transforms.crops import CropOrPad, TrimBorder
+from dali_feed.transforms.crops import CropOrPad, Pad, RandomCrop, TrimBorder
 from dali_feed.transforms.erasing import NoisyErasing, RandomErasing
+from dali_feed.transforms.host import HostProgram, compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.op import Recipe, inner_numbers
-from dali_feed.transforms.resize import RandomResizedCrop, ResizeKeepRatio, kept_ratio
-from dali_feed.transforms.timm_augment import LayerAugment, MixAugment, PolicyAugment, TimmPart
+from dali_feed.transforms.op import Op, Recipe, inner_numbers
+from dali_feed.transforms.program import unfit
+from dali_feed.transforms.resize import RandomResizedCrop, Resize, ResizeKeepRatio
+from dali_feed.transforms.timm_augment import TimmAugMix, TimmAutoAugment, TimmPart, TimmRandAugment
 
 EVAL: list[dict[str, Any]] = [
     {},
@@ -148,7 +151,7 @@ def test_rectangles_are_timms(monkeypatch: pytest.MonkeyPatch) -> None:
     changed = 0
     for n, ours in enumerate(ran(recipe, [png(2, 30, 40)] * 40, range(40))):
         first = uniforms(0, 0, np.array([n]), [STREAMS_PER_OP]).reshape(4)
-        starts = [number * STREAMS_PER_OP for number in inner_numbers(op, 1, 3)]
+        starts = [number * STREAMS_PER_OP for number in inner_numbers(op, 1)]
         tries = uniforms(0, 0, np.array([n]), [s + t for s in starts for t in range(10)]).reshape(3, 10, 4)
         monkeypatch.setattr(random_erasing, "random", ReplayedErasing(first, tries))
         whole = floats(torch.from_numpy(pixels(2, 30, 40)).permute(2, 0, 1), recipe)
@@ -199,7 +202,7 @@ def test_sizes_are_timms(longest: float, area: bool, monkeypatch: pytest.MonkeyP
     rng = np.random.default_rng(1)
     for high, wide in SIZES:
         drawn = rng.random((4, 50)).astype(np.float32)
-        ours = kept_ratio(op, np.full(50, high), np.full(50, wide), drawn)
+        ours = op.kept(np.full(50, high), np.full(50, wide), drawn)
         image = Image.fromarray(pixels(0, high, wide))
         for n in range(50):
             scaled, squeezed = drawn[0, n] < 0.5, drawn[2, n] < 0.5
@@ -265,6 +268,10 @@ def test_images_that_cannot_be_fitted_are_bad_records() -> None:
     assert list(unfit(reflect, sizes)) == [1]
     assert list(unfit(Recipe((CropOrPad((20, 20), anywhere=True, mode="symmetric"),)), sizes)) == [1, 2]
     assert unfit(Recipe((ResizeKeepRatio((20, 20)), CropOrPad((20, 20), mode="reflect"))), sizes) == {}
+    # Random ops in front: what counts is the least that they can leave, so that no window ever leaves its image.
+    smaller = ResizeKeepRatio((20, 20), scale_p=0.5, scale=(0.5, 1.5))
+    assert list(unfit(Recipe((smaller, RandomCrop((20, 20)))), sizes)) == [0, 1, 2]
+    assert list(unfit(Recipe((smaller, RandomCrop((20, 20), (5, 5, 5, 5)))), sizes)) == []
     source = ScriptedSource([(png(n, 4 if n == 3 else 20, 20), n) for n in range(6)])
     bad = BadRecords(limit=2)
     with DataLoader(
@@ -276,16 +283,40 @@ def test_images_that_cannot_be_fitted_are_bad_records() -> None:
     assert 3 not in labels.tolist()
 
 
+UNSIZED: list[Op] = [
+    *(Pad((1, 0, 2, 3)), Resize(20), Resize(9, 30)),
+    ResizeKeepRatio((20, 30), 0.3, "bilinear", 0.5, (0.6, 1.4), aspect_p=0.5),
+    ResizeKeepRatio((20, 30), 1.0, "bilinear", 1.0, (1.2, 1.4), area=True, aspect_p=1.0),
+]
+
+
+@examples(times=4)
+@given(
+    st.lists(st.sampled_from(UNSIZED), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(20, 90), st.integers(20, 90)), min_size=1, max_size=8),
+    st.integers(0, 2**64 - 1),
+)
+def test_no_draw_leaves_the_bounds_of_a_size(ops: list[Op], sizes: list[tuple[int, int]], seed: int) -> None:
+    """Through any ops that keep an image's ratio, at random or not: a crop that nothing says to be unfit fits."""
+    known = np.array(sizes)
+    least, most = ((known[:, 0], known[:, 1]),) * 2
+    for op in ops:
+        least, most = op.bounds(least, most)
+    found = compile_host(Recipe(tuple(ops))).parameters(known, np.arange(len(sizes)), seed, 0).sizes
+    assert (np.stack(least, axis=1) <= found).all()
+    assert (found <= np.stack(most, axis=1)).all()
+
+
 def test_on_a_gpu_the_host_engine_takes_what_dali_cannot() -> None:
     """Where nobody chose an engine; one that was chosen says so."""
     transform = create_transform(32, is_training=True, train_crop_mode="rkrc")
-    name, program = compiled(transform, Decode(), 0)
-    assert name == "host"
-    assert isinstance(program, HostProgram)
+    (output,) = compiled(transform, Decode(), 0).outputs
+    assert output.engine == "host"
+    assert isinstance(output.program, HostProgram)
     with pytest.raises(TransformError, match="the dali engine knows padding_mode"):
         compiled(transform, Decode(engine="dali"), 0)
-    assert compiled(create_transform(32), Decode(), 0)[0] == "dali"
-    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), Decode(), 0)[0] == "host"
+    assert compiled(create_transform(32), Decode(), 0).engine == "dali"
+    assert compiled(create_transform(20, is_training=True, auto_augment="v0"), Decode(), 0).engine == "host"
 
 
 LOOK: dict[str, Any] = {"translate_const": 12, "img_mean": (124, 116, 104)}
@@ -331,7 +362,7 @@ def expected(op: Any, rows: Any, weights: Any, image: Any, monkeypatch: pytest.M
                 theirs(op, made, step, LOOK | {"translate_pct": op.look.share}, monkeypatch) if step[0] >= 0 else made
             )
         chains.append(made)
-    if not isinstance(op, MixAugment):
+    if not isinstance(op, TimmAugMix):
         return chains[0]
     share, *shares = map(float, weights)
     amount = 1.0 - share
@@ -376,7 +407,7 @@ def chosen(op: Any, count: int = 4000) -> Any:
 def test_chances_are_timms() -> None:
     """Each part as often as it should be; strengths about theirs; both signs and filters equally often."""
     parts = (TimmPart("Rotate", 0.5, 5.0, 1.0), TimmPart("Invert", 1.0), TimmPart("ShearX", 0.25, 9.0, 3.0, 10.0))
-    rows = chosen(LayerAugment(parts, 2))
+    rows = chosen(TimmRandAugment(parts, 2))
     assert rows.shape == (4000, 1, 2, 5)
     which = rows[:, 0, :, 0].ravel()
     shares = [(which == k).mean() for k in (-1, 0, 1, 2)]
@@ -391,7 +422,9 @@ def test_chances_are_timms() -> None:
 def test_weights_choose_none_twice() -> None:
     """One after the other of those that are left, as numpy's choice without replacement."""
     weights = (0.5, 0.3, 0.2, 0.0)
-    rows = chosen(LayerAugment(tuple(TimmPart(name) for name in ("Rotate", "Invert", "Equalize", "Color")), 2, weights))
+    rows = chosen(
+        TimmRandAugment(tuple(TimmPart(name) for name in ("Rotate", "Invert", "Equalize", "Color")), 2, weights)
+    )
     first, second = rows[:, 0, 0, 0], rows[:, 0, 1, 0]
     assert (first != second).all()
     assert [(first == k).mean() for k in range(4)] == pytest.approx(weights, abs=0.03)
@@ -402,7 +435,7 @@ def test_weights_choose_none_twice() -> None:
 
 def test_uniform_strengths() -> None:
     """With an infinite spread, from 0 to it."""
-    strong = chosen(PolicyAugment(((TimmPart("Rotate", 1.0, 8.0, float("inf")),),)))[:, 0, 0, 1]
+    strong = chosen(TimmAutoAugment(((TimmPart("Rotate", 1.0, 8.0, float("inf")),),)))[:, 0, 0, 1]
     assert 0 <= strong.min() < 0.1
     assert 7.9 < strong.max() <= 8
     assert strong.mean() == pytest.approx(4, abs=0.15)

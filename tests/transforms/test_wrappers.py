@@ -15,11 +15,11 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.compiler.program import as_views
 from dali_feed.errors import TransformError
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop
-from dali_feed.transforms.lower import lower, taken_apart
+from dali_feed.transforms.lower import lower, unwrap
+from dali_feed.transforms.program import as_views
 from dali_feed.transforms.resize import Resize
 
 CROP, FLOAT = v1.CenterCrop(12), v1.ToTensor()
@@ -213,7 +213,7 @@ def odd(name: str) -> Any:
 @pytest.mark.parametrize("name", ODD)
 def test_what_does_more_is_left_as_it_is(name: str) -> None:
     """A branch, a draw, a look at the image, arithmetic, a count, a dict: none of them is handing an image through."""
-    assert taken_apart(odd(name)) is None
+    assert unwrap(odd(name)) is None
     assert as_views(odd(name)) is None
     with pytest.raises(TransformError, match=f"{name} is not supported"):
         lower(odd(name))
@@ -223,7 +223,7 @@ def test_it_stays_as_it_was() -> None:
     """Nothing of the object is changed or called."""
     maker = Crops(1)
     before = dict(vars(maker))
-    assert isinstance(taken_apart(maker), list)
+    assert isinstance(unwrap(maker), list)
     assert vars(maker) == before
 
 
@@ -231,4 +231,4 @@ def test_a_module_with_hooks_is_left_as_it_is() -> None:
     """They would be run by torch."""
     module = Module()
     module.register_forward_hook(lambda *_: None)
-    assert taken_apart(module) is None
+    assert unwrap(module) is None

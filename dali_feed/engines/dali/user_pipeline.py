@@ -6,37 +6,37 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from nvidia.dali import Pipeline, fn, types
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
-from dali_feed.compiler.user_graph import IMAGE, STATE, FieldInput, PipelineProgram
-from dali_feed.engines.dali.engine import DaliEngine, twin_threads
 from dali_feed.engines.dali.graph import NOTHING_BEFOREHAND
-from dali_feed.engines.engine import Result, Work
+from dali_feed.engines.dali.images import PIPELINE_OPTIONS, DaliImages, twin_threads
+from dali_feed.engines.dali.user_graph import IMAGE, STATE, FieldInput, PipelineProgram
+from dali_feed.engines.engine import Pixels
+from dali_feed.engines.workers import Workers
 from dali_feed.errors import ConfigError, TransformError
-from dali_feed.options import Tuning
 from dali_feed.records.source import LABEL
 from dali_feed.transforms.keys import Key
+from dali_feed.transforms.program import Output
 
-__all__ = ["PipelineEngine", "field_rows", "open_pipeline", "read_pipeline"]
+__all__ = ["PipelineImages", "field_rows", "open_pipeline", "read_pipeline"]
 
 
-class PipelineEngine(DaliEngine):
+class PipelineImages(DaliImages):
     """Runs a `PipelineProgram`; its pipelines, the twin too, are made of the same serialized graph."""
 
-    _program: PipelineProgram
-
-    def __init__(self, program: PipelineProgram, *, batch_size: int, device: int | None, tuning: Tuning) -> None:
-        self.payload = Key(program.payload)
-        super().__init__(program, batch_size=batch_size, device=device, tuning=tuning)
+    def __init__(self, outputs: Sequence[Output], workers: Workers, **options: Any) -> None:
+        self._program = cast("PipelineProgram", outputs[0].program)
+        self.payload = Key(self._program.payload)
+        super().__init__(outputs, workers, **options)
 
     def _called(self) -> str:
         return f"pipeline {self._program.name}"
 
-    def _built(self, depth: int, threads: int, *, twin: bool) -> Any:
+    def _built(self, threads: int, *, twin: bool) -> Any:
         own = self._program.threads
         if own:
             threads = twin_threads(own) if twin else own
@@ -45,24 +45,21 @@ class PipelineEngine(DaliEngine):
             batch_size=self._batch_size,
             num_threads=threads,
             device_id=self._device,
-            prefetch_queue_depth=depth,
-            exec_pipelined=True,
-            exec_async=True,
-            exec_dynamic=True,  # a batch that fails then fails alone
             enable_checkpointing=False,
             seed=0,
+            **PIPELINE_OPTIONS,
         )
 
-    def _feed(self, pipe: Any, work: Work) -> None:
+    def _give(self, pipe: Any, ticket: Any) -> None:
         # All of them before the first is fed: what is raised here must leave nothing behind in the pipeline.
-        fields = {name: field_rows(name, work.fields[name], how) for name, how in self._program.inputs.items()}
-        super()._feed(pipe, work)
+        values = ticket.part.values
+        fields = {name: field_rows(name, values[name], how) for name, how in self._program.inputs.items()}
+        super()._give(pipe, ticket)
         for name, rows in fields.items():
-            pipe._pipe.SetExternalTLInput(name, rows, None, False)
+            pipe.feed_input(name, rows)
 
-    def _made(self, outputs: Any, work: Work) -> Result:
-        first, *more = (self._dense(out, f"output {n}") for n, out in enumerate(outputs))
-        return Result(first, more=tuple((output, None) for output in more))
+    def _made(self, ticket: Any) -> list[Pixels]:
+        return [Pixels(self._dense(output, f"output {n}"), device=self._gpu) for n, output in enumerate(ticket.outputs)]
 
 
 def field_rows(name: str, values: Any, declared: FieldInput) -> Any:
@@ -113,8 +110,8 @@ def _fitted(name: str, values: Any, wanted: np.dtype[Any]) -> Any:
 # Gives the random operators of a user's graph the states of their generators as inputs.
 #
 # DALI 2.4 has a hidden argument input for that, `_random_state`; tests/engines/test_user_pipelines.py checks that it
-# behaves as `dali_feed.compiler.user_graph` says. After an `if` of DALI's conditional mode an operator gets a part of
-# the batch: its state is split on the same condition, so that it takes the state of the first sample that it gets.
+# behaves as `dali_feed.engines.dali.user_graph` says. After an `if` of DALI's conditional mode an operator gets a part
+# of the batch: its state is split on the same condition, so that it takes the state of the first sample that it gets.
 
 
 _RANDOM = re.compile(r"random|noise__|jitter|CoinFlip|Uniform|NormalDistribution|permutation", re.IGNORECASE)

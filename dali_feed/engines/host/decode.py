@@ -6,17 +6,41 @@ kind of work to the other at each image does both more slowly. How many is bound
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.engines.codec import nvimgcodec
 from dali_feed.screen import pillow
 from dali_feed.screen.screen import UnusableError, header_of
 
-__all__ = ["decoded", "decoded_jpegs", "jpegs", "new_decoder", "refusal", "turned"]
+__all__ = ["decoded", "decoded_jpegs", "jpegs", "new_decoder", "nvimgcodec", "refusal", "turned", "undecodable"]
+
+# nvImageCodec, imported so that it prints nothing: what happens to a record is reported by us, with its coordinates.
+#
+# It and the OpenCV in it read from the environment, when they are loaded, how much to print, and print to the
+# user's terminal. The user's own setting wins, and the environment is left as it was.
+
+_SILENT = {"PYNVIMGCODEC_VERBOSITY": "0", "OPENCV_LOG_LEVEL": "SILENT"}
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    ours = {name: value for name, value in _SILENT.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            del os.environ[name]
+
+
+with _silent():
+    from nvidia import nvimgcodec
+
 
 TOGETHER = 16 << 20  # bytes of pixels that one call decodes, and each thread then holds
 
@@ -114,3 +138,32 @@ def refusal(decoder: Any, payload: memoryview) -> str | None:
     except UnusableError as error:
         return str(error)
     return None
+
+
+# Finds the payloads that a decoder refuses, one verdict per payload, without ending the process.
+#
+# nvImageCodec is DALI's own decoder; asked for a list, it gives None for each item that fails.
+
+
+def undecodable(payloads: Sequence[Any], threads: int = 1, check: Callable[[], None] = lambda: None) -> dict[int, str]:
+    """Index -> reason for every payload (bytes, uint8) that cannot be decoded on the CPU, by so many threads.
+
+    `check` is called now and then; an exception of it ends the search.
+    """
+    bad: dict[int, str] = {}
+    streams: list[Any] = []
+    rows: list[int] = []
+    for n, payload in enumerate(payloads):
+        try:
+            streams.append(nvimgcodec.CodeStream(np.asarray(payload)))
+            rows.append(n)
+        except RuntimeError:
+            bad[n] = "decoder: nvImageCodec cannot parse it"
+    decoder, some = new_decoder(threads), 4 * threads  # images held at a time: a batch of large ones fills gigabytes
+    for first in range(0, len(streams), some):
+        check()
+        images = decoder.decode(streams[first : first + some])
+        for n, image in zip(rows[first : first + some], images, strict=True):
+            if image is None:
+                bad[n] = "decoder: nvImageCodec cannot decode it"
+    return bad

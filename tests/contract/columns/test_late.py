@@ -64,7 +64,7 @@ def test_functions_run_beside_each_other_in_threads_that_read_nothing(tmp_path: 
     columns |= {"image": Image("jpg", v2.Resize((8, 8)))} if image else {}
     with DataLoader(shards(tmp_path), 12, columns=columns, tuning=Tuning(threads=3, readers=1)) as loader:
         assert [n for batch in loader for n in batch["n"]] == IN_ORDER
-    assert names == {f"dali_feed-late-{n}" for n in range(3)}
+    assert names == {f"dali_feed-work-{n}" for n in range(3)}
 
 
 def test_a_record_that_is_in_no_batch_costs_no_call(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 For a GPU the flips, float steps and the RandomErasing at the end of a recipe are left to the finish
 kernel there, and what comes out is uint8, channels last.
 
-`dali_feed.compiler.dali` folds crops and flips into steps that read the pixels. Here nothing is folded but a
+`dali_feed.engines.dali.graph` folds crops and flips into steps that read the pixels. Here nothing is folded but a
 crop that the recipe begins with, which the decoder does: integer and float steps keep torchvision's order,
 and so pixels can equal its bit for bit. Random numbers, windows and sizes are those of the other compiler.
 """
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.program import Finish, Ints, Parameters, erased_at, finish_at, last_erasing, outline, turns
 from dali_feed.transforms.crops import Flip
-from dali_feed.transforms.keys import ERASE, FLIPS, SIZE, TURN, Key, numbered
-from dali_feed.transforms.op import OnImage, Op, Place, Recipe, SizedDraws, effect_key
+from dali_feed.transforms.keys import ERASE, FLIPS, SIZE, TURN, WINDOW, Key, of_op
+from dali_feed.transforms.op import Draws, OnImage, Op, Place, Recipe
+from dali_feed.transforms.program import Finish, Ints, Parameters, erased_at, finish_at, last_erasing, outline, turns
 from dali_feed.transforms.settings import DType, Layout
 
 __all__ = ["HostProgram", "HostStep", "compile_host"]
@@ -28,15 +28,14 @@ __all__ = ["HostProgram", "HostStep", "compile_host"]
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """Op number n; `window`: its first window has been cut out by the decoder."""
+    """Op number n."""
 
     op: Op
     n: int
-    window: bool = False
 
-    def on_image(self) -> list[OnImage]:
-        """The functions that it runs on an image, in order."""
-        return self.op.host_steps(self.n, window=self.window)
+    def on_image(self) -> OnImage:
+        """What it does to an image."""
+        return self.op.step(self.n)
 
 
 @dataclass(slots=True)
@@ -61,19 +60,16 @@ class HostProgram:
     on_cpu: int = 0  # ops that are not left to the finish step
     fixed: bool = True
 
-    @property
-    def views(self) -> tuple[HostProgram, ...]:
-        """What is made of one decoded image: itself."""
-        return (self,)
-
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
-        run = SizedDraws(self.streams, sizes, ids, seed, epoch, windowed=self.window)
-        for n in range(len(self.recipe.ops)):
-            self.recipe.ops[n].host_rows(run, n)
-        arrays = run.arrays
-        out = np.stack([run.h, run.w], axis=1)
-        if (ways := turns(sizes)) is not None:
+        return self.taken(Draws(self.streams, sizes, ids, seed, epoch).through(enumerate(self.recipe.ops)))
+
+    def taken(self, draws: Draws) -> Parameters:
+        """The same of what the recipe's ops have drawn."""
+        arrays, out = dict(draws.arrays), np.stack([draws.h, draws.w], axis=1)
+        if self.window:
+            arrays[WINDOW] = arrays.pop(of_op("crop", 0))
+        if (ways := turns(draws.sizes)) is not None:
             arrays[TURN] = ways
         if self.size is None:
             arrays[SIZE] = out
@@ -88,9 +84,9 @@ class HostProgram:
             if n < self.on_cpu:
                 continue
             if op.erases() is not None:
-                arrays[ERASE] = arrays.pop(effect_key(n))
+                arrays[ERASE] = arrays.pop(of_op("effect", n)).copy()
             elif isinstance(op, Flip):
-                flips = arrays.pop(numbered("flip", n))
+                flips = arrays.pop(of_op("flip", n))
                 turned[op.axis] = turned.get(op.axis, False) ^ flips
                 if ERASE in arrays:
                     rows, k = arrays[ERASE], "yx".index(op.axis)
@@ -100,7 +96,7 @@ class HostProgram:
 
 def _place_behind(ops: Iterable[Op], place: Place) -> Place:
     for op in ops:
-        place = op.place_behind(place)
+        place = op.output_place(place)
     return place
 
 
@@ -127,14 +123,13 @@ def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
     bytes_to_gpu = on_gpu and _place_behind(ops[:on_cpu], Place()).dtype == "uint8"
     if not bytes_to_gpu:
         on_cpu = len(ops)
-    window = bool(ops) and ops[0].begins_with_window()
     program = HostProgram(
         recipe,
         known.size,
         known.dtype,
         layout=recipe.layout,
-        window=window,
-        steps=[HostStep(ops[n], n, window=window and n == 0) for n in range(on_cpu)],
+        window=bool(ops) and ops[0].cuts,
+        steps=[HostStep(ops[n], n) for n in range(on_cpu)],
         streams=known.streams,
         on_cpu=on_cpu,
     )

@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.draws import COLUMNS, STREAMS_PER_OP, VIEWS, seed_within
+from dali_feed.draws import COLUMNS, STREAMS_PER_OP, TOP_BITS, VIEWS, seed_within
 from dali_feed.errors import TransformError
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
-from dali_feed.transforms.keys import CANVAS, Key, as_column, as_followed, viewed
-from dali_feed.transforms.lower import taken_apart
-from dali_feed.transforms.op import BLACK, Arrays, Given, OnImage, Op, Place, Recipe, SizedDraws, walk
-from dali_feed.transforms.settings import Drawn, DType, Fill, Interpolation, Layout
+from dali_feed.transforms.keys import ADJUST, CANVAS, ERASE, FLIPS, Key, of_op
+from dali_feed.transforms.lower import unwrap
+from dali_feed.transforms.op import Arrays, Draws, OnImage, Op, Place, Recipe, walk
+from dali_feed.transforms.settings import DType, Fill, Layout
+
+if TYPE_CHECKING:
+    from dali_feed.columns.column import Follower
 
 __all__ = [
     "Colours",
-    "DecodeStep",
     "Finish",
     "Followed",
+    "ImageProgram",
     "Ints",
-    "NoImage",
+    "Output",
     "Parameters",
-    "Picture",
-    "PicturesProgram",
     "Program",
-    "Resample",
-    "Slice",
-    "Step",
-    "View",
+    "RowKey",
+    "Tail",
     "Views",
-    "ViewsProgram",
     "as_views",
     "compile_following",
     "erased_at",
@@ -59,8 +57,8 @@ class Parameters:
     sizes: Ints
 
 
-class Program(Protocol):
-    """What an engine runs.
+class ImageProgram(Protocol):
+    """What an engine runs to make one image of each sample.
 
     The law: augmentation is pure. Parameters come from (seed, epoch, sample id) and the size in the image's header,
     so they can be computed before anything is decoded, and again for any sample at any time.
@@ -70,29 +68,13 @@ class Program(Protocol):
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe that it was made from; of several views the first one's."""
+        """The recipe that it was made from."""
         ...
 
     @property
     def size(self) -> tuple[int, int] | None:
         """(height, width) of every output image, or None where it depends on the input's."""
         ...
-
-    @property
-    def views(self) -> Sequence[View]:
-        """The programs that run on one decoded image: this one alone, or several."""
-        ...
-
-    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """The parameters for samples `ids`, whose headers say `sizes` (n, 2: height, width).
-
-        Where images are turned, `sizes` are (n, 3): height and width once turned, and the orientation.
-        """
-        ...
-
-
-class View(Program, Protocol):
-    """A program of one image for each sample."""
 
     @property
     def dtype(self) -> DType | None:
@@ -102,6 +84,22 @@ class View(Program, Protocol):
     @property
     def finish(self) -> Finish | None:
         """The step that is left for a GPU, where there is one."""
+        ...
+
+    @property
+    def streams(self) -> Sequence[int]:
+        """The random streams that every sample draws from."""
+        ...
+
+    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
+        """The parameters for samples `ids`, whose headers say `sizes` (n, 2: height, width).
+
+        Where images are turned, `sizes` are (n, 3): height and width once turned, and the orientation.
+        """
+        ...
+
+    def taken(self, draws: Draws) -> Parameters:
+        """The same of what the recipe's ops have drawn."""
         ...
 
 
@@ -127,7 +125,7 @@ def outline(recipe: Recipe) -> Outline:
     streams: list[int] = []
     normalized, channels = False, 3
     for n, op in walk(recipe.ops):
-        channels = op.channels_behind() or channels
+        channels = op.output_channels() or channels
         _check_channels(op, channels)
         if normalized and not op.normalized:
             msg = (
@@ -135,9 +133,9 @@ def outline(recipe: Recipe) -> Outline:
             )
             raise TransformError(msg)
         streams += [n * STREAMS_PER_OP + k for k in op.drawn()]
-        size = op.size_behind(size)
+        size = op.output_size(size)
         op.check(place.dtype)
-        place = op.place_behind(place)
+        place = op.output_place(place)
         normalized |= op.normalizes
     return Outline(size, place.dtype, streams)
 
@@ -153,24 +151,27 @@ def _check_channels(op: Op, channels: int) -> None:
 
 
 def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
-    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 means no image."""
+    """Rows of `sizes` (n, 2: height, width) whose images an op cannot take, with the reason; size 0 means no image.
+
+    An image of which random ops before it may leave too little is one: whatever is drawn, no window leaves its image.
+    """
     every = [op for _, op in walk(recipe.ops)]
     if all(type(op).unfit is Op.unfit for op in every):  # its ops take every size
         return {}
     reasons: dict[int, str] = {}
     rows = np.flatnonzero(sizes[:, 0] > 0)
     h, w = sizes[rows, 0].astype(np.int64), sizes[rows, 1].astype(np.int64)
+    least, most = (h, w), (h, w)
     for op in every:  # ops in a nest keep sizes as they are
-        for row, reason in op.unfit(h, w):
+        for row, reason in op.unfit(*least):
             reasons.setdefault(int(rows[row]), reason)
-        h, w = op.sizes_behind(h, w)
+        least, most = op.bounds(least, most)
     return reasons
 
 
 # What follows the images of a recipe: the ops that move pixels, and what each sample takes into them.
 #
-# The law: the numbers are those of the image's own steps, for draws belong to the sample. They are computed again, from
-# the same streams, so a follower is right beside any engine.
+# The law: the numbers are those of the image's own steps, for draws belong to the sample.
 
 
 @dataclass(slots=True)
@@ -180,15 +181,16 @@ class Followed:
     recipe: Recipe
     streams: list[int] = field(default_factory=list)
     steps: list[OnImage] = field(default_factory=list)
-    drawing: list[tuple[int, Op]] = field(default_factory=list)  # by number, what changes sizes too
+    taking: tuple[Key, ...] = ()  # the rows that they take
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> dict[Key, NDArray[Any]]:
         """What samples `ids`, whose images are of `sizes` (n, 2 or 3), see `Program`, take into the steps."""
-        run = SizedDraws(self.streams, sizes, ids, seed, epoch)
-        for n, op in self.drawing:
-            op.host_rows(run, n)
-        made = {name: np.ascontiguousarray(rows) for name, rows in run.arrays.items()}
-        return made | {CANVAS: np.ascontiguousarray(sizes[:, :2], np.int32)}
+        return self.taken(Draws(self.streams, sizes, ids, seed, epoch).through(enumerate(self.recipe.ops)))
+
+    def taken(self, draws: Draws) -> dict[Key, NDArray[Any]]:
+        """The same of what the recipe's ops have drawn."""
+        rows = {key: np.ascontiguousarray(draws.arrays[key]) for key in self.taking if key in draws.arrays}
+        return rows | {CANVAS: np.ascontiguousarray(draws.sizes[:, :2], np.int32)}
 
     def run(self, given: Any, arrays: Arrays, slot: int) -> Any:
         """A tv_tensor, moved as the image in that slot is."""
@@ -206,56 +208,163 @@ def compile_following(recipe: Recipe, *, boxes: bool, masks: bool = True) -> Fol
     known = outline(recipe)
     for _, op in walk(recipe.ops) if masks else ():
         _check_fill(op)
-    own = [(n, op, op.follow_steps(n)) for n, op in enumerate(recipe.ops)]
-    for _, op, moving in own if boxes else ():
+    steps = [op.follower(n) for n, op in enumerate(recipe.ops)]
+    for op, moving in zip(recipe.ops, steps, strict=True) if boxes else ():
         mode = getattr(op, "mode", "constant")
-        if mode != "constant" and moving:
+        if mode != "constant" and moving is not None:
             msg = f'{op.title}: boxes and points need padding_mode="constant"; found "{mode}"'
             raise TransformError(msg)
-    steps = [step for _, _, each in own for step in each]
-    drawing = [(n, op) for n, op, each in own if each or op.size_behind(None) is not None]
-    return Followed(recipe, known.streams, steps, drawing)
+    moves = {n for n, step in enumerate(steps) if step is not None}
+    taking = tuple(
+        of_op(name, n)
+        for n, op in walk(recipe.ops)
+        if n % (1 << TOP_BITS) in moves and (op.moves or op.inner())
+        for name in op.names
+    )
+    return Followed(recipe, known.streams, [step for step in steps if step is not None], taking)
 
 
 def _check_fill(op: Op) -> None:
     """Raise TransformError for three numbers where masks are filled."""
     fill = getattr(op, "fill", 0.0) if getattr(op, "masks", None) is None else getattr(op, "masks", 0.0)
-    if isinstance(fill, tuple) and getattr(op, "pads", True) and op.follow_steps(0):
+    if isinstance(fill, tuple) and getattr(op, "pads", True) and op.moves:
         cure = 'fill={tv_tensors.Mask: 0, "others": ...}'
         msg = f"{op.title}: masks must be filled with one number; found fill={fill}. Give {cure}"
         raise TransformError(msg)
 
 
-# The program of a record's images: one image with what follows it, or several, each with its own transform.
+# The program of a record's images: what becomes of each of them, of none, one or several.
 #
 # The law: an image column draws with a seed of its own, made from the run's and the name of the column whose random
-# numbers it takes. So no other column, and no order of columns, changes its draws; the first one has the run's seed,
-# and is what it is alone.
+# numbers it takes, and so does each view but the first. So no other column or view, and no order of columns, changes
+# its draws; the first one has the run's seed, and is what it is alone.
+
+
+RowKey = tuple[int, Key]  # the number of an output, and what its program calls the rows
+_FOLLOW = "follow_"  # before the name: what moves what follows an output
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """An image column's part of a program.
+class Output:
+    """One image of each sample, as the engine of that name makes it.
 
-    view      the program of its images
-    followed  what moves the columns that follow it; None where none does
-    draws     the column whose random numbers it takes; empty: the first, whose seed is the run's
+    column     the image column it is made of; empty where images are what a source has for payloads
+    view       which of several views of one decoded image it is; None where there is one
+    draws      the column whose random numbers it takes; empty: the first, whose seed is the run's
+    called     what stands before the reason why an image of its column cannot be used
+    followed   what moves `followers`, the columns that follow it; None where none does
     """
 
-    view: View
-    followed: Followed | None = None
+    engine: str
+    program: ImageProgram
+    column: str = ""
+    view: int | None = None
     draws: str = ""
+    called: str = ""
+    followed: Followed | None = None
+    followers: Mapping[str, Follower] = field(default_factory=dict)
 
-    def parameters(
-        self, number: int, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int
-    ) -> tuple[dict[Key, NDArray[Any]], Ints]:
-        """The arrays of image column `number`, of its images of `sizes`, among those of all; and the sizes it gives."""
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of its program."""
+        return self.program.recipe
+
+    def draw(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> tuple[dict[Key, NDArray[Any]], Ints]:
+        """The rows of samples `ids`, those of what follows it too, and the sizes that come out, int64 (n, 2)."""
         seed = seed_of_column(self.draws, seed)
-        own = self.view.parameters(sizes, ids, seed, epoch)
-        arrays = as_column(own.arrays, number)
+        seed = seed_within(seed, VIEWS[0], self.view) if self.view else seed
+        draws = Draws(self.program.streams, sizes, ids, seed, epoch).through(enumerate(self.recipe.ops))
+        own = self.program.taken(draws)
+        rows = dict(own.arrays)
         if self.followed is not None:
-            arrays |= as_followed(as_column(self.followed.parameters(sizes, ids, seed, epoch), number))
-        return arrays, own.sizes
+            rows |= {Key(_FOLLOW + name): values for name, values in self.followed.taken(draws).items()}
+        return rows, own.sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What becomes of the images of each record: a tuple of outputs, those of one column side by side, or none."""
+
+    outputs: tuple[Output, ...] = ()
+
+    @property
+    def columns(self) -> dict[str, tuple[Output, ...]]:
+        """The outputs of each image column, in order."""
+        names = dict.fromkeys(output.column for output in self.outputs)
+        return {name: tuple(each for each in self.outputs if each.column == name) for name in names}
+
+    @property
+    def engine(self) -> str:
+        """The name of the engine that makes the first."""
+        return self.outputs[0].engine if self.outputs else "none"
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the first; an empty one where there is none."""
+        return self.outputs[0].recipe if self.outputs else Recipe()
+
+    @property
+    def several(self) -> bool:
+        """Whether a batch has a list of images: of several outputs, or of views even where it is one."""
+        return len(self.outputs) > 1 or any(output.view is not None for output in self.outputs)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the sizes of all images are known before they are made."""
+        return bool(self.outputs) and all(output.program.fixed for output in self.outputs)
+
+    @property
+    def sized(self) -> bool:
+        """Whether all images of an output have one size, which is known before any sample is."""
+        return self.fixed and all(output.program.size is not None for output in self.outputs)
+
+    def draw(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> tuple[dict[RowKey, NDArray[Any]], Ints]:
+        """The rows that samples `ids` take into all outputs, and the sizes that come out, side by side.
+
+        Args:
+            sizes: those of all image columns side by side, int (n, 2 * columns): height and width in the header;
+                3 * columns where images are turned, see `ImageProgram`.
+            ids: of the samples, int64 (n,).
+            seed: of the run.
+            epoch: of the run.
+        """
+        rows: dict[RowKey, NDArray[Any]] = {}
+        given = []
+        for number, (output, part) in enumerate(zip(self.outputs, self._parts(sizes), strict=True)):
+            own, size = output.draw(part, ids, seed, epoch)
+            rows |= {(number, name): values for name, values in own.items()}
+            given.append(size)
+        return rows, np.concatenate(given, axis=1) if given else np.zeros((len(ids), 0), np.int64)
+
+    def split(self, rows: Mapping[RowKey, NDArray[Any]]) -> tuple[list[dict[Key, Any]], list[dict[Key, Any]]]:
+        """Each output's own rows, by the names of its program; and those of what follows each output."""
+        own = [dict[Key, Any]() for _ in self.outputs]
+        moving = [dict[Key, Any]() for _ in self.outputs]
+        for (output, name), values in rows.items():
+            if name.startswith(_FOLLOW):
+                moving[output][Key(name.removeprefix(_FOLLOW))] = values
+            else:
+                own[output][name] = values
+        return own, moving
+
+    def unfit(self, sizes: NDArray[Any]) -> dict[int, str]:
+        """Rows of `sizes`, as `draw` takes them, with an image that an op cannot take, each with the reason."""
+        parts = dict(zip((output.column for output in self.outputs), self._parts(sizes), strict=True))
+        reasons: dict[int, str] = {}
+        for column, outputs in self.columns.items():
+            own: dict[int, str] = {}
+            for output in outputs:
+                own |= unfit(output.recipe, parts[column])
+            for row, why in own.items():
+                reasons.setdefault(row, outputs[0].called + why)
+        return reasons
+
+    def _parts(self, sizes: NDArray[Any]) -> list[NDArray[Any]]:
+        """The sizes of each output's column."""
+        names = list(self.columns)
+        each = sizes.shape[1] // max(1, len(names))
+        first = (names.index(output.column) * each for output in self.outputs)
+        return [sizes[:, at : at + each] for at in first]
 
 
 def seed_of_column(name: str, seed: int) -> int:
@@ -264,45 +373,7 @@ def seed_of_column(name: str, seed: int) -> int:
     return seed_within(seed, COLUMNS[0], int.from_bytes(digest, "little")) if name else seed
 
 
-class _Several:
-    """A program of several views."""
-
-    fixed: bool = True
-    views: Sequence[View]
-
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe of the first."""
-        return self.views[0].recipe
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """(height, width) of the first, or None where one of them depends on the input's."""
-        return None if any(view.size is None for view in self.views) else self.views[0].size
-
-
-class PicturesProgram(_Several):
-    """The images of a record, and what follows them. As a `Program`, sizes are those of all columns, side by side."""
-
-    def __init__(self, pictures: Sequence[Picture]) -> None:
-        self.pictures, self.views = pictures, tuple(picture.view for picture in pictures)
-
-    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """Of all; `sizes` (n, 2 * columns): height and width of each; where images are turned 3, see `Program`."""
-        each = sizes.shape[1] // len(self.pictures)
-        arrays: dict[Key, NDArray[Any]] = {}
-        made: list[Ints] = []
-        for number, picture in enumerate(self.pictures):
-            its, given = picture.parameters(number, sizes[:, each * number : each * (number + 1)], ids, seed, epoch)
-            arrays |= its
-            made.append(given)
-        return Parameters(arrays, made[0] if len(made) == 1 else np.concatenate(made, axis=1))
-
-
 # Views: several transforms of one decoded image, such as the two of SimCLR or the crops of DINO.
-#
-# The law: a view's random numbers are its own. Each but the first has a seed made from the run's; so the first gives
-# what its transform gives alone, and no view changes the random numbers of another one.
 
 
 MAX_VIEWS = 64
@@ -332,45 +403,8 @@ def as_views(transform: object) -> Views | None:
         return Views(transform)
     if isinstance(transform, Views):
         return transform
-    apart = None if transform is None or isinstance(transform, Recipe) else taken_apart(transform)
+    apart = None if transform is None or isinstance(transform, Recipe) else unwrap(transform)
     return Views(apart) if isinstance(apart, list) else None
-
-
-def _seed_of(view: int, seed: int) -> int:
-    return seed_within(seed, VIEWS[0], view) if view else seed
-
-
-_P = TypeVar("_P", bound=View)
-
-
-class ViewsProgram(_Several, Generic[_P]):
-    """Programs over one decoded image; all of one engine and one layout."""
-
-    def __init__(self, views: tuple[_P, ...]) -> None:
-        self.views: tuple[_P, ...] = views
-
-    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """The parameters of all views; sizes: int64 (n, 2 * views)."""
-        found = [view.parameters(sizes, ids, _seed_of(v, seed), epoch) for v, view in enumerate(self.views)]
-        arrays = {viewed(name, v): rows for v, each in enumerate(found) for name, rows in each.arrays.items()}
-        return Parameters(arrays, np.concatenate([each.sizes for each in found], axis=1))
-
-
-# The program of records without an image: nothing is decoded, and nothing drawn.
-
-
-@dataclass(slots=True)
-class NoImage:
-    """As a `Program` is asked: no view, no size that images must share."""
-
-    recipe: Recipe = field(default_factory=Recipe)
-    views: tuple[View, ...] = ()
-    size: tuple[int, int] | None = None
-    fixed: bool = False
-
-    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """None; sizes: int64 (n, 2) of 0."""
-        return Parameters({}, np.zeros((len(ids), 2), np.int64))
 
 
 # Turning: how a stored image becomes the upright one, and where the upright one's windows lie in it. Pure arithmetic.
@@ -402,44 +436,7 @@ def stored(windows: NDArray[Any], rows: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.concatenate([start, edges], axis=1).astype(np.int32)
 
 
-# The steps of a program: the DALI engine's graph is built from them.
-#
-# A step names its arrays, which have a row per sample, by its own number k: size{k}, roi{k}, ... Crops and flips are
-# folded into the steps in this file; a transform's own step builds itself (`dali_feed.transforms.op.GraphStep`).
-
-
 Colours = tuple[float, float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeStep:
-    """Payload to RGB. With `window`, only window (int32: y, x, height, width) of it; with `turns`, turned by turn."""
-
-    window: bool
-    turns: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Resample:
-    """To `size`, or per-sample size{k} (float32: height, width); `roi`: from roi{k} (float32: y0, x0, y1, x1) only.
-
-    Interpolation "random": by number mode{k} (int32) of dali_feed.transforms.op.DRAWN.
-    """
-
-    k: int
-    size: tuple[int, int] | None
-    roi: bool
-    interpolation: Interpolation | Drawn
-    antialias: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """`size` pixels, or shape{k} (int32: height, width), from anchor{k} (int32: y, x) on; `fill` outside the image."""
-
-    k: int
-    size: tuple[int, int] | None
-    fill: Colours = BLACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,15 +457,25 @@ class Finish:
     adjusts: int = 0
 
 
-class OwnStep(Protocol):
-    """A step that builds itself: a transform's, or a user's graph."""
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The finish step, to be run by the consumer on its own stream: the step, and its parameters for each sample.
 
-    def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
-        """Its output node for the image's node; `given` makes the nodes of its arrays."""
-        ...
+    The parameters are NumPy arrays, or tensors on the device, once they have been sent there.
+    """
 
+    finish: Finish
+    flip_x: Any | None
+    flip_y: Any | None
+    erase: Any | None = None
+    adjust: Any | None = None
 
-Step = DecodeStep | Resample | Slice | Finish | OwnStep
+    @classmethod
+    def of(cls, finish: Finish | None, arrays: Arrays) -> Tail | None:
+        """The tail of a batch with these parameters; None where nothing is left to finish."""
+        rows = (arrays.get(name) for name in (FLIPS["x"], FLIPS["y"], ERASE, ADJUST))
+        return None if finish is None else cls(finish, *rows)
+
 
 # The finish step, which replaces the last ops of a recipe: flips, floats, and the rectangle that is erased last.
 

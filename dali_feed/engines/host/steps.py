@@ -16,17 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.compiler.host import HostProgram, HostStep
-from dali_feed.engines.no_images import DTYPES
+from dali_feed.engines.finish import DTYPES
 from dali_feed.native.pixels import PixelWriter, steps_of, writer
 from dali_feed.records.slabs import ALIGNED, Reused
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.erasing import colour_of
-from dali_feed.transforms.keys import Arrays, Key, numbered
-from dali_feed.transforms.op import OnImage, Op, effect_key
+from dali_feed.transforms.host import HostProgram, HostStep
+from dali_feed.transforms.keys import Arrays, Key, of_op
+from dali_feed.transforms.op import OnImage, Op
 
-__all__ = ["ImageSteps", "Kind", "Pinned", "Pool", "levels_of"]
+__all__ = ["ImageSteps", "Kind", "Pool", "levels_of"]
 
 
 # The end of a program in one pass of C: flips, to float, Normalize, and the way into the batch.
@@ -75,7 +75,7 @@ class Levels:
 
 
 def _keys(flips: list[HostStep], axis: str) -> list[Key]:
-    return [numbered("flip", step.n) for step in flips if isinstance(step.op, Flip) and step.op.axis == axis]
+    return [of_op("flip", step.n) for step in flips if isinstance(step.op, Flip) and step.op.axis == axis]
 
 
 def levels_of(program: HostProgram) -> Levels | None:
@@ -95,7 +95,7 @@ def levels_of(program: HostProgram) -> Levels | None:
         while first and steps[first - 1].op.erases() is not None:
             first -= 1
     taken = [step for step in steps[first:] if step.op.by_level]
-    erasings = [(effect_key(step.n), _colour(step, taken)) for step in steps[first:] if not step.op.by_level]
+    erasings = [(of_op("effect", step.n), _colour(step, taken)) for step in steps[first:] if not step.op.by_level]
     table = _table(taken) if taken else None
     computed = None if table is None else _computed([step.op for step in taken], table)
     pixels = writer(table, steps=computed, channels_last=program.layout == "NHWC")
@@ -110,8 +110,7 @@ def _colour(erasing: HostStep, taken: list[HostStep]) -> torch.Tensor:
     dtypes = [step.op.dtype for step in taken if step.n < erasing.n and isinstance(step.op, ToFloat)]
     colour: torch.Tensor = colour_of(erasing.op.erases()).expand(3, 1, 1).to(DTYPES[dtypes[-1] if dtypes else "uint8"])
     for step in taken:
-        for apply in step.on_image() if step.n > erasing.n else ():
-            colour = apply(colour, {}, 0)
+        colour = step.on_image()(colour, {}, 0) if step.n > erasing.n else colour
     return colour
 
 
@@ -135,8 +134,7 @@ def _table(steps: list[HostStep]) -> NDArray[Any]:
     """The bits (3, 256) of what steps that look at one value at a time make of each level."""
     image: Any = torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)
     for step in steps:
-        for apply in step.on_image():
-            image = apply(image, {}, 0)
+        image = step.on_image()(image, {}, 0)
     made: torch.Tensor = image.contiguous()
     return made.view(_BITS[made.itemsize])[:, 0].numpy()
 
@@ -146,11 +144,10 @@ class ImageSteps:
 
     def __init__(self, program: HostProgram) -> None:
         steps = program.steps
-        self._apply: list[OnImage] = [apply for step in steps for apply in step.on_image()]
+        self._apply: list[OnImage] = [step.on_image() for step in steps]
         self._channels_first = program.layout == "NCHW"
         self._levels = levels_of(program)
-        before = [] if self._levels is None else steps[: self._levels.first]
-        self._before = sum(len(step.on_image()) for step in before)  # functions that the pass is behind
+        self._before = 0 if self._levels is None else self._levels.first  # steps that the pass is behind
 
     def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor) -> None:
         """`pixels` (height, width, 3), with row `slot` of the parameters, into `out`, the slot's place in the batch."""
@@ -198,11 +195,3 @@ class Pool:
             shaped = torch.from_numpy(whole[start : start + length].view(_IN_NUMPY[dtype]).reshape(shape))
             out.append(shaped.view(dtype) if dtype == torch.bfloat16 else shaped)
         return out
-
-
-class Pinned:
-    """Memory of batches that go to a GPU: torch keeps it until the copy is done, and then for the next ones."""
-
-    def take(self, kinds: list[Kind]) -> list[torch.Tensor]:
-        """Page-locked, or a copy from it would hold up the thread that asks for it."""
-        return [torch.empty(shape, dtype=dtype, pin_memory=True) for shape, dtype in kinds]

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.compiler.dali import DaliProgram
-from dali_feed.compiler.program import DecodeStep
 from dali_feed.draws import PROGRAM, philox4x32, uniforms
+from dali_feed.engines.dali.graph import DaliProgram, Fold, Inputs, Step
 from dali_feed.errors import TransformError
 from dali_feed.transforms.keys import Key, numbered
-from dali_feed.transforms.op import Given, Recipe
+from dali_feed.transforms.op import Draws, Recipe
 
 __all__ = [
     "IMAGE",
@@ -60,28 +59,35 @@ class GraphDraws:
 
 @dataclass(slots=True)
 class UserGraph:
-    """The step that calls the user's function; `columns` are the random numbers that it asked for."""
+    """The user's function as a step; `columns` are the random numbers that it asked for."""
 
     function: Callable[[Any, GraphDraws], Any]
     columns: list[Column] = field(default_factory=list)
 
-    def on(self, image: Any, given: Given, *, gpu: bool) -> Any:
+    def build(self, image: Any, inputs: Inputs) -> Any:
         """Build the user's part of the graph. Raises TransformError, chained, where the function fails."""
-        del gpu
-        draws = GraphDraws(lambda key: given(key, "FLOAT", 0))
+        draws = GraphDraws(lambda key: inputs(key, "FLOAT", 0))
         name = getattr(self.function, "__name__", repr(self.function))
         try:
             out = self.function(image, draws)
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error}"
             rule = "the function must build a graph when it is called with (images, draws)"
-            msg = f"transform {name}: {rule}; it raised {told}"
+            msg = f"transform {name}: {rule}; it raised {what}"
             raise TransformError(msg) from error
         if type(out).__name__ != "DataNode":
             msg = f"transform {name}: a graph function must return one DALI node; found {type(out).__name__}"
             raise TransformError(msg)
         self.columns = draws.columns
         return out
+
+    def fill(self, fold: Fold) -> None:
+        """Draw what the function asked for."""
+        draws, streams = fold.draws, PROGRAM[: -(-len(self.columns) // 4)]
+        drawn = uniforms(draws.seed, draws.epoch, draws.ids, streams)
+        for n, (kind, a, b) in enumerate(self.columns):
+            values = drawn[n] < a if kind == "coin" else a + (b - a) * drawn[n]
+            fold.arrays[numbered("draw", n)] = values.astype(np.float32)
 
 
 def is_graph_function(transform: object) -> bool:
@@ -97,19 +103,8 @@ def is_graph_function(transform: object) -> bool:
 
 def compile_function(function: Callable[[Any, GraphDraws], Any], *, exif: bool = False) -> DaliProgram:
     """The program: decode, turned by `exif`, then the user's graph, whose output is the batch as it is."""
-    step = UserGraph(function)
-    program = DaliProgram(Recipe(exif=exif), [DecodeStep(window=False, turns=exif), step], size=None, fixed=False)
-
-    def make(run: Any) -> None:
-        if not step.columns:
-            return
-        drawn = uniforms(run.seed, run.epoch, run.ids, PROGRAM[: -(-len(step.columns) // 4)])
-        for n, (kind, a, b) in enumerate(step.columns):
-            values = drawn[n] < a if kind == "coin" else a + (b - a) * drawn[n]
-            run.arrays[numbered("draw", n)] = values.astype(np.float32)
-
-    program.makers.append(make)
-    return program
+    graph = UserGraph(function)
+    return DaliProgram(Recipe(exif=exif), fixed=False, steps=[Step(graph.build)], parts=[graph.fill])
 
 
 # A user's own DALI pipeline as a program: the graph as DALI serialized it, and the inputs that are fed into it.
@@ -167,9 +162,8 @@ class PipelineProgram(DaliProgram):
     fixed: bool = False
 
     def __post_init__(self) -> None:
-        """Decode, then the graph, with the states of its random operators."""
-        self.steps = [DecodeStep(window=False)]
-        self.makers = [lambda run: _states_of(run, self.states)]
+        """The states of its random operators are all that it takes beside payloads and fields."""
+        self.parts = [lambda fold: fold.arrays.update(_states_of(fold.draws, self.states))]
 
 
 def random_states(seed: int, epoch: int, ids: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
@@ -183,6 +177,6 @@ def random_states(seed: int, epoch: int, ids: NDArray[np.int64], count: int) -> 
     return out.view(np.uint8)
 
 
-def _states_of(run: Any, count: int) -> None:
-    for k, rows in enumerate(random_states(run.seed, run.epoch, run.ids, count) if count else ()):
-        run.arrays[numbered(STATE, k)] = rows
+def _states_of(draws: Draws, count: int) -> dict[Key, NDArray[np.uint8]]:
+    states = random_states(draws.seed, draws.epoch, draws.ids, count) if count else ()
+    return {numbered(STATE, k): rows for k, rows in enumerate(states)}

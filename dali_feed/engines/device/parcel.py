@@ -5,7 +5,7 @@ The law: an unpacked array has the dtype, the shape and the bits of the packed o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.engines.engine import Tail
-from dali_feed.engines.gpu.device import Uploaded
+from dali_feed.engines.device.device import Device
 from dali_feed.transforms.keys import Key, viewed
+from dali_feed.transforms.program import Tail
 
-__all__ = ["ALIGNED", "Parcels", "Sent", "can_travel", "pack", "packing", "there", "unpacked"]
+__all__ = ["ALIGNED", "Parcels", "can_travel", "pack", "packing", "unpacked"]
 
 
 ALIGNED = 16  # bytes: the widest that a thread of a GPU loads at once, and a multiple of every item's size
@@ -79,48 +79,25 @@ def unpacked(part: ParcelPart, block: NDArray[np.uint8]) -> NDArray[Any]:
     return block[part.start : part.start + part.nbytes].view(part.dtype).reshape(part.shape)
 
 
-# The small arrays of a batch on their way to a GPU: one page-locked block, one asynchronous copy.
+# The small arrays of a batch on their way to a GPU: one page-locked block, one copy.
 #
-# The law: the arrays that the training loop needs are on the GPU, or on their way there, before it asks. The thread
-# that prepares batches packs and sends them, on a stream of its own.
+# The law: the arrays that the training loop needs are on the GPU before it asks. The feed thread packs and sends them.
 
 
 _ROWS = tuple(each.name for each in fields(Tail) if each.name != "finish")
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """An array that has been sent."""
-
-    part: ParcelPart
-    block: Uploaded
-
-    def on(self, stream: Any) -> torch.Tensor:
-        """The array as a tensor, for work that is enqueued on `stream` from here on: a view of the block."""
-        part = self.part
-        raw = self.block.on(stream)[part.start : part.start + part.nbytes]
-        return raw.view(_dtype(part)).view(part.shape)
-
-
-def _dtype(part: ParcelPart) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, part.dtype.name)
-    return dtype
-
-
-def there(values: NDArray[Any] | Sent | None, stream: torch.cuda.Stream) -> torch.Tensor | None:
-    """A parameter of a batch on the stream's GPU. One that was not sent yet is sent now, also without a wait."""
-    if values is None:
-        return None
-    if isinstance(values, Sent):
-        return values.on(stream)
-    return torch.from_numpy(values).pin_memory().to(stream.device, non_blocking=True)
+def _there(part: ParcelPart, block: torch.Tensor) -> torch.Tensor:
+    """An array of a block that has been sent: a view of it."""
+    raw = block[part.start : part.start + part.nbytes]
+    return raw.view(getattr(torch, part.dtype.name)).view(part.shape)
 
 
 class Parcels:
-    """Sends blocks of page-locked memory by `upload` (`Uploads`). Used by one thread."""
+    """Sends arrays to a device in blocks. Used by one thread."""
 
-    def __init__(self, upload: Callable[[torch.Tensor], Uploaded], *, pinned: bool = True) -> None:
-        self._upload, self._pinned = upload, pinned
+    def __init__(self, device: Device) -> None:
+        self._device = device
         self._rooms: dict[int, torch.Tensor] = {}  # by the address, those given since the last call
 
     def room(self, size: int) -> NDArray[np.uint8]:
@@ -129,7 +106,7 @@ class Parcels:
         self._rooms[block.data_ptr()] = block
         return block.numpy()
 
-    def __call__(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Sent]:
+    def __call__(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Those of the arrays that can travel, sent in one copy, but for those in rooms of theirs.
 
         All but the latter may be changed at once.
@@ -142,24 +119,24 @@ class Parcels:
         plan = packing(rest)
         block = self._block(plan.size)
         pack(plan, rest, block.numpy())
-        one = self._upload(block)
-        return sent | {name: Sent(part, one) for name, part in plan.parts.items()}
+        one = self._device.send(block)
+        return sent | {name: _there(part, one) for name, part in plan.parts.items()}
 
     def _block(self, size: int) -> torch.Tensor:
-        return torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
+        return self._device.pinned((size,), torch.uint8)
 
-    def _from_rooms(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Sent]:
+    def _from_rooms(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
         rooms, self._rooms = self._rooms, {}
         sent = {}
         for name, values in arrays.items():
             block = rooms.get(values.__array_interface__["data"][0])
             if block is not None and values.nbytes == block.nbytes and values.flags.c_contiguous:
-                sent[name] = Sent(packing({name: values}).parts[name], self._upload(block))
+                sent[name] = _there(packing({name: values}).parts[name], self._device.send(block))
         return sent
 
     def with_tails(
         self, tails: list[Tail | None], arrays: Mapping[str, NDArray[Any]]
-    ) -> tuple[list[Tail | None], dict[str, Sent]]:
+    ) -> tuple[list[Tail | None], dict[str, torch.Tensor]]:
         """The tails with their rows sent, and the arrays, all in one copy. No array is named as a row of a tail."""
         rows: dict[str, Any] = {}
         for view, tail in enumerate(tails):
