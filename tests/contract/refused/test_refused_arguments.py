@@ -56,7 +56,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "pin_memory_device": ("cuda", "w w w w w"),
     "in_order": (False, "w w w w w"),
     "transform": (v2.CenterCrop(8), "h h h h r"),
-    "columns": ({"label": Number("label")}, "r h h r r"),  # this bounded source names no members
+    "columns": ({"label": Number("label")}, "h h h h r"),
     "device": ("cpu", "h h h h h"),
     "seed": (3, "h h h h h"),
     "lanes": (2, "h w w h h"),
