@@ -204,7 +204,7 @@ class DoubtedError(Exception):
     """What was filled may be another topic's."""
 
 
-class KafkaReader(TopicReader, Reader):  # type: ignore[misc]  # `trouble` is read only here
+class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` is read only here
     """Reads runs of offsets; see `dali_feed.records.source.Reader`.
 
     Raises from `read`:
