@@ -533,13 +533,13 @@ class DataLoader:
 
         A pass that was left early has used its epoch. A pass that was left after its first batch was only a look at the
         data: the next pass begins where it began, so `next(iter(loader))` skips no data, however often it is called.
-        A pass begins, and the one before is over, when its first batch is asked for.
+        A pass begins, and the one before is over, when its first batch is asked for; a stream's begins here.
         """
         self._unchanged.check()
         self._feed.check()
         one = _Tensors(self)
-        if isinstance(self.dataset, IterableDataset):  # torch's loader asks it for an iterator here
-            one.begin()
+        if isinstance(self._feed, LiveFeed) or isinstance(self.dataset, IterableDataset):
+            one.begin()  # a state says from here on where a stream begins; torch asks a dataset for an iterator here
         return one
 
     def skip(self, batches: int) -> Skipped:
