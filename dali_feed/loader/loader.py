@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from dali_feed.checks import whole
 from dali_feed.columns.column import Column
+from dali_feed.columns.columns import Columns
 from dali_feed.columns.image import Image
 from dali_feed.endpoint import serve_if_asked
 from dali_feed.errors import ConfigError, FallbackWarning, TransformError, WaitError
@@ -52,7 +53,7 @@ from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.order import Shuffle
 from dali_feed.plan.samplers import has_dealt
 from dali_feed.records.live import is_live
-from dali_feed.records.source import Source
+from dali_feed.records.source import Records, Source
 from dali_feed.transforms.lower import NotMadeError
 from dali_feed.transforms.mixing import Mixing
 
@@ -180,7 +181,12 @@ def _columns_of(args: LoaderArguments, transform: Any) -> tuple[Any, Any, Own]:
     """Columns and transform as an engine runs them, and what of the images' transform is left to run behind it."""
     columns = args.columns
     if columns is None or transform is not None:
-        return columns, *split(transform)
+        try:
+            return columns, *split(transform)
+        except TransformError:
+            if columns is None and isinstance(args.dataset, Records):
+                Columns.of(args.dataset, transform=transform)  # raises where there is no image: that comes first
+            raise
     named: dict[Any, Any] = dict(columns) if isinstance(columns, Mapping) else dict(enumerate(columns))
     own: Own = ()
     for name, column in named.items():
