@@ -26,7 +26,7 @@ from dali_feed.records.pieces import Arrays, Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Fault, Reader, Records, Source
 
-__all__ = ["Columns", "Fits"]
+__all__ = ["Columns", "Fits", "preset_of"]
 
 
 _LOOKED_AT = 64  # records, for the first that a column can be settled by
@@ -92,7 +92,7 @@ class Columns:
         """
         preset = columns is None
         if columns is None:
-            columns, as_tuple = _preset(source, transform), not source.named
+            columns, as_tuple = preset_of(source, transform), not source.named
         elif transform is not None:
             msg = "transform: with columns=, each column has its own; write Image(member, transform) in columns"
             raise ConfigError(msg)
@@ -306,8 +306,8 @@ class Columns:
         return out
 
 
-def _preset(source: Records, transform: object) -> dict[str, Column]:
-    """The source's own columns, its first image with this transform."""
+def preset_of(source: Records, transform: object) -> dict[str, Column]:
+    """The source's own columns, its first image with this transform. ConfigError for a transform and no image."""
     preset: dict[str, Column] = dict(source.preset)
     image = next((name for name, column in preset.items() if isinstance(column, Image)), None)
     if image is not None:

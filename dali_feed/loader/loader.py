@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset, default_collate
 
 from dali_feed.checks import whole
 from dali_feed.columns.column import Column
-from dali_feed.columns.columns import Columns
+from dali_feed.columns.columns import preset_of
 from dali_feed.columns.image import Image
 from dali_feed.endpoint import serve_if_asked
 from dali_feed.errors import ConfigError, FallbackWarning, TransformError, WaitError
@@ -53,7 +53,7 @@ from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.order import Shuffle
 from dali_feed.plan.samplers import has_dealt
 from dali_feed.records.live import is_live
-from dali_feed.records.source import Records, Source
+from dali_feed.records.source import Source
 from dali_feed.transforms.lower import NotMadeError
 from dali_feed.transforms.mixing import Mixing
 
@@ -105,7 +105,7 @@ def _native(args: LoaderArguments) -> tuple[Feed, Own] | str:
     if other is not None:
         return other
     try:
-        columns, transform, own = _columns_of(args, transform)
+        columns, transform, own = _columns_of(source, args, transform)
         feed = Feed(
             source,
             args.batch_size or 1,
@@ -143,7 +143,7 @@ def _live(args: LoaderArguments) -> tuple[LiveFeed, Own]:
             warn_once(name, "a stream has no last batch, and no lanes", _USER)
     if args.tuning.readers not in (1, Tuning().readers, "auto"):
         warn_once("Tuning(readers=)", "a stream has one reader for all its partitions", _USER)
-    columns, transform, own = _columns_of(args, args.transform)
+    columns, transform, own = _columns_of(args.dataset, args, args.transform)
     feed = LiveFeed(
         args.dataset,
         args.batch_size or 1,
@@ -177,15 +177,15 @@ def _warn_of_idle(args: LoaderArguments, feed: Ours) -> None:
         warn_once("in_order=False", "batches always come in order", user)
 
 
-def _columns_of(args: LoaderArguments, transform: Any) -> tuple[Any, Any, Own]:
+def _columns_of(source: Any, args: LoaderArguments, transform: Any) -> tuple[Any, Any, Own]:
     """Columns and transform as an engine runs them, and what of the images' transform is left to run behind it."""
     columns = args.columns
     if columns is None or transform is not None:
         try:
             return columns, *split(transform)
         except TransformError:
-            if columns is None and isinstance(args.dataset, Records):
-                Columns.of(args.dataset, transform=transform)  # raises where there is no image: that comes first
+            if columns is None:
+                preset_of(source, transform)  # of a source without images it is the transform that is wrong
             raise
     named: dict[Any, Any] = dict(columns) if isinstance(columns, Mapping) else dict(enumerate(columns))
     own: Own = ()
