@@ -192,6 +192,9 @@ class LiveFeed(Dealt):
     def set_epoch(self, epoch: int) -> None:
         """Does nothing: a stream has no epochs."""
 
+    def last_step(self) -> None:
+        """There is none."""
+
     def _endless(self, what: str) -> NoReturn:
         msg = f"{self._name}: a stream does not end, so it has no number of {what}"
         raise TypeError(msg)

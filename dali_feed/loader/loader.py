@@ -305,8 +305,8 @@ def _by_torch(args: LoaderArguments, why: str) -> TorchFeed:
             warn_once(option, "torch's own DataLoader runs this dataset", _USER)
     warn(
         f"dataset: {name} cannot be read by our engines, because {why}; torch's own DataLoader runs it, in our order."
-        " For speed, and for batches without bad records, let it give paths or images as they are, with transform= of"
-        " the loader, or use a source of dali_feed.external_sources",
+        " For speed, and for batches without bad records, use a source of dali_feed.external_sources, or let it give"
+        " paths or images as they are, with transform= of the loader",
         FallbackWarning,
         stacklevel=_USER - 1,
     )

@@ -83,9 +83,9 @@ class WordCount(Column):
 class Negative(Op):
     """Every level from the other end."""
 
-    def host_steps(self, n: int, *, window: bool = False) -> list[Any]:
-        """One step."""
-        return [lambda image, arrays, slot: 255 - image]
+    def image(self, image: Any, *row: Any, **_: Any) -> Any:
+        """One image of the host engine."""
+        return 255 - image
 
 
 def columns(transform: Op | None = None) -> dict[str, Any]:
