@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dali_feed import sync
 from dali_feed.errors import ClosedError, DataLostError, DeadLetterError, SourceChangedError
 from dali_feed.records.source import Original, Records, Stage
 
@@ -104,12 +103,12 @@ class Outbox:
 
     def __init__(self, source: Records, letters: DeadLetters | None, *, patience: float = PATIENCE) -> None:
         self._source, self._letters, self._patience = source, letters, patience
-        self._changed = threading.Condition()
+        self._changed = sync.Condition()
         self._queue: deque[Letter] = deque()
         self._bytes = self._posted = self._written = 0
         self._failure: DeadLetterError | None = None
         self._told = self._closed = False
-        self._thread: threading.Thread | None = None
+        self._thread: sync.Thread | None = None
 
     def __str__(self) -> str:
         return str(self._letters)
@@ -126,7 +125,7 @@ class Outbox:
             self._tell()
             if self._thread is None:
                 run, of = self._run, (self._letters,)
-                thread = threading.Thread(target=run, args=of, name="dali_feed-letters", daemon=True)
+                thread = sync.Thread(target=run, args=of, name="dali_feed-letters", daemon=True)
                 thread.start()  # where the system has none to give, no letter is waited for
                 self._thread = thread
             self._queue.append(letter)
@@ -179,14 +178,14 @@ class Outbox:
 
     def _wait(self, done: Callable[[], bool], stopped: Callable[[], bool]) -> None:
         """Wait, with the condition held; patience counts from the last letter written."""
-        written, since = self._written, time.monotonic()
+        written, since = self._written, sync.monotonic()
         while not done():
             if stopped():
                 msg = "dead letters: the pass has ended"
                 raise ClosedError(msg)
             if self._written > written:
-                written, since = self._written, time.monotonic()
-            seconds = time.monotonic() - since
+                written, since = self._written, sync.monotonic()
+            seconds = sync.monotonic() - since
             if seconds >= self._patience:
                 msg = (
                     f"{self._letters}: dead letters must be durable before a state counts their batches; "

@@ -298,8 +298,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Take what a worker told."""
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take what a worker told, or say how one ended that crashed: minus the number of the signal that killed it."""
+    if error:
+        sys.stderr.write(f"{node.gateway.id} ended with {node.gateway._io.popen.wait(60)}\n")
     told = getattr(node, "workeroutput", {})  # nothing, where it crashed
     _COMPILED.update((name, arch, tuple(options)) for name, arch, options in told.get("compiled", ()))
     _UNTESTED.extend(told.get("untested", ()))

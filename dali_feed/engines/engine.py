@@ -12,7 +12,6 @@ images and late columns, are jobs of the same workers as the host's decoding.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed import sync
 from dali_feed.columns.column import Follower, Late, attempt
 from dali_feed.engines.device.device import Device
 from dali_feed.engines.workers import Job, Workers, WorkerThread
@@ -115,7 +115,7 @@ class Part:
     rows: Sequence[Arrays]
     values: Mapping[str, Any] = field(default_factory=dict)
     ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: sync.Event = field(default_factory=sync.Event)
     images: list[Pixels] = field(default_factory=list)
     bad: dict[int, str] = field(default_factory=dict)
     ticket: Any = None
@@ -180,7 +180,7 @@ class EngineWork:
 class _Flight:
     """What of a batch is under way: a part for each image column, and the jobs beside them."""
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self, stop: sync.Event) -> None:
         self.stop = stop
         self.parts: dict[str, Part] = {}
         self.jobs: list[_Following | _Making] = []
@@ -223,7 +223,7 @@ class Engine:
         if self.device is not None:
             self.device.enter()
 
-    def submit(self, work: Work, stop: threading.Event) -> None:
+    def submit(self, work: Work, stop: sync.Event) -> None:
         """Start a batch. At most `depth` may be in flight; `stop` is set when its pass has ended."""
         if self.device is not None:
             self.device.bound(self.depth + _BEHIND)
@@ -268,7 +268,7 @@ class Engine:
         `before` is the batch as it was taken, which need not have anything bad; it differs only in `slots`.
         """
         was = None if before is None else before.flight
-        flight = work.flight = self._flight(work, threading.Event() if was is None else was.stop)
+        flight = work.flight = self._flight(work, sync.Event() if was is None else was.stop)
         again = range(len(work.ids)) if before is None else slots
 
         def run() -> None:
@@ -308,7 +308,7 @@ class Engine:
         drain = () if self.device is None else (self.device.drain,)  # before DALI's memory pool is released
         _every([self._workers.close, *drain, *(images.close for images in self._images.values())])
 
-    def _flight(self, work: Work, stop: threading.Event) -> _Flight:
+    def _flight(self, work: Work, stop: sync.Event) -> _Flight:
         flight = _Flight(stop)
         own, _ = self._program.split(work.rows)
         rows: dict[str, list[Arrays]] = {name: [] for name in self._images}
@@ -394,7 +394,7 @@ class _Following(Job):
         follows: _Follows,
         rows: Sequence[Arrays],
         chunks: Sequence[Sequence[int]],
-        stop: threading.Event,
+        stop: sync.Event,
     ) -> None:
         super().__init__(chunks, stop)
         self._work, self._follows, self._rows = work, follows, rows
@@ -436,12 +436,12 @@ class _Making(Job):
     halted = "engine: the iteration was ended while functions worked on its batch"
 
     def __init__(
-        self, work: Work, kinds: Mapping[str, Late], chunks: Sequence[Sequence[int]], stop: threading.Event
+        self, work: Work, kinds: Mapping[str, Late], chunks: Sequence[Sequence[int]], stop: sync.Event
     ) -> None:
         super().__init__(chunks, stop)
         self._kinds = kinds
         self._given = {name: work.values[name] for name in kinds}
-        self._copying = threading.Lock()  # over what is given, and a copy of it
+        self._copying = sync.Lock()  # over what is given, and a copy of it
         self.values: dict[str, list[Any]] = {name: [None] * len(work.ids) for name in kinds}
         self.bad: dict[int, str] = {}
         self.called = f"what makes column {', '.join(map(repr, kinds))}"

@@ -14,14 +14,13 @@ import atexit
 import logging
 import os
 import sys
-import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from dali_feed import sync
 from dali_feed.errors import ClosedError
 
 __all__ = ["Alone", "Job", "WorkerThread", "Workers", "abandon", "linger", "wait"]
@@ -46,8 +45,8 @@ class Alone:
         loaded = sys.modules.get("torch")
         self._torch: Any = loaded if hasattr(loaded, "set_num_threads") else None
         self._before = 0 if self._torch is None else self._torch.get_num_threads()
-        self._ready = threading.Barrier(count + 1)
-        self._lock = threading.Lock()  # none sets torch's number after it was put back
+        self._ready = sync.Barrier(count + 1)
+        self._lock = sync.Lock()  # none sets torch's number after it was put back
 
     def enter(self) -> bool:
         """In a thread of ours, once. False: it is not wanted, and ends without another step."""
@@ -59,7 +58,7 @@ class Alone:
                 self._torch.set_num_threads(1)
         try:
             self._ready.wait()
-        except threading.BrokenBarrierError:
+        except sync.BrokenBarrierError:
             return False
         return True
 
@@ -92,7 +91,7 @@ class WorkerThread:
         self.slots: Sequence[int] = ()
         self.seconds, self.images = 0.0, 0
         self.wanted = True  # guarded by the condition of its `Workers`
-        self.thread: threading.Thread | None = None
+        self.thread: sync.Thread | None = None
         self._own: dict[Callable[[], Any], Any] = {}
 
     def own(self, make: Callable[[], _T]) -> _T:
@@ -114,7 +113,7 @@ class Job:
     lingers = True  # whether it reads the batch's memory, so that a wait for it goes on until all workers have left it
     halted = "engine: the iteration was ended while its batch was run"  # the ClosedError of who waits for it
 
-    def __init__(self, chunks: Sequence[Sequence[int]], stop: threading.Event | None = None) -> None:
+    def __init__(self, chunks: Sequence[Sequence[int]], stop: sync.Event | None = None) -> None:
         self._stop = stop
         self.chunks = chunks
         self.begun, self.left = 0, len(chunks)  # chunks; guarded by the workers' condition, as is the error
@@ -136,8 +135,8 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        lock = threading.RLock()  # the garbage collector may close a loader in one of our threads
-        self._more, self._done = threading.Condition(lock), threading.Condition(lock)
+        lock = sync.RLock()  # the garbage collector may close a loader in one of our threads
+        self._more, self._done = sync.Condition(lock), sync.Condition(lock)
         self._jobs: deque[Job] = deque()  # with chunks that no worker has taken
         self._workers: list[WorkerThread] = []
         self._left_behind: list[WorkerThread] = []
@@ -207,12 +206,12 @@ class Workers:
             every, self._workers = [*self._left_behind, *self._workers], []
             self._more.notify_all()
             self._done.notify_all()
-        ends = time.monotonic() + PATIENCE
+        ends = sync.monotonic() + PATIENCE
         for worker in every:
             thread, inside = worker.thread, worker.job
-            if thread is None or thread is threading.current_thread():
+            if thread is None or thread is sync.current_thread():
                 continue
-            thread.join(max(0.0, ends - time.monotonic()))
+            thread.join(max(0.0, ends - sync.monotonic()))
             if thread.is_alive() and (inside is None or inside.lingers):
                 linger(thread)
 
@@ -226,7 +225,7 @@ class Workers:
         with alone.starting():
             for worker in begun:
                 name = f"dali_feed-work-{next(names)}"
-                worker.thread = threading.Thread(target=self._run, args=(worker, alone), name=name, daemon=True)
+                worker.thread = sync.Thread(target=self._run, args=(worker, alone), name=name, daemon=True)
                 worker.thread.start()
         self._workers += begun
 
@@ -248,12 +247,12 @@ class Workers:
             return
         while (taken := self._next(worker)) is not None:
             (job, slots), error = taken, None
-            begun = time.perf_counter()  # twice a chunk
+            begun = sync.perf_counter()  # twice a chunk
             try:
                 job.run(worker, slots)
             except BaseException as raised:  # noqa: BLE001  an exit too: whoever waits must hear of it
                 error = raised
-            worker.seconds += time.perf_counter() - begun
+            worker.seconds += sync.perf_counter() - begun
             with self._done:
                 worker.job, worker.slots = None, ()
                 job.left -= 1
@@ -294,10 +293,10 @@ def _alive(worker: WorkerThread) -> bool:
 TELL = 5.0  # seconds after which a message says what the end waits for
 
 log = logging.getLogger("dali_feed")
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_threads: weakref.WeakSet[sync.Thread] = weakref.WeakSet()
 
 
-def linger(thread: threading.Thread) -> None:
+def linger(thread: sync.Thread) -> None:
     """Let the end of the interpreter wait for a thread that ends by itself, as soon as its native call returns."""
     _threads.add(thread)
     atexit.unregister(_at_exit)

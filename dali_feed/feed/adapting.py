@@ -8,10 +8,9 @@ before, and so does the way down after each change that stayed; so whatever is m
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from dataclasses import dataclass
 
+from dali_feed import sync
 from dali_feed.feed.meter import Meter
 
 __all__ = ["FIRST_READERS", "Climb", "Interval", "Steering"]
@@ -92,7 +91,7 @@ class Steering:
 
     def __init__(self, meter: Meter, climb: Climb) -> None:
         self._meter, self._climb = meter, climb
-        self._lock = threading.Lock()  # all below: any reader's thread may look
+        self._lock = sync.Lock()  # all below: any reader's thread may look
         self._settles = True  # the interval has a change in it, or the first connections
         self._begun = self._counts()
 
@@ -100,7 +99,7 @@ class Steering:
         """Where an interval ends here and another number of readers follows from it: that number."""
         with self._lock:
             at, waited, batches, samples = self._begun
-            seconds = time.monotonic() - at
+            seconds = sync.monotonic() - at
             if seconds < SECONDS or self._meter.batches - batches < BATCHES:
                 return None
             _, waits_now, _, samples_now = self._begun = self._counts()
@@ -117,4 +116,4 @@ class Steering:
     def _counts(self) -> tuple[float, float, int, int]:
         meter = self._meter
         waited = sum(each.seconds for each in meter.loop.causes if each.cause == "source")
-        return time.monotonic(), waited, meter.batches, meter.samples
+        return sync.monotonic(), waited, meter.batches, meter.samples

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed import sync
 from dali_feed.columns.columns import Columns
 from dali_feed.columns.request import RequestReader
 from dali_feed.errors import ConfigError
@@ -57,7 +58,7 @@ class CachedRows:
         self._rows: dict[int, Row] = {}
         self._forms: dict[str, _Form] | None = None
         self._form = ""  # the same as text
-        self._lock = threading.Lock()  # guards all of these
+        self._lock = sync.Lock()  # guards all of these
         self.held = 0  # bytes
         self._adopt()
 
@@ -216,7 +217,7 @@ class WholePixels:
         self._exif = bool(decode.exif)
         self._decode, self._tuning = decode, tuning
         self._local = threading.local()
-        self._lock = threading.Lock()  # guards that threads are started once
+        self._lock = sync.Lock()  # guards that threads are started once
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -228,7 +229,7 @@ class WholePixels:
         return ("pixels", nvimgcodec.__version__, self._exif, *bounds, *sorted(self.members))
 
     def __call__(
-        self, member: str, payloads: list[memoryview], has_room: Callable[[int], bool], stop: threading.Event | None
+        self, member: str, payloads: list[memoryview], has_room: Callable[[int], bool], stop: sync.Event | None
     ) -> list[memoryview | None]:
         """The file of each payload's pixels; None for what is no image, or has no room. For any thread."""
         found = screen(payloads, self._decode.max_pixels, self._decode.max_work)
@@ -265,7 +266,7 @@ class WholePixels:
                 self._pool = ThreadPoolExecutor(self._tuning.cpu_threads, "dali_feed-pixels")
             return self._pool
 
-    def _one(self, task: tuple[int, memoryview, int, int, Any], stop: threading.Event | None) -> memoryview | None:
+    def _one(self, task: tuple[int, memoryview, int, int, Any], stop: sync.Event | None) -> memoryview | None:
         from dali_feed.engines.host.decode import decoded, new_decoder, turned
 
         if stop is not None and stop.is_set():
@@ -302,7 +303,7 @@ class RecordCache:
         self._pool: ReadPool | None = None
         self._fingerprint = ""
         self._by_runs = False
-        self._lock = threading.Lock()  # guards the counts
+        self._lock = sync.Lock()  # guards the counts
         self._hits = self._misses = 0
 
     def begin(self, snapshot: Snapshot, pool: ReadPool) -> None:
@@ -331,7 +332,7 @@ class RecordCache:
         if rows is not None:
             rows.close()
 
-    def reader(self, stop: threading.Event) -> Reader:
+    def reader(self, stop: sync.Event) -> Reader:
         """A reader of the source, with the cache before it."""
         return _CachedReader(self, self._columns.reader(self._source, stop), stop)
 
@@ -387,7 +388,7 @@ class RecordCache:
 class _CachedReader(RequestReader):
     """Gives what is kept, reads the rest, and keeps that."""
 
-    def __init__(self, cache: RecordCache, reader: Reader, stop: threading.Event) -> None:
+    def __init__(self, cache: RecordCache, reader: Reader, stop: sync.Event) -> None:
         super().__init__(reader)
         self._cache, self._stop = cache, stop
 

@@ -1,16 +1,15 @@
 """A bounded queue between two threads that either side can end at any time.
 
-Two queues of C, of the items and of the room for them, because a batch is handed over by it: `threading.Condition` does
+Two queues of C, of the items and of the room for them, because a batch is handed over by it: `sync.Condition` does
 the same in Python, and took as long as all else that is done for a small batch.
 """
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from dali_feed import sync
 from dali_feed.errors import ClosedError
 
 __all__ = ["Channel"]
@@ -24,12 +23,14 @@ class Channel(Generic[T]):
     """First in, first out, at most `size` items; `close` wakes all waiting threads."""
 
     def __init__(self, size: int) -> None:
-        self._items: SimpleQueue[Any] = SimpleQueue()
-        self._room: SimpleQueue[None] = SimpleQueue()  # as many as there may be more items; once closed one for good
+        self._items: sync.SimpleQueue[Any] = sync.SimpleQueue()
+        self._room: sync.SimpleQueue[None] = (
+            sync.SimpleQueue()
+        )  # as many as there may be more items; once closed one for good
         for _ in range(size):
             self._room.put(None)
         self._closed = False
-        self._closing = threading.Lock()
+        self._closing = sync.Lock()
 
     def __len__(self) -> int:
         return 0 if self._closed else self._items.qsize()
@@ -47,7 +48,7 @@ class Channel(Generic[T]):
         """Add where there is room within `timeout` seconds; whether it was. Raises ClosedError once closed."""
         try:
             self._room.get(timeout=timeout)
-        except Empty:
+        except sync.Empty:
             return False
         self._add(item, "offer")
         return True
@@ -65,7 +66,7 @@ class Channel(Generic[T]):
         """Wait for an item and take it. Raises TimeoutError after `timeout` seconds, ClosedError once closed."""
         try:
             item = self._items.get(timeout=timeout)
-        except Empty:
+        except sync.Empty:
             raise TimeoutError from None
         if item is _CLOSED:
             self._items.put(_CLOSED)
@@ -80,7 +81,7 @@ class Channel(Generic[T]):
         dropped = list[T]()
         with self._closing:
             self._closed = True
-            with suppress(Empty):
+            with suppress(sync.Empty):
                 while True:  # somebody else may take the last one
                     item = self._items.get_nowait()
                     if item is not _CLOSED:

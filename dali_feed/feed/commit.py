@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from dali_feed import sync
 from dali_feed.errors import StateError
 from dali_feed.feed.planning import Planning
 from dali_feed.feed.stats import Stats
@@ -61,13 +61,13 @@ class Placing:
         plan = planning.made(at.epoch)
         if stats.kafka is None or (plan is None and not at.between):
             return stats
-        begun, snapshot = time.monotonic(), planning.snapshot
+        begun, snapshot = sync.monotonic(), planning.snapshot
         if plan is None or at.between:  # the epoch before is over
             self._known = plan, dict(enumerate(snapshot.stops.tolist()))
         elif self._known is None or self._known[0] is not plan or begun >= self._again:
             found = progress(snapshot, plan, at, left=bool(planning.counts(at.epoch, at.consumed)))
             self._known = plan, dict(enumerate(found.tolist()))
-            ended = time.monotonic()
+            ended = sync.monotonic()
             self._again = ended + COST * (ended - begun)
         ours = _measured(snapshot)
         stands = {partition: position for partition, position in self._known[1].items() if partition in ours}

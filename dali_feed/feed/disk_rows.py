@@ -22,7 +22,6 @@ import shutil
 import sqlite3
 import struct
 import sys
-import threading
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
@@ -33,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from dali_feed import sync
 from dali_feed.errors import ConfigError
 from dali_feed.locks import flocked, locked
 from dali_feed.records.source import Source
@@ -75,12 +75,12 @@ class DiskRows:
     def __init__(self, folder: str | os.PathLike[str], limit: int, key: str) -> None:
         self._folder, self._limit = Path(folder), limit
         self._home = self._path = self._folder / f"rows-{key}"
-        self._changed = threading.Condition()  # guards what follows; never held over a read or a write of the disk
+        self._changed = sync.Condition()  # guards what follows; never held over a read or a write of the disk
         self._waiting: dict[int, bytes] = {}  # rows for the next transaction
         self._writing: dict[int, bytes] = {}  # rows of the one that is under way
         self._bytes, self._new_form = 0, ""  # of those that wait
         self._idle: list[sqlite3.Connection] = []
-        self._writer: threading.Thread | None = None
+        self._writer: sync.Thread | None = None
         self._lock, self._off, self._closed, self._warned = -1, False, False, False
         self.form: str | None = None
         self.records = self.size = self.damaged = 0
@@ -139,7 +139,7 @@ class DiskRows:
             self._waiting[sample], self._new_form = body, form
             self._bytes += len(body)
             if self._writer is None:
-                self._writer = threading.Thread(target=self._write, name="dali_feed-rows", daemon=True)
+                self._writer = sync.Thread(target=self._write, name="dali_feed-rows", daemon=True)
                 self._writer.start()
             self._changed.notify_all()
 

@@ -9,10 +9,10 @@ has given back.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dali_feed import sync
 from dali_feed.bad_records import Quarantine
 from dali_feed.errors import ClosedError
 from dali_feed.feed.batch import Companions
@@ -98,8 +98,8 @@ class EpochRun(FeedRun):
         self._look_ahead = True  # reads may be asked for since the last look
         self._narrow = before is not None  # reads go no further than the first windows
         self._wanted = before is None  # by the training loop
-        self._certain = threading.Event()  # that it is wanted, or that it has been closed
-        self._planned: threading.Event | None = None  # set when the plan need not be waited for
+        self._certain = sync.Event()  # that it is wanted, or that it has been closed
+        self._planned: sync.Event | None = None  # set when the plan need not be waited for
         self._holds = False
         self.well = False  # it came to a good end, and all its batches are there
         self._wrong: BaseException | None = None  # what was found while the pass before was still fed
@@ -107,7 +107,7 @@ class EpochRun(FeedRun):
             self._certain.set()
             self._open()
         else:
-            planned = self._planned = threading.Event()
+            planned = self._planned = sync.Event()
             epochs.planning.ahead(epoch).add_done_callback(lambda _: planned.set())
         super().__init__(setting, len(epochs.shares.mine), behind=before)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from dali_feed import sync
 from dali_feed.columns.columns import Columns, Fits
 from dali_feed.columns.request import Request, RequestReader
 from dali_feed.dead_letters import Outbox
@@ -249,7 +249,7 @@ class Machine:
         """The source, of a feed that has epochs."""
         return cast("Source", self.source)
 
-    def _opened(self, stop: threading.Event) -> Reader:
+    def _opened(self, stop: sync.Event) -> Reader:
         """A reader of the source that gives columns, in the thread that reads."""
         self.columns.settle_by(self._bounded)
         if self.cache is not None:

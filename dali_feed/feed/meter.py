@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dali_feed import sync
 from dali_feed.cores import cores
 from dali_feed.engines.device.device import WAITS
 from dali_feed.feed.stats import CpuStats, Stats, WaitCause
@@ -51,13 +51,13 @@ class FeedClock:
     __slots__ = ("at", "past", "spent")
 
     def __init__(self) -> None:
-        self.at = "deal", time.perf_counter()
+        self.at = "deal", sync.perf_counter()
         self.past: deque[Span] = deque(maxlen=KEPT)
         self.spent = dict.fromkeys(STATES, 0.0)
 
     def switch(self, state: str) -> str:
         """From here on it is at that; what it was at."""
-        now = time.perf_counter()
+        now = sync.perf_counter()
         before, since = self.at
         self.at = state, now
         self.past.append((before, since, now))
@@ -97,7 +97,7 @@ class Service:
     def began(self, samples: int) -> None:
         """A batch was given to the engine."""
         self.dealt += samples
-        self._begun.append(time.perf_counter())
+        self._begun.append(sync.perf_counter())
 
     def ended(self, samples: int, asked: float, done: float) -> None:
         """The oldest one was asked for at a time, and there at another."""
@@ -180,7 +180,7 @@ class Pauses:
     def __init__(self) -> None:
         self.last: deque[tuple[float, float]] = deque(maxlen=PAUSES_KEPT)
         self._begun: float | None = None  # of the collection under way; None: none, or it began before it was watched
-        self._watched, self._lock = 0, threading.Lock()
+        self._watched, self._lock = 0, sync.Lock()
 
     def watch(self) -> None:
         """Note them down from here on; each call wants its `leave`."""
@@ -198,7 +198,7 @@ class Pauses:
 
     def _heard(self, phase: str, info: dict[str, Any]) -> None:
         del info
-        now = time.perf_counter()
+        now = sync.perf_counter()
         if phase == "start":
             self._begun = now
             return
@@ -238,7 +238,7 @@ class LoopClock:
 
     def asked(self, *, first: bool) -> None:
         """For the next batch; `first` of a pass: what the loop did before it was no training on a batch."""
-        self._asked = now = time.perf_counter()
+        self._asked = now = sync.perf_counter()
         given, self._given = self._given, None
         if given is not None and not first:
             self.worked += now - given
@@ -246,12 +246,12 @@ class LoopClock:
 
     def came(self, clock: FeedClock | None, *, first: bool) -> None:
         """The batch is there. Other arguments as of `wait`."""
-        self._came = time.perf_counter()
+        self._came = sync.perf_counter()
         self.wait(self._asked, self._came, clock, first=first)
 
     def given(self, samples: int) -> None:
         """The loop gets it."""
-        now = time.perf_counter()
+        now = sync.perf_counter()
         self.handover += now - self._came
         self._given, self.last_samples = now, samples
 
@@ -292,7 +292,7 @@ class PassClock:
     """Wall time and the process's CPU time while at least one pass is under way: read twice per pass."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards all: several threads begin passes, and others look
+        self._lock = sync.Lock()  # guards all: several threads begin passes, and others look
         self._passes = 0
         self._wall = self._cpu = 0.0  # while passes are under way less by the clocks' readings when the first began
         self._cores = cores()
@@ -301,7 +301,7 @@ class PassClock:
         """A pass more."""
         with self._lock:
             if not self._passes:
-                self._wall -= time.perf_counter()
+                self._wall -= sync.perf_counter()
                 self._cpu -= time.process_time()
             self._passes += 1
 
@@ -310,13 +310,13 @@ class PassClock:
         with self._lock:
             self._passes -= 1
             if not self._passes:
-                self._wall += time.perf_counter()
+                self._wall += sync.perf_counter()
                 self._cpu += time.process_time()
 
     def stats(self) -> CpuStats:
         """Up to now."""
         with self._lock:
-            now = (time.process_time(), time.perf_counter()) if self._passes else (0.0, 0.0)
+            now = (time.process_time(), sync.perf_counter()) if self._passes else (0.0, 0.0)
             return CpuStats(self._cores, self._cpu + now[0], self._wall + now[1])
 
 
@@ -349,14 +349,14 @@ class Meter:
         self.loop, self.passes, self.service = LoopClock(), PassClock(), Service()
         self.recent_bad: deque[tuple[str, str]] = deque(maxlen=100)
         self.newest: FeedClock | None = None
-        self._clocks: dict[threading.Thread, FeedClock] = {}
+        self._clocks: dict[sync.Thread, FeedClock] = {}
         self._spent = dict.fromkeys(STATES, 0.0)  # of threads that have ended
         # Guards which clocks there are, what those of ended threads add up to, and what the readers count.
-        self._lock = threading.Lock()
+        self._lock = sync.Lock()
 
     def clock(self) -> FeedClock:
         """This thread's; the newest one is that of the pass under way."""
-        thread = threading.current_thread()
+        thread = sync.current_thread()
         clock = self._clocks.get(thread)
         if clock is None:
             with self._lock:
@@ -386,7 +386,7 @@ class Meter:
         if self.newest is None:
             return "", 0.0
         state, since = self.newest.at
-        return state, time.perf_counter() - since
+        return state, sync.perf_counter() - since
 
     def screens(self, stage: Callable[[Block], Block]) -> Callable[[Block], Block]:
         """The same stage, counted, for the threads that read: a call each per read."""

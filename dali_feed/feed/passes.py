@@ -7,10 +7,10 @@ the next one is to begin exactly there; otherwise nothing of it is left.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dali_feed import sync
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch
 from dali_feed.feed.epoch import EpochRun
@@ -190,7 +190,7 @@ class Batches:
         self._passes, self._run, self._counts = passes, run, counts
         self._taken = 0
         self._ended = False
-        self._asking = threading.RLock()  # one thread asks at a time: the end comes once, and counts follow the order
+        self._asking = sync.RLock()  # one thread asks at a time: the end comes once, and counts follow the order
 
     def __iter__(self) -> Batches:
         return self

@@ -7,14 +7,13 @@ that epoch begins, for it may have a state of its own: so nothing is made ahead 
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed import sync
 from dali_feed.draws import check_seed
 from dali_feed.errors import ConfigError
 from dali_feed.feed.describe import warn_of_holes
@@ -70,7 +69,7 @@ class Planning:
         self._digest: str | None = None  # of what the sampler gave for that plan
         self._sampler_state: dict[str, Any] | None = None  # where its random numbers stood before
         self._checked = False  # whether a sampler without such has been read again
-        self._ahead: tuple[int, Future[Plan], threading.Thread] | None = None  # an epoch whose plan is being made
+        self._ahead: tuple[int, sync.Future[Plan], sync.Thread] | None = None  # an epoch whose plan is being made
 
     @property
     def snapshot(self) -> Snapshot:
@@ -164,13 +163,13 @@ class Planning:
         plan = self._ahead[1]
         return None if plan.exception() else plan.result()
 
-    def ahead(self, epoch: int) -> Future[Plan]:
+    def ahead(self, epoch: int) -> sync.Future[Plan]:
         """The plan of a later epoch, which no sampler gives, made in a thread of its own. For any thread.
 
         Who needs one that could not be made makes it again and meets the error himself.
         """
         if self._ahead is None or self._ahead[0] != epoch:
-            plan = Future[Plan]()
+            plan = sync.Future[Plan]()
 
             def make() -> None:
                 try:
@@ -178,7 +177,7 @@ class Planning:
                 except Exception as error:  # noqa: BLE001  it is raised where the plan is needed
                     plan.set_exception(error)
 
-            thread = threading.Thread(target=make, name="dali_feed-plan", daemon=True)
+            thread = sync.Thread(target=make, name="dali_feed-plan", daemon=True)
             self._ahead = epoch, plan, thread
             try:
                 thread.start()

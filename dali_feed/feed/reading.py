@@ -7,12 +7,11 @@ released once, by whoever took it. Readers end in columns: formats and the scree
 from __future__ import annotations
 
 import contextlib
-import queue
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dali_feed import sync
 from dali_feed.engines.device.device import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.adapting import Steering
@@ -24,7 +23,7 @@ from dali_feed.records.values import nbytes
 __all__ = ["OpenReader", "ReadPool", "ReadTask", "ReaderWork"]
 
 
-OpenReader = Callable[[threading.Event], Reader]  # whose waits end at the event
+OpenReader = Callable[[sync.Event], Reader]  # whose waits end at the event
 
 REST_SECONDS = 5.0  # without a task, after which a reader that wants to may look after itself
 
@@ -52,11 +51,11 @@ class ReadTask:
         self._estimate = estimate
         self._held: int | None = None
         self.requested = False
-        self.done = threading.Event()
+        self.done = sync.Event()
         self._block: Block | None = None
         self._error: BaseException | None = None
         self._dropped = False
-        self._lock = threading.Lock()
+        self._lock = sync.Lock()
 
     @property
     def held(self) -> int:
@@ -109,16 +108,16 @@ class ReadPool:
     ) -> None:
         self._source, self._slabs, self._steering = source, slabs, steering
         self._opened = opened
-        self._tasks: queue.SimpleQueue[ReadTask | None] = queue.SimpleQueue()
-        self._stop = threading.Event()
-        self._idle = threading.Condition()
+        self._tasks: sync.SimpleQueue[ReadTask | None] = sync.SimpleQueue()
+        self._stop = sync.Event()
+        self._idle = sync.Condition()
         self._asked = 0  # tasks requested and not finished
         self._closed = False
         self._at: dict[int, tuple[ReadTask, float, Reader]] = {}  # thread -> what it reads, since when
         self._readers: dict[int, Reader] = {}  # thread -> its reader
         self._kafka: KafkaStats | None = None  # what those measured that have left
         self._storage: tuple[StorageStats, ...] = ()
-        self._threads: list[threading.Thread] = []  # those that are about to leave too
+        self._threads: list[sync.Thread] = []  # those that are about to leave too
         self._begun = self._staying = 0  # threads
         self._rows, self._busy, self._cpu = 0, 0.0, 0.0
         self._count = 0
@@ -142,7 +141,7 @@ class ReadPool:
             self._threads = [thread for thread in self._threads if thread.is_alive()]
             while self._staying < count:
                 n = self._begun
-                thread = threading.Thread(target=self._work, args=(n,), name=f"dali_feed-read-{n}", daemon=True)
+                thread = sync.Thread(target=self._work, args=(n,), name=f"dali_feed-read-{n}", daemon=True)
                 self._threads.append(thread)  # counted before it runs: Ctrl-C may come out of `start`
                 self._begun, self._staying = n + 1, self._staying + 1
                 try:
@@ -201,7 +200,7 @@ class ReadPool:
         while reader is not None and reader.rests:
             try:
                 return self._tasks.get(timeout=REST_SECONDS)
-            except queue.Empty:
+            except sync.Empty:
                 with contextlib.suppress(Exception):  # what is wrong with it shows in the next read
                     reader.rest()
         return self._tasks.get()
@@ -216,7 +215,7 @@ class ReadPool:
                         msg = "read: cancelled before it began"
                         raise ClosedError(msg)
                     reader = self._readers[thread] = reader or self._opened(self._stop)
-                    self._at[thread] = task, time.monotonic(), reader
+                    self._at[thread] = task, sync.monotonic(), reader
                     with READ:
                         block = self._read(reader, task)
                     task.finish(block, None)
@@ -252,11 +251,11 @@ class ReadPool:
 
     def _ended(self, thread: int, task: ReadTask, cpu: float) -> bool:
         """A read, begun at that CPU time of its thread, is over: count it; whether the thread is one too many."""
-        _, since, _ = self._at.pop(thread, (None, time.monotonic(), None))
+        _, since, _ = self._at.pop(thread, (None, sync.monotonic(), None))
         with self._idle:
             self._asked -= 1
             if not self._stop.is_set():
-                self._busy += time.monotonic() - since
+                self._busy += sync.monotonic() - since
                 self._rows += int(task.extents.lengths.sum())
                 self._cpu += time.thread_time() - cpu
             self._idle.notify_all()
@@ -292,5 +291,5 @@ class ReadPool:
             for _ in range(self._staying):
                 self._tasks.put(None)
         for thread in self._threads:
-            if thread is not threading.current_thread() and thread.is_alive():  # the garbage collector may run here
+            if thread is not sync.current_thread() and thread.is_alive():  # the garbage collector may run here
                 thread.join(timeout)

@@ -11,12 +11,12 @@ that has given all it has may go on with the next one, which then has begun befo
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dali_feed import sync
 from dali_feed.bad_records import BadRecord, Quarantine
 from dali_feed.dead_letters import Letter, Outbox
 from dali_feed.engines.device.device import NEXT
@@ -44,9 +44,9 @@ class Worker:
         self._first: FeedRun | None = first
         self._begun, self._runs, self._over = False, False, False
         self._then = list[Callable[[], None]]()
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._ended = sync.Event()
+        self._lock = sync.Lock()
+        self.thread = sync.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Once. Whatever comes out of here, as an interrupt does, `alive` says whether the thread runs."""
@@ -160,7 +160,7 @@ def reads(setting: EpochSetting) -> str:
     for task, since, trouble in sorted(setting.pool.doing(), key=lambda read: read[1]):
         first = setting.where(int(task.extents[:1].ids()[0]))
         said = f", {trouble}" if trouble else ""
-        reads.append(f"{int(task.extents.lengths.sum())} records from {first} ({time.monotonic() - since:.0f} s{said})")
+        reads.append(f"{int(task.extents.lengths.sum())} records from {first} ({sync.monotonic() - since:.0f} s{said})")
     more = f", and {len(reads) - SHOWN} more" if len(reads) > SHOWN else ""
     return f"source: {setting.source} is being read: {'; '.join(reads[:SHOWN]) or 'nothing'}{more}"
 
@@ -177,7 +177,7 @@ def _engine(setting: Setting, flight: Flight) -> str:
     return f"{name} runs the batch of {len(flight)} from {first} to {last}"
 
 
-LONGEST = threading.TIMEOUT_MAX  # seconds that the system can wait: two centuries; above that it is for ever
+LONGEST = sync.TIMEOUT_MAX  # seconds that the system can wait: two centuries; above that it is for ever
 PATIENCE = 5.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it
 
 log = logging.getLogger("dali_feed")
@@ -203,10 +203,10 @@ class FeedRun:
         self._flying: deque[Flight] = deque()
         self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
         self._ended = False
-        self._stop = threading.Event()  # set at its end: its batches are not worked on any more
+        self._stop = sync.Event()  # set at its end: its batches are not worked on any more
         self.cut = False  # whether another thread ended it while one waited for a batch
         self.next: FeedRun | None = None  # the pass that its thread goes on with
-        self._lock = threading.Lock()
+        self._lock = sync.Lock()
         self._worker: Worker = Worker(self, "dali_feed-feed") if behind is None else behind._worker
 
     def begin(self) -> None:
@@ -214,7 +214,7 @@ class FeedRun:
         self._worker.start()
 
     @property
-    def _thread(self) -> threading.Thread:
+    def _thread(self) -> sync.Thread:
         return self._worker.thread
 
     def take(self, timeout: float | None = None) -> Batch:
@@ -237,9 +237,9 @@ class FeedRun:
 
     def _wait(self, timeout: float | None) -> Batch | BaseException | None:
         """The next item; the watchdog warns after `watchdog` seconds without one, and again after twice as many."""
-        begun, speaks = time.monotonic(), self.setting.watchdog
+        begun, speaks = sync.monotonic(), self.setting.watchdog
         while True:
-            waited = time.monotonic() - begun
+            waited = sync.monotonic() - begun
             ends = speaks if timeout is None else min(speaks, timeout)
             try:
                 return self._out.get(max(0.0, ends - waited) if ends < LONGEST else None)
@@ -253,7 +253,7 @@ class FeedRun:
             except TimeoutError:
                 if ends == timeout:
                     raise WaitError(self._stuck()) from None
-                log.log(self._alarm(), "no batch for %.0f s: %s", time.monotonic() - begun, self._stuck())
+                log.log(self._alarm(), "no batch for %.0f s: %s", sync.monotonic() - begun, self._stuck())
                 speaks *= 2
 
     def close(self) -> None:
@@ -265,7 +265,7 @@ class FeedRun:
             return
         self._end()
         self.setting.engine.halt()
-        if threading.current_thread() is self._thread:
+        if sync.current_thread() is self._thread:
             return  # the garbage collector ran here; the next put ends the thread
         self._halt()  # for as long as the thread may still ask for reads
         try:
@@ -295,13 +295,13 @@ class FeedRun:
 
     def wait(self) -> None:
         """Wait until the thread of a closed pass has ended, and log now and then what it does."""
-        begun = time.monotonic()
+        begun = sync.monotonic()
         while self.alive:
             self._worker.join(self.setting.watchdog if self.setting.watchdog < LONGEST else None)
             if self.alive:
                 log.warning(
                     "the pass before is still ending after %.0f s: %s",
-                    time.monotonic() - begun,
+                    sync.monotonic() - begun,
                     self._stuck(),
                 )
 

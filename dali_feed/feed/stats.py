@@ -6,10 +6,10 @@ given where a stage has already what it would ask for: more threads only where c
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dali_feed import sync
 from dali_feed.records.gauges import CacheStats, KafkaStats, StorageStats
 from dali_feed.records.metrics import PREFIX, counter, declarations, derived, gauge, key, metrics, nested, text
 
@@ -173,7 +173,7 @@ class Stats:
         WaitCause, "why it waited, the longest first; their sum is `step_wait`", default=()
     )
     running: Running | None = nested(Running, "settings that are in use; None before the first batch")
-    at: float = field(default_factory=time.monotonic, compare=False)
+    at: float = field(default_factory=sync.monotonic, compare=False)
 
     @property
     def verdict(self) -> str:

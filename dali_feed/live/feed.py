@@ -7,12 +7,11 @@ torch's argument names to both.
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
+from dali_feed import sync
 from dali_feed.bad_records import Quarantine
 from dali_feed.columns.column import Column
 from dali_feed.columns.columns import Columns
@@ -73,11 +72,11 @@ class LiveBatches:
         never got, because `make` raised, does not count. One that became void on its way is dropped.
         """
         run, progress = self._feed.running(self)
-        ends = None if timeout is None else time.monotonic() + timeout
+        ends = None if timeout is None else sync.monotonic() + timeout
         while True:
             progress.asked()
             try:
-                batch = run.take(None if ends is None else max(0.0, ends - time.monotonic()))
+                batch = run.take(None if ends is None else max(0.0, ends - sync.monotonic()))
                 due = batch.due or Due()
                 void = due.generation != progress.generation  # it costs nothing to look before it is made
                 made = None if void or not due.shown else make(batch)
@@ -163,7 +162,7 @@ class LiveFeed(Dealt):
             source, self.columns, self.program, self.batch_size, device, decode, self.tuning, self._outbox
         )
         self._life = Life()
-        self._lock = threading.Lock()
+        self._lock = sync.Lock()
         self._at: dict[str, Any] | None = None  # a mark that was loaded
         self._progress = Progress(self._letters_kept)
         self._run: LiveRun | None = None
@@ -226,7 +225,7 @@ class LiveFeed(Dealt):
         )
         request, stage, memory = self._request, self._machine.stage, self.tuning.memory_bytes
 
-        def opened(stop: threading.Event) -> LiveReader:
+        def opened(stop: sync.Event) -> LiveReader:
             reader = self.source.live(
                 at, request.members, rank=self.rank, world_size=self.world_size, stop=stop, progress=progress
             )
@@ -259,9 +258,9 @@ class LiveFeed(Dealt):
 
     def _letters_kept(self, seconds: float) -> bool:
         """Wait so long for the dead letters of what the loop was handed; whether they are kept."""
-        ends = time.monotonic() + seconds
+        ends = sync.monotonic() + seconds
         try:
-            self._outbox.drain(lambda: time.monotonic() >= ends)
+            self._outbox.drain(lambda: sync.monotonic() >= ends)
         except (ClosedError, DeadLetterError):
             return False
         return True

@@ -7,11 +7,10 @@ pace and the clock; nothing else depends on it. Reading never runs more than som
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from dali_feed import sync
 from dali_feed.columns.image import Images
 from dali_feed.engines.device.device import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
@@ -39,7 +38,7 @@ class Shared:
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
-        self._lock = threading.Lock()  # guards the number of holders
+        self._lock = sync.Lock()  # guards the number of holders
         self._holders = 1  # the thread that reads, until it goes on to the next one
 
     def hold(self) -> None:
@@ -60,7 +59,7 @@ AHEAD = 2  # batches that wait for the feed thread
 SLICE_S = 1.0  # how long a wait may be without a look at whether it is still wanted
 _ROOM_S = 0.02  # how often memory is looked at again
 
-OpenStream = Callable[[threading.Event], LiveReader]  # a reader whose waits end at the event
+OpenStream = Callable[[sync.Event], LiveReader]  # a reader whose waits end at the event
 
 
 @dataclass(slots=True)
@@ -125,15 +124,15 @@ class Gatherer:
         self._name, self._opened, self._pace, self._batch_size = name, opened, pace, batch_size
         self._progress, self._slabs, self._memory = progress, slabs, memory
         self._lease = Shared(slabs.lease())  # of the batch that is being gathered
-        self._stop = threading.Event()
+        self._stop = sync.Event()
         self._out: Channel[Gathered | BaseException] = Channel(AHEAD)
         self._waiting: list[Gathered] = []  # for room in the channel
         self._part = Gathered()
         self._begun = 0.0  # when its first record came
         self._quiet = 0.0  # since when none has come
-        self._came = time.monotonic()
+        self._came = sync.monotonic()
         self._reader: LiveReader
-        self._thread = threading.Thread(target=self._run, name="dali_feed-live", daemon=True)
+        self._thread = sync.Thread(target=self._run, name="dali_feed-live", daemon=True)
 
     def begin(self) -> None:
         """Read; whoever stops it is known by then, for an interrupt may come out of here."""
@@ -155,7 +154,7 @@ class Gatherer:
     def told(self) -> str:
         """What it is at, for the watchdog."""
         trouble = self.trouble
-        since = time.monotonic() - self._came
+        since = sync.monotonic() - self._came
         told = f"source: {self._name}: the last record came {since:.0f} s ago"
         if count := self._part.count:
             told = f"{told}, {count} of the {self._batch_size} records of a batch are there"
@@ -178,7 +177,7 @@ class Gatherer:
             if isinstance(dropped, Gathered):
                 dropped.release()
         self._progress.moved()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():  # where the collector may run
+        if self._thread.is_alive() and self._thread is not sync.current_thread():  # where the collector may run
             self._thread.join(timeout)
 
     # The thread's own.
@@ -219,7 +218,7 @@ class Gatherer:
         if self._stop.is_set():  # before it ran
             return
         self._reader = self._opened(self._stop)
-        self._quiet = time.monotonic()
+        self._quiet = sync.monotonic()
         while not self._stop.is_set():
             self._put()
             self._step()
@@ -227,7 +226,7 @@ class Gatherer:
     def _step(self) -> None:
         """One poll, and what becomes of it."""
         pace, part = self._pace, self._part
-        now = time.monotonic()
+        now = sync.monotonic()
         if part.count:
             left = math.inf if pace.timeout is None else self._begun + pace.timeout - now
             if left <= 0:
@@ -269,7 +268,7 @@ class Gatherer:
             self._part.release()
             self._part = Gathered(polled.generation)
         if len(polled.block.ids):
-            self._came = self._quiet = time.monotonic()
+            self._came = self._quiet = sync.monotonic()
             part = self._part
             if size is not None and part.count and part.size + _size(polled.block) > size:
                 self._flush()

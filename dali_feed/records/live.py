@@ -8,13 +8,12 @@ it: nothing is lost and nothing comes twice.
 
 from __future__ import annotations
 
-import threading
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from dali_feed import sync
 from dali_feed.records.source import Block, Extents, Lease, Reader, Records
 
 __all__ = ["LiveBlock", "LiveReader", "Pace", "Positions", "Progress", "Stream", "is_live"]
@@ -71,7 +70,7 @@ class Progress:
     """
 
     def __init__(self, durable: Callable[[float], bool] = lambda _: True) -> None:
-        self.changed = threading.Condition()
+        self.changed = sync.Condition()
         self.generation = 0
         self._durable = durable
         self._known = False
@@ -104,19 +103,19 @@ class Progress:
 
         Nothing where dead letters of it are not kept yet: whoever goes on from there would not see them again.
         """
-        ends = time.monotonic() + seconds
+        ends = sync.monotonic() + seconds
         with self.changed:
             self._awaited += 1
             try:
                 while not stopped() and any(self._finished.get(p, 0) < self._handed.get(p, 0) for p in partitions):
-                    left = ends - time.monotonic()
+                    left = ends - sync.monotonic()
                     if left <= 0:
                         break
                     self.changed.wait(min(left, SLICE_SECONDS))
             finally:
                 self._awaited -= 1
             done = {p: self._finished[p] for p in partitions if p in self._finished}
-        return done if self._durable(max(LETTER_SECONDS, ends - time.monotonic())) else {}
+        return done if self._durable(max(LETTER_SECONDS, ends - sync.monotonic())) else {}
 
     def forget(self, partitions: Collection[int]) -> None:
         """They are another's now."""
@@ -130,7 +129,7 @@ class Progress:
     def asked(self) -> None:
         """This thread asks for the next batch: it has finished the one before."""
         with self.changed:
-            self._in_hand.pop(threading.get_ident(), None)
+            self._in_hand.pop(sync.get_ident(), None)
             self._finish()
 
     def took(self, position: Positions, generation: int, settle: Callable[[], object] = lambda: None) -> bool:
@@ -142,7 +141,7 @@ class Progress:
             if generation != self.generation:
                 return False
             settle()
-            self._in_hand.setdefault(threading.get_ident(), dict(self._handed))
+            self._in_hand.setdefault(sync.get_ident(), dict(self._handed))
             self._handed.update({p: n for p, n in position.items() if p in self._handed})
             return True
 
@@ -223,7 +222,7 @@ class Stream(Records):
         *,
         rank: int = 0,
         world_size: int = 1,
-        stop: threading.Event | None = None,
+        stop: sync.Event | None = None,
         progress: Progress | None = None,
     ) -> LiveReader:
         """A reader of these members of this rank's partitions, from `at` on, a mark of before; None: from the begin.

@@ -10,7 +10,6 @@ for. Views of a released lease must not be used: the next lease writes over them
 from __future__ import annotations
 
 import mmap
-import threading
 from collections import deque
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed import sync
 from dali_feed.errors import ConfigError
 
 __all__ = ["ALIGNED", "SLAB_BYTES", "Lease", "Reused", "SlabLease", "SlabPool", "Slabs", "slabs_for"]
@@ -211,7 +211,7 @@ class SlabPool:
         self.slab_bytes, self.most = slab_bytes, most
         self._keep = keep_bytes // slab_bytes
         self._idle: list[memoryview] = []
-        self._lock = threading.Lock()
+        self._lock = sync.Lock()
         self.leased = 0
         self.peak = 0
         self.filled = 0

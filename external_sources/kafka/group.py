@@ -22,7 +22,6 @@ answer: what goes wrong is kept, and raised by who polls the reader.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from typing import Any, Literal
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from dali_feed import sync
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceError, StateError
 from dali_feed.external_sources.kafka.cluster import Cluster, raise_first
 from dali_feed.external_sources.kafka.connection import Connection
@@ -264,7 +264,7 @@ class Membership:
         """
         if self._failed is not None:
             raise self._failed
-        now = time.monotonic()
+        now = sync.monotonic()
         with self._progress.changed:
             if self.starting and now - self._since >= self._to.timeout:
                 msg = f"{self._unsaid(self._wrong)}; check that the broker runs"
@@ -373,7 +373,7 @@ class Membership:
         """A commit was not taken: it is sent again, unless that is no use."""
         said = self._unsaid(error.str())
         with self._progress.changed:
-            self._sent, self._wrong, self._not_before = {}, error.str(), time.monotonic() + PAUSE_SECONDS
+            self._sent, self._wrong, self._not_before = {}, error.str(), sync.monotonic() + PAUSE_SECONDS
             if error.code() in _OUT:  # the partitions are others' now, and the next poll says so
                 LOG.warning("%s; the group has removed the worker, and what was not committed comes again", said)
                 self._wanted = {p: n for p, n in self._wanted.items() if p not in sent}
@@ -399,10 +399,10 @@ class Membership:
         No poll may be begun in a callback, so its answer is not heard there; and a commit that waits for the answer
         may wait for a rebalance of the group.
         """
-        ends, said = time.monotonic() + LAST_SECONDS, ""
+        ends, said = sync.monotonic() + LAST_SECONDS, ""
         levels = {p: max(done.get(p, -1), self._wanted.get(p, -1)) for p in partitions}
         due = {p: n for p, n in levels.items() if n > self._committed.get(p, n)}
-        while due and (left := ends - time.monotonic()) > 0:
+        while due and (left := ends - sync.monotonic()) > 0:
             try:
                 self._send(consumer, due)
                 places = consumer.committed(self._places(due), timeout=min(left, LAST_SECONDS / 4))
@@ -412,7 +412,7 @@ class Membership:
             except KafkaException as error:
                 said = error.args[0].str()
             if due:
-                time.sleep(min(PAUSE_SECONDS, left))
+                sync.sleep(min(PAUSE_SECONDS, left))
         if due:
             LOG.warning(
                 "%s: gave up %s without a commit, and what it has finished comes again at other workers: %s",
@@ -447,7 +447,7 @@ class Membership:
                     # Sent behind this callback: librdkafka lets a commit wait until it has the answer.
                     self._wanted |= fresh
                     self.starting |= fresh.keys()
-                    self._since = time.monotonic()
+                    self._since = sync.monotonic()
                     self._take_up(offsets)
                 places = [TopicPartition(self._to.topic, p, offset) for p, offset in offsets.items()]
                 LOG.info("%s: was assigned %s", self.who, _listed(found))

@@ -14,8 +14,6 @@ takes up those of its rank once, and new ones as they appear; a group those that
 from __future__ import annotations
 
 import atexit
-import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
@@ -23,6 +21,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from dali_feed import sync
 from dali_feed.errors import DataLostError, SourceChangedError
 from dali_feed.external_sources.kafka.client import SLICE_SECONDS, consumer
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
@@ -143,7 +142,7 @@ class Receiver(TopicReader):
         *,
         rank: int = 0,
         world_size: int = 1,
-        stop: threading.Event | None = None,
+        stop: sync.Event | None = None,
         membership: Membership | None = None,
     ) -> None:
         super().__init__(to, KafkaParts(), stop, identity)
@@ -153,12 +152,12 @@ class Receiver(TopicReader):
         self._rank, self._world_size = rank, world_size
         self._at: dict[int, int] = {}  # the next offset to come of each partition that is ours
         self._seeks: dict[int, int] = {}  # partitions that have to be read again from there
-        self._thread: threading.Thread | None = None
+        self._thread: sync.Thread | None = None
         self._ending = False
         self._lookout = Lookout(to, self._ours)
         self._answer: LookoutAnswer | None = None
         self._overdue = Overdue()
-        self._heard = self._rested = 0.0  # when the consumer gave something, and was polled while full; time.monotonic
+        self._heard = self._rested = 0.0  # when the consumer gave something, and was polled while full; sync.monotonic
         self._unknown = 0.0  # when it was last said that there is no such partition
         self._received = 0  # bytes
         self._doubted: dict[int, int] = {}  # partition -> offset that the broker said it does not have
@@ -185,7 +184,7 @@ class Receiver(TopicReader):
                     cluster.partitions()  # a topic that is not there would be waited for
             self._lookout.begin()
             _RECEIVERS.add(self)
-            self._thread = threading.Thread(target=self._run, name="dali_feed-kafka-receiver", daemon=True)
+            self._thread = sync.Thread(target=self._run, name="dali_feed-kafka-receiver", daemon=True)
             self._thread.start()
 
     def check(self) -> None:
@@ -205,7 +204,7 @@ class Receiver(TopicReader):
         thread = self._thread
         if thread is None:
             self._lookout.close()
-        elif thread is not threading.current_thread():
+        elif thread is not sync.current_thread():
             thread.join(LEAVE_SECONDS)
             if thread.is_alive():
                 LOG.warning("%s: the reader did not end in %.1f s; its consumer stays open", self._who, LEAVE_SECONDS)
@@ -312,7 +311,7 @@ class Receiver(TopicReader):
             return None
         if not batch:
             return self._silence()
-        self._heard = time.monotonic()
+        self._heard = sync.monotonic()
         self._received += sum(map(len, batch))
         self._statistics.seen(batch)
         if not self._witness.vouches(self._identity.topic_id) and self._at:
@@ -361,8 +360,8 @@ class Receiver(TopicReader):
             with self.progress.changed:
                 self.progress.changed.wait_for(lambda: self.inbox.size <= FULL_BYTES or self.ended(), SLICE_SECONDS)
             self._overdue.rested()
-            if time.monotonic() - self._rested >= STATISTICS_SECONDS and self._consumer is not None:
-                self._rested = time.monotonic()
+            if sync.monotonic() - self._rested >= STATISTICS_SECONDS and self._consumer is not None:
+                self._rested = sync.monotonic()
                 if (message := self._consumer.poll(0)) is not None:
                     self._queue([message])
         return full
@@ -404,7 +403,7 @@ class Receiver(TopicReader):
         if new or 0.0 < self._unknown < answer.asked:  # a consumer that is made now knows them
             self._unknown = 0.0
             self._drop()
-        now = time.monotonic()
+        now = sync.monotonic()
         for p, since in answer.headless.items():
             if now - since >= self._to.timeout:
                 said = self._trouble.last or "the partition has no leader"
@@ -414,7 +413,7 @@ class Receiver(TopicReader):
 
     def _silence(self) -> None:
         """Nothing came: all is well, or there is something to be said."""
-        now = time.monotonic()
+        now = sync.monotonic()
         where = "" if self.membership is not None else self._where(next(iter(self._at), self._rank))
         if self._trouble.denied:
             raise denied(self._to, self._trouble.denied, where, self._needs)
@@ -454,7 +453,7 @@ class Receiver(TopicReader):
             if p >= 0:
                 self._lost(p)
         elif kind is Meaning.GONE:
-            self._unknown = time.monotonic()
+            self._unknown = sync.monotonic()
             self._lookout.ask()  # which has the last word
         elif kind is Meaning.REFUSED and self.membership is not None:
             raise self.membership.refused(error)
@@ -563,7 +562,7 @@ class KafkaLiveReader(LiveReader):
         self._receiver.begin()
         if self._alone and records > 0:
             self._progress.asked()
-        deadline, mark = time.monotonic() + seconds, lease.mark()
+        deadline, mark = sync.monotonic() + seconds, lease.mark()
         while True:
             block = self._block(records, size, deadline, lease)
             if not self._alone or self._progress.took(block.position, block.generation):
@@ -593,7 +592,7 @@ class KafkaLiveReader(LiveReader):
                         changed.notify_all()
                     elif receiver.error is not None and not taken.count:
                         self._raise(receiver)
-                    elif (left := deadline - time.monotonic()) <= 0 or is_full or receiver.error is not None:
+                    elif (left := deadline - sync.monotonic()) <= 0 or is_full or receiver.error is not None:
                         break
                     else:
                         changed.wait(min(left, SLICE_SECONDS))

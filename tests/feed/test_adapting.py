@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from kit.broker.handle import Kafka
 from kit.images import jpeg, labelled
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
+from dali_feed import BadRecords, DataLoader, Shuffle, Tuning, sync
 from dali_feed.columns import Image, Number
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.feed import adapting
@@ -84,7 +83,7 @@ def test_an_interval_has_its_seconds_its_batches_and_no_change_in_it(
 ) -> None:
     """Neither is judged alone, nor the interval of the first connections; a change is logged once."""
     now, clock, meter = [0.0], FeedClock(), Meter()
-    monkeypatch.setattr(adapting, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(sync, "monotonic", lambda: now[0])
     steering, chosen = Steering(meter, Climb()), []
     with caplog.at_level(logging.INFO, "dali_feed"):
         for at, batches in [(2.0, 50), (3.0, 50), (6.0, 54), (7.0, 55), (10.0, 65), (14.5, 70)]:
