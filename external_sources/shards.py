@@ -35,7 +35,7 @@ __all__ = ["ShardSet"]
 
 
 def _members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
-    """The suffixes of all samples, the most frequent first, then by name."""
+    """The suffixes of all samples, the most frequent first, then by name; without those that no column can name."""
     count: dict[bytes, int] = {}
     size: dict[bytes, int] = {}
     for index in indexes:
@@ -47,9 +47,14 @@ def _members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
     found = [
         Member(suffix.decode(errors="replace"), min(1.0, n / samples), round(size[suffix] / n))
         for suffix, n in count.items()
-        if n
+        if n and _can_be_named(suffix.decode(errors="replace"))
     ]
     return tuple(sorted(found, key=lambda member: (-member.share, member.name)))
+
+
+def _can_be_named(suffix: str) -> bool:
+    """Whether a column's name of it is that: not empty, and no choice of several, nor a path."""
+    return [*alternatives(suffix)] == [suffix] and ":" not in suffix and "\ufffd" not in suffix
 
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "avif", "ppm", "pgm")

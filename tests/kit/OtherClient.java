@@ -9,10 +9,12 @@ import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.Future;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -35,7 +37,8 @@ class OtherClient {
         return made;
     }
 
-    static void write(String servers, String topic, String codec, boolean aborting) {
+    static void write(String servers, String topic, String codec, boolean aborting) throws Exception {
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
         Map<String, Object> options = new HashMap<>(Map.of("bootstrap.servers", servers, "compression.type", codec));
         if (aborting) {
             options.put("transactional.id", topic);
@@ -48,7 +51,7 @@ class OtherClient {
                 if (aborting && n % EACH == 0) {
                     producer.beginTransaction();
                 }
-                producer.send(record(topic, n));
+                sent.add(producer.send(record(topic, n)));
                 if (aborting && n % EACH == EACH - 1) {
                     producer.flush(); // those of an aborted one are in the topic too
                     if (n / EACH % 2 == 1) {
@@ -58,6 +61,10 @@ class OtherClient {
                     }
                 }
             }
+            producer.flush();
+        }
+        for (var each : aborting ? List.<Future<RecordMetadata>>of() : sent) {
+            each.get(); // says why one was not written
         }
     }
 
@@ -86,7 +93,7 @@ class OtherClient {
         }
     }
 
-    public static void main(String[] args) {
+    public static void main(String[] args) throws Exception {
         for (int at = 1; at < args.length; at++) {
             switch (args[at]) {
                 case "write" -> {

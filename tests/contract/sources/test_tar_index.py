@@ -139,6 +139,13 @@ def test_a_sparse_member_is_refused(tmp_path: Path) -> None:
         ShardSet(path).snapshot()
 
 
+def test_a_suffix_that_no_column_can_name_is_no_member(tmp_path: Path) -> None:
+    """An empty one, and one that reads like a choice or a path; the sample's others are there."""
+    path = tmp_path / "a.tar"
+    archive(path, [(f"a.{suffix}", b"1") for suffix in ("jpg", "", "c;s", "x:y")], tarfile.USTAR_FORMAT)
+    assert read(path) == [{"jpg": b"1"}]
+
+
 @examples(times=3)
 @given(data=st.data())
 def test_any_damage_to_the_headers_gives_rows_or_a_source_error(data: st.DataObject) -> None:
