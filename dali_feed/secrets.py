@@ -15,7 +15,7 @@ from typing import Any
 
 from dali_feed.errors import ConfigError
 
-__all__ = ["FromEnv", "FromFile", "hidden", "is_secret", "revealed", "revealed_options"]
+__all__ = ["Secret", "hidden", "is_secret", "revealed", "revealed_options"]
 
 SHORTEST = 3  # fewer letters are in every message, and keep nothing secret
 _NAMES = re.compile(r"password|passphrase|secret|token|private|key\.pem|oauthbearer\.config|jaas")
@@ -25,40 +25,35 @@ _VALUES = re.compile(r"=(\S+)")  # of "principal=... scope=...", as sasl.oauthbe
 _HIDDEN: set[str] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class FromEnv:
-    """The value of an option, read whenever a client is made: that of an environment variable.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """The value of an option, read whenever a client is made: from an environment variable, or from a file.
 
-    name  the variable's
+    env   the variable's name
+    file  the file's path: all its text, without the end of its last line
     """
 
-    name: str
+    env: str | None = None
+    file: str | os.PathLike[str] | None = None
 
-    def read(self) -> str:
-        """The value. ConfigError where it is not set."""
-        value = os.environ.get(self.name)
-        if value is None:
-            msg = f"the environment variable {self.name} must be set; it is not"
+    def __post_init__(self) -> None:
+        if (self.env is None) == (self.file is None):
+            msg = "Secret: must have one of env= and file=; found " + ("both" if self.env is not None else "neither")
             raise ConfigError(msg)
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class FromFile:
-    """The value of an option, read whenever a client is made: the text of a file, without the end of its last line.
-
-    path  the file's
-    """
-
-    path: str | os.PathLike[str]
 
     def read(self) -> str:
-        """The value. ConfigError where the file cannot be read."""
+        """The value. ConfigError where the variable is not set, or the file cannot be read."""
+        if self.file is None:
+            value = os.environ.get(self.env or "")
+            if value is None:
+                msg = f"the environment variable {self.env} must be set; it is not"
+                raise ConfigError(msg)
+            return value
         try:
-            return Path(self.path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+            return Path(self.file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
         except (OSError, UnicodeDecodeError) as error:
-            said = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-            msg = f"the file {os.fspath(self.path)} must hold a secret; found: {said}"
+            why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+            msg = f"the file {os.fspath(self.file)} must hold a secret; found: {why}"
             raise ConfigError(msg) from None
 
 
@@ -74,28 +69,28 @@ def revealed(subject: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def revealed_options(subject: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """As `revealed`, of options of a file system, which may hold further ones: {"client_kwargs": {...}}."""
-    found: dict[str, Any] = {}
+    read: dict[str, Any] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
-            found[name] = revealed_options(f"{subject}[{name!r}]", value)
+            read[name] = revealed_options(f"{subject}[{name!r}]", value)
         else:
             secret = is_secret(name.lower()) or bool(_STORES.search(name.lower()))
-            found[name] = _read(f"{subject}[{name!r}]", value, secret)
-    return found
+            read[name] = _read(f"{subject}[{name!r}]", value, secret)
+    return read
 
 
 def _read(subject: str, value: Any, secret: bool) -> Any:
-    told = isinstance(value, FromEnv | FromFile)
-    try:
-        found = value.read() if told else value
-    except ConfigError as error:
-        msg = f"{subject}: {error}"
-        raise ConfigError(msg) from None
-    if told or secret:
-        text = found if isinstance(found, str) else ""
-        parts = (text, *text.splitlines(), *_VALUES.findall(text))  # a message may quote a part of it
+    if isinstance(value, Secret):
+        secret = True
+        try:
+            value = value.read()
+        except ConfigError as error:
+            msg = f"{subject}: {error}"
+            raise ConfigError(msg) from None
+    if secret and isinstance(value, str):
+        parts = (value, *value.splitlines(), *_VALUES.findall(value))  # a message may quote a part of it
         _HIDDEN.update(part for part in parts if len(part) >= SHORTEST)
-    return found
+    return value
 
 
 def hidden(text: str) -> str:

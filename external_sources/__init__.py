@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dali_feed.packages import lazily
-from dali_feed.secrets import FromEnv, FromFile
+from dali_feed.secrets import Secret
 
 if TYPE_CHECKING:
     from dali_feed.external_sources.arrays import ArrayShards
@@ -42,8 +42,6 @@ __all__ = [
     "DeadLetterFolder",
     "DeadLetterTopic",
     "FileList",
-    "FromEnv",
-    "FromFile",
     "KafkaStream",
     "KafkaTopic",
     "Mix",
@@ -51,6 +49,7 @@ __all__ = [
     "Produced",
     "Producer",
     "RecordIO",
+    "Secret",
     "ShardSet",
     "TFRecords",
     "Tally",

@@ -19,11 +19,10 @@ from dali_feed.external_sources import (
     DeadLetterFolder,
     DeadLetterTopic,
     FileList,
-    FromEnv,
-    FromFile,
     KafkaTopic,
     ParquetRows,
     RecordIO,
+    Secret,
     ShardSet,
     TFRecords,
 )
@@ -39,7 +38,6 @@ KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
 _TFRECORD = re.compile(r"\.tf(rec|records?)(-[^/.]*)?$|-of-[0-9*?]+$", re.IGNORECASE)  # train-00000-of-01024 too
 _ENDINGS = {".rec": "recordio", ".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow", ".npy": "array"}
-_SECRETS: dict[str, Callable[[str], FromEnv | FromFile]] = {"env": FromEnv, "file": FromFile}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +223,6 @@ def _storage_options(pairs: Sequence[str]) -> dict[str, Any] | None:
     return options or None
 
 
-def _secret(value: str) -> str | FromEnv | FromFile:
-    kind, colon, where = value.partition(":")
-    return _SECRETS[kind](where) if colon and where and kind in _SECRETS else value
+def _secret(value: str) -> str | Secret:
+    kind, _, where = value.partition(":")
+    return Secret(**{kind: where}) if where and kind in ("env", "file") else value

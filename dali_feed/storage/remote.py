@@ -170,8 +170,8 @@ class RemoteStore:
     """The objects behind one kind of address.
 
     address  any of them: what it begins with says which kind
-    options  as obstore takes them for that kind, `client_options` and `retry_config` among them; secrets as `FromEnv`
-             and `FromFile`. Never shown
+    options  as obstore takes them for that kind, `client_options` and `retry_config` among them; secrets as `Secret`.
+             Never shown
     signed   the addresses with a query, by what their objects are called
     meter    counts the ranges that one reader reads
     """

@@ -40,8 +40,7 @@ class DeadLetterTopic:
     Args:
         topic: its name.
         servers: bootstrap addresses, "host:port,host:port".
-        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`; secrets as `FromEnv` or
-            `FromFile`.
+        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`; secrets as `Secret`.
         timeout: seconds after which a letter that the broker has not acknowledged is an error.
     """
 

@@ -54,7 +54,7 @@ class Producer:
         queue_bytes: of records that wait to be sent or acknowledged. When it is full, `send` and reading wait.
         claim: `Claim(folder, above)`: larger values are stored in that folder, and their records say where.
         config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`, `linger.ms`, `batch.size`;
-            secrets as `FromEnv` or `FromFile`.
+            secrets as `Secret`.
         timeout: seconds without any acknowledgement after which the cluster counts as unreachable.
 
     Raises:

@@ -223,7 +223,7 @@ class KafkaTopic(TopicSource, Source):
             `columns=` asks for as a member `codec:NAME`. What it raises is a fault of that record. The value's view
             is good as long as the block that it is read into. None: the value is the image.
         config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`, `client.rack`; secrets as
-            `FromEnv` or `FromFile`.
+            `Secret`.
         timeout: seconds without any progress, reconnects included, after which the broker counts as unreachable.
         holes: what is done with offsets that hold no record: those of aborted transactions, of the markers that end
             each transaction, and those of records that compaction removed. "replace": another record is repeated in the

@@ -236,8 +236,7 @@ class Topics:
 
     Args:
         servers: bootstrap addresses, "host:port,host:port" or a list of them.
-        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`; secrets as `FromEnv` or
-            `FromFile`.
+        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`; secrets as `Secret`.
         timeout: seconds after which a cluster that says nothing counts as unreachable.
 
     Every method raises:

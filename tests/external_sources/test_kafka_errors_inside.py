@@ -15,7 +15,7 @@ from kit.limits import LONG
 
 from dali_feed.cli.targets import Access, topic_of
 from dali_feed.errors import ClosedError, ConfigError, SourceDeniedError, SourceError, SourceUnreachableError
-from dali_feed.external_sources import FromEnv, FromFile, KafkaTopic, Topics
+from dali_feed.external_sources import KafkaTopic, Secret, Topics
 from dali_feed.external_sources.kafka.client import TokenGuard
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
@@ -271,14 +271,22 @@ def test_which_options_are_secret() -> None:
     assert hidden("bad line: line-of-a-key") == "bad line: ***"
 
 
+def test_a_secret_has_one_place() -> None:
+    """An environment variable or a file, by name, and not both."""
+    with pytest.raises(ConfigError, match="one of env= and file=; found neither"):
+        Secret()
+    with pytest.raises(ConfigError, match="one of env= and file=; found both"):
+        Secret(env="A", file="/run/key")
+
+
 def test_secrets_on_the_command_line() -> None:
     """`-X sasl.password=env:NAME` and `file:PATH` say where it is; an address with a password in it is not repeated."""
     found = Access.of(
         ["sasl.password=env:KAFKA", "ssl.key.password=file:/run/key", "client.id=env:x", "sasl.username=a"], 1.0
     ).config
     assert found == {
-        "sasl.password": FromEnv("KAFKA"),
-        "ssl.key.password": FromFile("/run/key"),
+        "sasl.password": Secret(env="KAFKA"),
+        "ssl.key.password": Secret(file="/run/key"),
         "client.id": "env:x",
         "sasl.username": "a",
     }

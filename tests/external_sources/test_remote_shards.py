@@ -29,7 +29,7 @@ from dali_feed.errors import (
     SourceNotFoundError,
     SourceUnreachableError,
 )
-from dali_feed.external_sources import FromEnv, ShardSet
+from dali_feed.external_sources import Secret, ShardSet
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import storage_of
@@ -256,7 +256,7 @@ def test_a_bucket_is_listed(tars: dict[str, bytes]) -> None:
 def test_options_are_shown_nowhere_and_travel(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """A secret in the options is sent, is read where it is needed, and is in no text; a pickled set reads the same."""
     monkeypatch.setenv("SHARDS_TOKEN", "Bearer hunter2")
-    headers = {"client_options": {"default_headers": {"Authorization": FromEnv("SHARDS_TOKEN")}}}
+    headers = {"client_options": {"default_headers": {"Authorization": Secret(env="SHARDS_TOKEN")}}}
     source = ShardSet(f"{web.url}/{{0..2}}.tar", storage_options=headers)
     web.faults["0.tar"].append("403")
     with pytest.raises(SourceDeniedError) as told:

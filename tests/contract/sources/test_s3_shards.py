@@ -14,7 +14,7 @@ from kit.s3 import S3Server, unavailable
 from obstore.store import S3Store
 
 from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceNotFoundError
-from dali_feed.external_sources import FromEnv, ShardSet
+from dali_feed.external_sources import Secret, ShardSet
 
 pytestmark = pytest.mark.waits
 RECORDS = [[(os.urandom(900), 30 * shard + k) for k in range(30)] for shard in range(2)]
@@ -53,7 +53,7 @@ def bucket(served: tuple[S3Server, S3Store]) -> S3Store:
 
 def test_shards_in_a_bucket_are_what_the_files_are(server: S3Server, bucket: S3Store, tmp_path: Path) -> None:
     """A pattern is matched by the store, and records, labels and fingerprint are those of the files."""
-    source = ShardSet("s3://train/set/*.tar", storage_options=server.options(FromEnv("S3_SECRET")))
+    source = ShardSet("s3://train/set/*.tar", storage_options=server.options(Secret(env="S3_SECRET")))
     assert source.paths == ("s3://train/set/0.tar", "s3://train/set/1.tar")
     found = source.snapshot()
     assert found.fingerprint == ShardSet(str(tmp_path / "*.tar")).snapshot().fingerprint
@@ -72,5 +72,5 @@ def test_what_a_bucket_refuses_and_what_it_lacks(server: S3Server, monkeypatch: 
         ShardSet("s3://train/set/{0..2}.tar", storage_options=server.options()).snapshot()
     monkeypatch.setenv("S3_SECRET", "another-secret")
     with pytest.raises(SourceDeniedError, match="refuses") as told:
-        ShardSet("s3://train/set/0.tar", storage_options=server.options(FromEnv("S3_SECRET"))).snapshot()
+        ShardSet("s3://train/set/0.tar", storage_options=server.options(Secret(env="S3_SECRET"))).snapshot()
     assert "another-secret" not in str(told.value)

@@ -19,7 +19,7 @@ from kit.broker.secured import SCRAM_PASSWORD, Secured
 from kit.inside import Extents, Letter
 
 from dali_feed.errors import ConfigError, DaliFeedError, SourceDeniedError
-from dali_feed.external_sources import DeadLetterTopic, FromEnv, FromFile, KafkaTopic, Topics
+from dali_feed.external_sources import DeadLetterTopic, KafkaTopic, Secret, Topics
 from dali_feed.testing import publish
 
 TOPIC = "guarded"
@@ -92,7 +92,7 @@ def test_a_password_from_the_environment_and_from_a_file(
     """It is read when a client is made, so one that was changed counts; a source that is pickled holds none."""
     monkeypatch.setenv("DALI_FEED_TEST_PASSWORD", SCRAM_PASSWORD)
     (tmp_path / "password").write_text(SCRAM_PASSWORD + "\n")
-    for where in (FromEnv("DALI_FEED_TEST_PASSWORD"), FromFile(tmp_path / "password")):
+    for where in (Secret(env="DALI_FEED_TEST_PASSWORD"), Secret(file=tmp_path / "password")):
         config = _scram(secured, sasl_password=where)
         _reads(secured.users_servers, config)
         assert SCRAM_PASSWORD.encode() not in pickle.dumps(config)
@@ -167,7 +167,7 @@ def test_no_secret_is_shown(
                 pytest.fail("it was let in")
 
     tried(_scram(secured, sasl_password=wrong, debug="all"))
-    tried(_scram(secured, sasl_password=FromEnv("DALI_FEED_TEST_PASSWORD")))
+    tried(_scram(secured, sasl_password=Secret(env="DALI_FEED_TEST_PASSWORD")))
     tried(_scram(secured, ssl_key_pem=wrong, ssl_key_password=wrong))
     broken = {"sasl.oauthbearer.config": f"principal=alice badly={token}", "sasl.mechanism": "OAUTHBEARER"}
     tried({**secured.tls, "security.protocol": "SASL_SSL", **broken, "enable.sasl.oauthbearer.unsecure.jwt": True})
@@ -181,7 +181,7 @@ def test_no_secret_is_shown(
 
 def test_secrets_that_are_not_there(tmp_path: Path) -> None:
     """A variable that is not set, a file that is missing: ConfigErrors that name the option and the place."""
-    none = (FromEnv("DALI_FEED_NO_SUCH"), "DALI_FEED_NO_SUCH"), (FromFile(tmp_path / "no"), "No such file")
+    none = (Secret(env="DALI_FEED_NO_SUCH"), "DALI_FEED_NO_SUCH"), (Secret(file=tmp_path / "no"), "No such file")
     for value, told in none:
         with pytest.raises(ConfigError, match=rf"sasl\.password in config=.*{told}"):
             KafkaTopic("t", "h:1", config={"sasl.password": value}).snapshot()
