@@ -4,6 +4,10 @@ The laws: a question is repeated until it is answered, refused, or the timeout i
 election answers a moment later; a wish to the controller is sent once, for the first try may have been done. No
 question creates a topic.
 
+A group's offsets are asked for and set by a consumer that has the group's id and never subscribes. An admin client's
+requests to a group's coordinator (offsets of groups, descriptions of groups) may abort the process where its answer
+comes late or is an error: librdkafka's issues 3663 and 4605.
+
 What is read counts once it is known which topic it was read from: a consumer goes on at the old offsets of a new topic
 of the name without a word, whenever its fetches happen to lie within it. There are two ways to know. Since Kafka 3.1 a
 fetch names the topic by its id and the broker refuses any other, so a consumer's records are of the id that it stands
@@ -29,7 +33,6 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     TopicCollection,
@@ -41,6 +44,7 @@ from dali_feed.errors import ConfigError, SourceDeniedError, SourceError, Source
 from dali_feed.external_sources.kafka.client import admin, close_in_time, consumer, modest
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import (
+    NO_RIGHTS,
     QUIET,
     READING,
     Meaning,
@@ -59,6 +63,7 @@ __all__ = ["Cluster", "Identity", "Witness", "raise_first"]
 _T = TypeVar("_T")
 
 COMMIT_SECONDS = 5.0  # the training loop waits for it, after a checkpoint
+HEARD_SECONDS = 0.002  # the longest that an answer to a commit lies there
 ELECTION_SECONDS = 2.0  # without a controller
 GONE_SECONDS = 2.0  # a restarted broker may say 'unknown' for a moment
 _GROUP_NEEDS = "a group's offsets need the right Describe on it"
@@ -68,6 +73,7 @@ _SOON = frozenset(  # a cluster that makes its topic of offsets, or moves a grou
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
+        KafkaError._WAIT_COORD,
     }
 )
 _SILENT = frozenset({KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT})
@@ -144,11 +150,15 @@ class Cluster:
     Args:
         to: the topic.
         stop: ends a question.
+        group: the group that `committed` and `commit` speak of.
         probe: whether a silent server is asked if it wants TLS.
     """
 
-    def __init__(self, to: Connection, stop: threading.Event | None = None, *, probe: bool = True) -> None:
-        self.to, self.trouble = to, Trouble()
+    def __init__(
+        self, to: Connection, stop: threading.Event | None = None, *, group: str = "", probe: bool = True
+    ) -> None:
+        self.to, self.trouble, self._group = to, Trouble(), group
+        self._commits: list[tuple[KafkaError | None, list[TopicPartition]]] = []  # what was answered to them
         self._stop, self._probe = stop, probe
         self._consumer: Consumer | None = None
         self._admin: AdminClient | None = None
@@ -171,7 +181,11 @@ class Cluster:
         if self._consumer is None:
             config = {k: v for k, v in self.to.config.items() if not k.startswith(_OF_MEMBERS)}
             alone = Connection(self.to.topic, self.to.servers, self.to.timeout, config)
-            self._consumer = consumer(alone, self.trouble, settings=modest(config))
+            settings: dict[str, Any] = modest(config)
+            if self._group:
+                commits = self._commits
+                settings |= {"group.id": self._group, "on_commit": lambda *answer: commits.append(answer)}
+            self._consumer = consumer(alone, self.trouble, settings=settings)
         return self._consumer
 
     @property
@@ -300,46 +314,62 @@ class Cluster:
         if now not in (known, ""):
             raise remade(where, known, now)
 
-    def committed(self, group: str, partitions: Sequence[int]) -> dict[int, int]:
+    def committed(self, partitions: Sequence[int]) -> dict[int, int]:
         """The group's offset of each of these partitions that it has one of; the group is not joined."""
-        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(self.to.topic, p) for p in partitions])
+        wanted = [TopicPartition(self.to.topic, p) for p in partitions]
 
         def ask(seconds: float) -> dict[int, int]:
-            (answer,) = self.admin.list_consumer_group_offsets([wanted], request_timeout=seconds).values()
-            places = _result(answer, seconds + 1).topic_partitions
+            try:
+                places = self.consumer.committed(wanted, timeout=seconds)
+            except KafkaException:
+                self._listen(0)
+                raise
             raise_first(places)
             return {each.partition: each.offset for each in places if each.offset >= 0}
 
         return self._answer(ask, needs=_GROUP_NEEDS)
 
-    def commit(self, group: str, offsets: Mapping[int, int]) -> None:
-        """Set the offset of each of these partitions of a group that nobody joins, so that lag tools see a training.
+    def commit(self, offsets: Mapping[int, int]) -> None:
+        """Set the offset of each of these partitions of the group, which nobody joins: lag tools see a training.
 
         Raises:
             SourceError: not done within 5 seconds, or the timeout where that is less; no rights; or the group
                 has members, whose offsets they are.
         """
-        wanted = ConsumerGroupTopicPartitions(
-            group, [TopicPartition(self.to.topic, p, offset) for p, offset in offsets.items()]
-        )
+        wanted = [TopicPartition(self.to.topic, p, offset) for p, offset in offsets.items()]
 
-        def ask(seconds: float) -> None:
-            (answer,) = self.admin.alter_consumer_group_offsets([wanted], request_timeout=seconds).values()
-            raise_first(_result(answer, seconds + 1).topic_partitions)
+        def ask(seconds: float) -> None:  # not a synchronous commit, which waits without end for a coordinator
+            ends = time.monotonic() + seconds
+            self._commits.clear()
+            self.consumer.commit(offsets=wanted, asynchronous=True)
+            while not self._commits:
+                if time.monotonic() > ends:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                self._listen(HEARD_SECONDS)
+            error, places = self._commits[0]
+            if error is not None:
+                raise KafkaException(error)
+            raise_first(places)
 
         patience = Patience(self.to, self.trouble, seconds=min(COMMIT_SECONDS, self.to.timeout))
         try:
             patience.until(ask, again=lambda error: error.code() in _SOON | _SILENT)
         except (KafkaException, SourceUnreachableError, SourceDeniedError) as error:
-            self.admin.poll(0)  # runs the error callback, which knows more than "timed out"
             cause, more = error.__cause__ or error, self.trouble.denied or self.trouble.last
             said = cause.args[0].str() if isinstance(cause, KafkaException) else "no answer"
             msg = (
-                f"{self.to.topic}: offsets of group {group!r} could not be set at {self.to.servers}: {said}"
+                f"{self.to.topic}: offsets of group {self._group!r} could not be set at {self.to.servers}: {said}"
                 f"{f' ({more})' if more else ''}; "
                 "check that the broker runs, that the group has no members, and the right Read on the group"
             )
             raise SourceError(msg) from error
+
+    def _listen(self, seconds: float) -> None:
+        """Run the consumer's callbacks. Raise that there are no rights on the group, which comes as an event."""
+        event = self.consumer.poll(seconds)
+        error = None if event is None else event.error()
+        if error is not None and meaning(error) in NO_RIGHTS:
+            raise KafkaException(error)
 
     def groups(self) -> dict[str, str] | None:
         """The cluster's groups that may be seen, and their states; None where it does not say."""

@@ -265,7 +265,8 @@ def look(to: Connection, reader: str | Stand) -> LagFacts:
         SourceUnreachableError: no answer for `timeout` seconds.
         SourceDeniedError: no rights, or credentials that are refused.
     """
-    with Cluster(to) as cluster:  # clients of its own: since the last look a connection may have gone
+    group = reader if isinstance(reader, str) else ""
+    with Cluster(to, group=group) as cluster:  # clients of its own: since the last look a connection may have gone
         partitions = cluster.partitions()
         stand = _stand_of(cluster, reader, partitions) if isinstance(reader, str) else reader
         lows, highs = (each.tolist() for each in cluster.bounds(partitions))
@@ -325,7 +326,7 @@ def _times_at(cluster: Cluster, offsets: Mapping[int, int]) -> dict[int, float]:
 
 def _stand_of(cluster: Cluster, group: str, partitions: list[int]) -> Stand:
     """Where a group stands by what it has committed."""
-    positions, known = cluster.committed(group, partitions), cluster.groups()
+    positions, known = cluster.committed(partitions), cluster.groups()
     if not positions and group not in (known or ()):
         raise _missing(cluster.to, group, known)
     return Stand(f"group {group!r}", positions, positions, state=(known or {}).get(group, ""))

@@ -629,8 +629,8 @@ class KafkaLiveReader(LiveReader):
         if self._receiver.membership is not None:
             self._receiver.membership.commit(position)
         elif self._group is not None:
-            with Cluster(self._to) as cluster:
-                cluster.commit(self._group, position)
+            with Cluster(self._to, group=self._group) as cluster:
+                cluster.commit(position)
 
     @property
     def partitions(self) -> tuple[int, ...]:

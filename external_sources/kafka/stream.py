@@ -248,7 +248,7 @@ def begun(cluster: Cluster, start: str | float, group: str | None, partitions: l
         return {}
     found: dict[int, int] = {}
     if isinstance(start, str) and start.startswith(_GROUP):
-        found = cluster.committed(group or "", partitions)
+        found = cluster.committed(partitions)
     lacking = [p for p in partitions if p not in found]
     if lacking and start == _GROUP:
         shown = ", ".join(map(str, lacking[:8])) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
@@ -384,7 +384,7 @@ class KafkaStream(TopicSource, Stream):
             return KafkaLiveReader(to, parts, Identity(), {}, membership=membership, **mine)
         given = self._start if at is None else at
         begin = given if isinstance(given, str | float) else mark_of(to.topic, given)
-        with Cluster(to, stopped) as cluster:
+        with Cluster(to, stopped, group=self._group or "") as cluster:
             count = len(cluster.partitions())
             self._identity.topic_id = self._known(cluster, begin.topic_id if isinstance(begin, Mark) else "")
             if isinstance(begin, Mark):

@@ -308,8 +308,8 @@ class KafkaTopic(TopicSource, Source):
             SourceError: not done within 5 seconds, no rights on the group, or the group has members.
         """
         if self._group is not None:
-            with Cluster(self._to) as cluster:
-                cluster.commit(self._group, dict(enumerate(positions.tolist())))
+            with Cluster(self._to, group=self._group) as cluster:
+                cluster.commit(dict(enumerate(positions.tolist())))
 
     @property
     def commits(self) -> bool:

@@ -107,15 +107,16 @@ def test_offsets_of_a_group_are_asked_for_until_they_are_told(embedded: Kafka, a
     """A coordinator that loads is waited for, as long as the source waits; the right to see them is needed."""
     group = embedded.topic
     answers(COMMIT, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
-    Cluster(options_of(embedded)).commit(group, {0: 7})
+    with Cluster(options_of(embedded), group=group) as cluster:
+        cluster.commit({0: 7})
     answers(OFFSETS, KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
-    assert Cluster(options_of(embedded)).committed(group, [0]) == {0: 7}
+    assert Cluster(options_of(embedded), group=group).committed([0]) == {0: 7}
     answers(OFFSETS, KafkaError.GROUP_AUTHORIZATION_FAILED)
     with pytest.raises(SourceDeniedError, match="a group's offsets need the right Describe on it"):
-        Cluster(options_of(embedded)).committed(group, [0])
+        Cluster(options_of(embedded), group=group).committed([0])
     answers(OFFSETS, *[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 50)
     with pytest.raises(SourceUnreachableError, match=f"^{embedded.topic}: "):
-        Cluster(options_of(embedded, 0.05)).committed(group, [0])
+        Cluster(options_of(embedded, 0.05), group=group).committed([0])
 
 
 @pytest.mark.waits

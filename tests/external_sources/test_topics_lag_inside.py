@@ -177,7 +177,7 @@ def test_a_record_waits_since_its_own_time(real_kafka: Kafka) -> None:
     producer.flush()
     in_transactions(real_kafka, topic, [Message(b"x", partition=2)] * 6, 3, lambda _: True)  # nothing to read
     real_kafka.delete_records(topic, 1, 5)
-    Questions(options(real_kafka)).commit("g", {0: 4, 1: 2, 2: 0, 3: 0})
+    Questions(options(real_kafka), group="g").commit({0: 4, 1: 2, 2: 0, 3: 0})
     found = look(options(real_kafka), "g")
     zero, one, two, three = found.partitions
     assert [each.lag for each in found.partitions] == [6, 8, 8, 0]
@@ -219,7 +219,7 @@ def test_who_is_not_there_and_who_may_not_ask(real_broker: Cluster, real_kafka: 
     if not isinstance(real_broker, RealBroker):
         pytest.skip("KAFKA_BOOTSTRAP names a broker without our listeners")
     topic = real_kafka.create(real_kafka.topic)
-    Questions(options(real_kafka)).commit("training-of-may", {0: 0})
+    Questions(options(real_kafka), group="training-of-may").commit({0: 0})
     with pytest.raises(SourceNotFoundError, match="did you mean training-of-may"):
         look(options(real_kafka), "training-of-mai")
     with pytest.raises(SourceNotFoundError, match="the topic must exist"):

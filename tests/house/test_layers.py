@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LINTER = Path(sys.executable).with_name("lint-imports")
 # The seam of a GPU: outside of kernels/ and bench/ nothing else names `torch.cuda` or CuPy. No file comes to them.
 ON_THE_DEVICE = {"dali_feed/engines/device/cuda.py", "dali_feed/engines/device/device.py"}
+# An admin client's requests to the coordinator of a group: librdkafka may abort the process where one fails or is late.
+OF_A_COORDINATOR = re.compile(r"\b(list|alter|delete)_consumer_group_offsets|\b(describe|delete)_consumer_groups")
 BROKEN = """
 [tool.importlinter]
 root_packages = ["dali_feed"]
@@ -71,6 +73,17 @@ def test_few_files_know_the_device() -> None:
     python = {str(file.relative_to(ROOT)): file.read_text() for file in files if file.suffix == ".py"}
     found = {name for name, text in python.items() if on_the_device(ast.parse(text))}
     assert found == ON_THE_DEVICE, "give `Device` a method for it"
+
+
+def test_nobody_asks_a_group_through_an_admin_client() -> None:
+    """Librdkafka would end the process where the answer is an error or comes late; a consumer asks the same."""
+    calls = {
+        f"{file.relative_to(ROOT)}: {match[0]}"
+        for room in ("dali_feed", "external_sources", "bench", "examples")
+        for file in (ROOT / room).rglob("*.py")
+        for match in OF_A_COORDINATOR.finditer(file.read_text())
+    }
+    assert not calls
 
 
 HEAVY = ["confluent_kafka", "cupy", "matplotlib", "nvidia", "pyarrow", "rich", "torch", "torchvision", "typer"]

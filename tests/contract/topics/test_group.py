@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, NewPartitions
 from kit.broker.handle import Kafka, OpenedStream
 from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker
@@ -48,9 +48,12 @@ def admin_of(kafka: Kafka) -> AdminClient:
 
 def committed(kafka: Kafka, partitions: int = 4) -> dict[int, int]:
     """The group's offsets; it has the topic's name."""
-    asked = [TopicPartition(kafka.topic, p) for p in range(partitions)]
-    (future,) = admin_of(kafka).list_consumer_group_offsets([ConsumerGroupTopicPartitions(kafka.topic, asked)]).values()
-    return {each.partition: each.offset for each in future.result(60).topic_partitions if each.offset >= 0}
+    consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": kafka.topic, "log_level": 0})
+    try:
+        places = consumer.committed([TopicPartition(kafka.topic, p) for p in range(partitions)], timeout=60)
+        return {each.partition: each.offset for each in places if each.offset >= 0}
+    finally:
+        consumer.close()
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
