@@ -62,7 +62,7 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
 ) -> None:
     """Write the finished batch into `out`: one launch, no allocation, no copy, no wait.
 
-    Arrays are anything on one GPU with `__cuda_array_interface__` (CuPy, torch, ...), N, H, W >= 1:
+    Arrays are anything on the current GPU with `__cuda_array_interface__` (CuPy, torch, ...), N, H, W >= 1:
 
     - `images`: uint8 (N, H, W, 3), C contiguous, 0..255.
     - `out`: float32, float16, bfloat16 or uint8; (N, 3, H, W), dense planes or channels last, or dense (N, H, W, 3).

@@ -36,7 +36,7 @@ Bytes = npt.NDArray[np.uint8]
 def jitter(images: object, out: object, steps: object, *, stream: object = None) -> None:
     """Write the adjusted batch into `out`: one launch, no allocation, no copy, no wait.
 
-    Arrays are anything on one GPU with `__cuda_array_interface__` (CuPy, torch, ...), N, H, W >= 1:
+    Arrays are anything on the current GPU with `__cuda_array_interface__` (CuPy, torch, ...), N, H, W >= 1:
 
     - `images`: uint8 (N, H, W, 3), C contiguous.
     - `out`: the same, apart from `images`.

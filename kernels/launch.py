@@ -1,7 +1,8 @@
 """From a .cu file to a launch: compiled once per device and options, every failure named.
 
 Law: what is compiled here without a GPU (`compile_ptx`) and what CuPy compiles on one (`kernel`) get the same options,
-and nothing is allocated, copied or waited for on the way to a launch.
+and nothing is allocated, copied or waited for on the way to a launch. Nothing here changes the current device: CuPy
+would put back what it was told before, whatever torch has made of it since.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _NO_NVRTC = "it comes with torch for CUDA, and with the CUDA toolkit: install on
 
 _INCLUDE = re.compile(r'^#include "(_\w+\.cuh)"\n', re.MULTILINE)
 
-_lock = threading.Lock()
-_kernels: dict[tuple[str, tuple[str, ...], int], Any] = {}
+_kernels: dict[tuple[str, tuple[str, ...], int], Any] = {}  # by name, options and device
+_lock = threading.Lock()  # guards them: each is compiled once
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,54 +148,48 @@ def _cupy() -> Any:
     return cupy
 
 
-def kernel(name: str, options: tuple[str, ...], device: int) -> Any:
-    """The `cupy.RawKernel` `name` of `name`.cu, compiled on its first use with `options` on `device`, then kept.
+def kernel(name: str, options: tuple[str, ...]) -> Any:
+    """The `cupy.RawKernel` `name` of `name`.cu with `options`, compiled for the current device at first, then kept.
 
     Raises EngineError with the compiler's first lines.
     """
-    key = (name, options, device)
-    found = _kernels.get(key)
-    if found is not None:
-        return found
     cupy = _cupy()
-    from cupy.cuda.compiler import CompileException
-
+    key = (name, options, cupy.cuda.runtime.getDevice())
     with _lock:
-        if key in _kernels:
-            return _kernels[key]
-        with cupy.cuda.Device(device) as current:
-            arch = f"sm_{current.compute_capability}"
+        if key not in _kernels:
+            from cupy.cuda.compiler import CompileException
+
             try:
                 module = cupy.RawModule(code=_source(name), backend="nvrtc", options=(*OPTIONS, *options))
                 function = module.get_function(name)
                 function.compile()  # otherwise it waits for the first launch, and so would its error
             except (CompileException, RuntimeError) as error:
+                arch = f"sm_{cupy.cuda.Device().compute_capability}"
                 raise _failed(name, arch, options, str(error)) from error
-        _kernels[key] = function
-        return function
+            _kernels[key] = function
+        return _kernels[key]
 
 
 def launch(job: Launch, *, stream: object = None) -> None:
-    """Enqueue `job` on `stream` of the device that its arrays lie on, and return at once.
+    """Enqueue `job` on `stream` of the current device, on which its arrays lie, and return at once.
 
     `stream` is a cudaStream_t as an int, a CuPy or torch stream, or None for CuPy's current stream of that device.
-    Raises ConfigError for another kind of stream and for arrays that are not all in one GPU's memory, EngineError if
-    the kernel cannot be compiled or launched.
+    Raises ConfigError for another kind of stream and for arrays elsewhere, EngineError if the kernel cannot be compiled
+    or launched.
     """
     handle = None if stream is None else _Handle(stream_handle(job.kernel, stream))
-    device = _device_of(job)
-    function = kernel(job.kernel, job.options, device)
-    cupy = _cupy()
-    with cupy.cuda.Device(device):
-        try:
-            function(job.grid, job.block, job.arguments, stream=handle)
-        except RuntimeError as error:  # CUDADriverError is one
-            msg = (
-                f"kernel {job.kernel} on cuda:{device}: CUDA must accept the launch; it refuses grid {job.grid}, block "
-                f"{job.block}: {error}. An error of earlier work on this GPU shows here too: with "
-                "CUDA_LAUNCH_BLOCKING=1 in the environment it shows where it happens"
-            )
-            raise EngineError(msg) from error
+    device = int(_cupy().cuda.runtime.getDevice())
+    _check_places(job, device)
+    function = kernel(job.kernel, job.options)
+    try:
+        function(job.grid, job.block, job.arguments, stream=handle)
+    except RuntimeError as error:  # CUDADriverError is one
+        msg = (
+            f"kernel {job.kernel} on cuda:{device}: CUDA must accept the launch; it refuses grid {job.grid}, block "
+            f"{job.block}: {error}. An error of earlier work on this GPU shows here too: with "
+            "CUDA_LAUNCH_BLOCKING=1 in the environment it shows where it happens"
+        )
+        raise EngineError(msg) from error
 
 
 def stream_handle(subject: str, stream: object) -> int:
@@ -206,21 +201,19 @@ def stream_handle(subject: str, stream: object) -> int:
     return handle
 
 
-def _device_of(job: Launch) -> int:
-    """The one device that all arrays lie on: memory of another place would fault later, and without a name."""
-    cupy = _cupy()
-    runtime = cupy.cuda.runtime
-    places = {name: runtime.pointerGetAttributes(pointer) for name, pointer in job.pointers.items()}
-    for name, place in places.items():
+def _check_places(job: Launch, device: int) -> None:
+    """Refuse memory of another place than the current device: it would fault later, and without a name."""
+    runtime = _cupy().cuda.runtime
+    for name, pointer in job.pointers.items():
+        place = runtime.pointerGetAttributes(pointer)
         if place.type not in (runtime.memoryTypeDevice, runtime.memoryTypeManaged):
             found = f"memory of the host (CUDA memory type {place.type})"
             msg = f"{job.kernel}: {name} must lie in a GPU's memory, found {found}"
             raise ConfigError(msg)
-    if len({place.device for place in places.values()}) != 1:
-        found = ", ".join(f"{name} on cuda:{place.device}" for name, place in places.items())
-        msg = f"{job.kernel}: all arrays must be on one device, found {found}"
-        raise ConfigError(msg)
-    return int(next(iter(places.values())).device)
+        if place.device != device:
+            rule = f"must lie on the current device, cuda:{device}, which torch.cuda.device(...) chooses"
+            msg = f"{job.kernel}: {name} {rule}, found cuda:{place.device}"
+            raise ConfigError(msg)
 
 
 @dataclass(frozen=True, slots=True)

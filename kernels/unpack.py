@@ -69,7 +69,7 @@ def unpack(  # noqa: PLR0913 - what the op does, one keyword each
 ) -> None:
     """Write the images that `records` hold into `out`: one launch, no allocation, no copy, no wait.
 
-    Arrays are anything on one GPU with `__cuda_array_interface__` (CuPy, torch, ...), N, H, W >= 1:
+    Arrays are anything on the current GPU with `__cuda_array_interface__` (CuPy, torch, ...), N, H, W >= 1:
 
     - `records`: uint8 (N, bytes), a record's bytes side by side, records at any pitch below 2 GiB.
     - `out`: float32, float16, bfloat16 or uint8; (N, C, H, W), dense planes or channels last, or dense (N, H, W, C).

@@ -74,7 +74,6 @@ def _finishes(cp: Any, batch: int) -> Iterator[Case]:
     flips = cp.asarray(np.arange(batch) % 2, cp.int32)
     extras: dict[str, dict[str, Any]] = {
         "": {},
-        " colour": {"colour": cp.tile(cp.asarray(np.eye(3, 4, dtype=np.float32)), (batch, 1, 1))},
         " erase": {"erase": cp.tile(cp.asarray([[40, 60, 100, 120]], cp.int32), (batch, 1))},
         " mixup": {"mix": _mix(cp, batch, "mixup")},
         " cutmix": {"mix": _mix(cp, batch, "cutmix")},
@@ -163,7 +162,7 @@ def contestants(names: Sequence[str], batch: int) -> Iterator[tuple[str, list[Co
 
     def launch_of(case: Case) -> Callable[[], None]:
         job = case.prepare()
-        function = kernel(job.kernel, job.options, 0)
+        function = kernel(job.kernel, job.options)
         return lambda: function(job.grid, job.block, job.arguments)
 
     def copy_of(case: Case) -> Callable[[], None]:

@@ -7,13 +7,12 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dali_feed.columns.column import Follower, Late
 from dali_feed.columns.columns import Columns
 from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.engines.dali.user_graph import PipelineProgram, compile_function, is_graph_function
-from dali_feed.engines.device.device import Device
 from dali_feed.engines.engine import Engine, ImageMaker
 from dali_feed.engines.workers import Workers
 from dali_feed.errors import ConfigError, TransformError
@@ -23,6 +22,9 @@ from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Recipe, walk
 from dali_feed.transforms.program import Followed, ImageProgram, Output, Program, as_views, compile_following
+
+if TYPE_CHECKING:
+    from dali_feed.engines.device.cuda import Device
 
 __all__ = ["ENGINES", "choose_engine", "compile_for", "compile_images", "compiled", "make_engine"]
 
@@ -65,9 +67,9 @@ def make_engine(
     """
     workers, gpu = Workers(tuning.cpu_threads), None
     if device is not None:
-        from dali_feed.engines.device.cuda import open_device
+        from dali_feed.engines.device import cuda  # and torch with it
 
-        gpu = open_device(device)
+        gpu = cuda.Device(device)
     images: dict[str, ImageMaker] = {}
     with ExitStack() as begun:
         for column, outputs in program.columns.items():

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.engines.device.device import Device
+from dali_feed.engines.device.cuda import Device
 from dali_feed.engines.engine import ImageMaker, Part, Pixels
 from dali_feed.engines.failures import engine_error, out_of_memory
 from dali_feed.errors import ConfigError

@@ -15,18 +15,20 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed import sync
 from dali_feed.columns.column import Follower, Late, attempt
-from dali_feed.engines.device.device import Device
 from dali_feed.engines.workers import Job, Workers, WorkerThread
 from dali_feed.errors import DaliFeedError
 from dali_feed.transforms.keys import CANVAS, Arrays
 from dali_feed.transforms.program import Followed, Program, RowKey, Tail
+
+if TYPE_CHECKING:
+    from dali_feed.engines.device.cuda import Device
 
 __all__ = ["Engine", "EngineWork", "ImageMaker", "Part", "Pixels", "Work"]
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dali_feed.engines.device.device import FINISH, Device
+from dali_feed.engines.device.cuda import Device
+from dali_feed.engines.device.ranges import FINISH
 from dali_feed.kernels.finish import MixArrays, finish
 from dali_feed.kernels.jitter import jitter
 from dali_feed.transforms.program import Program, Tail, outline

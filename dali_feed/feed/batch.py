@@ -20,7 +20,7 @@ from dali_feed.records.slabs import Reused
 from dali_feed.records.values import join, take
 
 if TYPE_CHECKING:
-    from dali_feed.engines.device.device import Device
+    from dali_feed.engines.device.cuda import Device
 
 __all__ = ["Batch", "Beside", "Companions", "Due", "Flight", "Made", "none"]
 

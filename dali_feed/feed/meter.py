@@ -13,7 +13,7 @@ import numpy as np
 
 from dali_feed import sync
 from dali_feed.cores import cores
-from dali_feed.engines.device.device import WAITS
+from dali_feed.engines.device.ranges import WAITS
 from dali_feed.feed.stats import CpuStats, Stats, WaitCause
 from dali_feed.records.source import Block
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dali_feed import sync
-from dali_feed.engines.device.device import READ
+from dali_feed.engines.device.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.adapting import Steering
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from dali_feed import sync
 from dali_feed.bad_records import BadRecord, Quarantine
 from dali_feed.dead_letters import Letter, Outbox
-from dali_feed.engines.device.device import NEXT
+from dali_feed.engines.device.ranges import NEXT
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.workers import linger
 from dali_feed.errors import ClosedError, WaitError

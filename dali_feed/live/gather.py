@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dali_feed import sync
 from dali_feed.columns.image import Images
-from dali_feed.engines.device.device import READ
+from dali_feed.engines.device.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.channel import Channel
 from dali_feed.records.live import LiveBlock, LiveReader, Pace, Progress

@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader
 from dali_feed.engines.choose import compiled, make_engine
 from dali_feed.engines.dali.user_pipeline import read_pipeline
-from dali_feed.engines.device import device as ranges
+from dali_feed.engines.device import ranges
 from dali_feed.engines.engine import Engine
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Feed

@@ -150,7 +150,7 @@ def test_batches_dropped_on_a_busy_gpu_harm_none_behind_them(case: str) -> None:
         torch.cuda.synchronize()
     with CASES[case]() as busy, asleep():
         found = [sums(item) for item in busy]
-        held = busy._feed._machine.engine.device._in_use
+        held = busy._feed._machine.engine.device.in_use
     assert len(found) == COUNT // SIZE
     assert torch.equal(torch.stack(found), torch.stack(wanted))
     assert len(held) == 0  # closed

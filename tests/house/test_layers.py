@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LINTER = Path(sys.executable).with_name("lint-imports")
 # The seam of a GPU: outside of kernels/ and bench/ nothing else names `torch.cuda` or CuPy. No file comes to them.
-ON_THE_DEVICE = {"dali_feed/engines/device/cuda.py", "dali_feed/engines/device/device.py"}
+ON_THE_DEVICE = {"dali_feed/engines/device/cuda.py", "dali_feed/engines/device/ranges.py"}
 # An admin client's requests to the coordinator of a group: librdkafka may abort the process where one fails or is late.
 OF_A_COORDINATOR = re.compile(r"\b(list|alter|delete)_consumer_group_offsets|\b(describe|delete)_consumer_groups")
 BROKEN = """

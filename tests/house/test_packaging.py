@@ -156,7 +156,7 @@ CASES = {
     "nothing of NVIDIA": ("nvidia", FEED.format(engine="dali"), DALI),
     "a topic": ("confluent_kafka", "from dali_feed.external_sources import KafkaTopic", KAFKA),
     "a broker": ("confluent_kafka", "from dali_feed.testing import broker", KAFKA),
-    "a kernel": ("cupy", "from dali_feed.kernels import launch; launch.kernel('finish', (), 0)", "cupy-cuda12x"),
+    "a kernel": ("cupy", "from dali_feed.kernels import launch; launch.kernel('finish', ())", "cupy-cuda12x"),
     "the loader": ("torch", "from dali_feed import DataLoader", "pip install torch"),
 }
 

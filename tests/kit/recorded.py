@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dali_feed.engines.device.device import InUse
+from dali_feed.engines.device.cuda import Device, InUse
 from dali_feed.kernels.finish import MixArrays, finish, finish_reference
 from dali_feed.kernels.jitter import jitter_reference
 
@@ -34,12 +34,11 @@ class Passing:
         self.passed = True
 
 
-class Recorded:
+class Recorded(Device):
     """See `Device`. `calls` are the names of what changes a GPU, in order."""
 
-    number = 0
-
     def __init__(self) -> None:
+        self.number = 0
         self.calls: list[str] = []
         self.in_use, self.events = InUse(), list[Passing]()
         self._coming: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -62,9 +61,9 @@ class Recorded:
         return there
 
     @contextlib.contextmanager
-    def sending(self) -> Iterator[None]:
+    def sending(self) -> Iterator[Any]:
         """Work there is done at once."""
-        yield
+        yield None
 
     def wait(self) -> None:
         """It arrives."""

@@ -20,7 +20,7 @@ from nvidia.dali.backend import ReleaseUnusedMemory
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
 from dali_feed.engines.dali.graph import PAYLOAD, DaliProgram, build_graph
-from dali_feed.engines.device.device import Device
+from dali_feed.engines.device.cuda import Device
 from dali_feed.engines.engine import Part, Pixels
 from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
 from dali_feed.engines.host.decode import undecodable

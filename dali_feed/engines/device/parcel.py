@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.engines.device.device import Device
+from dali_feed.engines.device.cuda import Device
 from dali_feed.transforms.keys import Key, viewed
 from dali_feed.transforms.program import Tail
 

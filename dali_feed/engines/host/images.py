@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.engines.device.device import DECODE, Device
+from dali_feed.engines.device.cuda import Device
+from dali_feed.engines.device.ranges import DECODE
 from dali_feed.engines.engine import Part, Pixels
 from dali_feed.engines.failures import engine_error
 from dali_feed.engines.finish import DTYPES
