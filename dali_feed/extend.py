@@ -11,11 +11,12 @@ from dali_feed.records.extents import Extents
 from dali_feed.records.live import Stream
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Fault, Lease, Member, Reader, Snapshot, Source
-from dali_feed.transforms.op import Op
+from dali_feed.transforms.op import Draws, Op
 
 __all__ = [
     "Block",
     "Column",
+    "Draws",
     "Extents",
     "Fault",
     "Format",

@@ -56,6 +56,7 @@ SECTIONS = {
     "Into a topic": {"dali_feed.external_sources": "Producer Claim Produced Tally"},
     "Of your own": {
         "dali_feed.extend": "Source Reader Block Fault Member Snapshot Extents Lease Pieces Stream Column Format Op"
+        " Draws"
     },
     "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,20 @@ from kit.images import QUICK, jpeg
 
 from dali_feed import DataLoader
 from dali_feed.columns import Image
-from dali_feed.extend import Block, Column, Extents, Fault, Lease, Member, Op, Pieces, Reader, Snapshot, Source
+from dali_feed.extend import (
+    Block,
+    Column,
+    Draws,
+    Extents,
+    Fault,
+    Lease,
+    Member,
+    Op,
+    Pieces,
+    Reader,
+    Snapshot,
+    Source,
+)
 from dali_feed.testing import assert_resumes_anywhere
 
 WORDS = ["one", "two words", "now three words", ""]
@@ -88,6 +101,22 @@ class Negative(Op):
         return 255 - image
 
 
+@dataclass(frozen=True, slots=True)
+class Dimmed(Op):
+    """Every level times a factor of 0 to 1, which each sample draws."""
+
+    names = ("factor",)
+    streams = 1
+
+    def draw(self, d: Draws) -> Mapping[str, Any]:
+        """The factors, float32 (n,)."""
+        return {"factor": d.u()[0]}
+
+    def image(self, image: Any, factor: Any, **_: Any) -> Any:
+        """One image of the host engine."""
+        return (image * float(factor)).to(torch.uint8)
+
+
 def columns(transform: Op | None = None) -> dict[str, Any]:
     """A picture, changed by that, and the count of its words."""
     return {"image": Image("picture", transform), "words": WordCount("text")}
@@ -114,6 +143,20 @@ def test_two_batches_train_a_model() -> None:
     assert not torch.equal(model.weight, before)
 
 
+def test_a_transform_draws_by_the_sample() -> None:
+    """Its numbers depend on seed, epoch and sample alone: not on the batches that the samples stand in."""
+
+    def images(seed: int, batch_size: int, epoch: int = 0) -> torch.Tensor:
+        options: dict[str, Any] = {"columns": columns(Dimmed()), "device": "cpu", "seed": seed, "tuning": QUICK}
+        with DataLoader(Shelf(8), batch_size, **options) as loader:
+            loader.set_epoch(epoch)
+            return torch.cat([batch["image"] for batch in loader])
+
+    assert torch.equal(images(1, 4), images(1, 2))
+    assert not torch.equal(images(1, 4), images(2, 4))
+    assert not torch.equal(images(1, 4), images(1, 4, epoch=1))
+
+
 def test_it_resumes_anywhere() -> None:
-    """The law that holds the sources of the package holds this one."""
-    assert_resumes_anywhere(Shelf(19), columns=columns(Negative()), positions=3, absent=0)
+    """The law that holds the sources of the package holds this one, and its transform."""
+    assert_resumes_anywhere(Shelf(19), columns=columns(Dimmed()), positions=3, absent=0)
