@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.columns.column import Column, Faults, check_member
+from dali_feed.columns.column import Column, Faults
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.npy import MAGIC, array_of, header_of
 from dali_feed.records.pieces import Arrays, Pieces
@@ -24,11 +24,15 @@ __all__ = ["LARGE", "Array", "Room", "array_from", "layout_of"]
 
 LARGE, LARGE_BATCH = 1 << 13, 1 << 18  # bytes of a record and of a batch, of which a second copy costs more than calls
 
-Room = Callable[[int], NDArray[np.uint8]]  # so many bytes
+Room = Callable[[int], NDArray[np.uint8]]  # memory of so many bytes
 
 _BYTES = (memoryview, bytes, bytearray)
 _BYTE_TYPES = frozenset((memoryview, bytes))
 _KINDS = "biufc"  # of NumPy's dtypes, what numbers may be: each holds those before it
+
+
+def _new(size: int) -> NDArray[np.uint8]:
+    return np.empty(size, np.uint8)
 
 
 @dataclass(frozen=True)
@@ -47,19 +51,17 @@ class Array(Column):
     shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_member("Array", self.member)
+        super().__post_init__()
         if self.dtype is not None:
             try:
                 dtype = np.dtype(self.dtype)
             except TypeError:
                 dtype = np.dtype("O")
             if dtype.kind not in "biuf" or dtype.byteorder == ">":
-                msg = (
-                    f"Array({self.member!r}): dtype must be a little-endian number type of NumPy; found {self.dtype!r}"
-                )
+                msg = f"{self.title}: dtype must be a little-endian number type of NumPy; found {self.dtype!r}"
                 raise ConfigError(msg)
         if self.shape is not None and not all(isinstance(n, int) and n > 0 for n in self.shape):
-            msg = f"Array({self.member!r}): shape must be a tuple of positive ints; found {self.shape!r}"
+            msg = f"{self.title}: shape must be a tuple of positive ints; found {self.shape!r}"
             raise ConfigError(msg)
 
     @property
@@ -71,13 +73,13 @@ class Array(Column):
         """With the dtype and shape of the first record's, where they were not given."""
         if first is None:
             rule = "dtype and shape are taken from the first records, and none of them has this member"
-            msg = f"Array({self.member!r}): {rule}; give dtype= and shape="
+            msg = f"{self.title}: {rule}; give dtype= and shape="
             raise ConfigError(msg)
         try:
             dtype, shape = layout_of(first, self.dtype, self.shape)
         except FormatError as error:
             rule = "dtype and shape are taken from the first record, which cannot be read"
-            msg = f"Array({self.member!r}): {rule}: {error}; give dtype= and shape="
+            msg = f"{self.title}: {rule}: {error}; give dtype= and shape="
             raise ConfigError(msg) from error
         return replace(self, dtype=dtype.name, shape=shape)
 
@@ -108,39 +110,37 @@ class Array(Column):
             value = np.full(self.shape or (), value)
         return self.read([value], faults)
 
-    def batch(self, values: Sequence[Any]) -> NDArray[Any]:
-        """One array, in memory of its own: each record's bytes are copied once."""
+    def batch(self, values: Sequence[Any], room: Room = _new) -> NDArray[Any]:
+        """One array, in memory of its own: each record's bytes are copied once.
+
+        A large one lies in memory of `room`: from there it goes to a GPU without another copy.
+        """
+        dtype, shape = np.dtype(self.dtype), self.shape or ()
+        each = math.prod(shape) * dtype.itemsize
+        size = len(values) * each
+        if size < LARGE_BATCH or (each < LARGE and not isinstance(values, Pieces)):
+            room = _new
         if isinstance(values, Pieces):
-            return self._shaped(values.together(self.size(1)), len(values))
-        if set(map(type, values)) <= _BYTE_TYPES:
-            return np.frombuffer(bytearray().join(values), self.dtype).reshape(len(values), *(self.shape or ()))
-        return self._laid(values, np.empty(self.size(len(values)), np.uint8))
+            memory = values.together(each, room(size)).reshape(-1)
+        elif room is _new and set(map(type, values)) <= _BYTE_TYPES:
+            memory = np.frombuffer(bytearray().join(values), np.uint8)
+        else:
+            memory = _filled(room(size), values, dtype, shape)
+        return memory.view(dtype).reshape(len(values), *shape)
 
-    def size(self, count: int) -> int:
-        """Bytes of so many records' arrays."""
-        return count * math.prod(self.shape or ()) * np.dtype(self.dtype).itemsize
 
-    def laid(self, values: Sequence[Any], room: Room) -> NDArray[Any]:
-        """The same; a large one in memory of `room`: from there it goes to a GPU without another copy."""
-        size, each = self.size(len(values)), self.size(1)
-        if size < LARGE_BATCH:
-            return self.batch(values)
-        if isinstance(values, Pieces):
-            return self._shaped(values.together(each, room(size)), len(values))
-        return self._laid(values, room(size)) if each >= LARGE else self.batch(values)
-
-    def _shaped(self, rows: NDArray[np.uint8], count: int) -> NDArray[Any]:
-        return rows.reshape(-1).view(np.dtype(self.dtype)).reshape(count, *(self.shape or ()))
-
-    def _laid(self, values: Sequence[Any], memory: NDArray[np.uint8]) -> NDArray[Any]:
-        each, raw = self.size(1), memory.data
-        out = memory.view(np.dtype(self.dtype)).reshape(len(values), *(self.shape or ()))
-        for row, value in enumerate(values):
-            if value.__class__ in _BYTES:
-                raw[row * each : (row + 1) * each] = memoryview(value).cast("B")
-            else:
-                out[row] = value
-        return out
+def _filled(
+    memory: NDArray[np.uint8], values: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> NDArray[np.uint8]:
+    """The memory, with an array of that dtype and shape for each value, which is one or its bytes."""
+    each, raw = math.prod(shape) * dtype.itemsize, memory.data
+    arrays = memory.view(dtype).reshape(len(values), *shape)
+    for row, value in enumerate(values):
+        if value.__class__ in _BYTES:
+            raw[row * each : (row + 1) * each] = memoryview(value).cast("B")
+        else:
+            arrays[row] = value
+    return memory
 
 
 # One array of a record: what it must be.

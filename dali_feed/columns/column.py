@@ -15,7 +15,7 @@ from dali_feed.errors import BadRecordError, ConfigError, DaliFeedError, FormatE
 from dali_feed.options import Decode
 from dali_feed.records.source import Stage
 
-__all__ = ["REQUIRED", "Column", "Faults", "Follower", "Late", "Moved", "Required", "attempt", "check_member"]
+__all__ = ["REQUIRED", "Column", "Faults", "Follower", "Late", "Moved", "Required", "attempt"]
 
 
 Faults = dict[int, str]  # row -> why its record cannot be used
@@ -47,6 +47,18 @@ class Column:
     if TYPE_CHECKING:
         member: str  # a field of the subclass
     stage: ClassVar[Stage] = "source"  # what refuses a value: the screen, of what is an image
+
+    def __post_init__(self) -> None:
+        """A column's own checks come after this one: ConfigError for what is no member's name."""
+        if not isinstance(self.member, str) or not self.member.strip(" ;."):
+            rule = "member must be a name such as 'txt', or several such as 'jpg;png'"
+            msg = f"{type(self).__name__}: {rule}; found {self.member!r}"
+            raise ConfigError(msg)
+
+    @property
+    def title(self) -> str:
+        """What begins an error of a setting: `Array('depth')`."""
+        return f"{type(self).__name__}({self.member!r})"
 
     @property
     def optional(self) -> bool:
@@ -97,13 +109,6 @@ class Column:
         return self.batch(values)
 
 
-def check_member(title: str, member: object) -> None:
-    """A member's name; ConfigError otherwise."""
-    if not isinstance(member, str) or not member.strip(" ;."):
-        msg = f"{title}: member must be a name such as 'txt', or several such as 'jpg;png'; found {member!r}"
-        raise ConfigError(msg)
-
-
 # Columns that follow the image they belong to: what is kept of a record, and what becomes of it in a slot.
 
 
@@ -119,10 +124,6 @@ class Follower(Column):
     def boxes(self) -> bool:
         """Whether it is moved by arithmetic, not pixel by pixel."""
         return True
-
-    def by_exif(self) -> Follower:
-        """This column where images are turned by EXIF: what is itself an image is turned by its own."""
-        return self
 
     def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
         """The value of one slot; `size` (height, width) is that of the image before any transform.

@@ -295,12 +295,12 @@ class Columns:
         return Fault(column.stage, self.title(name) + why, column.member)
 
     def batch(self, kept: Mapping[str, Any], lanes: int, room: Room | None = None) -> dict[str, Any]:
-        """The columns of a batch, of rows that were kept, equally many of each lane; `room` is for `Array.laid`."""
+        """The columns of a batch, of rows that were kept, equally many of each lane; `room` is for large arrays."""
         columns, out = self.settled(), dict[str, Any]()
         for name, values in kept.items():
             column = columns[name]
             if room is not None and isinstance(column, Array):
-                out[name] = column.laid(values, room)
+                out[name] = column.batch(values, room)
             else:
                 out[name] = column.of_lanes(values, lanes)
         return out

@@ -1,22 +1,19 @@
-"""Masks: an encoded image of classes, of its image's size, moved as its image is."""
+"""What is moved as its image is: masks, which are encoded images of classes, boxes and points."""
 
 from __future__ import annotations
 
-import copy
 import math
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns.column import Faults, Follower, Moved, check_member
-from dali_feed.columns.image import screened
+from dali_feed.columns.column import Faults, Follower, Moved
+from dali_feed.columns.image import EncodedColumn
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.json_text import loads
-from dali_feed.options import Decode
-from dali_feed.records.source import Stage
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
 from dali_feed.screen.pillow import opened
 from dali_feed.screen.screen import header_of
@@ -28,7 +25,7 @@ _MODES = ("1", "L", "P", "I;16", "I")  # of Pillow: one number a pixel; a palett
 
 
 @dataclass(frozen=True)
-class Mask(Follower):
+class Mask(EncodedColumn, Follower):
     """An encoded image of one number a pixel: gray, or a palette's indices. Gives (n, height, width) on the device.
 
     member   the member that it is made from; for "a;b" the first of these that a record has
@@ -41,13 +38,10 @@ class Mask(Follower):
     of: str = "image"
     dtype: str = "uint8"
 
-    stage: ClassVar[Stage] = "screen"
-    _decode: Decode = field(default=Decode(), init=False, repr=False, compare=False)
-
     def __post_init__(self) -> None:
-        check_member("Mask", self.member)
+        super().__post_init__()
         if self.dtype not in ("uint8", "int16", "int32", "int64"):
-            msg = f"Mask({self.member!r}): dtype must be uint8, int16, int32 or int64; found {self.dtype!r}"
+            msg = f"{self.title}: dtype must be uint8, int16, int32 or int64; found {self.dtype!r}"
             raise ConfigError(msg)
 
     @property
@@ -55,15 +49,9 @@ class Mask(Follower):
         """It is moved pixel by pixel."""
         return False
 
-    def decoding(self, decode: Decode) -> Self:
-        """With the loader's bounds."""
-        made = copy.copy(self)
-        object.__setattr__(made, "_decode", decode)
-        return made
-
     def read(self, values: Any, faults: Faults) -> list[Any]:
         """Views as they are, screened: nothing unscreened reaches a decoder."""
-        views, _ = screened(values, faults, self._decode)
+        views, _ = self.screened(values, faults)
         return views
 
     def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
@@ -85,19 +73,12 @@ class Mask(Follower):
         """One array."""
         return np.stack(values)
 
-    def by_exif(self) -> Mask:
-        """The same, turned by its own EXIF."""
-        return _Turned(self.member, self.of, self.dtype, default=self.default)
-
     def _pixels(self, payload: Any) -> NDArray[Any]:
-        return _decoded(payload)
-
-
-class _Turned(Mask):
-    """A mask that is turned as its own EXIF says, beside an image that is."""
-
-    def _pixels(self, payload: Any) -> NDArray[Any]:
-        way, pixels = header_of(payload).orientation, _decoded(payload)
+        """Beside an image that is turned by its EXIF, a mask is turned by its own."""
+        pixels = _decoded(payload)
+        if not self._decode.exif:
+            return pixels
+        way = header_of(payload).orientation
         pixels = pixels[:: -1 if way in MIRRORED_Y else 1, :: -1 if way in MIRRORED_X else 1]
         return pixels.T if way in SIDEWAYS else pixels
 
@@ -136,6 +117,12 @@ class _Rows(Follower):
     more: int
     most: int | None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(f"{self.title}: more", self.more, 0)
+        if self.most is not None:
+            whole(f"{self.title}: most, where it is not None,", self.most, 1)
+
     def read(self, values: Any, faults: Faults) -> list[Any]:
         """float32 (k, width + more) of each record."""
         out: list[Any] = [None] * len(values)
@@ -172,12 +159,6 @@ class _Rows(Follower):
             out[slot, : len(rows)] = rows
         return Counted(out, np.array([len(rows) for rows in values], np.int64))
 
-    def _check(self, kind: str) -> None:
-        check_member(kind, self.member)
-        whole(f"{kind}({self.member!r}): more", self.more, 0)
-        if self.most is not None:
-            whole(f"{kind}({self.member!r}): most, where it is not None,", self.most, 1)
-
 
 @dataclass(frozen=True)
 class Boxes(_Rows):
@@ -204,12 +185,12 @@ class Boxes(_Rows):
     width: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
-        self._check("Boxes")
+        super().__post_init__()
         if self.format not in ("xyxy", "xywh", "cxcywh"):
-            msg = f'Boxes({self.member!r}): format must be "xyxy", "xywh" or "cxcywh"; found {self.format!r}'
+            msg = f'{self.title}: format must be "xyxy", "xywh" or "cxcywh"; found {self.format!r}'
             raise ConfigError(msg)
         if self.min_size is not None and not (math.isfinite(self.min_size) and self.min_size > 0):
-            msg = f"Boxes({self.member!r}): min_size must be a number above 0, or None; found {self.min_size!r}"
+            msg = f"{self.title}: min_size must be a number above 0, or None; found {self.min_size!r}"
             raise ConfigError(msg)
 
     def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
@@ -247,9 +228,6 @@ class Keypoints(_Rows):
     most: int | None = None
 
     width: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        self._check("Keypoints")
 
     def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
         """By torchvision's functions for its tv_tensors."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.columns.column import Column, Faults, check_member
+from dali_feed.columns.column import Column, Faults
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 from dali_feed.records.extents import Int64s
@@ -22,7 +22,7 @@ from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Stage
 from dali_feed.screen.screen import Screened, screen, turned
 
-__all__ = ["Encoded", "Image", "Images", "drawn_as", "screened"]
+__all__ = ["Encoded", "EncodedColumn", "Image", "Images", "drawn_as"]
 
 
 class Encoded(NamedTuple):
@@ -124,7 +124,35 @@ class Images(Sequence[Encoded]):
 
 
 @dataclass(frozen=True)
-class Image(Column):
+class EncodedColumn(Column):
+    """A column of encoded images: they are screened as they are read, with the loader's bounds."""
+
+    stage: ClassVar[Stage] = "screen"
+    _decode: Decode = field(default=Decode(), init=False, repr=False, compare=False)
+
+    def decoding(self, decode: Decode) -> Self:
+        """With the loader's bounds."""
+        bounded = copy.copy(self)
+        object.__setattr__(bounded, "_decode", decode)
+        return bounded
+
+    def screened(self, values: Any, faults: Faults) -> tuple[list[memoryview | None], Screened]:
+        """Views of bytes, and what the screen says of them: what is no bytes, or refused there, is a fault."""
+        views: list[Any] = values.views() if isinstance(values, Pieces) else list(values)
+        if not set(map(type, views)) <= {memoryview}:
+            for row, value in enumerate(views):
+                if isinstance(value, bytes | bytearray):
+                    views[row] = memoryview(value)
+                elif not isinstance(value, memoryview):
+                    faults[row] = f"an encoded image must be bytes; found {type(value).__name__}"
+                    views[row] = None
+        found = screen(views, self._decode.max_pixels, self._decode.max_work)
+        faults.update(found.reasons)
+        return views, found
+
+
+@dataclass(frozen=True)
+class Image(EncodedColumn):
     """An encoded image, which the screen and the engine take. Gives (n, 3, height, width) on the device.
 
     member     the member that it is made from; for "a;b" the first of these that a record has
@@ -139,39 +167,12 @@ class Image(Column):
     transform: Any = None
     draws: str | None = None
 
-    stage: ClassVar[Stage] = "screen"
-    _decode: Decode = field(default=Decode(), init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        check_member("Image", self.member)
-
-    def decoding(self, decode: Decode) -> Self:
-        """With the loader's bounds."""
-        made = copy.copy(self)
-        object.__setattr__(made, "_decode", decode)
-        return made
-
     def read(self, values: Any, faults: Faults) -> Images:
         """Views with their sizes; what is no bytes, or refused by the screen, is a fault."""
-        views, found = screened(values, faults, self._decode)
+        views, found = self.screened(values, faults)
         if self._decode.exif:
             found = turned(found, views)
         return Images(views, found.sizes, found.plain)
-
-
-def screened(values: Any, faults: Faults, decode: Decode) -> tuple[list[memoryview | None], Screened]:
-    """Views of bytes, and what the screen says of them: what is no bytes, or refused there, is a fault."""
-    views: list[Any] = values.views() if isinstance(values, Pieces) else list(values)
-    if not set(map(type, views)) <= {memoryview}:
-        for row, value in enumerate(views):
-            if isinstance(value, bytes | bytearray):
-                views[row] = memoryview(value)
-            elif not isinstance(value, memoryview):
-                faults[row] = f"an encoded image must be bytes; found {type(value).__name__}"
-                views[row] = None
-    found = screen(views, decode.max_pixels, decode.max_work)
-    faults.update(found.reasons)
-    return views, found
 
 
 def drawn_as(images: Mapping[str, Image]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.columns.column import Column, Faults, check_member
+from dali_feed.columns.column import Column, Faults
 from dali_feed.errors import ConfigError
 from dali_feed.records.pieces import MOST_DIGITS, Pieces
 
@@ -33,13 +33,13 @@ class Number(Column):
     dtype: str = "int64"
 
     def __post_init__(self) -> None:
-        check_member("Number", self.member)
+        super().__post_init__()
         try:
             known = np.dtype(self.dtype).kind in "biuf"
         except TypeError:
             known = False
         if not known:
-            msg = f"Number({self.member!r}): dtype must be an int, float or bool type of NumPy; found {self.dtype!r}"
+            msg = f"{self.title}: dtype must be an int, float or bool type of NumPy; found {self.dtype!r}"
             raise ConfigError(msg)
 
     def read(self, values: Sequence[Any], faults: Faults) -> NDArray[Any]:

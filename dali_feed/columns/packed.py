@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns.column import Column, Faults, check_member
-from dali_feed.columns.text import Text
+from dali_feed.columns.column import Column, Faults
+from dali_feed.columns.text import texts
 from dali_feed.columns.tokens import MOST, Tokenize, tokenized, tokenizing
 from dali_feed.errors import ConfigError
 
@@ -80,8 +80,8 @@ class Packed(Column):
     _tokenize: Tokenize = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_member("Packed", self.member)
-        name = f"Packed({self.member!r})"
+        super().__post_init__()
+        name = self.title
         whole(f"{name}: length", self.length, 1)
         whole(f"{name}: pad", self.pad, 0)
         for option, least in (("end", 0), ("rows", 1)):
@@ -97,7 +97,7 @@ class Packed(Column):
 
     def read(self, values: Sequence[Any], faults: Faults) -> list[NDArray[np.int32]]:
         """The ids of each, with `end`."""
-        ids = tokenized(self._tokenize, Text(self.member).read(values, faults), faults)
+        ids = tokenized(self._tokenize, texts(values, faults), faults)
         if self.end is None:
             return ids
         end = np.array([self.end], np.int32)

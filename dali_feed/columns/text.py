@@ -6,18 +6,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dali_feed.columns.column import Column, Faults, Late, check_member
+from dali_feed.columns.column import Column, Faults, Late
 from dali_feed.formats.json_text import loads
 from dali_feed.records.pieces import Pieces
 
-__all__ = ["Bytes", "JsonValue", "Text"]
+__all__ = ["Bytes", "JsonValue", "Text", "texts"]
 
 
 _BYTES = (memoryview, bytes, bytearray)
 
 
+class _Listed(Column):
+    """Values in a list, where a default stands as it is."""
+
+    def read_default(self, faults: Faults) -> list[Any]:
+        """As it is."""
+        del faults
+        return [self.default]
+
+
 @dataclass(frozen=True)
-class Text(Column):
+class Text(_Listed):
     """UTF-8 text. Gives a list of n str; bytes that are no UTF-8 make a bad record.
 
     member   the member that it is made from; for "a;b" the first of these that a record has
@@ -26,21 +35,13 @@ class Text(Column):
 
     member: str
 
-    def __post_init__(self) -> None:
-        check_member("Text", self.member)
-
     def read(self, values: Sequence[Any], faults: Faults) -> list[str]:
         """The texts, decoded."""
-        return _each(values, faults, _text, "")
-
-    def read_default(self, faults: Faults) -> list[Any]:
-        """As it is."""
-        del faults
-        return [self.default]
+        return texts(values, faults)
 
 
 @dataclass(frozen=True)
-class JsonValue(Column):
+class JsonValue(_Listed):
     """A JSON document (RFC 8259: no NaN, no Infinity). Gives a list of n values as Python's json has them.
 
     member   the member that it is made from; for "a;b" the first of these that a record has
@@ -49,17 +50,9 @@ class JsonValue(Column):
 
     member: str
 
-    def __post_init__(self) -> None:
-        check_member("JsonValue", self.member)
-
     def read(self, values: Sequence[Any], faults: Faults) -> list[Any]:
         """The documents, parsed."""
         return _each(values, faults, loads, None)
-
-    def read_default(self, faults: Faults) -> list[Any]:
-        """As it is."""
-        del faults
-        return [self.default]
 
 
 @dataclass(frozen=True)
@@ -77,9 +70,6 @@ class Bytes(Late):
 
     member: str
     decode: Callable[[memoryview], Any] | None = None
-
-    def __post_init__(self) -> None:
-        check_member("Bytes", self.member)
 
     @property
     def late(self) -> bool:
@@ -104,16 +94,21 @@ class Bytes(Late):
         return values if self.late else [bytes(value) for value in values]
 
 
+def texts(values: Sequence[Any], faults: Faults) -> list[str]:
+    """Each value as a text; what is no UTF-8 is a fault."""
+    return _each(values, faults, _text, "")
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value, "utf-8")
 
 
-def _each(values: Sequence[Any], faults: Faults, made: Callable[[Any], Any], instead: Any) -> list[Any]:
+def _each(values: Sequence[Any], faults: Faults, make: Callable[[Any], Any], instead: Any) -> list[Any]:
     """What is made of each value; one that fails is a fault."""
     out: list[Any] = [instead] * len(values)
     for row, value in enumerate(values):
         try:
-            out[row] = made(value)
+            out[row] = make(value)
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises is about this record
             faults[row] = f"{type(error).__name__}: {error}"
     return out

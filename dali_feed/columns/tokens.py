@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns.column import Column, Faults, check_member
-from dali_feed.columns.text import Text
+from dali_feed.columns.column import Column, Faults
+from dali_feed.columns.text import texts
 from dali_feed.errors import ConfigError
 
 __all__ = ["MOST", "TokenBatch", "Tokenize", "Tokens", "tokenized", "tokenizing"]
@@ -181,8 +181,8 @@ class Tokens(Column):
     _tokenize: Tokenize = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_member("Tokens", self.member)
-        name = f"Tokens({self.member!r})"
+        super().__post_init__()
+        name = self.title
         whole(f"{name}: length", self.length, 1)
         whole(f"{name}: pad", self.pad, 0)
         check_side(f"{name}: truncation_side", self.truncation_side)
@@ -194,7 +194,7 @@ class Tokens(Column):
 
     def read(self, values: Sequence[Any], faults: Faults) -> list[NDArray[np.int32]]:
         """The ids of each, `length` at most."""
-        ids = tokenized(self._tokenize, Text(self.member).read(values, faults), faults)
+        ids = tokenized(self._tokenize, texts(values, faults), faults)
         cut = slice(self.length) if self.truncation_side == "right" else slice(-self.length, None)
         return [row[cut] for row in ids]
 

@@ -212,7 +212,7 @@ class Engine:
         self.columns = tuple(program.columns)  # whose payloads it takes
         self._program, self._images, self._late, self._workers = program, dict(images), dict(late), workers
         self._follows = [
-            (number, followed, {name: kind.by_exif() if output.recipe.exif else kind for name, kind in own.items()})
+            (number, followed, own)
             for number, output in enumerate(program.outputs)
             if (followed := output.followed) is not None and (own := output.followers)
         ]
