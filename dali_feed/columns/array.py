@@ -31,10 +31,6 @@ _BYTE_TYPES = frozenset((memoryview, bytes))
 _KINDS = "biufc"  # of NumPy's dtypes, what numbers may be: each holds those before it
 
 
-def _new(size: int) -> NDArray[np.uint8]:
-    return np.empty(size, np.uint8)
-
-
 @dataclass(frozen=True)
 class Array(Column):
     """Numbers of one dtype and shape. Gives (n, *shape) on the device.
@@ -110,7 +106,7 @@ class Array(Column):
             value = np.full(self.shape or (), value)
         return self.read([value], faults)
 
-    def batch(self, values: Sequence[Any], room: Room = _new) -> NDArray[Any]:
+    def batch(self, values: Sequence[Any], room: Room | None = None) -> NDArray[Any]:
         """One array, in memory of its own: each record's bytes are copied once.
 
         A large one lies in memory of `room`: from there it goes to a GPU without another copy.
@@ -119,20 +115,19 @@ class Array(Column):
         each = math.prod(shape) * dtype.itemsize
         size = len(values) * each
         if size < LARGE_BATCH or (each < LARGE and not isinstance(values, Pieces)):
-            room = _new
+            room = None
         if isinstance(values, Pieces):
-            memory = values.together(each, room(size)).reshape(-1)
-        elif room is _new and set(map(type, values)) <= _BYTE_TYPES:
+            memory = values.together(each, room and room(size)).reshape(-1)
+        elif room is None and set(map(type, values)) <= _BYTE_TYPES:
             memory = np.frombuffer(bytearray().join(values), np.uint8)
         else:
-            memory = _filled(room(size), values, dtype, shape)
+            memory = np.empty(size, np.uint8) if room is None else room(size)
+            _fill(memory, values, dtype, shape)
         return memory.view(dtype).reshape(len(values), *shape)
 
 
-def _filled(
-    memory: NDArray[np.uint8], values: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]
-) -> NDArray[np.uint8]:
-    """The memory, with an array of that dtype and shape for each value, which is one or its bytes."""
+def _fill(memory: NDArray[np.uint8], values: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Copy arrays of that dtype and shape, or their bytes, into memory that they fill."""
     each, raw = math.prod(shape) * dtype.itemsize, memory.data
     arrays = memory.view(dtype).reshape(len(values), *shape)
     for row, value in enumerate(values):
@@ -140,7 +135,6 @@ def _filled(
             raw[row * each : (row + 1) * each] = memoryview(value).cast("B")
         else:
             arrays[row] = value
-    return memory
 
 
 # One array of a record: what it must be.

@@ -81,6 +81,8 @@ class Draws:
     h, w     of their images at this point, int64 (n,)
     arrays   the rows of all ops that have drawn
     n        the number of the op whose turn it is
+    seed     of the run, or of the view or column that draws
+    epoch    of the run
     streams  that every sample draws from: their numbers are drawn at once, others when an op asks for them
     """
 
