@@ -6,22 +6,24 @@ headers are those of the original; what we add are headers, named as Kafka Conne
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Message
-
 from dali_feed.dead_letters import Letter
 from dali_feed.errors import DaliFeedError, DeadLetterError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.produce import topic_at
+from dali_feed.external_sources.kafka.rows import originals
 from dali_feed.external_sources.kafka.sender import OURS, Outcome, Sender
-from dali_feed.external_sources.kafka.topic import KafkaTopic, as_original, messages
+from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.external_sources.kafka.writes import Written
-from dali_feed.records.source import Original
+from dali_feed.records.extents import Extents
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Original, Snapshot
 
 __all__ = ["DeadLetterTopic"]
 
@@ -73,23 +75,17 @@ class DeadLetterTopic:
             snapshot = source.snapshot()
         except SourceEmptyError:
             return
-        to = self._connection()
-        ends = list(zip(snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True))
         last: dict[tuple[bytes | None, bytes], tuple[int, int]] = {}
-        for found in (True, False):  # first where the last of each stands, so that one letter is held at a time
-            for partition, (start, stop) in enumerate(ends):
-                if start == stop:
+        for found in (True, False):  # first where the last of each stands, so that few letters are held at a time
+            for at, record in _records(source, snapshot):
+                told = dict(record.headers)
+                if (where := told.get(WHERE)) is None:
                     continue
-                for message in messages(to, partition, start, stop):
-                    told = dict(as_original(message).headers)
-                    where, at = told.get(WHERE), (partition, message.offset() or 0)
-                    if where is None:
-                        continue
-                    known = told.get(SOURCE), where
-                    if found:
-                        last[known] = max(at, last.get(known, at))
-                    elif last.get(known) == at:
-                        yield _letter(message)
+                known = told.get(SOURCE), where
+                if found:
+                    last[known] = max(at, last.get(known, at))
+                elif last.get(known) == at:
+                    yield _letter(record)
 
 
 class _Writer:
@@ -175,8 +171,20 @@ def _record(letter: Letter) -> Written:
     return Written(original.value, where if original.key is None else original.key, [*original.headers, *about])
 
 
-def _letter(message: Message) -> Letter:
-    full = as_original(message)
+def _records(source: KafkaTopic, snapshot: Snapshot) -> Iterator[tuple[tuple[int, int], Original]]:
+    """All records of a topic with their partition and offset, an extent at a time."""
+    reader, slabs = source.whole_reader(), SlabPool()
+    with contextlib.closing(reader):
+        for partition, (start, stop) in enumerate(zip(snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True)):
+            for first in range(start, stop, snapshot.extent):
+                lease = slabs.lease()
+                block = reader.read(Extents.one(partition, first, min(first + snapshot.extent, stop)), lease)
+                records = list(originals(block))
+                lease.release()
+                yield from (((partition, first + n), whole[0]) for n, whole in enumerate(records) if whole is not None)
+
+
+def _letter(full: Original) -> Letter:
     told = {name: text or b"" for name, text in full.headers}
 
     def said(name: str) -> str:

@@ -278,6 +278,14 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
                 raise failed(self._to, error) from error
             raise
 
+    def holds(self, partition: int, offset: int) -> bool:
+        """Whether an offset lies in what the broker keeps of a partition; True where the broker does not say."""
+        self._guard.check()
+        with self._use:
+            self._assign(partition, offset)
+            low, high = self._bounds(self._live(), partition, self._to.where(partition, offset))
+        return high < 0 or low <= offset < high
+
     def rest(self) -> None:
         """Take librdkafka's statistics, which pile up in it otherwise; see `records.source.Reader`."""
         with self._use:

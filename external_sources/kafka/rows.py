@@ -11,7 +11,7 @@ that a record lacks stays without a memory; it is no fault. A fault is a payload
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -22,15 +22,16 @@ from dali_feed.external_sources.kafka.codec import CODEC, Codec, decoded
 from dali_feed.formats.format import Format
 from dali_feed.records.extents import Int64s, pack_ids
 from dali_feed.records.pieces import Pieces
-from dali_feed.records.source import Block, Fault, Lease, Member
+from dali_feed.records.source import Block, Fault, Lease, Member, Original
 
-__all__ = ["MOST", "OWN", "PAIRS", "Cells", "KafkaParts", "in_full", "topic_members"]
+__all__ = ["MOST", "OWN", "PAIRS", "WHOLE", "Cells", "KafkaParts", "in_full", "originals", "topic_members"]
 
 MOST = 4096  # rows of a stream's block
 OWN = ("value", "key", "timestamp")
 HEADER = "headers."
 EVERY = "headers.*"  # a dict of all headers that a record has
 PAIRS = "headers[]"  # all headers as they are, in order
+WHOLE = (*OWN, PAIRS)  # all that a record has
 NONE = -1  # in the place of a memory: the record has no such part, or a null
 _CHUNKS, _LARGE = 8, 64  # a slab is taken in so many chunks; a part above such a share of it has memory of its own
 
@@ -224,6 +225,18 @@ class Cells:
         """The bytes of a cell, which lie in the lease already."""
         self.cells.reshape(3, -1)[:, cell] = len(self.memories), 0, len(view)
         self.memories.append(view)
+
+
+def originals(block: Block) -> Iterator[tuple[Original, int] | None]:
+    """Copies of the records of a block that has WHOLE, with their times in ms (0: it has none); None: there is none."""
+    value, key, times, pairs = (cast("Any", block.values[name]) for name in WHOLE)
+    absent = set(block.absent_rows())
+    for row in range(len(block.ids)):
+        if row in absent:
+            yield None
+            continue
+        own = [None if part is None else bytes(part) for part in (key[row], value[row])]
+        yield Original(own[0], own[1], tuple(pairs[row])), max(0, int(times[row]))
 
 
 def topic_members(blocks: Sequence[Block], form: Format | None = None) -> tuple[Member, ...]:

@@ -10,23 +10,22 @@ import copy
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from confluent_kafka import KafkaException, Message, TopicPartition
 
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import formats_of
-from dali_feed.errors import ConfigError, SourceEmptyError
+from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError
 from dali_feed.external_sources.kafka.claims import Claims
-from dali_feed.external_sources.kafka.client import OURS, SLICE_SECONDS, consumer
+from dali_feed.external_sources.kafka.client import OURS
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.codec import CODEC, Codec
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, failed, meaning, remade
+from dali_feed.external_sources.kafka.errors import LOG, remade
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.rows import HEADER, OWN, PAIRS, KafkaParts, topic_members
+from dali_feed.external_sources.kafka.rows import HEADER, OWN, PAIRS, WHOLE, KafkaParts, originals, topic_members
 from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned, weigher
 from dali_feed.formats.format import Format
 from dali_feed.records.present import Present
@@ -43,58 +42,7 @@ from dali_feed.records.source import (
     Source,
 )
 
-__all__ = ["KafkaTopic", "TopicSource", "as_original", "messages", "original"]
-
-
-def messages(to: Connection, partition: int, start: int, stop: int) -> Iterator[Message]:
-    """The records at offsets start..stop-1 that are there; none from the first offset on that is gone.
-
-    Raises:
-        SourceUnreachableError: nothing came for the timeout of `to`.
-        SourceDeniedError: no rights.
-        SourceError: what is there cannot be read.
-    """
-    where, trouble = to.where(partition, start), Trouble()
-    client, patience, want = consumer(to, trouble), Patience(to, trouble), start
-    try:
-        client.assign([TopicPartition(to.topic, partition, start)])
-        while want < stop and not (patience.over and trouble.gone):
-            patience.check(where)
-            if (message := client.poll(SLICE_SECONDS)) is None:
-                continue
-            if (error := message.error()) is not None:
-                if meaning(error) in (Meaning.END, Meaning.RESET):
-                    return
-                trouble.judge(error, to, where)
-                continue
-            offset = message.offset()
-            if offset is None or offset >= stop:
-                return
-            yield message
-            want = offset + 1
-            patience.progress()
-    except KafkaException as error:
-        raise failed(to, error) from error
-    finally:
-        client.close()
-
-
-def original(to: Connection, partition: int, position: int) -> Original | None:
-    """The record at an offset in full; None where it is gone. Raises as `messages`."""
-    for message in messages(to, partition, position, position + 1):
-        return as_original(message)
-    return None
-
-
-def as_original(message: Message) -> Original:
-    """Key, value and headers as they are."""
-    headers = message.headers() or []
-    pairs = headers.items() if isinstance(headers, dict) else headers
-    return Original(_bytes(message.key()), _bytes(message.value()), tuple((name, _bytes(text)) for name, text in pairs))
-
-
-def _bytes(text: str | bytes | None) -> bytes | None:
-    return text.encode() if isinstance(text, str) else text
+__all__ = ["KafkaTopic", "TopicSource"]
 
 
 class TopicSource(Records):
@@ -175,9 +123,23 @@ class TopicSource(Records):
     def original(self, partition: int, position: int) -> Original | None:
         """The record at an offset in full, with key and headers, read again; None where it is gone.
 
-        Raises SourceUnreachableError after `timeout` seconds of silence.
+        Raises what a reader does; SourceUnreachableError after `timeout` seconds of silence.
         """
-        return original(self._to, partition, position)
+        reader, lease = self.whole_reader(modest=True), SlabPool().lease()
+        try:
+            if not reader.holds(partition, position):
+                return None
+            (whole,) = originals(reader.read(Extents.one(partition, position, position + 1), lease))
+            return None if whole is None else whole[0]
+        except DataLostError:  # since it was there
+            return None
+        finally:
+            reader.close()
+            lease.release()
+
+    def whole_reader(self, stop: threading.Event | None = None, *, modest: bool = False) -> KafkaReader:
+        """A new reader of records as they are, see `WHOLE`: no codec has seen them, and no claim is followed."""
+        return KafkaReader(self._to, KafkaParts(WHOLE, follow=False), stop, self._identity, modest=modest)
 
     def _topic_id(self, cluster: Cluster, known: str) -> str:
         """The topic's id now. It must be the one that the source knew: readers compare what they read with it."""
@@ -285,8 +247,7 @@ class KafkaTopic(TopicSource, Source):
         snapshot, lease = self.snapshot(), SlabPool().lease()
         starts: list[int] = np.linspace(0, max(0, len(snapshot) - LOOKED_AT), LOOKS).astype(np.int64).tolist()
         places = [snapshot.located(_stretch(snapshot, start, start + LOOKED_AT)) for start in starts]
-        parts = KafkaParts(("value", "key", PAIRS), follow=False)
-        reader = KafkaReader(self._to, parts, identity=self._identity, modest=True)
+        reader = self.whole_reader(modest=True)
         try:
             return topic_members([reader.read(place, lease) for place in places], self._forms.get("value"))
         finally:
@@ -296,10 +257,6 @@ class KafkaTopic(TopicSource, Source):
     def reader(self, members: Sequence[str] = (), stop: threading.Event | None = None) -> KafkaReader:
         """A new reader with a consumer of its own; it connects when it first reads. See `Source.reader`."""
         return KafkaReader(self._to, self._parts(members), stop, self._identity)
-
-    def reader_of_messages(self, stop: threading.Event | None = None) -> KafkaReader:
-        """A new reader whose `fill` gives each record as it is, whatever is made of values and claims."""
-        return KafkaReader(self._to, stop=stop, identity=self._identity)
 
     def commit(self, positions: Int64s) -> None:
         """Set the group's offset of each partition, for lag tools; does nothing without `group`.

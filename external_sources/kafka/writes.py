@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from confluent_kafka import Message
 
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import Request, open_reader
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources.kafka.reader import DoubtedError, KafkaReader
-from dali_feed.external_sources.kafka.topic import KafkaTopic, as_original
+from dali_feed.external_sources.kafka.rows import originals
+from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.formats import Json
 from dali_feed.formats.format import Format
 from dali_feed.formats.paths import steps_of
@@ -210,17 +209,15 @@ class SourceRows:
     def __init__(self, source: Source, reading: Reading, writing: Writing, stop: threading.Event) -> None:
         self._where = source.where if WHERE in writing.members else None
         self._reading, self._slabs = reading, SlabPool()
-        self._topic: KafkaReader | None = None
-        self._reader: Reader | None = None
-        if writing.copy and isinstance(source, KafkaTopic):
-            self._topic = source.reader_of_messages(stop)
-        else:
-            self._reader = open_reader(source, reading.names, stop, reading.optional)
+        self._copies = writing.copy and isinstance(source, KafkaTopic)
+        self._reader: Reader = (
+            source.whole_reader(stop)
+            if writing.copy and isinstance(source, KafkaTopic)
+            else open_reader(source, reading.names, stop, reading.optional)
+        )
 
     def read(self, extents: Extents) -> Iterator[Row | Written | str | None]:
         """The records: what each is made of, a whole one, why there is none, or None where there is none to be had."""
-        if self._reader is None:
-            return iter([] if self._topic is None else _copies(self._topic, extents))
         lease = self._slabs.lease()
         try:
             block = self._reader.read(extents, lease)
@@ -229,10 +226,14 @@ class SourceRows:
             raise
         return self._rows(block)
 
-    def _rows(self, block: Block) -> Iterator[Row | str | None]:
+    def _rows(self, block: Block) -> Iterator[Row | Written | str | None]:
         """A row holds copies, so that it outlasts the block."""
         of, absent = self._reading, set(block.absent_rows())
         try:
+            if self._copies:
+                for whole in originals(block):
+                    yield whole and Written(whole[0].value, whole[0].key, list(whole[0].headers), whole[1])
+                return
             for row in range(len(block.ids)):
                 if row in absent:
                     yield None
@@ -257,9 +258,7 @@ class SourceRows:
 
     def close(self) -> None:
         """Close the reader."""
-        for reader in (self._reader, self._topic):
-            if reader is not None:
-                reader.close()
+        self._reader.close()
 
 
 def _value(block: Block, name: str, row: int) -> Any:
@@ -277,22 +276,6 @@ def _label(value: Any) -> int | str:
     if value is None or faults:
         return f"label: {faults[0] if value is not None else 'a decimal number is needed; the record has none'}"
     return int(number[0])
-
-
-def _copies(reader: KafkaReader, extents: Extents) -> list[Row | Written | str | None]:
-    """Records of a topic as they are, with their times; payloads that are stored elsewhere stay there."""
-    records: list[Row | Written | str | None] = [None] * int(extents.lengths.sum())
-
-    def take(row: int, message: Message) -> None:
-        whole, (kind, time) = as_original(message), message.timestamp()
-        records[row] = Written(whole.value, whole.key, list(whole.headers), time if kind else 0)
-
-    while True:
-        try:
-            reader.fill(extents, take)
-        except DoubtedError:  # all of it once more
-            continue
-        return records
 
 
 def _check_names(what: str, names: object) -> None:

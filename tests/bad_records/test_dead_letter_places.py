@@ -14,8 +14,6 @@ from kit.shelves import Held, letter
 from dali_feed.dead_letters import DeadLetters, Letter, Outbox, with_original
 from dali_feed.errors import DeadLetterError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, KafkaTopic
-from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.topic import as_original, messages
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Decode
 from dali_feed.records.source import Original
@@ -81,8 +79,9 @@ def _run(kafka: Kafka, to: DeadLetters, source: KafkaTopic | None = None) -> Non
 
 
 def _raw(kafka: Kafka, topic: str) -> list[Original]:
-    options = Connection(topic, kafka.servers, 30.0)
-    return [as_original(message) for message in messages(options, 0, 0, 100)]
+    source = KafkaTopic(topic, kafka.servers, label=None)
+    wholes = (source.original(0, n) for n in range(source.snapshot().stops[0]))
+    return [whole for whole in wholes if whole is not None]
 
 
 def test_a_record_arrives_as_it_was_with_word_of_why(kafka: Kafka) -> None:
