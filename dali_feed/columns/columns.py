@@ -138,6 +138,11 @@ class Columns:
         return tuple(name for name in self.given if name not in self.images)
 
     @property
+    def joined(self) -> bool:
+        """Whether a column makes something of several records of a lane together."""
+        return any(type(column).of_lanes is not Column.of_lanes for column in self.given.values())
+
+    @property
     def members(self) -> tuple[str, ...]:
         """What they are made from, each name once, as columns have it."""
         return tuple(dict.fromkeys(self.reads.values()))

@@ -119,7 +119,7 @@ def reached(state: Mapping[str, Any], snapshot: Snapshot) -> Int64s:
     try:
         order = Order(bool(made["shuffle"]), int(made["extent"]), int(made["window"]))
         lanes, drop_last = int(made["lanes"]), bool(made["drop_last"])
-        shares = Shares.of(int(info["batch_size"]), 0, int(info["world_size"]), lanes)
+        shares = Shares(int(info["batch_size"]), 0, int(info["world_size"]), lanes)
         seed = int(made["seed"])
     except (KeyError, TypeError, ValueError) as error:
         msg = f"state: must be the dict that state_dict() gave; {type(error).__name__}: {error}"

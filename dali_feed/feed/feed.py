@@ -23,7 +23,7 @@ from dali_feed.feed.planning import Planning, check_order
 from dali_feed.feed.stats import Stats
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan import state as states
-from dali_feed.plan.batching import MAX_EPOCH, Dealt, Shares, check_epoch
+from dali_feed.plan.batching import MAX_EPOCH, MOST_LANES, Dealt, Shares, check_epoch
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle
 from dali_feed.records.source import Snapshot, Source, unpack_id
@@ -45,7 +45,7 @@ class Feed(Dealt):
         decode: which engine makes images, how, and which are too large.
         device: a CUDA device's number, or None for the CPU.
         seed: of order and augmentation.
-        lanes: the largest world size this run may ever resume at; None: today's. docs/words.md explains them.
+        lanes: the largest world size this run may ever resume at; None: see `dali_feed.DataLoader`.
         rank, world_size: which part of each global batch this process takes.
         bad: what is done with records that cannot be used.
         tuning: threads, prefetch, memory.
@@ -76,11 +76,13 @@ class Feed(Dealt):
         check_order(source, sampler, shuffle=shuffle)
         check_groups(decode=decode, bad=bad, tuning=tuning)
         self.columns = Columns.of(source, columns, transform, decode)
-        self.source, self.shares = source, Shares.of(batch_size, rank, world_size, lanes)
+        self.source = source
+        most = world_size if self.columns.joined else MOST_LANES
+        self.ranks = Shares.of(batch_size, rank, world_size, lanes, most)
         self._life = Life()
         self._planning = Planning(
             source,
-            self.shares,
+            self.ranks,
             shuffle=shuffle,
             sampler=sampler,
             seed=seed,
@@ -100,6 +102,11 @@ class Feed(Dealt):
         self._placing = Placing()
 
     # What is fixed once the source has been looked at.
+
+    @property
+    def shares(self) -> Shares:
+        """How global batches are divided."""
+        return self._planning.shares
 
     @property
     def snapshot(self) -> Snapshot:
@@ -228,6 +235,7 @@ class Feed(Dealt):
         }
         at = self._passes.at
         made = self._planning.made_for(at.epoch, self.decode)
+        self._planning.tell_world_sizes()
         order = self._planning.order_state(at.epoch)
         return states.pack(made, self.snapshot, epoch=at.epoch, consumed=at.consumed, info=info, order=order)
 

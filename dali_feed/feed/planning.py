@@ -21,7 +21,7 @@ from dali_feed.options import Decode
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import Shares, check_shuffle
 from dali_feed.plan.mixed import MixedPlan
-from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
+from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve, window_sizes
 from dali_feed.plan.samplers import check_repeats, digest_of, go_back, indices_of, read_indices, state_of
 from dali_feed.records.source import Snapshot, Source
 
@@ -47,14 +47,15 @@ def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool 
 class Planning:
     """Answers what an epoch holds. The source is looked at, and a sampler read, when an answer needs it; then kept.
 
-    `may_look` is called before the source is looked at, and raises where that must not be. Raises ConfigError for
-    a seed that cannot be, and for a sampler's indices when they are read; a SourceError where records cannot be read.
+    `may_look` is called before the source is looked at, and raises where that must not be. `ranks` are the shares
+    until its records, or a state, say how many lanes there are. Raises ConfigError for a seed that cannot be, and for a
+    sampler's indices when they are read; a SourceError where records cannot be read.
     """
 
     def __init__(
         self,
         source: Source,
-        shares: Shares,
+        ranks: Shares,
         *,
         shuffle: bool | Shuffle,
         sampler: Iterable[int] | None,
@@ -62,13 +63,16 @@ class Planning:
         drop_last: bool,
         may_look: Callable[[], None],
     ) -> None:
-        self.shares, self.seed, self.drop_last = shares, check_seed(seed), bool(drop_last)
+        self.seed, self.drop_last = check_seed(seed), bool(drop_last)
+        self._ranks = ranks
+        self._shares: Shares | None = None  # with as many lanes as there are
         self._source, self._shuffle, self._sampler, self._may_look = source, shuffle, sampler, may_look
         self._snapshot: Snapshot | None = None
         self._plan: Plan | None = None
         self._digest: str | None = None  # of what the sampler gave for that plan
         self._sampler_state: dict[str, Any] | None = None  # where its random numbers stood before
         self._checked = False  # whether a sampler without such has been read again
+        self._said = False  # whether the world sizes that a state can go to have been logged
         self._ahead: tuple[int, sync.Future[Plan], sync.Thread] | None = None  # an epoch whose plan is being made
 
     @property
@@ -85,6 +89,13 @@ class Planning:
                 raise ConfigError(msg)
             warn_of_holes(self._snapshot)
         return self._snapshot
+
+    @property
+    def shares(self) -> Shares:
+        """How global batches are divided."""
+        if self._shares is None:
+            self._shares = self._ranks.widened(self.snapshot, self.order, drop_last=self.drop_last)
+        return self._shares
 
     @property
     def order(self) -> Order:
@@ -104,12 +115,7 @@ class Planning:
     @property
     def windows(self) -> list[tuple[int, int, int]]:
         """Of each window that a lane has open at once: samples at most, an extent's, and a record's bytes."""
-        snapshot, order, lanes = self.snapshot, self.order, self.shares.lanes
-        several = zip(snapshot.parts, order.parts, strict=True) if snapshot.mix is not None else [(snapshot, order)]
-        return [
-            (min(its.extent * its.window, -(-len(part) // lanes)), its.extent, part.record_bytes)
-            for part, its in several
-        ]
+        return window_sizes(self.snapshot, self.order, self.shares.lanes)
 
     @property
     def plan_bytes(self) -> int:
@@ -219,6 +225,12 @@ class Planning:
             decode=decode,
         )
 
+    def tell_world_sizes(self) -> None:
+        """Log, once, which world sizes the state of a shuffled run can go to."""
+        if self.order.shuffled and not self._said:
+            self._said = True
+            self.shares.log_world_sizes()
+
     def restored(self, state: Mapping[str, Any], decode: Decode) -> Planning:
         """The planning to go on with from `state`, on the source as it was then; this one stays as it is.
 
@@ -229,6 +241,9 @@ class Planning:
             self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")
         ):
             found._snapshot, found._plan, found._ahead = self._source.snapshot(pin), None, None
+        found._shares = self._ranks.of_state(state["made_for"]) or self._shares
+        if found._shares != self._shares:
+            found._plan, found._ahead = None, None
         epoch, before = state["epoch"], state.get("order")
         if isinstance(before, Mapping) and self._sampler is not None:
             known = found._plan is not None and found._plan.epoch == epoch

@@ -153,7 +153,7 @@ class LiveFeed(Dealt):
         self.source, self._name = source, repr(source)
         self.columns = Columns.of(source, columns, transform, decode)
         self._request = Request.of(source, self.columns.members, self.columns.optional)
-        self.shares = Shares.of(batch_size, rank, world_size, None)
+        self.ranks = Shares(batch_size, rank, world_size, lanes=world_size)
         self.bad = replace(bad, window=bad.window or WINDOW)
         self.program = compile_images(self.columns, decode, device)
         self.companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it

@@ -132,7 +132,7 @@ class TorchPlanning:
     def __init__(
         self,
         dataset: Any,
-        shares: Shares,
+        ranks: Shares,
         *,
         shuffle: bool | Shuffle,
         sampler: Iterable[int] | None,
@@ -141,13 +141,31 @@ class TorchPlanning:
         seed: int,
         single: bool,
     ) -> None:
-        self.shares, self.drop_last, self.seed = shares, bool(drop_last), check_seed(seed)
+        self.drop_last, self.seed = bool(drop_last), check_seed(seed)
+        self._ranks = ranks
+        self._of_state: Shares | None = None  # with the lanes of a state that was loaded
+        self._said = False  # whether the world sizes that a state can go to have been logged
         self.single = single
         self._dataset, self._shuffle, self._sampler, self._batch_sampler = dataset, shuffle, sampler, batch_sampler
-        self._snapshot = _whole(dataset, shares, ordered=sampler is not None or batch_sampler is not None)
+        self._snapshot = _whole(dataset, ranks, ordered=sampler is not None or batch_sampler is not None)
         self._epoch: _Epoch | None = None
         self._sampler_state: dict[str, Any] | None = None  # where its random numbers stood before that epoch
         self._checked = False  # whether a sampler without such has been read again
+
+    @property
+    def shares(self) -> Shares:
+        """How global batches are divided; by the dataset's length where nobody gave `lanes`."""
+        if self._of_state is not None:
+            return self._of_state
+        if self._snapshot is None or self._batch_sampler is not None:
+            return self._ranks
+        return self._ranks.widened(self._snapshot, self._mixed(), drop_last=self.drop_last)
+
+    def tell_world_sizes(self) -> None:
+        """See `dali_feed.feed.planning.Planning.tell_world_sizes`."""
+        if self._mixed().shuffled and not self._said:
+            self._said = True
+            self.shares.log_world_sizes()
 
     @property
     def has_positions(self) -> bool:
@@ -223,6 +241,9 @@ class TorchPlanning:
         found, epoch = copy.copy(self), state["epoch"]
         if anew:
             found.look()
+        found._of_state = self._ranks.of_state(state["made_for"])
+        if found.shares != self.shares:
+            found._epoch = None
         before = state.get("order")
         known = found._epoch is not None and found._epoch.epoch == epoch
         if isinstance(before, Mapping) and (not known or found._of(epoch).digest != state["made_for"].get("sampler")):
@@ -470,10 +491,10 @@ class TorchFeed(Dealt):
         mixed: bool | Shuffle = False if shuffle is None else shuffle
         check_shuffle(mixed)
         single = batch_size is None and batch_sampler is None
-        self.dataset, self.shares = dataset, Shares.of(1 if batch_size is None else batch_size, rank, world_size, lanes)
+        self.dataset, self.ranks = dataset, Shares.of(1 if batch_size is None else batch_size, rank, world_size, lanes)
         self._planning = TorchPlanning(
             dataset,
-            self.shares,
+            self.ranks,
             shuffle=mixed,
             sampler=sampler,
             batch_sampler=batch_sampler,
@@ -494,6 +515,11 @@ class TorchFeed(Dealt):
         self._at, self._closed = Position(), False
         self._next_epoch: int | None = None  # where the user has said it while a pass was under way
         self._pass: weakref.ref[Passing] | None = None  # dropping a pass ends it, and its workers
+
+    @property
+    def shares(self) -> Shares:
+        """How global batches are divided."""
+        return self._planning.shares
 
     def _planned(self) -> TorchPlanning:
         """The planning, after a look at the dataset where an epoch is yet to begin."""
@@ -615,6 +641,7 @@ class TorchFeed(Dealt):
             own = self._own_state() if run is None else run.state()
             return states.iterable(self.dataset, epoch=at.epoch, own=own, info=info)
         made = planning.made_for(at.epoch)
+        planning.tell_world_sizes()
         order = planning.order_state(at.epoch)
         return states.pack(made, planning.positions, epoch=at.epoch, consumed=at.consumed, info=info, order=order)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from dali_feed.checks import whole
 from dali_feed.errors import ConfigError
-from dali_feed.plan.order import Shuffle
+from dali_feed.plan.order import WINDOW_BYTES, Order, Shuffle, window_sizes
+from dali_feed.records.source import Snapshot
 
 __all__ = [
     "MAX_EPOCH",
+    "MOST_LANES",
     "Dealt",
     "Shares",
     "check_epoch",
@@ -17,7 +22,11 @@ __all__ = [
 ]
 
 
+log = logging.getLogger("dali_feed")
+
 MAX_EPOCH = 1 << 32
+MOST_LANES = 64  # that a run gets where nobody says how many
+LEAST_PER_LANE = 16  # samples of a batch, and of an epoch, in each of those: MixUp mixes the samples of a lane
 
 
 def check_shuffle(shuffle: object) -> None:
@@ -44,12 +53,14 @@ class Shares:
     rank        of this process; it holds the lanes l with l % world_size == rank
     world_size  ranks
     lanes       equal parts that an epoch's order is cut into
+    most_lanes  where the user gave none: up to how many the records, or a state, may say; None: `lanes` are given
     """
 
     batch_size: int
     rank: int
     world_size: int
     lanes: int
+    most_lanes: int | None = None
 
     def __post_init__(self) -> None:
         """Check all four, and keep NumPy's ints as Python's."""
@@ -74,9 +85,50 @@ class Shares:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, batch_size: int, rank: int, world_size: int, lanes: int | None) -> Shares:
-        """As a user gives them: `lanes` None is the world size."""
-        return cls(batch_size, rank, world_size, world_size if lanes is None else lanes)
+    def of(cls, batch_size: int, rank: int, world_size: int, lanes: int | None, most_lanes: int = MOST_LANES) -> Shares:
+        """As a user gives them: `lanes` None is the world size, until the records or a state say how many."""
+        if lanes is None:
+            return cls(batch_size, rank, world_size, world_size, most_lanes)
+        return cls(batch_size, rank, world_size, lanes)
+
+    def widened(self, snapshot: Snapshot, order: Order, *, drop_last: bool) -> Shares:
+        """With the lanes of a run for which nobody gave `lanes`, so that other numbers of ranks can go on with it.
+
+        They are the most that divide a global batch with at least 16 samples in each, that cut no extent which is best
+        read in one go, and whose windows take 256 MB on a rank at most. An order that is not shuffled keeps those that
+        it has, and on one rank an epoch that has all its records once keeps them once: there lanes must divide them.
+        """
+        parts, orders = ((snapshot,), (order,)) if snapshot.mix is None else (snapshot.parts, order.parts)
+        counts = [len(part) for part in parts]
+        extents = min(count // its.extent for count, its in zip(counts, orders, strict=True))
+        if snapshot.mix is not None and snapshot.mix.samples is not None:
+            counts.append(snapshot.mix.samples)
+        ranks, batch = self.world_size, self.batch_size * self.world_size
+        most = min(self.most_lanes or 0, extents, min(batch, *counts) // LEAST_PER_LANE) if order.shuffled else 0
+        for lanes in range(most // ranks * ranks, self.lanes, -ranks):
+            once = drop_last or ranks > 1 or not any(count % lanes for count in counts)
+            window = sum(samples * size for samples, _, size in window_sizes(snapshot, order, lanes))
+            if batch % lanes == 0 and once and lanes // ranks * window <= WINDOW_BYTES:
+                return replace(self, lanes=lanes)
+        return self
+
+    def of_state(self, made_for: Mapping[str, Any]) -> Shares | None:
+        """With the lanes that a state was saved with; None where the user gave others, or where they do not fit."""
+        lanes = made_for.get("lanes")
+        if self.most_lanes is None or not isinstance(lanes, int) or lanes < 1:
+            return None
+        fit = lanes % self.world_size == 0 and self.batch_size * self.world_size % lanes == 0
+        return replace(self, lanes=lanes) if fit else None
+
+    def log_world_sizes(self) -> None:
+        """Say at INFO which numbers of ranks can go on with a state: those that divide the lanes."""
+        sizes = ", ".join(str(ranks) for ranks in range(1, self.lanes + 1) if self.lanes % ranks == 0)
+        log.info(
+            "state: can be loaded at world size %s, with the same %d samples in each global batch. For others give"
+            " lanes=, a multiple of each world size, when a run begins",
+            sizes,
+            self.batch_size * self.world_size,
+        )
 
     @property
     def per_lane(self) -> int:
@@ -100,24 +152,29 @@ class Shares:
 
 
 class Dealt:
-    """The attributes that a feed has by its `shares`."""
+    """The attributes that a feed has by its `shares`: `ranks` until `lanes` are known, which may need its records."""
 
-    shares: Shares
+    ranks: Shares
+
+    @property
+    def shares(self) -> Shares:
+        """How global batches are divided."""
+        return self.ranks
 
     @property
     def batch_size(self) -> int:
         """Slots per batch on this rank."""
-        return self.shares.batch_size
+        return self.ranks.batch_size
 
     @property
     def rank(self) -> int:
         """Which part of each global batch this process takes."""
-        return self.shares.rank
+        return self.ranks.rank
 
     @property
     def world_size(self) -> int:
         """How many processes share a global batch."""
-        return self.shares.world_size
+        return self.ranks.world_size
 
     @property
     def lanes(self) -> int:

@@ -24,7 +24,7 @@ from dali_feed.draws import EXTENT_ORDER, WINDOW_ORDER, permutation
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.records.source import Extents, Snapshot, pack_ids, unpack_ids
 
-__all__ = ["EpochPlan", "Order", "Shuffle", "WindowPlan", "canonical", "resolve"]
+__all__ = ["WINDOW_BYTES", "EpochPlan", "Order", "Shuffle", "WindowPlan", "canonical", "resolve", "window_sizes"]
 
 
 Int64s = NDArray[np.int64]
@@ -105,6 +105,17 @@ def _of_parts(shuffled: bool, window: int | None, snapshot: Snapshot, among: int
     if window is None and not (shuffled and max(extents) > 1):
         most = min(most, -(-WINDOW_RECORDS // max(extents)))
     return Order(shuffled, max(extents), most, tuple(Order(shuffled, extent, most) for extent in extents))
+
+
+def window_sizes(snapshot: Snapshot, order: Order, lanes: int) -> list[tuple[int, int, int]]:
+    """Of each window that a lane has open at once: samples at most, an extent's, and a record's bytes.
+
+    A mixture has one of each of its sources open.
+    """
+    several = zip(snapshot.parts, order.parts, strict=True) if snapshot.mix is not None else [(snapshot, order)]
+    return [
+        (min(its.extent * its.window, -(-len(part) // lanes)), its.extent, part.record_bytes) for part, its in several
+    ]
 
 
 @dataclass(frozen=True, slots=True)
