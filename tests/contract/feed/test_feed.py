@@ -355,10 +355,10 @@ def test_a_batch_over_the_border_of_a_window_holds_back_nothing() -> None:
     held = threading.Event()
     items: list[Any] = [(jpeg(0), 0)] * 1040
     window = Shuffle(520, 1)
-    with Feed(ScriptedSource(items, extent=520), 100, shuffle=window, tuning=QUICK) as feed:
+    with Feed(ScriptedSource(items, extent=520), 100, shuffle=window, lanes=1, tuning=QUICK) as feed:
         last = int(feed.plan.ids(0, 520, 521)[0])
     items[last] = Stall(held, then=(jpeg(0), 0))
-    with Feed(ScriptedSource(items, extent=520), 100, shuffle=window, tuning=QUICK) as feed:
+    with Feed(ScriptedSource(items, extent=520), 100, shuffle=window, lanes=1, tuning=QUICK) as feed:
         batches = iter(feed)
         for _ in range(5):
             batches.take(30)
