@@ -29,7 +29,7 @@ class Decode:
         engine: what makes images: "dali" or "host". None: dali on a GPU and for a DALI graph function, else host.
         exif: True turns images as their EXIF orientation says, before the first transform; False takes them as stored.
             None: as the dataset itself does, so not for sources and ImageFolder, and for Hugging Face's datasets where
-            they decode (a table given as `ArrowRows` is a source). A torch.utils.data loader in our place, and a DALI
+            they decode (a table given as a `Table` is a source). A torch.utils.data loader in our place, and a DALI
             pipeline of your own, have decoders of their own: a ConfigError there.
         hardware: share of a batch's JPEGs, 0..1, that a GPU's JPEG engine decodes, where it has one. Its pixels are not
             the CUDA decoder's, and which JPEGs go there depends on the batch: above 0 a run is not repeated bit for

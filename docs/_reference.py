@@ -49,8 +49,8 @@ SECTIONS = {
     },
     "Formats": {"dali_feed.formats": "Avro Example Json MsgPack Npy Protobuf"},
     "Sources": {
-        "dali_feed.external_sources": "KafkaTopic KafkaStream ConsumerGroup ShardSet TFRecords MDS RecordIO ParquetRows"
-        " ArrowFiles ArrayShards FileList ArrowRows Concat Mix Topics Secret"
+        "dali_feed.external_sources": "KafkaTopic KafkaStream ConsumerGroup ShardSet TFRecords MDS RecordIO Table"
+        " Arrays FileList Concat Mix Topics Secret"
     },
     "Packing": {"dali_feed.packing": "pack Layout PackedSet verify Verified Damage split merge index"},
     "Into a topic": {"dali_feed.external_sources": "Producer Claim Produced Tally"},

@@ -11,7 +11,7 @@ from dali_feed.packages import lazily
 from dali_feed.secrets import Secret
 
 if TYPE_CHECKING:
-    from dali_feed.external_sources.arrays import ArrayShards
+    from dali_feed.external_sources.arrays import Arrays
     from dali_feed.external_sources.concat import Concat, Mix
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
     from dali_feed.external_sources.files import FileList
@@ -26,16 +26,13 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.mds import MDS
     from dali_feed.external_sources.recordio import RecordIO
     from dali_feed.external_sources.shards import ShardSet
-    from dali_feed.external_sources.table import ArrowRows
-    from dali_feed.external_sources.table_files import ArrowFiles, ParquetRows
+    from dali_feed.external_sources.table import Table
     from dali_feed.external_sources.tfrecord import TFRecords
     from dali_feed.records.tally import Tally
 
 __all__ = [
     "MDS",
-    "ArrayShards",
-    "ArrowFiles",
-    "ArrowRows",
+    "Arrays",
     "Claim",
     "Concat",
     "ConsumerGroup",
@@ -45,13 +42,13 @@ __all__ = [
     "KafkaStream",
     "KafkaTopic",
     "Mix",
-    "ParquetRows",
     "Produced",
     "Producer",
     "RecordIO",
     "Secret",
     "ShardSet",
     "TFRecords",
+    "Table",
     "Tally",
     "Topics",
 ]
@@ -60,9 +57,7 @@ __getattr__ = lazily(
     __name__,
     {
         "MDS": "mds",
-        "ArrayShards": "arrays",
-        "ArrowFiles": "table_files",
-        "ArrowRows": "table",
+        "Arrays": "arrays",
         "Claim": "kafka.claims",
         "Concat": "concat",
         "DeadLetterFolder": "dead_letter_folder",
@@ -72,12 +67,12 @@ __getattr__ = lazily(
         "KafkaStream": "kafka.stream",
         "KafkaTopic": "kafka.topic",
         "Mix": "concat",
-        "ParquetRows": "table_files",
         "Produced": "kafka.produce",
         "Producer": "kafka.producer",
         "RecordIO": "recordio",
         "ShardSet": "shards",
         "TFRecords": "tfrecord",
+        "Table": "table",
         "Tally": "kafka.produce",
         "Topics": "kafka.topics",
     },

@@ -6,7 +6,7 @@ import hashlib
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,13 +27,13 @@ from dali_feed.external_sources.file_source import EXTENT_BYTES, FileSource, nam
 from dali_feed.external_sources.ranges import EvenSpans, FileTable, RowReader
 from dali_feed.formats.npy import MAGIC, header_of
 from dali_feed.records.extents import MAX_POSITION
-from dali_feed.records.pieces import Arrays, Pieces
+from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.source import LABEL, Block, Int64s, Lease, Member, Reader, alternatives, unpack_ids
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import matches
 from dali_feed.storage.store import Stamp, read_at
 
-__all__ = ["ArrayShards", "array_file", "form_of", "given_form"]
+__all__ = ["Arrays"]
 
 
 # Where the rows of array files lie: `.npy` files by their header, raw files by what they are told to hold.
@@ -70,36 +70,55 @@ class RowForm:
         return b"P%d\n%d %d\n255\n" % (6 if self.shape[2:] == (3,) else 5, width, height)
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayFile:
-    """A file of `rows` rows, of which the first begins at byte `at`."""
+_NO_FILE = Stamp(0, 0, 0, 0)
 
-    path: str
-    stamp: Stamp
-    at: int
-    rows: int
+
+@dataclass(frozen=True, slots=True)
+class ArrayPart:
+    """One array: `rows` rows of a file, of which the first begins at byte `at`, or in memory.
+
+    path, stamp  of the file, or of the one that `array` is a map of; "" and nothing where there is none
+    array        in memory; None: rows are read of the file
+    """
+
     form: RowForm
+    rows: int
+    path: str = ""
+    stamp: Stamp = _NO_FILE
+    at: int = 0
+    array: NDArray[Any] | None = None
     digest: str = ""  # a fingerprint takes some of the rows instead
 
     def __len__(self) -> int:
         return self.rows
 
+    def check_map(self) -> None:
+        """SourceChangedError where the file that an array is a map of is not what it was."""
+        if self.array is None or not self.path:
+            return
+        try:
+            found = self.stamp.change(Stamp.of(os.stat(self.path)))
+        except OSError as error:
+            found = str(error.strerror)
+        if found:
+            msg = f"{self.path}: a mapped file must stay as it is while it is read; {found}; map it again"
+            raise SourceChangedError(msg)
 
-_NO_FILE = Stamp(0, 0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldArray:
-    """An array in memory; of a mapped file also its path, and what the file was."""
-
-    array: NDArray[Any]
-    form: RowForm
-    path: str = ""
-    stamp: Stamp = _NO_FILE
-    digest: str = ""
-
-    def __len__(self) -> int:
-        return len(self.array)
+    def bytes_at(self, row: int, size: int) -> bytes:
+        """So many bytes from the beginning of a row on. DataLostError where its file ends before."""
+        if self.array is not None:
+            rows = self.array[row : row + 1 + (size - 1) // self.form.size]
+            return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)[:size].tobytes()
+        file = LOCAL.open(self.path)
+        try:
+            found = read_at(file, size, self.at + row * self.form.size)
+        finally:
+            file.close()
+        if len(found) < size:
+            where = f"{self.path}#{row + len(found) // self.form.size}"
+            msg = f"{where}: the file ended inside this row; fetch the file again"
+            raise DataLostError(msg)
+        return found
 
 
 def given_form(dtype: DTypeLike | None, shape: Sequence[int] | None) -> tuple[np.dtype[Any] | None, Any]:
@@ -113,23 +132,27 @@ def given_form(dtype: DTypeLike | None, shape: Sequence[int] | None) -> tuple[np
         _check_dtype(found, "dtype", repr(dtype), ConfigError)
     if shape is None:
         return found, None
-    sides = (shape,) if isinstance(shape, int) else tuple(shape)
+    sides = tuple(shape)
     if not all(isinstance(side, int | np.integer) and side > 0 for side in sides):
-        msg = f"ArrayShards: shape must be that of one row, positive ints; found {shape!r}"
+        msg = f"Arrays: shape must be that of one row, positive ints; found {shape!r}"
         raise ConfigError(msg)
     return found, tuple(int(side) for side in sides)
 
 
-def form_of(array: NDArray[Any], title: str) -> RowForm:
-    """Of the rows of an array in memory. ConfigError for one that has none, or rows that are no numbers."""
+def array_in_memory(array: NDArray[Any], title: str) -> ArrayPart:
+    """An array, and of a map the file that it shows. ConfigError for one that has no rows, or rows of other things."""
     _check_dtype(array.dtype, title, str(array.dtype), ConfigError)
     if not array.ndim or 0 in array.shape[1:]:
-        msg = f"ArrayShards: an array must have at least one row, and numbers in it; found the shape {array.shape}"
+        msg = f"Arrays: an array must have at least one row, and numbers in it; found the shape {array.shape}"
         raise ConfigError(msg)
-    return _checked(RowForm(array.dtype, tuple(array.shape[1:])), title)
+    form, rows = _checked(RowForm(array.dtype, tuple(array.shape[1:])), title), check_rows(len(array), title)
+    path = getattr(array, "filename", None)
+    if not isinstance(array, np.memmap) or path is None:
+        return ArrayPart(form, rows, array=array)
+    return ArrayPart(form, rows, os.fspath(path), Stamp.of(os.stat(path)), array=np.asarray(array))
 
 
-def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> ArrayFile:
+def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> ArrayPart:
     """A file by its header, or of raw rows of `dtype` and `shape`.
 
     Raises:
@@ -165,7 +188,7 @@ def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | 
             "bytes of this row; fetch the file again, or correct dtype= and shape="
         )
         raise DataLostError(msg)
-    return ArrayFile(path, stamp, 0, check_rows(rows, path), form)
+    return ArrayPart(form, check_rows(rows, path), path, stamp)
 
 
 def check_rows(rows: int, title: str) -> int:
@@ -179,7 +202,7 @@ def check_rows(rows: int, title: str) -> int:
     return rows
 
 
-def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> ArrayFile:
+def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> ArrayPart:
     try:
         start, found, sides, order = header_of(head)
     except FormatError as error:
@@ -208,7 +231,7 @@ def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shap
             f"says, {start + sides[0] * form.size} bytes in all; found that {what}; fetch or write it again"
         )
         raise DataLostError(msg)
-    return ArrayFile(path, stamp, start, check_rows(sides[0], path), form)
+    return ArrayPart(form, check_rows(sides[0], path), path, stamp, start)
 
 
 def _check_dtype(dtype: np.dtype[Any], title: str, found: str, error: type[ConfigError | SourceError]) -> None:
@@ -239,34 +262,34 @@ def _checked(form: RowForm, title: str) -> RowForm:
 ROW, PIXELS = "row", "row@image"  # a row as numbers; as the bytes of an image
 
 
-Finish = Callable[[Block, list[Pieces]], None]  # makes the values of members
-
-
-class _HeldReader(RowReader):
+class _MemoryReader(RowReader):
     """Gives rows of arrays in memory: views, where they lie side by side."""
 
     def __init__(
-        self, kind: str, counts: Int64s, arrays: Sequence[HeldArray], finish: Finish, stop: threading.Event | None
+        self, source: Arrays, parts: Sequence[ArrayPart], members: tuple[str, ...], stop: threading.Event | None
     ) -> None:
-        super().__init__(kind, counts, stop)
-        self._arrays, self._finish = arrays, finish
+        super().__init__(source.kind, source.table().counts, stop)
+        self._source, self._parts, self._members = source, parts, members
 
     def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
-        size, memories = self._arrays[0].form.size, list[memoryview]()
+        size, memories = self._parts[0].form.size, list[memoryview]()
         rows = Pieces([], partition, position * size, np.full(len(partition), size, np.int64))
-        for part, held in enumerate(self._arrays):
-            here = partition == part
+        for number, part in enumerate(self._parts):
+            here = partition == number
             if here.any():
-                mapped_file(held)
-            memory = _bytes(held.array) if held.array.flags.c_contiguous else memoryview(b"")
-            if not held.array.flags.c_contiguous and here.any():
+                part.check_map()
+            array: Any = part.array
+            if array.flags.c_contiguous:
+                memory = _bytes(array)
+            elif here.any():
                 memory = block.lease.room(int(here.sum()) * size)
-                taken = np.ascontiguousarray(held.array[position[here]])
-                memory[:] = _bytes(taken)
+                memory[:] = _bytes(np.ascontiguousarray(array[position[here]]))
                 rows.at[here] = np.arange(here.sum()) * size
+            else:
+                memory = memoryview(b"")
             memories.append(memory)
         rows.memories = memories
-        self._finish(block, [rows])
+        self._source.finish(block, [rows], self._members)
 
 
 def encoded(rows: Pieces, form: RowForm, header: bytes, lease: Lease) -> Pieces:
@@ -289,43 +312,13 @@ def _bytes(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
-def mapped_file(held: HeldArray) -> None:
-    """SourceChangedError where the file that an array is a map of is not what it was."""
-    if not held.path:
-        return
-    try:
-        found = held.stamp.change(Stamp.of(os.stat(held.path)))
-    except OSError as error:
-        found = str(error.strerror)
-    if found:
-        msg = f"{held.path}: a mapped file must stay as it is while it is read; {found}; map it again"
-        raise SourceChangedError(msg)
-
-
-def bytes_of(part: ArrayFile | HeldArray, row: int, size: int) -> bytes:
-    """So many bytes from the beginning of a row on. DataLostError where its file ends before."""
-    form = part.form
-    if isinstance(part, HeldArray):
-        rows = part.array[row : row + 1 + (size - 1) // form.size]
-        return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)[:size].tobytes()
-    file = LOCAL.open(part.path)
-    try:
-        found = read_at(file, size, part.at + row * form.size)
-    finally:
-        file.close()
-    if len(found) < size:
-        msg = f"{part.path}#{row + len(found) // form.size}: the file ended inside this row; fetch the file again"
-        raise DataLostError(msg)
-    return found
-
-
 SAMPLED = 64  # rows of which a fingerprint takes the contents
 SAMPLED_BYTES = 64 << 10  # of each
 _Path = str | os.PathLike[str]
 
 
-class ArrayShards(FileSource):
-    """Rows of arrays, one after the other. Row k of array p is position k of partition p.
+class Arrays(FileSource):
+    """Rows of arrays, one array after the other. Row k of array p is position k of partition p.
 
     arrays  a pattern or path of files, or several; or a NumPy array, or several. Patterns are those of `ShardSet`. A
             `.npy` file says what it holds, any other file is raw rows, little-endian, without a header
@@ -343,7 +336,7 @@ class ArrayShards(FileSource):
         SourceNotFoundError: a pattern matches nothing, or a named file is not there.
     """
 
-    kind = "ArrayShards"
+    kind = "Arrays"
 
     def __init__(
         self,
@@ -353,26 +346,25 @@ class ArrayShards(FileSource):
         label: ArrayLike | _Path | Sequence[_Path] | None = None,
     ) -> None:
         self._dtype, self._shape = given_form(dtype, (shape,) if isinstance(shape, int) else shape)
-        them: Any = arrays
-        one = isinstance(them, str | os.PathLike | np.ndarray) or not isinstance(them, Iterable)
-        given: list[Any] = [them] if one else list(them)
+        many: Any = arrays
+        one = isinstance(many, str | os.PathLike | np.ndarray) or not isinstance(many, Iterable)
+        every: list[Any] = [many] if one else list(many)
         self._arrays: tuple[NDArray[Any], ...] = ()
-        if given and all(isinstance(each, np.ndarray) for each in given):
-            super().__init__(f"ArrayShards({len(given)} array{'s' * (len(given) > 1)})", (), LOCAL)
-            self._names = ("array",) if len(given) == 1 else tuple(f"array-{k}" for k in range(len(given)))
+        if every and all(isinstance(each, np.ndarray) for each in every):
+            super().__init__(f"Arrays({len(every)} array{'s' * (len(every) > 1)})", (), LOCAL)
+            self._names = ("array",) if len(every) == 1 else tuple(f"array-{k}" for k in range(len(every)))
             if dtype is not None or shape is not None:
-                msg = "ArrayShards: dtype and shape are for files; an array has its own; leave both out"
+                msg = "Arrays: dtype and shape are for files; an array has its own; leave both out"
                 raise ConfigError(msg)
-            self._arrays = tuple(given)
-        elif given and all(isinstance(each, str | os.PathLike) for each in given):
-            named = [os.fspath(each) for each in given]
-            super().__init__(*named_files(self.kind, named, partial(matches, files="*.npy")), LOCAL)
+            self._arrays = tuple(every)
+        elif every and all(isinstance(each, str | os.PathLike) for each in every):
+            super().__init__(*_files_of(every), LOCAL)
         else:
-            kinds = ", ".join(sorted({type(each).__name__ for each in given})) or "nothing"
-            msg = f"ArrayShards: must be given paths, or NumPy arrays; found {kinds}; numpy.asarray() makes an array"
+            kinds = ", ".join(sorted({type(each).__name__ for each in every})) or "nothing"
+            msg = f"Arrays: must be given paths, or NumPy arrays; found {kinds}; numpy.asarray() makes an array"
             raise ConfigError(msg)
         self._label = label
-        self._parts: tuple[ArrayFile | HeldArray, ...] = ()
+        self._parts: tuple[ArrayPart, ...] = ()
         self._labels: Int64s | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -424,20 +416,13 @@ class ArrayShards(FileSource):
         if self._paths:
             return super().reader(members, stop)
         self.check_members(members)
-        held = [part for part in self._parts_of_table() if isinstance(part, HeldArray)]
-        return _HeldReader(
-            self.kind,
-            self.table().counts,
-            held,
-            lambda block, read: self.finish(block, read, tuple(members)),
-            stop,
-        )
+        return _MemoryReader(self, self._parts_of_table(), tuple(members), stop)
 
-    def index(self, path: str) -> ArrayFile:
+    def index(self, path: str) -> ArrayPart:
         """See `array_file`."""
         return array_file(path, self._dtype, self._shape)
 
-    def spans_of(self, indexes: Sequence[ArrayFile], members: tuple[str, ...]) -> EvenSpans:
+    def spans_of(self, indexes: Sequence[ArrayPart], members: tuple[str, ...]) -> EvenSpans:
         """Rows one behind the other; none is read where labels alone are asked for."""
         rows = (ROW,) if {ROW, PIXELS} & {*members} else ()
         return EvenSpans(rows, np.array([index.at for index in indexes], np.int64), self._form.size)
@@ -457,7 +442,7 @@ class ArrayShards(FileSource):
             elif name == PIXELS:
                 values[name] = encoded(read[0], form, form.pixels or b"", block.lease)
             elif form.shape:
-                values[name] = Arrays(read[0], form.dtype, form.shape)
+                values[name] = ArrayPieces(read[0], form.dtype, form.shape)
             else:
                 values[name] = read[0].together(form.size).view(form.dtype).reshape(-1)
         block.values = values
@@ -467,14 +452,14 @@ class ArrayShards(FileSource):
         """Of all rows."""
         return self._parts_of_table()[0].form
 
-    def _parts_of_table(self) -> tuple[ArrayFile | HeldArray, ...]:
+    def _parts_of_table(self) -> tuple[ArrayPart, ...]:
         self.table()
         return self._parts
 
     def _indexed(self) -> list[Any]:
         if self._paths:
             return super()._indexed()
-        return [_held(array, name) for array, name in zip(self._arrays, self._names, strict=True)]
+        return [array_in_memory(array, name) for array, name in zip(self._arrays, self._names, strict=True)]
 
     def _tabulated(self, indexes: Sequence[Any]) -> FileTable:
         form = indexes[0].form
@@ -495,8 +480,7 @@ class ArrayShards(FileSource):
         if self._paths:
             super()._check(table)
         for part in self._parts:
-            if isinstance(part, HeldArray):
-                mapped_file(part)
+            part.check_map()
 
     def _fingerprint(self, table: FileTable) -> str:
         """Of the names, what rows are, how many, the labels, and the contents of 64 rows."""
@@ -507,29 +491,18 @@ class ArrayShards(FileSource):
         total = int(table.counts.sum())
         spread = np.unique(np.linspace(0, total - 1, SAMPLED).round().astype(np.int64))
         for p, row in zip(*(each.tolist() for each in table.located(spread)), strict=True):
-            digest.update(bytes_of(self._parts[p], row, min(form.size, SAMPLED_BYTES)))
+            digest.update(self._parts[p].bytes_at(row, min(form.size, SAMPLED_BYTES)))
         digest.update(b"" if self._labels is None else self._labels.tobytes())
         return digest.hexdigest()
-
-
-def _held(array: NDArray[Any], name: str) -> HeldArray:
-    """An array, and of a map the file that it shows."""
-    path, form = getattr(array, "filename", None), form_of(array, name)
-    check_rows(len(array), name)
-    if not isinstance(array, np.memmap) or path is None:
-        return HeldArray(array, form)
-    return HeldArray(np.asarray(array), form, os.fspath(path), Stamp.of(os.stat(path)))
 
 
 def _labels(label: Any, rows: int, title: str) -> Int64s:
     """A label for each row, int64. ConfigError where there are others."""
     named = isinstance(label, str | os.PathLike)
     if named or (isinstance(label, list | tuple) and label and isinstance(label[0], str | os.PathLike)):
-        paths = matches_of([label] if named else label)
-        parts = [array_file(path, None, None) for path in paths]
-        label = np.concatenate(
-            [np.frombuffer(bytes_of(part, 0, len(part) * part.form.size), part.form.dtype) for part in parts]
-        )
+        parts = [array_file(path, None, None) for path in _files_of([label] if named else label)[1]]
+        rows_of = [np.frombuffer(part.bytes_at(0, len(part) * part.form.size), part.form.dtype) for part in parts]
+        label = np.concatenate(rows_of)
     found = np.asarray(label)
     if found.shape != (rows,) or found.dtype.kind not in "iub" or (found.dtype == np.uint64 and (found >> 63).any()):
         msg = f"{title}: label must be {rows} integers, one for each row; found {found.dtype} {found.shape}"
@@ -537,6 +510,6 @@ def _labels(label: Any, rows: int, title: str) -> Int64s:
     return found.astype(np.int64)
 
 
-def matches_of(patterns: Sequence[_Path]) -> tuple[str, ...]:
-    """The files that patterns of labels name."""
-    return named_files("ArrayShards", [os.fspath(pattern) for pattern in patterns], partial(matches, files="*.npy"))[1]
+def _files_of(patterns: Sequence[_Path]) -> tuple[str, tuple[str, ...]]:
+    """The title of a source of these files, and the files in order."""
+    return named_files("Arrays", [os.fspath(pattern) for pattern in patterns], partial(matches, files="*.npy"))

@@ -17,7 +17,7 @@ from dali_feed.columns import Bytes, Image, Number, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.files import load_files, shared_folder
 from dali_feed.external_sources.ranges import rooms_of
-from dali_feed.records.pieces import Arrays, Pieces
+from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.source import Block, Int64s, Lease, alternatives
 from dali_feed.records.values import Values
 
@@ -101,7 +101,7 @@ class Lists:
         return [self._chunks[part][k].as_py() for part, k in zip(which.tolist(), places, strict=True)]
 
 
-Held: TypeAlias = Numbers | Pieces | Arrays | Files | Lists  # the values of a column, all rows
+Held: TypeAlias = Numbers | Pieces | ArrayPieces | Files | Lists  # the values of a column, all rows
 
 
 # Which columns are members, and what they are.
@@ -315,7 +315,7 @@ def _nulls(chunk: pa.Array) -> NDArray[np.bool_] | None:
     return chunk.is_null().to_numpy(zero_copy_only=False) if chunk.null_count else None
 
 
-def _lists(chunks: Sequence[pa.Array]) -> Arrays | Lists:
+def _lists(chunks: Sequence[pa.Array]) -> ArrayPieces | Lists:
     """Rows of numbers as arrays over the table's buffer, where they lie flat in it."""
     from pyarrow import types
 
@@ -331,7 +331,7 @@ def _lists(chunks: Sequence[pa.Array]) -> Arrays | Lists:
         flat = numbers.to_numpy()
         parts.append((memoryview(flat).cast("B"), offsets * flat.itemsize, _nulls(chunk)))
         dtype = flat.dtype
-    return Arrays(_joined(parts), dtype) if parts else Lists(chunks)
+    return ArrayPieces(_joined(parts), dtype) if parts else Lists(chunks)
 
 
 # Some rows of a column.
@@ -357,8 +357,8 @@ def rows_of(
 
 def kept(values: Values, lease: Lease) -> Values:
     """The same, in the memory of the lease: runs of neighbours are copied together."""
-    if isinstance(values, Arrays):
-        return Arrays(_copied(values.pieces, lease), values.dtype, values.shape)
+    if isinstance(values, ArrayPieces):
+        return ArrayPieces(_copied(values.pieces, lease), values.dtype, values.shape)
     return _copied(values, lease) if isinstance(values, Pieces) else values
 
 
@@ -396,7 +396,7 @@ def contents_of(values: Held, rows: Int64s) -> Iterator[bytes]:
         yield b"" if values.null is None else np.packbits(values.null[rows]).tobytes()
         return
     spread = rows[np.linspace(0, len(rows) - 1, min(SAMPLED, len(rows))).round().astype(np.int64)]
-    if isinstance(values, Arrays | Lists):
+    if isinstance(values, ArrayPieces | Lists):
         for value in values[spread]:
             yield repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()
         return

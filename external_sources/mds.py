@@ -22,7 +22,7 @@ from dali_feed.errors import ConfigError, DataLostError, FormatError, SourceErro
 from dali_feed.external_sources.file_source import RecordFiles, RecordIndex, images_and_labels, members_of
 from dali_feed.packages import needed
 from dali_feed.records.gauges import StorageMeter
-from dali_feed.records.pieces import Arrays, Pieces
+from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.source import Block, Fault, Member, Snapshot
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.sets import store_for
@@ -522,11 +522,11 @@ def _numbers(encoding: str, column: Pieces, reasons: dict[int, str]) -> NDArray[
     return out.astype(np.int64) if dtype.kind in "iu" and encoding != "uint64" else out
 
 
-def _alike(name: str, shape: tuple[int, ...], column: Pieces, reasons: dict[int, str]) -> Arrays:
+def _alike(name: str, shape: tuple[int, ...], column: Pieces, reasons: dict[int, str]) -> ArrayPieces:
     """Arrays of one dtype and shape: views."""
     dtype = np.dtype(_DTYPES[name])
     good = _fitting(column, math.prod(shape) * dtype.itemsize, f"{name} {shape}", reasons)
-    return Arrays(Pieces(column.memories, np.where(good, column.of, -1), column.at, column.size), dtype, shape)
+    return ArrayPieces(Pieces(column.memories, np.where(good, column.of, -1), column.at, column.size), dtype, shape)
 
 
 def _each(value_of: Callable[[memoryview], Any], column: Pieces, reasons: dict[int, str]) -> list[Any]:

@@ -1,21 +1,26 @@
-"""Rows of an Arrow table: images as they were encoded, with the table's other columns beside them.
+"""Rows of tables: a pyarrow Table, or Parquet, Arrow and Feather files.
 
-No image is copied. A payload is a view of the table's own buffer, which for a file that is
-mapped into memory is the file itself; only an image that the table names by its path is read into a slab.
+The law: no value of a table in memory is copied, and only the columns that were asked for are read of files, group by
+group. What rows a block gives of files is copied into its slabs, so that a decoded group lives no longer than its
+reader's cache of two.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dali_feed.checks import paths_of
 from dali_feed.columns.request import formats_of
-from dali_feed.errors import ConfigError, SourceEmptyError
+from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError
 from dali_feed.external_sources.arrow_values import (
     FILE,
     Files,
@@ -30,149 +35,198 @@ from dali_feed.external_sources.arrow_values import (
     rows_of,
     values_of,
 )
-from dali_feed.external_sources.files import EXTENT_BYTES, SAMPLED, FileList
-from dali_feed.external_sources.ranges import RowReader, check_known
+from dali_feed.external_sources.file_source import EXTENT_BYTES, FileSource, images_and_labels
+from dali_feed.external_sources.files import SAMPLED, FileList
+from dali_feed.external_sources.ranges import FileTable, RowReader, Spans, check_file
+from dali_feed.external_sources.table_files import (
+    FileGroups,
+    GroupsRead,
+    TableGroups,
+    check_columns,
+    damage,
+    sizes_by_batch,
+    table_file,
+)
 from dali_feed.formats.format import Format
 from dali_feed.records.pieces import Pieces
-from dali_feed.records.source import Block, Int64s, Member, Reader, Snapshot, Source
-from dali_feed.records.values import nbytes
+from dali_feed.records.source import LABEL, Block, Int64s, Member, Reader, Snapshot
+from dali_feed.records.values import Values, join, nbytes
+from dali_feed.storage.local import LOCAL
+from dali_feed.storage.paths import matches
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ArrowRows"]
+__all__ = ["Table"]
+
+KEPT = 2  # decoded groups of a reader: two lanes may meet in one
+MAPPED = 1024  # those that are no more than views of their file
 
 
-_VIEWS = "_views"  # the attribute that keeps values of columns
+class Table(FileSource):
+    """Rows of a pyarrow Table, or of Parquet, Arrow (IPC, streams) and Feather files, file after file.
 
-
-class ArrowRows(Source):
-    """A pyarrow Table with a column of images. Position k is the table's row k, or rows[k].
-
-    table   a pyarrow Table with one column of images, and others of numbers, booleans, texts or bytes: the fields
-    image   the name of the images' column: binary, string (paths), or a struct of `bytes` and `path` as Hugging Face's
-            datasets keep them, where the bytes count if both are there. None: it has none, and is read with `columns=`
-    rows    of the table, in the order wanted; duplicates are allowed. None for all
-    name    for messages
+    table   a pyarrow Table; or files: a pattern or path, or several, as `ShardSet` takes them
+    image   the column of encoded images of batches without `columns=`: binary, paths as string, or a struct of `bytes`
+            and `path` as Hugging Face's datasets keep them, where the bytes count if both are there. None: there is
+            none, and rows are read with `columns=`
+    label   of files, the column of integers beside the images; None for none, "auto": `label` where there is such a
+            column
+    rows    of a pyarrow Table, in the order wanted; duplicates are allowed. None for all
+    name    of a pyarrow Table, for messages
     format  what columns of bytes or texts hold, for `columns=`: column -> format, {"meta": "json"}; a member is then
             `meta:body.label` too. See docs/formats.md
 
-    Its batches are dicts of columns. Integers become int64. A null in any column makes a bad record. With `columns=`
-    lists, structs and several columns of images can be asked for, and a null counts where it was asked for.
+    Members are the columns, and the parts of structs, `image.bytes`. Without `columns=` files give images and labels;
+    a pyarrow Table gives dicts of all its columns, with integers as int64, and a null in any makes a bad record.
+
+    A pyarrow Table is one partition. A row group of a Parquet file is one, and a record batch of an Arrow file. Groups
+    are read whole, and shuffled in windows of several: `Shuffle(window=...)` says how many. Arrow files are mapped into
+    memory: where no batch is compressed and no column is a dictionary, a row costs its own bytes, and rows are shuffled
+    over all files. A file that is cut while it is mapped ends the process.
 
     Raises:
-        ConfigError: no table, no such column, or rows that the table does not have; at the first use without
-            `columns=`, a column of a type that is not supported.
-        SourceEmptyError: no row at all.
+        ConfigError: no table and no path, a file is named twice, rows that the table does not have, an image or rows
+            that cannot be; at the first use without `columns=`, a column of a type that is not supported.
+        SourceNotFoundError: a pattern matches nothing, or a file is not there.
+        SourceEmptyError: a pyarrow Table without rows.
     """
 
-    named = True
+    kind = "Table"
 
     def __init__(
         self,
-        table: pa.Table,
+        table: pa.Table | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         image: str | None = "image",
-        rows: ArrayLike | None = None,
         *,
-        name: str = "table",
+        label: str | None = "auto",
+        rows: ArrayLike | None = None,
+        name: str | None = None,
         format: Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
     ) -> None:
-        if not hasattr(table, "schema"):
-            cure = "for files use ParquetRows or ArrowFiles; DataLoader takes a Hugging Face dataset as it is"
-            msg = f"ArrowRows: table must be a pyarrow Table; found {type(table).__name__} {table!r:.100}; {cure}"
-            raise ConfigError(msg)
-        self._table, self._image, self._name = table, image, name
-        self._columns, self._known = tuple(table.column_names), members_in(table.schema)
-        self._formats = formats_of(format, None, f"ArrowRows({name})")
-        if (image is not None and self._columns.count(image) != 1) or len(set(self._columns)) < len(self._columns):
-            msg = (
-                f"{self!r}: a table must have one column {image!r}, of images, and no two columns of the same "
-                f"name; found {list(self._columns)}; give image=, or rename columns"
-            )
-            raise ConfigError(msg)
-        if image is not None:
-            check_image(table.schema.field(image).type, image, repr(self))
-        self._rows = np.arange(table.num_rows, dtype=np.int64) if rows is None else self._checked(rows)
-        if not len(self._rows):
-            msg = f"{self!r}: must have at least one row; found none"
-            raise SourceEmptyError(msg)
-
-    def __repr__(self) -> str:
-        return f"ArrowRows({self._name})"
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        self._image, self._label = image, label
+        self._memory: _Memory | None = None
+        self._groups: TableGroups | None = None
+        if hasattr(table, "schema"):
+            if label not in (None, "auto"):
+                msg = f"Table: label is of files; a pyarrow Table gives all its columns; found {label!r}; leave it out"
+                raise ConfigError(msg)
+            super().__init__(f"Table({name or 'table'})", (), LOCAL)
+            self.named = self.known = True  # its columns are told without a look at data
+            self._names = (name or "table",)
+            self._memory = _Memory(table, image, rows, self._title)
+        else:
+            if isinstance(table, Mapping) or rows is not None or name is not None:
+                found = "rows= or name= with files" if not isinstance(table, Mapping) else f"{table!r:.100}"
+                msg = f"Table: must be a pyarrow Table, which rows= and name= are of, or paths of files; found {found}"
+                raise ConfigError(msg)
+            paths = paths_of("Table: files", table)
+            files = tuple(path for one in paths for path in matches(one, self.kind, "*.parquet"))
+            if not paths or len(set(files)) < len(files):
+                msg = f"Table: each file must be named once, and there must be at least one; found {paths!r:.200}"
+                raise ConfigError(msg)
+            super().__init__(f"Table({', '.join(paths[:3])}{', ...' if len(paths) > 3 else ''})", files, LOCAL)
+        self._formats = formats_of(format, None, self._title)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != _VIEWS}  # none in a pickle
+        """Without what files said."""
+        return super().__getstate__() | {"_groups": None}
 
-    def chosen(self, positions: Int64s) -> ArrowRows:
-        """These records, in this order; negative positions count from the end. IndexError for one that is not there."""
-        return ArrowRows(self._table, self._image, self._rows[positions], name=self._name, format=self._formats)
+    def __len__(self) -> int:
+        return int(self.table().counts.sum()) if self._memory is None else len(self._memory.rows)
+
+    def chosen(self, positions: Int64s) -> Table:
+        """These rows of a pyarrow Table, in this order; negative positions count from the end, as in NumPy."""
+        table, rows = self._in_memory().table, self._in_memory().rows[positions]
+        return Table(table, self._image, rows=rows, name=self._names[0], format=self._formats)
 
     @property
     def preset(self) -> Mapping[str, Any]:
-        """All columns, in the table's order, each by its type.
+        """Of files `image`, and `label` where there is such a column; of a pyarrow Table all columns, each by its type.
 
         Raises:
-            ConfigError: there is no column of images, or one of a type that batches without `columns=` cannot hold.
+            ConfigError: there is no column of images, labels are no integers, or a column is of a type that batches
+                without `columns=` cannot hold.
         """
-        self.check()
-        return {name: column_of(name, self._known[name].kind, image=name == self._image) for name in self._columns}
-
-    def check(self) -> None:
-        """Raise the ConfigError for a table that batches without `columns=` cannot be made of."""
+        known = self.leaves
+        if self._memory is None:
+            if self._image not in known:
+                found = f"no column {self._image!r} among {', '.join(known)}"
+                msg = f"{self._title}: without columns= a batch has images; found {found}; give image=, or columns="
+                raise ConfigError(msg)
+            return images_and_labels(self._title, self._image, self._labels())
         if self._image is None:
-            msg = f"{self!r}: without columns= a batch has images; found image=None; give image=, or ask for columns="
+            what = "found image=None; give image=, or ask for columns="
+            msg = f"{self._title}: without columns= a batch has images; {what}"
             raise ConfigError(msg)
-        check_types(self._table.schema, self._image, repr(self))
+        schema = self._memory.table.schema
+        check_types(schema, self._image, self._title)
+        return {name: column_of(name, known[name].kind, image=name == self._image) for name in schema.names}
 
     @property
     def image(self) -> str | None:
-        """The column of images."""
-        return self._image
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """All records, as one partition.
-
-        The fingerprint is made of the columns' names, the numbers, the sizes of all images and texts, the contents of
-        64 of each, and the names of images that lie in files: equal in every process, however the table is chunked
-        and wherever it lies.
-
-        Raises:
-            ConfigError: a pin is given, which only a source that changes has; or integers of more than 64 bits.
-            SourceNotFoundError: the images lie in files, and none of the 64 that were looked at is there.
-        """
-        if pin is not None:
-            msg = f"{self!r}: a table is fixed and takes no pin; found {dict(pin)!r}"
-            raise ConfigError(msg)
-        record_bytes = self._mean_size()
-        return Snapshot(
-            source=repr(self),
-            names=(self._name,),
-            starts=np.zeros(1, np.int64),
-            stops=np.array([len(self)], np.int64),
-            extent=max(1, EXTENT_BYTES // record_bytes),
-            record_bytes=record_bytes,
-            random_access=True,
-            interleaved=False,
-            fingerprint=self._fingerprint(),
-        )
+        """The column of images, where there is one."""
+        return self._image if self._image in self.leaves else None
 
     @property
     def leaves(self) -> Mapping[str, Leaf]:
         """Where each member lies in the table, and of which type it is."""
-        return self._known
+        return self.groups().known if self._memory is None else self._memory.known
+
+    def groups(self) -> TableGroups:
+        """All groups of all files; looks at the files where that has not been done."""
+        self.table()
+        assert self._groups is not None, "made with the table"  # noqa: S101  for type checkers
+        return self._groups
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """All rows.
+
+        The fingerprint of files is made of their names, sizes and footers. That of a pyarrow Table is made of the
+        columns' names, the numbers, the sizes of all images and texts, the contents of 64 of each, and the names of
+        images that lie in files: equal in every process, however the table is chunked and wherever it lies.
+
+        Raises:
+            ConfigError: a pin is given, which only a source that changes has; files with other columns; integers of
+                more than 64 bits.
+            SourceChangedError: a file is not what it was at first. DataLostError: it is gone, or cut.
+            SourceNotFoundError: images lie in files, and none of the 64 that were looked at is there.
+            SourceError: it is no such file; SourceEmptyError: no row at all.
+        """
+        if self._memory is not None:
+            return self._snapshot_of(self._memory, pin)
+        table, groups = self._checked_table(), self.groups()
+        kind = groups.kinds[0]
+        if pin is not None:
+            msg = f"{self._title}: {kind} files are fixed and take no pin; found {dict(pin)!r}"
+            raise ConfigError(msg)
+        if not groups.count.any():
+            msg = f"{self._title}: {kind} files must hold rows; found none in {len(self._paths)} file(s)"
+            raise SourceEmptyError(msg)
+        record_bytes, most = groups.record_bytes(list(groups.known)), int(groups.count.max())
+        places = zip(groups.file.tolist(), groups.nth.tolist(), strict=True)
+        return Snapshot(
+            source=self._title,
+            names=tuple(f"{self._names[file]}[{nth}]" for file, nth in places),
+            starts=np.zeros(len(groups.count), np.int64),
+            stops=groups.count.copy(),
+            extent=min(most, max(1, EXTENT_BYTES // record_bytes)) if groups.views else most,
+            record_bytes=record_bytes,
+            random_access=groups.views,
+            interleaved=False,
+            fingerprint=self._fingerprint(table),
+        )
 
     def members(self) -> tuple[Member, ...]:
-        """The table's columns, and the parts of structs among them, `answers.text`."""
-        rows = max(1, self._table.num_rows)
-        columns = ((name, leaf.of(self._table)) for name, leaf in self._known.items())
-        return tuple(Member(name, 1 - column.null_count / rows, column.nbytes // rows) for name, column in columns)
+        """The columns, and the parts of structs among them; of files their mean size as the files tell it."""
+        if self._memory is not None:
+            return self._memory.members()
+        groups = self.groups()
+        return tuple(Member(name, 1.0, groups.record_bytes([name])) for name in groups.known)
 
     def can_have(self, member: str) -> bool:
         """Whether the table has it; of a column of paths also the bytes of the files."""
-        return member.removesuffix(FILE) in self._known
+        return member.removesuffix(FILE) in self.leaves
 
     def format_of(self, member: str) -> Format | None:
         """What was given for the column."""
@@ -180,63 +234,223 @@ class ArrowRows(Source):
 
     def image_of(self, member: str) -> str:
         """A column of paths becomes that of the files' bytes. ConfigError where no image can be made of it."""
-        return image_of(self._known, member, repr(self))
+        return image_of(self.leaves, member, self._title)
 
     def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
         """A reader for one thread; see `dali_feed.records.source.Source`."""
-        check_known([member.removesuffix(FILE) for member in members], self._known, repr(self))
-        values = {member: self._values(member) for member in members}
-        return _RowReader(repr(self), self._rows, values, stop)
+        self.check_members(members)
+        if self._memory is not None:
+            values = {member: self._memory.values(member) for member in members}
+            return _MemoryReader(self._title, self._memory.rows, values, stop)
+        return _GroupReader(self._title, self.groups(), members, stop)
+
+    def file_stamps(self) -> bytes | None:
+        """See `dali_feed.records.source.Source.file_stamps`."""
+        return None if self._memory is not None else super().file_stamps()
 
     def where(self, partition: int, position: int) -> str:
-        """`table#17`, the row in the table; with its path where the image lies in a file."""
-        row = self._rows[position : position + 1]
-        images = self._images
+        """`train.parquet#1017`, the row in the file; `table#17`, with the path where its image lies in a file."""
+        if self._memory is None:
+            groups = self.groups()
+            return f"{self._names[int(groups.file[partition])]}#{int(groups.first[partition]) + position}"
+        row, images = self._memory.rows[position : position + 1], self._memory.images()
         (path,) = images.paths_of(row) if isinstance(images, Files) else (None,)
-        return f"{self._name}#{row[0]}" + ("" if path is None else f" ({path})")
+        return f"{self._names[0]}#{row[0]}" + ("" if path is None else f" ({path})")
 
-    @property
-    def _images(self) -> Held | None:
-        return None if self._image is None else self._values(self.image_of(self._image))
+    def index(self, path: str) -> FileGroups:
+        """See `table_file`."""
+        return table_file(path)
 
-    def _values(self, member: str) -> Held:
-        """A member's values, taken out of the table once."""
-        held: dict[str, Held] = self.__dict__.setdefault(_VIEWS, {})
-        if member not in held:  # two threads may do it at once, and one of them in vain
-            name = member.removesuffix(FILE)
-            column = self._known[name].of(self._table)
-            held[member] = values_of(column, name, repr(self), files=name != member)
-        return held[member]
+    def spans_of(self, indexes: Sequence[Any], members: tuple[str, ...]) -> Spans:
+        """Groups are read, and no spans."""
+        raise NotImplementedError
+
+    def sizes_of(self, indexes: Sequence[Any]) -> tuple[int, int]:
+        """Of groups a snapshot says more."""
+        del indexes
+        return 1, 1
+
+    def _tabulated(self, indexes: Sequence[Any]) -> FileTable:
+        files = list(indexes)
+        for path, its in zip(self._paths, files, strict=True):
+            check_columns(path, its.schema, self._paths[0], files[0].schema)
+        filled = next((k for k, its in enumerate(files) if len(its)), None)
+        if filled is not None and not any(its.sizes for its in files):
+            files[filled] = replace(files[filled], sizes=sizes_by_batch(self._paths[filled], files[filled]))
+        self._groups = TableGroups.of(self._paths, files)
+        counts = np.array([len(its) for its in files], np.int64)
+        digests = tuple(its.digest for its in files)
+        return FileTable(self.kind, self._paths, self._groups.stamps, digests, counts, np.cumsum(counts) - counts)
+
+    def _fingerprint(self, table: FileTable) -> str:
+        digest = hashlib.sha256()
+        for name, stamp, footer in zip(self._names, table.stamps, table.digests, strict=True):
+            digest.update(f"{name}\0{stamp.size}\0{footer}\n".encode(errors="surrogateescape"))
+        return digest.hexdigest()
+
+    def _labels(self) -> str | None:
+        """The column of labels. ConfigError where it has no integers."""
+        from pyarrow import types
+
+        leaf = None if self._label is None else self.leaves.get(LABEL if self._label == "auto" else self._label)
+        if leaf is not None and types.is_integer(leaf.kind):
+            return ".".join(leaf.path)
+        if self._label in (None, "auto"):
+            return None
+        found = "no such column" if leaf is None else str(leaf.kind)
+        msg = f"{self._title}: label must name a column of integers; found {found} at {self._label!r}; give label=None"
+        raise ConfigError(msg)
+
+    def _in_memory(self) -> _Memory:
+        if self._memory is None:
+            msg = f"{self._title}: rows are chosen of a pyarrow Table; found files"
+            raise ConfigError(msg)
+        return self._memory
+
+    def _snapshot_of(self, memory: _Memory, pin: Mapping[str, Any] | None) -> Snapshot:
+        if pin is not None:
+            msg = f"{self._title}: a table is fixed and takes no pin; found {dict(pin)!r}"
+            raise ConfigError(msg)
+        record_bytes = memory.mean_size()
+        return Snapshot(
+            source=self._title,
+            names=self._names,
+            starts=np.zeros(1, np.int64),
+            stops=np.array([len(memory.rows)], np.int64),
+            extent=max(1, EXTENT_BYTES // record_bytes),
+            record_bytes=record_bytes,
+            random_access=True,
+            interleaved=False,
+            fingerprint=memory.fingerprint(),
+        )
+
+
+class _GroupReader(RowReader):
+    """Reads row groups of Parquet files and record batches of Arrow files, and gives their rows.
+
+    `read` raises DataLostError where a group cannot be read, ConfigError for integers that do not fit in 64 bits.
+    """
+
+    def __init__(self, title: str, groups: TableGroups, members: Sequence[str], stop: threading.Event | None) -> None:
+        super().__init__(title, groups.count, stop)
+        self._table, self._load, self._members = groups, GroupsRead(groups), tuple(members)
+        self._columns = groups.columns([member.removesuffix(FILE) for member in members])
+        self._groups: OrderedDict[int, dict[str, Held]] = OrderedDict()
+
+    def close(self) -> None:
+        """Nothing stays open between reads. Safe to call twice."""
+        super().close()
+        self._groups.clear()
+
+    def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
+        parts: dict[str, list[Values]] = {member: [] for member in self._members}
+        cuts = np.flatnonzero(np.diff(partition)) + 1
+        for some in np.split(np.arange(len(partition)), cuts) if len(partition) else []:
+            first = int(some[0])
+            group = self._group(int(partition[first]))
+            for member, its in parts.items():
+                its.append(rows_of(group[member], position[some], block, self._check_stop, first, copy=True))
+        for member, its in parts.items():
+            block.values[member] = join(its) if its else []
+
+    def _group(self, group: int) -> dict[str, Held]:
+        self._check_stop()
+        if group not in self._groups:
+            self._groups[group] = self._read(group)
+            if len(self._groups) > (MAPPED if self._table.views else KEPT):
+                self._groups.popitem(last=False)
+        self._groups.move_to_end(group)
+        return self._groups[group]
+
+    def _read(self, group: int) -> dict[str, Held]:
+        table, n = self._table, int(self._table.file[group])
+        check_file(LOCAL, table.paths[n], table.stamps[n], Table.kind)
+        try:
+            found = self._load(group, self._columns)
+            if len(found) != table.count[group]:
+                msg = f"{len(found)} rows"
+                raise ValueError(msg)
+            columns = {name: table.known[name.removesuffix(FILE)].of(found) for name in self._members}
+        except damage() as error:
+            check_file(LOCAL, table.paths[n], table.stamps[n], Table.kind)
+            msg = f"{table.named(group)}, must be readable; found: {error}; fetch or write the file again"
+            raise DataLostError(msg) from error
+        check_file(LOCAL, table.paths[n], table.stamps[n], Table.kind)
+        return {
+            name: values_of(column, name.removesuffix(FILE), self._title, files=name.endswith(FILE))
+            for name, column in columns.items()
+        }
+
+
+class _Memory:
+    """A pyarrow Table, and the rows of it that are records, int64 (records,)."""
+
+    def __init__(self, table: pa.Table, image: str | None, rows: ArrayLike | None, title: str) -> None:
+        self.table, self._image, self._title = table, image, title
+        self.known = members_in(table.schema)
+        self._values: dict[str, Held] = {}
+        names = table.column_names
+        if (image is not None and names.count(image) != 1) or len(set(names)) < len(names):
+            msg = (
+                f"{title}: a table must have one column {image!r}, of images, and no two columns of the same "
+                f"name; found {names}; give image=, or rename columns"
+            )
+            raise ConfigError(msg)
+        if image is not None:
+            check_image(table.schema.field(image).type, image, title)
+        self.rows = np.arange(table.num_rows, dtype=np.int64) if rows is None else self._checked(rows)
+        if not len(self.rows):
+            msg = f"{title}: must have at least one row; found none"
+            raise SourceEmptyError(msg)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_values": {}}
 
     def _checked(self, rows: ArrayLike) -> Int64s:
-        count, array = self._table.num_rows, np.asarray(rows)
+        count, array = self.table.num_rows, np.asarray(rows)
         wrong = array.dtype.kind not in "iu" or array.ndim != 1
         if array.size and (wrong or array.min() < 0 or array.max() >= count):
             found = f"{array.dtype} of shape {array.shape}" if wrong else f"{array.min()}..{array.max()}"
-            msg = f"{self!r}: rows must be a flat sequence of integers in 0..{count - 1}; found {found}"
+            msg = f"{self._title}: rows must be a flat sequence of integers in 0..{count - 1}; found {found}"
             raise ConfigError(msg)
         return array.astype(np.int64)
 
-    def _fingerprint(self) -> str:
+    def values(self, member: str) -> Held:
+        """A member's values, taken out of the table once."""
+        if member not in self._values:  # two threads may do it at once, and one of them in vain
+            name = member.removesuffix(FILE)
+            column = self.known[name].of(self.table)
+            self._values[member] = values_of(column, name, self._title, files=name != member)
+        return self._values[member]
+
+    def images(self) -> Held | None:
+        """The encoded images, where there is a column of them."""
+        return None if self._image is None else self.values(image_of(self.known, self._image, self._title))
+
+    def members(self) -> tuple[Member, ...]:
+        """The table's columns, and the parts of structs among them."""
+        rows = max(1, self.table.num_rows)
+        columns = ((name, leaf.of(self.table)) for name, leaf in self.known.items())
+        return tuple(Member(name, 1 - column.null_count / rows, column.nbytes // rows) for name, column in columns)
+
+    def fingerprint(self) -> str:
+        """See `Table.snapshot`."""
         digest = hashlib.sha256()
-        if (images := self._images) is not None:
-            self._tell(digest.update, images)
-        for name, leaf in self._known.items():
+        for part in () if (images := self.images()) is None else contents_of(images, self.rows):
+            digest.update(part)
+        for name, leaf in self.known.items():
             if leaf.path[0] != self._image:
                 digest.update(f"\0{name}\0".encode())
-                self._tell(digest.update, self._values(name))
+                for part in contents_of(self.values(name), self.rows):
+                    digest.update(part)
         return digest.hexdigest()
 
-    def _tell(self, update: Callable[[bytes], None], values: Held) -> None:
-        for part in contents_of(values, self._rows):
-            update(part)
-
-    def _mean_size(self) -> int:
+    def mean_size(self) -> int:
         """Of some images; of a table that has none, of some rows' texts, bytes and lists."""
-        spread = self._rows[np.unique(np.linspace(0, len(self) - 1, SAMPLED).round().astype(np.int64))]
-        images = self._images
+        spread = self.rows[np.unique(np.linspace(0, len(self.rows) - 1, SAMPLED).round().astype(np.int64))]
+        images = self.images()
         if images is None:
-            return max(1, round(sum(_bytes_of(self._values(name), spread) for name in self._known) / len(spread)))
+            return max(1, round(sum(_bytes_of(self.values(name), spread) for name in self.known) / len(spread)))
         held = images.held[spread] if isinstance(images, Files) else cast("Pieces", images)[spread]
         if not held.missing.all():
             return max(1, round(float(held.size[~held.missing].mean())))
@@ -249,7 +463,7 @@ def _bytes_of(values: Held, rows: Int64s) -> int:
     return nbytes(values.held[rows] if isinstance(values, Files) else values[rows])
 
 
-class _RowReader(RowReader):
+class _MemoryReader(RowReader):
     """Gives views of the table's buffers, and reads the files that it names."""
 
     def __init__(self, title: str, rows: Int64s, values: Mapping[str, Held], stop: threading.Event | None) -> None:

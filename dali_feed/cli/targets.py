@@ -14,16 +14,15 @@ from dali_feed.dead_letters import DeadLetters
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources import (
     MDS,
-    ArrayShards,
-    ArrowFiles,
+    Arrays,
     DeadLetterFolder,
     DeadLetterTopic,
     FileList,
     KafkaTopic,
-    ParquetRows,
     RecordIO,
     Secret,
     ShardSet,
+    Table,
     TFRecords,
 )
 from dali_feed.external_sources.files import IMG_EXTENSIONS
@@ -119,9 +118,9 @@ def _sources(targets: Sequence[str], access: Access, topic: Callable[[str], Sour
         "shards": partial(ShardSet, storage_options=access.storage),
         "tfrecord": TFRecords,
         "recordio": RecordIO,
-        "parquet": ParquetRows,
-        "arrow": ArrowFiles,
-        "array": ArrayShards,
+        "parquet": Table,
+        "arrow": Table,
+        "array": Arrays,
         "image": lambda paths: FileList([path for each in paths for path in _images(each)]),
     }
     return found + [make(files[kind]) for kind, make in made.items() if kind in files]

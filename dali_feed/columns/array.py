@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dali_feed.columns.column import Column, Faults
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.npy import MAGIC, array_of, header_of
-from dali_feed.records.pieces import Arrays, Pieces
+from dali_feed.records.pieces import ArrayPieces, Pieces
 
 __all__ = ["LARGE", "Array", "Room", "array_from", "layout_of"]
 
@@ -83,7 +83,7 @@ class Array(Column):
         """Raw bytes as they are, and arrays of all others: views, where the source's are."""
         dtype, shape = np.dtype(self.dtype), self.shape or ()
         size = math.prod(shape) * dtype.itemsize
-        if isinstance(values, Arrays) and values.are(dtype, shape):
+        if isinstance(values, ArrayPieces) and values.are(dtype, shape):
             values = values.pieces
         if isinstance(values, Pieces) and (values.size == size).all():
             return values

@@ -22,7 +22,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 from dali_feed.plan.order import canonical
 from dali_feed.records import values as rows_of
-from dali_feed.records.pieces import Arrays, Pieces
+from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Fault, Reader, Records, Source
 
@@ -264,7 +264,7 @@ class Columns:
             kept = column.read(values, own)
             for row, why in own.items():
                 faults.setdefault(row, self._refused(name, why))
-            return list(kept) if isinstance(kept, Arrays) else kept
+            return list(kept) if isinstance(kept, ArrayPieces) else kept
         at = np.flatnonzero(there if lacks is None else there & ~lacks)
         kept = column.read(rows_of.take(values, at), own)
         for row, why in own.items():
@@ -349,7 +349,7 @@ def _missing(values: Any) -> NDArray[np.bool_] | None:
     """Which rows have no value, bool (n,); None: all have one. A look at each in Python is spared where it can be."""
     if isinstance(values, Images | np.ndarray):
         return None
-    if isinstance(values, Arrays):
+    if isinstance(values, ArrayPieces):
         values = values.pieces
     if isinstance(values, Pieces):
         lacks = values.missing

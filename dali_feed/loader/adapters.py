@@ -19,7 +19,7 @@ import numpy as np
 from dali_feed.columns.columns import Columns
 from dali_feed.errors import ConfigError, SourceEmptyError, TransformError
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
-from dali_feed.external_sources.table import ArrowRows
+from dali_feed.external_sources.table import Table
 from dali_feed.loader.functions import split
 from dali_feed.records.source import Source
 from dali_feed.screen.header import UnusableError
@@ -265,7 +265,7 @@ def _labels(targets: Sequence[Any], change: Callable[[Any], Any] | None) -> list
 def _subset(dataset: Any) -> Lowered:
     whole = _lowered(dataset.dataset)
     source, indices = whole.source, np.asarray(dataset.indices)
-    if not isinstance(source, ArrowRows):
+    if not isinstance(source, Table):
         source = _files(whole)
     if indices.dtype.kind not in "iu" or not indices.size:
         _refuse("it has no indices, or they are not ints")
@@ -419,9 +419,9 @@ def _images(dataset: Any, names: Sequence[str]) -> list[str]:
     return [name for name in names if _kind(dataset.features[name], "datasets.features.image", "Image")]
 
 
-def _table(dataset: Any, table: Any, image: str | None) -> ArrowRows:
+def _table(dataset: Any, table: Any, image: str | None) -> Table:
     rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
-    return ArrowRows(table, image, rows, name=str(dataset.split or "dataset"))
+    return Table(table, image, rows=rows, name=str(dataset.split or "dataset"))
 
 
 # Whether a dataset that was taken apart when its loader was made is still what it was.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, StateError
-from dali_feed.external_sources import ArrowRows
+from dali_feed.external_sources import Table
 from dali_feed.packing.changes import Decoded, OnImages, Reencode, Tokenized
 from dali_feed.packing.keys import by_place
 from dali_feed.packing.plan import Plan, blocks, borders_of, probed
@@ -220,7 +220,7 @@ def as_source(source: Any) -> Any:
         return source
     indices = getattr(source, "_indices", None)
     rows = None if indices is None else indices.column(0).to_numpy()
-    return ArrowRows(table, _image_of(table), rows, name=str(getattr(source, "split", None) or "dataset"))
+    return Table(table, _image_of(table), rows=rows, name=str(getattr(source, "split", None) or "dataset"))
 
 
 def _image_of(table: Any) -> str | None:

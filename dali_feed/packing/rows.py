@@ -18,7 +18,7 @@ import numpy as np
 from dali_feed.columns.image import Image
 from dali_feed.columns.request import Request
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources import ArrowRows, FileList, ShardSet
+from dali_feed.external_sources import FileList, ShardSet, Table
 from dali_feed.packing.keys import Keys, is_log, keys_of
 from dali_feed.records.source import LABEL, Block, Source, unpack_id
 
@@ -279,7 +279,7 @@ def _main(source: Source) -> str | None:
     """The member that is a record's image, of sources that say so without a look at their files."""
     if source.any_names or isinstance(source, ShardSet | FileList) or is_log(source):
         return None
-    if isinstance(source, ArrowRows):  # other columns of a table may be what a preset cannot hold
+    if isinstance(source, Table):  # other columns of a table may be what a preset cannot hold
         return source.image
     try:
         images = [column for column in source.preset.values() if isinstance(column, Image)]
@@ -317,8 +317,8 @@ def _all(source: Source, main: str | None) -> tuple[_Wanted, ...]:
 
 
 def _texts(source: Any) -> dict[str, str]:
-    """The suffixes of a table's columns of text, whose values come as bytes."""
-    if not isinstance(source, ArrowRows):
+    """The suffixes of columns of text of a table in memory, whose values come as bytes."""
+    if not isinstance(source, Table) or not source.named:
         return {}
     from pyarrow import types
 

@@ -90,7 +90,7 @@ def pack(  # noqa: PLR0913  an option each
     TFRecords and MDS are written by one thread into a folder that appears whole or not at all.
 
     Args:
-        source: a ShardSet, FileList, ArrowRows or KafkaTopic, any other source, or a dataset of Hugging Face.
+        source: a ShardSet, FileList, Table or KafkaTopic, any other source, or a dataset of Hugging Face.
         out: `folder/NAME.dfset`, or a folder: NAME is then what the folder is called. Of other formats a folder that is
             not there yet, for `NAME-00000-of-00007.tfrecord`, or for index.json and `shard.00000.mds`.
         to: "tar"; "tfrecord", each record a tf.train.Example; or "mds". These take `members`, `shard_bytes` and `tell`.

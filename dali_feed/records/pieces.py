@@ -18,7 +18,7 @@ from dali_feed.native import rows as native
 from dali_feed.records.extents import Int64s
 from dali_feed.records.slabs import Lease
 
-__all__ = ["MOST_DIGITS", "Arrays", "Filling", "Pieces"]
+__all__ = ["MOST_DIGITS", "ArrayPieces", "Filling", "Pieces"]
 
 
 MOST_DIGITS = 18  # of a number that int64 holds, whichever they are
@@ -196,10 +196,10 @@ class _LookedUp:
         return found[1]
 
 
-# Arrays: rows of numbers of one dtype that lie in memory that they share; an array is made when it is asked for.
+# ArrayPieces: rows of numbers of one dtype that lie in memory that they share; an array is made when it is asked for.
 
 
-class Arrays(Sequence[NDArray[Any] | None]):
+class ArrayPieces(Sequence[NDArray[Any] | None]):
     """Arrays that are views of `pieces`, None where a row has none; what is asked of all at once is asked of `pieces`.
 
     pieces  the bytes of each row, little-endian, in C order
@@ -222,11 +222,11 @@ class Arrays(Sequence[NDArray[Any] | None]):
     def __getitem__(self, rows: int) -> NDArray[Any] | None: ...
 
     @overload
-    def __getitem__(self, rows: slice | NDArray[Any]) -> Arrays: ...
+    def __getitem__(self, rows: slice | NDArray[Any]) -> ArrayPieces: ...
 
-    def __getitem__(self, rows: int | slice | NDArray[Any]) -> NDArray[Any] | Arrays | None:
+    def __getitem__(self, rows: int | slice | NDArray[Any]) -> NDArray[Any] | ArrayPieces | None:
         if isinstance(rows, slice | np.ndarray):
-            return Arrays(self.pieces[rows], self.dtype, self.shape)
+            return ArrayPieces(self.pieces[rows], self.dtype, self.shape)
         return self._array(self.pieces[rows])
 
     def are(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:

@@ -1,7 +1,7 @@
 """Values of a block, one per row: taken, joined and put without looking at each where they need not be.
 
-They are `Pieces` (bytes), `Arrays` (arrays over such), an array (numbers), or a list (anything); a class of a column's
-own may be one more, where it has `taken`, `joined` and `room` itself (`dali_feed.columns.image.Images`).
+They are `Pieces` (bytes), `ArrayPieces` (arrays over such), an array (numbers), or a list (anything); a class of a
+column's own may be one more, where it has `taken`, `joined` and `room` itself (`dali_feed.columns.image.Images`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.records.extents import Int64s
-from dali_feed.records.pieces import Arrays, Pieces
+from dali_feed.records.pieces import ArrayPieces, Pieces
 
 __all__ = ["OwnValues", "Values", "join", "nbytes", "put", "room", "take"]
 
-Values: TypeAlias = Pieces | Arrays | NDArray[Any] | list[Any]
-"""One value per row. `Pieces`: bytes, none where `of` < 0. `Arrays`: arrays over such. NDArray: numbers, none missing.
-list: anything, None where a row has none."""
+Values: TypeAlias = Pieces | ArrayPieces | NDArray[Any] | list[Any]
+"""One value per row. `Pieces`: bytes, none where `of` < 0. `ArrayPieces`: arrays over such. NDArray: numbers, none
+missing. list: anything, None where a row has none."""
 
 
 @runtime_checkable
@@ -57,7 +57,7 @@ def take(values: Any, rows: slice | Int64s) -> Any:
     """Those rows, of the same kind."""
     if isinstance(values, OwnValues):
         return values.taken(rows)
-    if isinstance(values, np.ndarray | Pieces | Arrays) or isinstance(rows, slice):
+    if isinstance(values, np.ndarray | Pieces | ArrayPieces) or isinstance(rows, slice):
         return values[rows]
     return [values[row] for row in rows.tolist()]
 
@@ -71,8 +71,8 @@ def join(parts: Sequence[Any]) -> Any:
         return type(first).joined(parts)
     if all(isinstance(part, Pieces) for part in parts):
         return Pieces.joined(parts)
-    if all(isinstance(part, Arrays) and (part.dtype, part.shape) == (first.dtype, first.shape) for part in parts):
-        return Arrays(Pieces.joined([part.pieces for part in parts]), first.dtype, first.shape)
+    if all(isinstance(part, ArrayPieces) and (part.dtype, part.shape) == (first.dtype, first.shape) for part in parts):
+        return ArrayPieces(Pieces.joined([part.pieces for part in parts]), first.dtype, first.shape)
     if all(isinstance(part, np.ndarray) and _alike(part, first) for part in parts):
         return np.concatenate(parts)
     return [value for part in parts for value in part]
@@ -113,7 +113,7 @@ def nbytes(values: Any) -> int:
     """Bytes that the values take, as far as they are bytes, texts or arrays."""
     if isinstance(values, Pieces):
         return int(values.size[values.of >= 0].sum())
-    if isinstance(values, Arrays):
+    if isinstance(values, ArrayPieces):
         return nbytes(values.pieces)
     if isinstance(values, np.ndarray | OwnValues):
         return values.nbytes

@@ -213,7 +213,7 @@ class Producer:
         header, and no key.
 
         Args:
-            source: a ShardSet, FileList, ArrowRows or KafkaTopic, or any other source that ends.
+            source: a ShardSet, FileList, Table or KafkaTopic, or any other source that ends.
             columns: with `format`: member of the source by the name that it has in the value; or names that are both.
                 Of .npy the one name is `array`. With Avro and Protobuf names are paths of the schema's fields,
                 `body.label`; a number may be decimal text, several in a row the bytes of a .npy file. A member that a

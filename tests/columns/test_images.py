@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 from dali_feed import BadRecords, DataLoader, Decode, Tuning
 from dali_feed.columns import Column, Image, Mask, Number, Text
 from dali_feed.errors import ConfigError, TransformError
-from dali_feed.external_sources import ArrowRows, ShardSet
+from dali_feed.external_sources import ShardSet, Table
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
 from dali_feed.plan.order import Shuffle
@@ -254,16 +254,16 @@ def table(whole: dict[str, list[Any]]) -> pa.Table:
 
 def test_a_table_of_pairs_resumes_anywhere(tmp_path: Path) -> None:
     """One image lies in the table, one in a file."""
-    source = ArrowRows(table(columns_of(tmp_path)), "before")
+    source = Table(table(columns_of(tmp_path)), "before")
     assert_resumes_anywhere(source, columns=PAIRED, lanes=4, world_sizes=(1, 2, 4), positions=2, absent=0)
 
 
 def test_a_fingerprint_knows_both_images(tmp_path: Path) -> None:
     """A table with one other second image is another source."""
     whole = columns_of(tmp_path)
-    one = ArrowRows(table(whole), "before").snapshot().fingerprint
+    one = Table(table(whole), "before").snapshot().fingerprint
     whole["after"][4]["path"] += ".old"
-    assert ArrowRows(table(whole), "before").snapshot().fingerprint != one
+    assert Table(table(whole), "before").snapshot().fingerprint != one
 
 
 def test_a_dataset_of_hugging_faces_with_two_images(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from kit.blocks import Reads
 from kit.record_files import frame, packed, tfrecord
 
 from dali_feed.errors import DataLostError, SourceDeniedError
-from dali_feed.external_sources import ParquetRows, TFRecords
+from dali_feed.external_sources import Table, TFRecords
 from dali_feed.external_sources.file_source import load
 from dali_feed.external_sources.index import ReadWindow
 from dali_feed.external_sources.mds import PackedFile, PackedShard, columns_of, decoder
@@ -163,7 +163,7 @@ def test_a_footer_is_parsed_once_however_many_files_a_shuffle_goes_through(
     """More files than few are read in turns: none of their footers is parsed again."""
     for n in range(20):
         pq.write_table(pa.table({"n": [n, n]}), tmp_path / f"{n:02d}.parquet", row_group_size=1)
-    source, parsed, real = ParquetRows(str(tmp_path / "*.parquet"), image=None), list[str](), pq.read_metadata
+    source, parsed, real = Table(str(tmp_path / "*.parquet"), image=None), list[str](), pq.read_metadata
 
     def counted(path: str) -> Any:
         parsed.append(path)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dali_feed.external_sources.arrow_values import Files, contents_of, kept, members_in, plain, rows_of, values_of
 from dali_feed.external_sources.ranges import ALIGNED, rooms_of
-from dali_feed.records.pieces import Arrays, Pieces
+from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block
 
@@ -60,7 +60,7 @@ def test_rows_are_those_of_the_table(name: str, data: st.DataObject) -> None:
     assert listed(rows_of(held, some, block, never)) == wanted
     copied = rows_of(held, some, block, never, copy=True)
     assert listed(copied) == wanted
-    assert pool.leased == 0 or isinstance(held, Pieces | Arrays)
+    assert pool.leased == 0 or isinstance(held, Pieces | ArrayPieces)
     assert list(contents_of(held, np.arange(len(rows)))) == list(
         contents_of(values_of(leaf.of(pa.table({"c": column.combine_chunks()})), "c", ""), np.arange(len(rows)))
     )

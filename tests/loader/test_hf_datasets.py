@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode
 from dali_feed.errors import ConfigError, FallbackWarning
-from dali_feed.external_sources import ArrowRows
+from dali_feed.external_sources import Table
 from dali_feed.feed import Feed
 from dali_feed.loader.adapters import Lowered, lower_dataset
 from dali_feed.plan.order import Shuffle
@@ -157,7 +157,7 @@ def test_it_resumes_anywhere() -> None:
     """The law of resume on the source that a dataset becomes."""
     found = lower_dataset(datasets.concatenate_datasets([made(20), made(20, 20)]).shuffle(seed=5))
     assert isinstance(found, Lowered)
-    assert isinstance(found.source, ArrowRows)
+    assert isinstance(found.source, Table)
     assert_resumes_anywhere(
         found.source, shuffle=Shuffle(3, 2), lanes=4, world_sizes=(1, 2), transform=TRANSFORM, absent=0
     )
@@ -241,7 +241,7 @@ def test_pixels_as_they_are_stored() -> None:
     stored = data.cast_column("image", datasets.Image(decode=False))
     same(ours(stored), torchs(stored))
     same(ours(data, decode=Decode(exif=False)), torchs(stored))
-    table = ArrowRows(data.data.table, "image")
+    table = Table(data.data.table, "image")
     asked: list[tuple[Any, dict[str, Any]]] = [
         (data, {}),
         (stored, {"decode": Decode(exif=True)}),

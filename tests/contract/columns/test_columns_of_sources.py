@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 from dali_feed import BadRecords, DataLoader, Shuffle, formats
 from dali_feed.columns import Array, Column, Image, JsonValue, Number, Text
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic
+from dali_feed.external_sources import FileList, KafkaTopic, Table
 from dali_feed.testing import Message, assert_resumes_anywhere
 
 
@@ -90,10 +90,10 @@ def files(folder: Path) -> FileList:
     return FileList(paths, np.arange(12))
 
 
-def table() -> ArrowRows:
+def table() -> Table:
     """Sixteen rows: an image, a caption with a null, a number."""
     captions = [None if n == 3 else f"row {n}" for n in range(16)]
-    return ArrowRows(
+    return Table(
         pa.table(
             {
                 "image": pa.array([jpeg(n) for n in range(16)], pa.binary()),

@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader
 from dali_feed.columns import Array, Boxes, Bytes, Column, Image, JsonValue, Keypoints, Mask, Number, Text, Tokens
-from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic, ShardSet
+from dali_feed.external_sources import FileList, KafkaTopic, ShardSet, Table
 from dali_feed.testing import Message, assert_resumes_anywhere
 
 COUNT = 20
@@ -86,7 +86,7 @@ def in_a_table(folder: Path, kafka: Kafka) -> tuple[Source, str]:
     """By column."""
     rows = [record(n) for n in range(COUNT)]
     table = pa.table({name: pa.array([row[name] for row in rows], pa.binary()) for name in MEMBERS})
-    return ArrowRows(table, image=None), "{}"
+    return Table(table, image=None), "{}"
 
 
 def in_headers(folder: Path, kafka: Kafka) -> tuple[Source, str]:

@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 from dali_feed import BadRecords, DataLoader, formats
 from dali_feed.columns import Array, Image, JsonValue, Number, Text
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic, ShardSet
+from dali_feed.external_sources import FileList, KafkaTopic, ShardSet, Table
 from dali_feed.testing import Message, assert_resumes_anywhere
 
 ANY = BadRecords(limit=None)
@@ -56,7 +56,7 @@ def in_files(folder: Path, kafka: Kafka) -> Source:
 def in_a_table(folder: Path, kafka: Kafka) -> Source:
     """A column of text."""
     table = pa.table({"meta": [value(n).decode() for n in range(COUNT)], "n": range(COUNT)})
-    return ArrowRows(table, image=None, format={"meta": JSON})
+    return Table(table, image=None, format={"meta": JSON})
 
 
 def in_a_topic(folder: Path, kafka: Kafka) -> KafkaTopic:
@@ -126,7 +126,7 @@ def test_a_member_is_parsed_once_however_many_columns_it_makes() -> None:
     form = Counting()
     table = pa.table({"meta": [value(n) for n in range(BAD)]})
     columns = {"a": Number("meta:body.label"), "b": Array("meta:body.x", "float64", (2,)), "c": JsonValue("meta")}
-    with DataLoader(ArrowRows(table, image=None, format={"meta": form}), BAD, columns=columns, tuning=QUICK) as loader:
+    with DataLoader(Table(table, image=None, format={"meta": form}), BAD, columns=columns, tuning=QUICK) as loader:
         (batch,) = loader
     assert form.parsed == BAD
     assert [each["body"]["label"] for each in batch["c"]] == batch["a"].tolist() == list(range(BAD))
@@ -145,7 +145,7 @@ def test_a_suffix_says_what_it_holds(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"found none of that name\. To read a path inside 'meta', give the source format="
     ):
-        DataLoader(ArrowRows(pa.table({"meta": [b"{}"]}), None), 1, columns=[Number("meta:n")])
+        DataLoader(Table(pa.table({"meta": [b"{}"]}), None), 1, columns=[Number("meta:n")])
 
 
 def test_what_cannot_be_is_told(tmp_path: Path, embedded: Kafka) -> None:

@@ -15,7 +15,7 @@ from kit.inside import Gap, write_shard
 from kit.member_shards import shards
 
 from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError
-from dali_feed.external_sources import MDS, ArrayShards, ArrowRows, FileList, ShardSet
+from dali_feed.external_sources import MDS, Arrays, FileList, ShardSet, Table
 from dali_feed.packing import index, merge, pack, split
 from dali_feed.testing import ScriptedSource
 
@@ -82,11 +82,11 @@ def test_positions_without_a_record_are_counted(tmp_path: Path) -> None:
 def test_two_members_of_one_name_are_a_bad_record(tmp_path: Path) -> None:
     """A record's own members alone count: another, which has one of the two, is written; the cure is members=."""
     table = pa.table({"a b": ["1", "2"], "a_b": [None, "3"]})
-    done = pack(ArrowRows(table, None), tmp_path / "out" / "x.dfset", keys="number")
+    done = pack(Table(table, None), tmp_path / "out" / "x.dfset", keys="number")
     assert (done.tally.records, done.tally.failed) == (1, 1)
     assert "two of its members would both be .a_b.txt; say which by members=" in told(done)
     table = pa.table({"x": [1, 2], "cls": [7, 8], "label": [None, 9]})
-    done = pack(ArrowRows(table, None), tmp_path / "mds", to="mds")
+    done = pack(Table(table, None), tmp_path / "mds", to="mds")
     assert (done.tally.records, done.tally.failed) == (1, 1)
     assert "two of its members would both be 'label'; say which by members=" in told(done)
 
@@ -101,7 +101,7 @@ def test_a_record_without_what_is_written_is_bad(tmp_path: Path) -> None:
 def test_values_of_a_table_that_no_format_holds_are_bad_records(tmp_path: Path) -> None:
     """Text that is no UTF-8 costs its own record, and is told with its member."""
     table = pa.table({"image": [jpeg(0), jpeg(1)], "txt": [b"fine", b"\xff\xfe"], "y": [1, 2]})
-    done = pack(ArrowRows(table), tmp_path / "mds", to="mds")
+    done = pack(Table(table), tmp_path / "mds", to="mds")
     assert (done.tally.records, done.tally.failed) == (1, 1)
     assert "member 'txt': must be UTF-8" in told(done)
 
@@ -109,7 +109,7 @@ def test_values_of_a_table_that_no_format_holds_are_bad_records(tmp_path: Path) 
 def test_arrays_are_written_with_their_shape(tmp_path: Path) -> None:
     """Rows of numbers are columns of MDS with dtype and shape, which its reader gives back."""
     held = np.arange(12, dtype=np.float32).reshape(3, 4)
-    pack(ArrayShards(held, label=np.arange(3)), tmp_path / "m", to="mds", members={"x": "row", "label": "label"})
+    pack(Arrays(held, label=np.arange(3)), tmp_path / "m", to="mds", members={"x": "row", "label": "label"})
     told = json.loads((tmp_path / "m" / "index.json").read_text())["shards"][0]
     assert dict(zip(told["column_names"], told["column_encodings"], strict=True))["x"] == "ndarray:float32:4"
     np.testing.assert_array_equal(np.stack([row["x"] for row in rows(MDS(tmp_path / "m"), "x")]), held)

@@ -11,16 +11,15 @@ import pytest
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import (
     MDS,
-    ArrayShards,
-    ArrowFiles,
+    Arrays,
     Claim,
     DeadLetterFolder,
     FileList,
     KafkaStream,
     KafkaTopic,
-    ParquetRows,
     RecordIO,
     ShardSet,
+    Table,
     TFRecords,
 )
 
@@ -31,9 +30,8 @@ ANY: dict[str, Callable[[Any], Any]] = {
     "MDS: folder": MDS,
     "FileList: paths": FileList,
     r"FileList\.from_folder: root": FileList.from_folder,
-    "ParquetRows: files": ParquetRows,
-    "ArrowFiles: files": ArrowFiles,
-    "ArrayShards": ArrayShards,
+    "Table: files": Table,
+    "Arrays": Arrays,
     r"DeadLetterFolder\(path=\.\.\.\)": DeadLetterFolder,
     r"Claim\(folder=\.\.\.\)": Claim,
 }
@@ -47,7 +45,7 @@ def test_what_is_no_path(subject: str, value: object) -> None:
         ANY[subject](value)
 
 
-@pytest.mark.parametrize("make", [ShardSet, TFRecords, FileList, ParquetRows])
+@pytest.mark.parametrize("make", [ShardSet, TFRecords, FileList, Table])
 def test_what_is_no_path_among_others(make: Any, tmp_path: Path) -> None:
     """In a list too."""
     with pytest.raises(ConfigError, match="must be a path; found None"):

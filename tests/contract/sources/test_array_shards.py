@@ -1,4 +1,4 @@
-"""ArrayShards: rows of `.npy` files, of raw files and of arrays in memory, as samples and as NumPy has them."""
+"""Arrays: rows of `.npy` files, of raw files and of arrays in memory, as samples and as NumPy has them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dali_feed.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from dali_feed.external_sources import ArrayShards
+from dali_feed.external_sources import Arrays
 from dali_feed.testing import assert_resumes_anywhere
 
 ROWS = np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32)
@@ -38,18 +38,18 @@ def saved(folder: Path, rows: Any = ROWS, name: str = "rows.npy") -> str:
     return str(folder / name)
 
 
-def made(kind: str, folder: Path, rows: Any = ROWS) -> ArrayShards:
+def made(kind: str, folder: Path, rows: Any = ROWS) -> Arrays:
     """The same rows: in two files with an empty one between, raw, in memory side by side, or with gaps, or mapped."""
     if kind == "files":
         for name, part in {"a": rows[:23], "b": rows[:0], "c": rows[23:]}.items():
             saved(folder, part, f"{name}.npy")
-        return ArrayShards(folder / "*.npy")
+        return Arrays(folder / "*.npy")
     if kind == "raw":
         (folder / "rows.bin").write_bytes(rows.tobytes())
-        return ArrayShards(folder / "rows.bin", rows.dtype, rows.shape[1:])
+        return Arrays(folder / "rows.bin", rows.dtype, rows.shape[1:])
     if kind == "gaps":
-        return ArrayShards(np.repeat(rows, 2, axis=0)[::2])
-    return ArrayShards(np.load(saved(folder, rows), mmap_mode="r") if kind == "mapped" else [rows[:9], rows[9:]])
+        return Arrays(np.repeat(rows, 2, axis=0)[::2])
+    return Arrays(np.load(saved(folder, rows), mmap_mode="r") if kind == "mapped" else [rows[:9], rows[9:]])
 
 
 @pytest.mark.parametrize("kind", ["files", "memory"])
@@ -65,12 +65,12 @@ def test_rows_of_pixels_are_images(tmp_path: Path, kind: str) -> None:
     with pytest.raises(
         ConfigError, match=r"'row': an image is a row of uint8 of the shape \(height, width\).*float32 \(5,\)"
     ):
-        next(iter(DataLoader(ArrayShards(ROWS), 2, columns=[Image("row")])))
+        next(iter(DataLoader(Arrays(ROWS), 2, columns=[Image("row")])))
 
 
 def test_arrays_in_memory_are_not_copied_before_the_batch() -> None:
     """A row is a view of the array, and nothing lies in a slab."""
-    reader = Reads(ArrayShards(ROWS), "row")
+    reader = Reads(Arrays(ROWS), "row")
     block = reader.read(Extents.one(0, 7, 9))
     assert [np.shares_memory(row, ROWS) for row in block.values["row"]] == [True, True]
     assert reader.pool.peak == 0
@@ -111,7 +111,7 @@ def test_dtype_and_shape_are_the_files_own(tmp_path: Path) -> None:
 def test_files_that_are_not_taken(tmp_path: Path, rows: Any, told: str) -> None:
     """Objects are never unpickled; each is refused with its path and why."""
     with pytest.raises(SourceError, match=told) as refused:
-        ArrayShards(saved(tmp_path, rows)).snapshot()
+        Arrays(saved(tmp_path, rows)).snapshot()
     assert "rows.npy" in str(refused.value)
 
 
@@ -122,26 +122,26 @@ def test_a_cut_file_is_lost_at_a_row(tmp_path: Path) -> None:
         (tmp_path / "rows.npy").write_bytes(whole[:size])
         row = "" if size < 128 else f"#{(size - 128) // 20}"
         with pytest.raises(SourceError, match=rf"rows\.npy{row}: ") as lost:
-            len(ArrayShards(tmp_path / "rows.npy"))
+            len(Arrays(tmp_path / "rows.npy"))
         assert size < 128 or isinstance(lost.value, DataLostError)
     (tmp_path / "rows.npy").write_bytes(whole + b"more")
     with pytest.raises(DataLostError, match="1328 bytes in all; found that it has 1332 bytes, which is more"):
-        len(ArrayShards(tmp_path / "rows.npy"))
+        len(Arrays(tmp_path / "rows.npy"))
     (tmp_path / "rows.bin").write_bytes(ROWS.tobytes()[:43])
     with pytest.raises(DataLostError, match=r"rows.bin#2: .*of float32 \(5,\), 20 bytes each; found only 3 bytes"):
-        len(ArrayShards(tmp_path / "rows.bin", "float32", (5,)))
+        len(Arrays(tmp_path / "rows.bin", "float32", (5,)))
 
 
 def test_a_file_that_is_cut_or_changed_while_it_is_read(tmp_path: Path) -> None:
     """One that ends too early names the row, one that is another says so; a mapped one too."""
     path = saved(tmp_path)
-    source = ArrayShards(path)
+    source = Arrays(path)
     reader = Reads(source, "row")
     reader.read(Extents.one(0, 0, 2))
     os.truncate(path, 128 + 20 * 30 + 7)
     with pytest.raises(DataLostError, match=r"rows.npy#30: the shard ends at byte 735"):
         reader.read(Extents.one(0, 25, 40))
-    with pytest.raises(SourceChangedError, match="it had 1328 bytes and has 735 now; make a new ArrayShards"):
+    with pytest.raises(SourceChangedError, match="it had 1328 bytes and has 735 now; make a new Arrays"):
         source.snapshot()
     mapped = Reads(made("mapped", tmp_path), "row")
     os.utime(tmp_path / "rows.npy")
@@ -153,29 +153,29 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     """More rows than ids can name, rows larger than memory, and arguments that contradict the files."""
     many = np.broadcast_to(np.uint8(0), (2**40 + 1, 1))
     with pytest.raises(ConfigError, match=r"1099511627776 rows \(2\*\*40\); found 1099511627777"):
-        len(ArrayShards(many))
+        len(Arrays(many))
     path = saved(tmp_path)
     (tmp_path / "raw").write_bytes(b"12345678")
     with pytest.raises(ConfigError, match="a row must fit into memory"):
-        len(ArrayShards(tmp_path / "raw", "uint8", (2**50,)))
+        len(Arrays(tmp_path / "raw", "uint8", (2**50,)))
     with pytest.raises(ConfigError, match="the dtype and shape of a row are needed"):
-        len(ArrayShards(tmp_path / "raw"))
+        len(Arrays(tmp_path / "raw"))
     with pytest.raises(ConfigError, match=r"rows of float64 \(5,\).*found float32 \(5,\)"):
-        len(ArrayShards(path, "float64"))
+        len(Arrays(path, "float64"))
     with pytest.raises(
         SourceError, match=r"must have one dtype and shape; found float32 \(5,\) in rows.npy, float32 \(\) in x.npy"
     ):
-        len(ArrayShards([path, saved(tmp_path, ROWS[:, 0].copy(), "x.npy")]))
+        len(Arrays([path, saved(tmp_path, ROWS[:, 0].copy(), "x.npy")]))
     with pytest.raises(ConfigError, match="label must be 60 integers"):
-        len(ArrayShards(path, label=np.arange(59)))
+        len(Arrays(path, label=np.arange(59)))
     with pytest.raises(ConfigError, match="named twice|named once"):
-        ArrayShards([path, path])
-    with pytest.raises(SourceNotFoundError, match="ArrayShards: "):
-        ArrayShards(tmp_path / "none-*.npy")
+        Arrays([path, path])
+    with pytest.raises(SourceNotFoundError, match="Arrays: "):
+        Arrays(tmp_path / "none-*.npy")
     with pytest.raises(ConfigError, match="must be given paths, or NumPy arrays; found list"):
-        ArrayShards([[1, 2]])  # type: ignore[arg-type]
+        Arrays([[1, 2]])  # type: ignore[arg-type]
     with pytest.raises(SourceEmptyError):
-        ArrayShards(ROWS[:0]).snapshot()
+        Arrays(ROWS[:0]).snapshot()
 
 
 def test_the_fingerprint_is_that_of_the_contents(tmp_path: Path) -> None:
@@ -183,10 +183,10 @@ def test_the_fingerprint_is_that_of_the_contents(tmp_path: Path) -> None:
     path = saved(tmp_path)
 
     def found(*arguments: Any, **options: Any) -> str:
-        return ArrayShards(*arguments, **options).snapshot().fingerprint
+        return Arrays(*arguments, **options).snapshot().fingerprint
 
     (tmp_path / "copy").mkdir()
-    source = ArrayShards(path, label=np.arange(60))
+    source = Arrays(path, label=np.arange(60))
     same = {
         source.snapshot().fingerprint,
         pickle.loads(pickle.dumps(source)).snapshot().fingerprint,
@@ -204,11 +204,11 @@ def test_the_fingerprint_is_that_of_the_contents(tmp_path: Path) -> None:
 def test_a_loader_gives_tuples_of_rows_and_labels(tmp_path: Path, kind: str) -> None:
     """Without columns=, as torch's TensorDataset would: each row with its label, shuffled; alone without labels."""
     arrays: Any = [ROWS[:9], ROWS[9:]] if kind == "memory" else saved(tmp_path)
-    with DataLoader(ArrayShards(arrays, label=np.arange(60)), 20, shuffle=True, device="cpu", tuning=QUICK) as loader:
+    with DataLoader(Arrays(arrays, label=np.arange(60)), 20, shuffle=True, device="cpu", tuning=QUICK) as loader:
         batches = list(loader)
     rows, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
     assert sorted(labels.tolist()) == list(range(60)) != labels.tolist()
     assert np.array_equal(rows.numpy(), ROWS[labels.numpy()])
-    with DataLoader(ArrayShards(ROWS[:, 0].copy()), 60, device="cpu", tuning=QUICK) as loader:
+    with DataLoader(Arrays(ROWS[:, 0].copy()), 60, device="cpu", tuning=QUICK) as loader:
         ((numbers,),) = loader
     assert np.array_equal(numbers.numpy(), ROWS[:, 0])

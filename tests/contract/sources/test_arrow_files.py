@@ -1,4 +1,4 @@
-"""ArrowFiles: record batches of Arrow files, streams and Feather, however they were written."""
+"""Table: record batches of Arrow files, streams and Feather, however they were written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kit.inside import Extents
 from dali_feed import DataLoader
 from dali_feed.columns import Array, Number, Text
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources import ArrowFiles, ArrowRows
+from dali_feed.external_sources import Table
 from dali_feed.testing import assert_resumes_anywhere
 
 IMAGES = [jpeg(n) for n in range(30)]
@@ -58,7 +58,7 @@ def test_columns_come_as_they_were_written(
     tmp_path: Path, form: str, compression: str | None, dictionary: bool
 ) -> None:
     """Of every form and compression; a null is a missing member."""
-    source = ArrowFiles(written(tmp_path / "a.arrow", form, compression, table(dictionary=dictionary)))
+    source = Table(written(tmp_path / "a.arrow", form, compression, table(dictionary=dictionary)))
     names = ("image.bytes", "image.path", "label", "text", "large", "x")
     snapshot = source.snapshot()
     assert snapshot.random_access == (compression is None and not dictionary)
@@ -77,7 +77,7 @@ def test_columns_come_as_they_were_written(
 def test_arrow_files_resume_anywhere(tmp_path: Path, compression: str | None) -> None:
     """A state taken after any batch gives the rest at world sizes 1 and 2: single rows of a map, or whole batches."""
     columns = {"x": Array("x", "float32", (2,)), "text": Text("large")}
-    source = ArrowFiles(written(tmp_path / "a.arrow", "stream", compression))
+    source = Table(written(tmp_path / "a.arrow", "stream", compression))
     assert_resumes_anywhere(source, columns=columns, shuffle=True, positions=2, absent=0)
 
 
@@ -85,7 +85,7 @@ def test_images_and_labels_without_columns(tmp_path: Path) -> None:
     """Of several files by a pattern; rows are named by file and number."""
     written(tmp_path / "a.arrow", rows=table().slice(0, 13))
     written(tmp_path / "b.arrow", "stream", rows=table().slice(13))
-    source = ArrowFiles(tmp_path / "*.arrow")
+    source = Table(tmp_path / "*.arrow")
     assert (len(source), tuple(source.preset), source.where(2, 3)) == (30, ("image", "label"), "b.arrow#3")
     with DataLoader(source, 10, shuffle=True, device="cpu", tuning=QUICK) as loader:
         batches = list(loader)
@@ -101,10 +101,10 @@ def test_a_cut_file_is_refused(tmp_path: Path, form: str) -> None:
     for size in {*range(0, len(whole), len(whole) // 20), len(whole) - 8, len(whole) - 1}:
         path.write_bytes(whole[:size])
         with pytest.raises(SourceError, match=r"a\.arrow: "):
-            len(ArrowFiles(path))
+            len(Table(path))
     path.write_bytes(whole + b"more")
     with pytest.raises(DataLostError, match=r"a\.arrow: the messages of an Arrow file must be whole"):
-        len(ArrowFiles(path))
+        len(Table(path))
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])
@@ -115,7 +115,7 @@ def test_a_flipped_byte_gives_rows_or_a_named_error(tmp_path: Path, form: str, c
     whole, refused = path.read_bytes(), 0
     for at in range(0, len(whole), 61):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
-        source = ArrowFiles(path, image=None)
+        source = Table(path, image=None)
         try:
             rows_of(source, *(member.name for member in source.members()))
         except SourceError as error:
@@ -131,7 +131,7 @@ def test_a_damaged_batch_is_named(tmp_path: Path) -> None:
     offsets = np.arange(0, 48, 6).tobytes()  # "row 14" to "row 20"
     assert whole.count(offsets) == 2  # and those of the batch behind
     path.write_bytes(whole.replace(offsets, offsets[:-8] + b"\x7f" * 8, 1))
-    reader = Reads(ArrowFiles(path, image=None), "large")
+    reader = Reads(Table(path, image=None), "large")
     assert bytes(reader.first(1, 1).values["large"][0]) == b"row 7"
     with pytest.raises(DataLostError, match=r"a\.arrow#14: record batch 2, rows 14\.\.20, must be readable; found: "):
         reader.read(Extents.one(2, 3, 4))
@@ -140,23 +140,23 @@ def test_a_damaged_batch_is_named(tmp_path: Path) -> None:
 def test_files_that_change_or_differ(tmp_path: Path) -> None:
     """One that changes under a reader is told, and one of other columns; equal headers are told from other numbers."""
     path = written(tmp_path / "a.arrow")
-    reader = Reads(ArrowFiles(path), "image")
+    reader = Reads(Table(path), "image")
     os.utime(path)
-    with pytest.raises(SourceChangedError, match="make a new ArrowFiles"):
+    with pytest.raises(SourceChangedError, match="make a new Table"):
         reader.read(Extents.one(0, 0, 1))
     written(tmp_path / "b.arrow", rows=table().select(["label"]))
     with pytest.raises(ConfigError, match="must have the columns of"):
-        len(ArrowFiles(tmp_path / "*.arrow"))
+        len(Table(tmp_path / "*.arrow"))
     prints = []
     for number in (1, 2):
         numbers = written(tmp_path / "n.arrow", rows=pa.table({"n": [number]}))
-        prints.append(ArrowFiles(numbers, image=None).snapshot().fingerprint)
+        prints.append(Table(numbers, image=None).snapshot().fingerprint)
     assert prints[0] != prints[1]
 
 
 def test_numbers_of_rows(tmp_path: Path) -> None:
     """Without images, by columns=."""
-    source = ArrowFiles(written(tmp_path / "a.feather", "feather", "lz4"), image=None)
+    source = Table(written(tmp_path / "a.feather", "feather", "lz4"), image=None)
     with DataLoader(source, 30, columns={"n": Number("label")}, device="cpu", tuning=QUICK) as loader:
         assert next(iter(loader))["n"].tolist() == list(range(30))
 
@@ -168,7 +168,7 @@ def test_a_stream_may_replace_a_dictionary(tmp_path: Path) -> None:
     with pa.ipc.new_stream(path, pa.schema({"t": parts[0].type})) as writer:
         for part in parts:
             writer.write_batch(pa.record_batch({"t": part}))
-    assert [row["t"] for row in rows_of(ArrowFiles(path, image=None), "t")] == [b"a", b"b", b"c", b"d"]
+    assert [row["t"] for row in rows_of(Table(path, image=None), "t")] == [b"a", b"b", b"c", b"d"]
 
 
 def test_texts_and_bytes_as_views_are_members(tmp_path: Path) -> None:
@@ -177,6 +177,6 @@ def test_texts_and_bytes_as_views_are_members(tmp_path: Path) -> None:
     whole = pa.table({"text": texts, "image": images})
     pairs = zip(TEXTS, IMAGES, strict=True)
     wanted = [{"text": None if text is None else text.encode(), "image": image} for text, image in pairs]
-    for source in (ArrowFiles(written(tmp_path / "a.arrow", rows=whole)), ArrowRows(whole)):
+    for source in (Table(written(tmp_path / "a.arrow", rows=whole)), Table(whole)):
         assert [member.name for member in source.members()] == ["text", "image"]
         assert rows_of(source, "text", source.image_of("image")) == wanted

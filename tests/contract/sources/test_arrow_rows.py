@@ -1,4 +1,4 @@
-"""ArrowRows: images in a pyarrow table, read where they lie."""
+"""Table: images in a pyarrow table, read where they lie."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kit.inside import Block, Extents
 
 from dali_feed import BadRecords, DataLoader, Decode, Shuffle
 from dali_feed.errors import ConfigError, SourceEmptyError, SourceNotFoundError
-from dali_feed.external_sources import ArrowRows
+from dali_feed.external_sources import Table
 from dali_feed.testing import assert_resumes_anywhere
 
 pa = pytest.importorskip("pyarrow")
@@ -31,12 +31,12 @@ def table(images: Any = IMAGES, **columns: Any) -> Any:
     return pa.table({"image": images, **beside})
 
 
-def read(source: ArrowRows, start: int = 0, stop: int | None = None) -> Block:
+def read(source: Table, start: int = 0, stop: int | None = None) -> Block:
     """The block of positions start..stop-1."""
     return Reads(source).read(Extents.one(0, start, len(source) if stop is None else stop))
 
 
-def payloads(source: ArrowRows) -> list[bytes]:
+def payloads(source: Table) -> list[bytes]:
     """All of them, as bytes."""
     return [bytes(view or b"") for view in read(source).values["image"]]
 
@@ -49,13 +49,13 @@ def structs(values: list[Any], *parts: str) -> Any:
 
 def test_rows_give_bytes_numbers_and_texts() -> None:
     """Each row has its own, in any order and as often as it is asked for."""
-    source = ArrowRows(table(score=np.linspace(0, 1, 20, dtype=np.float32), flag=[n % 2 == 0 for n in range(20)]))
+    source = Table(table(score=np.linspace(0, 1, 20, dtype=np.float32), flag=[n % 2 == 0 for n in range(20)]))
     assert tuple(source.preset) == ("image", "score", "flag")
     block = read(source, 3, 9)
     assert list(map(bytes, block.values["image"])) == IMAGES[3:9]
     assert block.values["score"].dtype == np.float32
     assert block.values["flag"].tolist() == [False, True] * 3
-    some = ArrowRows(table(), rows=[7, 0, 7])
+    some = Table(table(), rows=[7, 0, 7])
     assert payloads(some) == [IMAGES[7], IMAGES[0], IMAGES[7]]
     assert list(map(bytes, read(some).values["text"])) == [b"picture 7", b"picture 0", b"picture 7"]
     assert read(some).values["label"].tolist() == [7, 0, 7]
@@ -73,7 +73,7 @@ def test_images_are_not_copied(kind: str) -> None:
         "bytes alone": lambda: structs([{"bytes": image} for image in IMAGES], "bytes"),
     }[kind]()
     whole = (column.field("bytes") if pa.types.is_struct(column.type) else column).buffers()[-1]
-    reader = Reads(ArrowRows(pa.table({"image": column})))
+    reader = Reads(Table(pa.table({"image": column})))
     images = reader.first(20).values["image"]
     assert list(map(bytes, images)) == IMAGES
     first = np.frombuffer(images[5], np.uint8).__array_interface__["data"][0]
@@ -84,13 +84,13 @@ def test_images_are_not_copied(kind: str) -> None:
 def test_slices_and_chunks_are_one_table() -> None:
     """Slices begin inside a buffer, joined tables have many chunks, some empty; the fingerprint sees none of it."""
     cut = [table().slice(a, b - a) for a, b in ((0, 3), (3, 3), (3, 11), (11, 20))]
-    joined = ArrowRows(pa.concat_tables(cut))
+    joined = Table(pa.concat_tables(cut))
     assert payloads(joined) == IMAGES
     assert list(map(bytes, read(joined).values["text"])) == [b"picture %d" % n for n in range(20)]
-    assert payloads(ArrowRows(cut[2])) == IMAGES[3:11]
+    assert payloads(Table(cut[2])) == IMAGES[3:11]
     in_structs = pa.table({"image": structs([{"bytes": image, "path": None} for image in IMAGES])})
-    assert payloads(ArrowRows(in_structs.slice(4, 6))) == IMAGES[4:10]
-    assert joined.snapshot().fingerprint == ArrowRows(table()).snapshot().fingerprint
+    assert payloads(Table(in_structs.slice(4, 6))) == IMAGES[4:10]
+    assert joined.snapshot().fingerprint == Table(table()).snapshot().fingerprint
 
 
 def test_images_in_files_are_read(tmp_path: Path) -> None:
@@ -105,24 +105,24 @@ def test_images_in_files_are_read(tmp_path: Path) -> None:
         {"bytes": None, "path": None},
         None,
     ]
-    source = ArrowRows(pa.table({"image": structs(rows)}))
+    source = Table(pa.table({"image": structs(rows)}))
     block = read(source)
     assert [None if view is None else bytes(view) for view in block.values["image"]] == [*IMAGES[:3], None, None, None]
     assert reasons(block) == {3: "the file cannot be opened: No such file or directory"}
     assert sorted(columns_of(source).faults) == [3, 4, 5]
     assert source.where(0, 3) == f"table#3 ({tmp_path}/gone.jpg)"
     assert source.where(0, 1) == "table#1"
-    plain = ArrowRows(pa.table({"image": [rows[0]["path"]]}))
+    plain = Table(pa.table({"image": [rows[0]["path"]]}))
     assert payloads(plain) == IMAGES[:1]
     assert plain.snapshot().record_bytes == len(IMAGES[0])
     with pytest.raises(SourceNotFoundError, match="none of the 1"):
-        ArrowRows(pa.table({"image": [str(tmp_path / "gone.jpg")]})).snapshot()
+        Table(pa.table({"image": [str(tmp_path / "gone.jpg")]})).snapshot()
 
 
 def test_a_null_in_any_column_is_a_bad_record() -> None:
     """As torch's collate cannot take it; the rest of the table is whole, and integers stay integers."""
     columns = {"label": [0, None, 2, 3], "text": ["a", "b", None, "d"], "flag": [True, True, None, False]}
-    source = ArrowRows(table(IMAGES[:4], **columns))
+    source = Table(table(IMAGES[:4], **columns))
     block = columns_of(source)
     assert {row: (fault.member, "column" in fault.reason) for row, fault in block.faults.items()} == {
         1: ("label", True),
@@ -138,7 +138,7 @@ def test_a_null_in_any_column_is_a_bad_record() -> None:
 
 def test_batches_are_dicts_of_columns() -> None:
     """The images under their own name; collate_fn gets a dict per sample."""
-    source = ArrowRows(table().rename_columns(["picture", "label", "text"]), "picture")
+    source = Table(table().rename_columns(["picture", "label", "text"]), "picture")
     with DataLoader(source, 5, device="cpu", tuning=QUICK) as loader:
         batch = next(iter(loader))
     assert list(batch) == ["picture", "label", "text"]
@@ -158,15 +158,15 @@ def test_it_resumes_anywhere() -> None:
         table(items[a : a + 15], label=list(range(a, a + 15)), text=list(map(str, range(15)))) for a in (0, 15, 30)
     ]
     rows = np.random.default_rng(0).permutation(45)[:40]
-    source = ArrowRows(pa.concat_tables(parts), rows=rows)
+    source = Table(pa.concat_tables(parts), rows=rows)
     assert_resumes_anywhere(source, shuffle=Shuffle(3, 2), lanes=4, world_sizes=(1, 2, 4), absent=0)
 
 
 def test_engine_dali_takes_views_of_a_table() -> None:
     """They are read-only, and DALI reads them where they are."""
-    with DataLoader(ArrowRows(table()), 5, device="cpu", decode=Decode(engine="dali"), tuning=QUICK) as loader:
+    with DataLoader(Table(table()), 5, device="cpu", decode=Decode(engine="dali"), tuning=QUICK) as loader:
         mine = torch.cat([batch["image"] for batch in loader])
-    with DataLoader(ArrowRows(table()), 5, device="cpu", tuning=QUICK) as loader:
+    with DataLoader(Table(table()), 5, device="cpu", tuning=QUICK) as loader:
         assert (mine.int() - torch.cat([batch["image"] for batch in loader]).int()).abs().max() <= 3
 
 
@@ -190,26 +190,34 @@ def test_what_cannot_be_is_refused() -> None:
     ]
     for made, options, message in cases:
         with pytest.raises(ConfigError, match=message):
-            _ = ArrowRows(made, **options).preset
+            _ = Table(made, **options).preset
     for empty, rows in ((whole.slice(0, 0), None), (whole, [])):
         with pytest.raises(SourceEmptyError, match="at least one row"):
-            ArrowRows(empty, rows=rows)
+            Table(empty, rows=rows)
     with pytest.raises(ConfigError, match="fit in signed 64 bits; found 18446744073709551615"):
-        ArrowRows(table(IMAGES[:1], label=pa.array([2**64 - 1], pa.uint64()))).snapshot()
+        Table(table(IMAGES[:1], label=pa.array([2**64 - 1], pa.uint64()))).snapshot()
 
 
-@pytest.mark.parametrize("given", ["photos.parquet", {"image": [b"jpeg"]}])
+@pytest.mark.parametrize("given", [{"image": [b"jpeg"]}, 5])
 def test_what_is_no_table_is_refused_by_name(given: Any) -> None:
-    """A path or a dict in the place of a table is a ConfigError that says what to use."""
-    with pytest.raises(ConfigError, match=r"^ArrowRows: table must be a pyarrow Table; found (str|dict) .*ParquetRows"):
-        ArrowRows(given)
+    """A dict or a number in the place of a table is a ConfigError that says what it must be."""
+    with pytest.raises(ConfigError, match=r"^Table: (files: )?must be a (pyarrow Table|path)"):
+        Table(given)
+
+
+def test_arguments_of_the_other_kind_of_table_are_refused() -> None:
+    """Rows and a name are of a table in memory, a column of labels of files."""
+    with pytest.raises(ConfigError, match="^Table: must be a pyarrow Table, which rows= and name= are of"):
+        Table("a.parquet", rows=[1])
+    with pytest.raises(ConfigError, match="^Table: label is of files"):
+        Table(table(), label="label")
 
 
 MAPPED = """
 import sys, pyarrow as pa
-from dali_feed.external_sources import ArrowRows
+from dali_feed.external_sources import Table
 with pa.memory_map(sys.argv[1]) as file:
-    print(ArrowRows(pa.ipc.open_file(file).read_all()).snapshot().fingerprint)
+    print(Table(pa.ipc.open_file(file).read_all()).snapshot().fingerprint)
 """
 
 
@@ -220,20 +228,20 @@ def test_the_fingerprint_is_of_the_data(tmp_path: Path) -> None:
         writer.write_table(table(), max_chunksize=6)
     command = [sys.executable, "-P", "-c", MAPPED, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    source = ArrowRows(table())
+    source = Table(table())
     assert done.stdout.strip() == source.snapshot().fingerprint
     labels, texts = list(range(20)), [f"picture {n}" for n in range(20)]
     turned = bytes([*IMAGES[4][:-3], IMAGES[4][-3] ^ 1, *IMAGES[4][-2:]])
     others = [
-        ArrowRows(table(), rows=[*range(19), 18]),
-        ArrowRows(table(), rows=range(19)),
-        ArrowRows(table(), rows=range(19, -1, -1)),
-        ArrowRows(table(label=labels[::-1], text=texts)),
-        ArrowRows(table(label=labels, text=[*texts[:3], "PICTURE 3", *texts[4:]])),
-        ArrowRows(table(label=labels)),
-        ArrowRows(table([*IMAGES[:4], IMAGES[4] + b"\0", *IMAGES[5:]])),
-        ArrowRows(table([*IMAGES[:4], turned, *IMAGES[5:]])),
-        ArrowRows(table(label=[None, *labels[1:]], text=texts)),
+        Table(table(), rows=[*range(19), 18]),
+        Table(table(), rows=range(19)),
+        Table(table(), rows=range(19, -1, -1)),
+        Table(table(label=labels[::-1], text=texts)),
+        Table(table(label=labels, text=[*texts[:3], "PICTURE 3", *texts[4:]])),
+        Table(table(label=labels)),
+        Table(table([*IMAGES[:4], IMAGES[4] + b"\0", *IMAGES[5:]])),
+        Table(table([*IMAGES[:4], turned, *IMAGES[5:]])),
+        Table(table(label=[None, *labels[1:]], text=texts)),
     ]
     assert len({source.snapshot().fingerprint, *(other.snapshot().fingerprint for other in others)}) == 10
     paths = [tmp_path / place / "7.jpg" for place in ("a", "elsewhere")]
@@ -241,4 +249,4 @@ def test_the_fingerprint_is_of_the_data(tmp_path: Path) -> None:
         path.parent.mkdir()
         path.write_bytes(IMAGES[0])
     rows = ({"bytes": None, "path": str(path)} for path in paths)
-    assert len({ArrowRows(pa.table({"image": structs([row])})).snapshot().fingerprint for row in rows}) == 1
+    assert len({Table(pa.table({"image": structs([row])})).snapshot().fingerprint for row in rows}) == 1

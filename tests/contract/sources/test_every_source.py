@@ -18,7 +18,7 @@ from kit.inside import Extents, write_shard
 from kit.record_files import make
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError
-from dali_feed.external_sources import ArrayShards, ArrowFiles, ArrowRows, FileList, ParquetRows, ShardSet
+from dali_feed.external_sources import Arrays, FileList, ShardSet, Table
 
 pytestmark = pytest.mark.usefixtures("cache_home")
 
@@ -47,25 +47,25 @@ def _files(folder: Path) -> FileList:
     return FileList(sorted(folder.glob("*.jpg")), range(6))
 
 
-def _arrays(folder: Path) -> ArrayShards:
+def _arrays(folder: Path) -> Arrays:
     for part in range(2):
         np.save(folder / f"{part}.npy", ROWS[3 * part : 3 * part + 3])
-    return ArrayShards(folder / "{0..1}.npy", label=np.arange(6))
+    return Arrays(folder / "{0..1}.npy", label=np.arange(6))
 
 
 def _table() -> pa.Table:
     return pa.table({"image": IMAGES, "label": range(6)})
 
 
-def _parquet(folder: Path) -> ParquetRows:
+def _parquet(folder: Path) -> Table:
     pq.write_table(_table(), folder / "a.parquet", row_group_size=4)
-    return ParquetRows(folder / "a.parquet")
+    return Table(folder / "a.parquet")
 
 
-def _arrow(folder: Path) -> ArrowFiles:
+def _arrow(folder: Path) -> Table:
     with pa.ipc.new_file(folder / "a.arrow", _table().schema) as writer:
         writer.write_table(_table(), max_chunksize=4)
-    return ArrowFiles(folder / "a.arrow")
+    return Table(folder / "a.arrow")
 
 
 FEATURES = ("image/encoded", "image/class/label")
@@ -76,8 +76,8 @@ KINDS = {
     "mds": Kind(lambda folder: make("mds", folder, IMAGES, 3), ("image", "label")),
     "recordio": Kind(lambda folder: make("recordio", folder, IMAGES, 3), ("image", "label")),
     "arrays": Kind(_arrays, ("row", "label"), ROWS.tolist()),
-    "memory": Kind(lambda _: ArrayShards([ROWS[:2], ROWS[2:]], label=np.arange(6)), ("row", "label"), ROWS.tolist()),
-    "table": Kind(lambda _: ArrowRows(_table()), ("image", "label")),
+    "memory": Kind(lambda _: Arrays([ROWS[:2], ROWS[2:]], label=np.arange(6)), ("row", "label"), ROWS.tolist()),
+    "table": Kind(lambda _: Table(_table()), ("image", "label")),
     "parquet": Kind(_parquet, ("image", "label")),
     "arrow": Kind(_arrow, ("image", "label")),
 }

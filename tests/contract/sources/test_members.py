@@ -15,7 +15,7 @@ from kit.inside import Pieces
 from dali_feed import DataLoader
 from dali_feed.columns import Array, Bytes, Image, Number, Text
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources import ArrowRows, FileList, KafkaTopic
+from dali_feed.external_sources import FileList, KafkaTopic, Table
 from dali_feed.testing import Message
 
 
@@ -26,10 +26,10 @@ def files(folder: Path) -> FileList:
     return FileList(sorted(folder.glob("*.jpg")), np.arange(3))
 
 
-def table(count: int = 3) -> ArrowRows:
+def table(count: int = 3) -> Table:
     """Images as bytes, as paths and as Hugging Face keeps them; lists, structs, a time, which is no member."""
     images = [jpeg(n) for n in range(count)]
-    return ArrowRows(
+    return Table(
         pa.table(
             {
                 "image": images,
@@ -93,10 +93,10 @@ def test_a_tables_columns_of_every_type_are_members() -> None:
     boxes = [row["boxes"] for row in rows(source, "boxes")]
     assert [len(each) for each in boxes] == list(range(4))
     lists = pa.chunked_array([pa.array([[9.0], [1.0, 2.0], None]).slice(1), pa.array([[], [3.0, None]])])
-    found = rows(ArrowRows(pa.table({"x": lists}), None), "x")
+    found = rows(Table(pa.table({"x": lists}), None), "x")
     assert [row["x"] for row in found] == [[1.0, 2.0], None, [], [3.0, None]]
-    other = ArrowRows(pa.table({"x": [[1.0, 2.0], None, [], [4.0, None]]}), None)
-    assert other.snapshot().fingerprint != ArrowRows(pa.table({"x": lists}), None).snapshot().fingerprint
+    other = Table(pa.table({"x": [[1.0, 2.0], None, [], [4.0, None]]}), None)
+    assert other.snapshot().fingerprint != Table(pa.table({"x": lists}), None).snapshot().fingerprint
 
 
 def test_a_value_is_copied_once_however_many_members_it_is(embedded: Kafka) -> None:

@@ -1,4 +1,4 @@
-"""ParquetRows: row groups as extents, columns as members, whatever options a file was written with."""
+"""Table: row groups as extents, columns as members, whatever options a file was written with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kit.inside import Extents
 from dali_feed import BadRecords, DataLoader, Shuffle
 from dali_feed.columns import Array, Bytes, Number, Text
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceError
-from dali_feed.external_sources import ParquetRows
+from dali_feed.external_sources import Table
 from dali_feed.testing import assert_resumes_anywhere
 
 IMAGES = [jpeg(n) for n in range(30)]
@@ -55,7 +55,7 @@ def written(folder: Path, name: str = "a.parquet", rows: Any = None, **options: 
 )
 def test_columns_come_as_they_were_written(tmp_path: Path, options: dict[str, Any]) -> None:
     """Of every option: texts, dictionaries, lists, and the parts of structs; a null is a missing member."""
-    source = ParquetRows(written(tmp_path, **options))
+    source = Table(written(tmp_path, **options))
     names = ("image.bytes", "image.path", "label", "text", "large", "dictionary", "x", "fixed")
     found = rows(source, "image", *names)
     given = {name: [row[name] for row in found] for name in ("image", *names)}
@@ -74,7 +74,7 @@ def test_images_and_labels_without_columns(tmp_path: Path) -> None:
     half = table(label=labels)
     written(tmp_path, "a.parquet", half.slice(0, 13))
     written(tmp_path, "b.parquet", half.slice(13))
-    source = ParquetRows(tmp_path / "*.parquet")
+    source = Table(tmp_path / "*.parquet")
     assert (len(source), tuple(source.preset), source.where(2, 3)) == (30, ("image", "label"), "b.parquet#3")
     snapshot = source.snapshot()
     assert (snapshot.names[1], snapshot.extent, snapshot.random_access) == ("a.parquet[1]", 7, False)
@@ -92,7 +92,7 @@ def test_only_the_columns_asked_for_are_read(tmp_path: Path) -> None:
     path = written(tmp_path, compression="none")
     at = pq.read_metadata(path).row_group(0).column(0)
     harm(path, at.dictionary_page_offset)
-    source = ParquetRows(path)
+    source = Table(path)
     with DataLoader(source, 30, columns={"x": Array("x"), "n": Number("label"), "t": Text("large")}, device="cpu",
                     tuning=QUICK, bad=BadRecords(limit=1)) as loader:  # fmt: skip
         batch = next(iter(loader))
@@ -101,7 +101,7 @@ def test_only_the_columns_asked_for_are_read(tmp_path: Path) -> None:
 
 def test_an_order_does_not_depend_on_the_columns(tmp_path: Path) -> None:
     """Whatever is asked of the rows, a window of them holds as many, in the same order."""
-    source = ParquetRows(written(tmp_path))
+    source = Table(written(tmp_path))
     orders = []
     for columns in ({"n": Number("label")}, {"n": Number("label"), "b": Bytes("image.bytes")}):
         with DataLoader(source, 10, shuffle=True, columns=columns, device="cpu", tuning=QUICK) as loader:
@@ -124,7 +124,7 @@ def test_a_damaged_row_group_is_named(tmp_path: Path, options: dict[str, Any]) -
     path = written(tmp_path, write_page_checksum=True, **options)
     at = pq.read_metadata(path).row_group(2).column(0)
     harm(path, at.dictionary_page_offset)
-    reader = Reads(ParquetRows(path), "image")
+    reader = Reads(Table(path), "image")
     assert bytes(reader.first(1, 1).values["image"][0]) == IMAGES[7]
     with pytest.raises(DataLostError, match=r"a.parquet#14: row group 2, rows 14..20, must be readable; found: "):
         reader.read(Extents.one(2, 3, 4))
@@ -137,24 +137,35 @@ def test_files_that_are_cut_changed_or_none(tmp_path: Path) -> None:
     for size in range(0, len(whole), len(whole) // 9):
         Path(path).write_bytes(whole[:size])
         with pytest.raises(SourceError, match=r"a\.parquet: "):
-            len(ParquetRows(path))
+            len(Table(path))
     Path(path).write_bytes(whole)
-    reader = Reads(ParquetRows(path), "image")
+    reader = Reads(Table(path), "image")
     os.utime(path)
-    with pytest.raises(SourceChangedError, match="make a new ParquetRows"):
+    with pytest.raises(SourceChangedError, match="make a new Table"):
         reader.read(Extents.one(0, 0, 1))
     written(tmp_path, "b.parquet", table().select(["label"]))
     with pytest.raises(ConfigError, match="must have the columns of"):
-        len(ParquetRows(tmp_path / "*.parquet"))
+        len(Table(tmp_path / "*.parquet"))
     with pytest.raises(ConfigError, match="found no column 'image' among label; give image="):
-        _ = ParquetRows(tmp_path / "b.parquet").preset
+        _ = Table(tmp_path / "b.parquet").preset
     with pytest.raises(ConfigError, match="label must name a column of integers; found string at 'text'"):
-        _ = ParquetRows(path, label="text").preset
+        _ = Table(path, label="text").preset
 
 
 @pytest.mark.parametrize("shuffle", [Shuffle(window=2), Shuffle(3, 2), False], ids=["groups", "parts", "in order"])
 def test_parquet_resumes_anywhere(tmp_path: Path, shuffle: bool | Shuffle) -> None:
     """A state taken after any batch gives the rest at world sizes 1 and 2; nothing is absent."""
     columns = {"x": Array("x", "float32", (2,)), "text": Text("text")}
-    source = ParquetRows(written(tmp_path))
+    source = Table(written(tmp_path))
     assert_resumes_anywhere(source, columns=columns, shuffle=shuffle, positions=2, absent=0)
+
+
+def test_files_of_both_kinds_are_one_table(tmp_path: Path) -> None:
+    """A row group, then record batches of the same columns: rows in the order of the files, each by its own reader."""
+    rows_there = pa.table({"n": list(range(10))})
+    pq.write_table(rows_there.slice(0, 4), tmp_path / "a.parquet")
+    with pa.ipc.new_stream(tmp_path / "b.arrow", rows_there.schema) as writer:
+        writer.write_table(rows_there.slice(4), max_chunksize=3)
+    source = Table([tmp_path / "a.parquet", tmp_path / "b.arrow"], image=None)
+    assert source.snapshot().names == ("a.parquet[0]", "b.arrow[0]", "b.arrow[1]")
+    assert [row["n"] for row in rows(source, "n")] == list(range(10))

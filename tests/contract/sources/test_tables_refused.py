@@ -11,7 +11,7 @@ import pytest
 from kit.images import jpeg
 
 from dali_feed.errors import ConfigError, SourceEmptyError
-from dali_feed.external_sources import ParquetRows
+from dali_feed.external_sources import Table
 
 
 @pytest.fixture
@@ -24,15 +24,13 @@ def path(tmp_path: Path) -> Path:
 def test_files_are_named_once_each(path: Path) -> None:
     """None, and one twice, are refused."""
     for files in ([], [path, path]):
-        with pytest.raises(
-            ConfigError, match="ParquetRows: each file must be named once, and there must be at least one"
-        ):
-            ParquetRows(files)
+        with pytest.raises(ConfigError, match="Table: each file must be named once, and there must be at least one"):
+            Table(files)
 
 
 def test_a_table_is_as_it_is(path: Path, tmp_path: Path) -> None:
     """It takes no pin, has an image of bytes alone, and must hold rows."""
-    source = ParquetRows(path)
+    source = Table(path)
     assert source.paths == (str(path),)
     with pytest.raises(ConfigError, match="Parquet files are fixed and take no pin; found"):
         source.snapshot({"topic": "t"})
@@ -40,12 +38,12 @@ def test_a_table_is_as_it_is(path: Path, tmp_path: Path) -> None:
         source.image_of("n")
     pq.write_table(pa.table({"image": pa.array([], pa.binary())}), tmp_path / "none.parquet")
     with pytest.raises(SourceEmptyError, match=r"Parquet files must hold rows; found none in 1 file\(s\)"):
-        ParquetRows(tmp_path / "none.parquet").snapshot()
+        Table(tmp_path / "none.parquet").snapshot()
 
 
 def test_a_table_that_was_sent_looks_at_its_own_files(path: Path) -> None:
     """Its footers stay behind: on another machine the files may be others, and are seen to be."""
-    source = ParquetRows(path)
+    source = Table(path)
     mine = source.snapshot().fingerprint
     sent = pickle.dumps(source)
     assert pickle.loads(sent).snapshot().fingerprint == mine

@@ -26,12 +26,12 @@ from dali_feed.errors import (
     SourceUnreachableError,
 )
 from dali_feed.external_sources import (
-    ArrowRows,
     FileList,
     KafkaStream,
     KafkaTopic,
     Producer,
     ShardSet,
+    Table,
 )
 from dali_feed.formats import Avro, Json, Protobuf
 from dali_feed.testing import Broker, Message
@@ -61,7 +61,7 @@ def test_files_tables_and_topics_are_sources_too(embedded: Kafka, tmp_path: Path
     for n, value in enumerate(values):
         (tmp_path / f"{n}.jpg").write_bytes(value)
     files = FileList([tmp_path / f"{n}.jpg" for n in range(10)], range(10))
-    rows = ArrowRows(pa.table({"image": pa.array(values, pa.binary()), "label": list(range(10))}))
+    rows = Table(pa.table({"image": pa.array(values, pa.binary()), "label": list(range(10))}))
     sources: list[Any] = [files, rows]
     for k, source in enumerate(sources):
         topic = embedded.create(f"{embedded.topic}-{k}")
@@ -93,7 +93,7 @@ def test_keys_and_headers_are_members(embedded: Kafka, tmp_path: Path) -> None:
     """Equal keys meet in one partition, in order; with by="turn" partitions are equally long all the same."""
     topic = embedded.create(embedded.topic, 3)
     values = numbered(30)
-    source = ArrowRows(pa.table({"image": pa.array(values, pa.binary()), "who": [f"w{n % 5}" for n in range(30)]}))
+    source = Table(pa.table({"image": pa.array(values, pa.binary()), "who": [f"w{n % 5}" for n in range(30)]}))
     way: dict[str, Any] = {"key": "who", "headers": ("who",), "label": None}
     Producer(topic, embedded.servers).run(source, **way)
     found: list[Any] = [block_of(KafkaTopic(topic, embedded.servers, label=None), p, "key", "who") for p in range(3)]

@@ -100,12 +100,12 @@ def test_bytes_of_a_graph_of_the_users_own_are_refused_when_they_come() -> None:
 def test_labels_that_are_no_classes_are_refused(column: list[Any]) -> None:
     """With what they are, whether classes are given or not."""
     pa = pytest.importorskip("pyarrow")
-    from dali_feed.external_sources import ArrowRows
+    from dali_feed.external_sources import Table
 
     table = pa.table({"image": [jpeg(0), jpeg(1)], "label": column})
     for mixing in (BOTH, Mixing(1.0)):
         with (
-            DataLoader(ArrowRows(table), 2, transform=FLOAT, collate_fn=mixing, device="cpu", tuning=QUICK) as given,
+            DataLoader(Table(table), 2, transform=FLOAT, collate_fn=mixing, device="cpu", tuning=QUICK) as given,
             pytest.raises(ConfigError, match="whole numbers of classes; found"),
         ):
             next(iter(given))
