@@ -1,8 +1,10 @@
 """Records of files, or members of them, read by byte ranges: one read for a run of neighbours, one for a lone record.
 
 The law: a file that is not what was indexed, before the first of a block's reads or after the last, costs the read. No
-byte is copied twice: what is given are views of the slab that the kernel wrote. None is read that was not asked for but
-what lies between members of one record that are read together.
+byte is copied twice: what is given are views of the memory that the kernel wrote. None is read that was not asked for
+but what lies between members of one record, or between neighbours, that are read together.
+
+A dense lease gets the rows of each member side by side, in the order that was asked for: a batch is a slice of them.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from dali_feed.errors import (
 from dali_feed.records.gauges import StorageStats, storage_of
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Extents, Fault, Int64s, Lease, Reader, unpack_ids
+from dali_feed.storage.rows import FileRows, fill_rows
 from dali_feed.storage.store import File, Stamp, Store
 
 __all__ = [
@@ -222,11 +225,43 @@ class RangeReader(RowReader):
             at, size = self._spans.of(row, file, position)
             at, size = np.where(gone, NONE, at), np.where(gone, 0, size)
         low, high = _bounds(at, size)
+        rows = _Rows(block.lease, row, file, low, high)
+        if block.lease.dense:
+            members = self._read_dense(rows, at, size)
+        else:
+            members = self._read_apart(rows, position, at, size)
+        self._check_read(file)
+        for name, pieces, crc in zip(self._spans.names, members, self._spans.crc, strict=True):
+            block.values[name] = pieces
+            if crc is not None:
+                check_crc(name, pieces, crc[row], block.faults)
+        if self._finish is not None:
+            self._finish(block, members)
+
+    def _read_dense(self, rows: _Rows, at: Int64s, size: Int64s) -> list[Pieces]:
+        """All rows of a member side by side, and one member behind the other, in one memory."""
+        length = np.where(at >= 0, size, 0)
+        sums = -(-length.sum(axis=1) // ALIGNED) * ALIGNED
+        to = (np.cumsum(sums) - sums)[:, None] + np.cumsum(length, axis=1) - length
+        room = rows.lease.room(int(sums.sum()))
+        member, nth = np.nonzero(length)
+        wanted = FileRows(rows.file[nth], at[member, nth], length[member, nth], to[member, nth], room)
+        counts = fill_rows(self._store, self._file, wanted, self._stop)
+        for k in np.flatnonzero(counts != wanted.size).tolist():  # short, stopped, or an error
+            first = int(wanted.to[k])
+            self._lone(rows, int(nth[k]), room[first : first + int(wanted.size[k])], int(wanted.at[k]))
+        return [
+            Pieces([room], np.where(has, 0, NONE), its, sizes, lent=True)
+            for has, its, sizes in zip(at >= 0, to, length, strict=True)
+        ]
+
+    def _read_apart(self, rows: _Rows, position: Int64s, at: Int64s, size: Int64s) -> list[Pieces]:
+        """Where neighbours lie in one read's memory, as they lie in their file."""
+        file, low, high = rows.file, rows.low, rows.high
         far = (high - low - size.sum(axis=0) > FAR_BYTES) & (low >= 0)
         together = np.where(far, NONE, low), np.where(far, NONE, high)
         begin, end = runs_of(file, position, *together)
         read = together[0][begin] >= 0
-        rows = _Rows(block.lease, row, file, low, high)
         memories, of, base = self._read_runs(rows, begin[read], end[read])
         members = [
             Pieces(memories, np.where(has, of, NONE), np.where(has, offset - base, 0), length)
@@ -235,14 +270,8 @@ class RangeReader(RowReader):
         for k in np.flatnonzero(far).tolist():
             for pieces, offset, length in zip(members, at[:, k].tolist(), size[:, k].tolist(), strict=True):
                 if offset >= 0:
-                    pieces[k] = self._lone(rows, k, block.lease.room(length), offset)
-        self._check_read(file)
-        for name, pieces, crc in zip(self._spans.names, members, self._spans.crc, strict=True):
-            block.values[name] = pieces
-            if crc is not None:
-                check_crc(name, pieces, crc[row], block.faults)
-        if self._finish is not None:
-            self._finish(block, members)
+                    pieces[k] = self._lone(rows, k, rows.lease.room(length), offset)
+        return members
 
     def _read_runs(self, rows: _Rows, begin: Int64s, end: Int64s) -> tuple[list[memoryview], Int64s, Int64s]:
         """Read runs of rows: the memories that they lie in, and of each row which of them, and the byte it begins at.

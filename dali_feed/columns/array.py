@@ -109,7 +109,8 @@ class Array(Column):
     def batch(self, values: Sequence[Any], room: Room | None = None) -> NDArray[Any]:
         """One array, in memory of its own: each record's bytes are copied once.
 
-        A large one lies in memory of `room`: from there it goes to a GPU without another copy.
+        A large one lies where it was read to, where its rows lie side by side in lent memory; else in memory of `room`,
+        from where it goes to a GPU without another copy.
         """
         dtype, shape = np.dtype(self.dtype), self.shape or ()
         each = math.prod(shape) * dtype.itemsize
@@ -117,7 +118,8 @@ class Array(Column):
         if size < LARGE_BATCH or (each < LARGE and not isinstance(values, Pieces)):
             room = None
         if isinstance(values, Pieces):
-            memory = values.together(each, room and room(size)).reshape(-1)
+            rows = None if room is None else values.as_they_lie(each)
+            memory = (values.together(each, room and room(size)) if rows is None else rows).reshape(-1)
         elif room is None and set(map(type, values)) <= _BYTE_TYPES:
             memory = np.frombuffer(bytearray().join(values), np.uint8)
         else:

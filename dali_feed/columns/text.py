@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +58,10 @@ class JsonValue(_Listed):
 
 @dataclass(frozen=True)
 class Bytes(Late):
-    """Bytes that only the user understands. Gives a list of n: bytes, or what `decode` makes of them.
+    """Bytes that only the user understands. Gives a list of n: memoryviews, or what `decode` makes of the bytes.
+
+    The views cannot be written to. One that is kept keeps its batch's bytes, or those of up to 8 MiB that were read
+    together with it; `bytes(view)` is a copy of its own.
 
     Arrays and tensors that it makes stay a list, of equal shapes too; arrays of numbers come as tensors on the device.
 
@@ -89,9 +93,15 @@ class Bytes(Late):
         """As `decode` has it."""
         return data if self.decode is None else self.decode(data)
 
-    def batch(self, values: list[Any]) -> list[Any]:
-        """Bytes of their own."""
-        return values if self.late else [bytes(value) for value in values]
+    def batch(self, values: Any) -> list[Any]:
+        """Views of lent memory, or of a copy of the batch's bytes."""
+        if self.late:
+            return list(values)
+        if isinstance(values, Pieces) and values.lent:
+            memories = [memory.toreadonly() for memory in values.memories]
+            return Pieces(memories, values.of, values.at, values.size).views()
+        whole, ends = memoryview(b"".join(values)), itertools.accumulate(map(len, values), initial=0)
+        return [whole[a:b] for a, b in itertools.pairwise(ends)]
 
 
 def texts(values: Sequence[Any], faults: Faults) -> list[str]:

@@ -57,7 +57,8 @@ def given_out(
 def per_sample(values: Any) -> list[Any]:
     """A column as a list of one value per sample, for a collate_fn; tensors are on the CPU.
 
-    A column of numbers, (n,), gives Python's, as torch's datasets do; a named tuple one of tensors per sample.
+    A column of numbers, (n,), gives Python's, as torch's datasets do; a named tuple one of tensors per sample. Views
+    become bytes, which torch's own collate_fn takes.
     """
     if _is_named(values):
         parts = ([torch.as_tensor(v) for v in each] if _is_numbers(each) else per_sample(each) for each in values)
@@ -65,7 +66,10 @@ def per_sample(values: Any) -> list[Any]:
     if isinstance(values, np.ndarray) and values.ndim == 1:
         numbers: list[Any] = values.tolist()
         return numbers
-    return [torch.from_numpy(_sound(value)) if _is_numbers(value) else value for value in values]
+    return [
+        torch.from_numpy(_sound(value)) if _is_numbers(value) else bytes(value) if type(value) is memoryview else value
+        for value in values
+    ]
 
 
 def _is_named(values: Any) -> bool:

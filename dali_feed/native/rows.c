@@ -1,8 +1,10 @@
-/* Rows that lie anywhere, copied side by side into one output: a batch in one call.
+/* Rows that lie anywhere, in memories or in files, put side by side into one output: a batch in one call.
 
    The law: a row reads its own bytes and writes its own place, nothing else. Rows may overlap each other, never the
    output. */
+#define _GNU_SOURCE /* preadv2 */
 #include <string.h>
+#include <sys/uio.h>
 
 #include "native.h"
 
@@ -48,4 +50,49 @@ int64_t dali_feed_rows_decimals(const uint8_t *const *memories, const int64_t *o
         if (!dali_feed_decimal(memories[of[k]] + at[k], size[k], &out[k]))
             return k;
     return rows;
+}
+
+/* Of one read of a file: as many pieces of memory as Linux takes, and bytes between neighbours that are read over,
+   since a read more costs more than they do. */
+enum { PIECES = 1024, GAP = 4096 };
+
+/* From how many bytes on a read waits for its disk: the kernel reads ahead of it better than advice does. Smaller ones
+   take what the page cache has. */
+enum { WAITS = 1 << 20 };
+
+#ifndef RWF_NOWAIT
+#define RWF_NOWAIT 0 /* a system that cannot say what it has: all reads wait */
+#endif
+
+/* Row k is size[k] bytes from byte at[k] of the file fd[k], and goes to out + to[k]. Neighbours in a file, in ascending
+   order with at most GAP bytes between them, are one read. got[k]: size[k], or -1 where the row did not come whole, of
+   which its file has more to say. Gives the number of reads. */
+int64_t dali_feed_rows_fill(const int32_t *fd, const int64_t *at, const int64_t *size, const int64_t *to, int64_t rows,
+                            uint8_t *out, int64_t *got)
+{
+    uint8_t junk[GAP]; /* what lies between neighbours */
+    struct iovec pieces[PIECES];
+    int64_t reads = 0;
+    for (int64_t first = 0, next; first < rows; first = next) {
+        int64_t end = at[first];
+        int count = 0;
+        for (next = first; next < rows && fd[next] == fd[first] && count + 2 <= PIECES; next++) {
+            int64_t gap = at[next] - end;
+            if (gap < 0 || gap > GAP)
+                break;
+            if (gap)
+                pieces[count++] = (struct iovec){junk, (size_t)gap};
+            uint8_t *row = out + to[next];
+            if (count && (uint8_t *)pieces[count - 1].iov_base + pieces[count - 1].iov_len == row)
+                pieces[count - 1].iov_len += (size_t)size[next];
+            else
+                pieces[count++] = (struct iovec){row, (size_t)size[next]};
+            end = at[next] + size[next];
+        }
+        ssize_t read = preadv2(fd[first], pieces, count, at[first], end - at[first] > WAITS ? 0 : RWF_NOWAIT);
+        reads++;
+        for (int64_t k = first; k < next; k++)
+            got[k] = at[k] + size[k] - at[first] <= read ? size[k] : -1;
+    }
+    return reads;
 }

@@ -1,7 +1,8 @@
-"""Rows that lie anywhere, copied side by side into one output: a batch in one call, with the lock released.
+"""Rows that lie anywhere, in memories or in files, put side by side into one output: a batch in one call, with the lock
+released.
 
-The law: every row is checked against the memory that it lies in before anything is copied, here and in the Python way
-alike; so C never reads outside of a memory, however wrong a source's numbers are.
+The law: every row is checked against the memory that it lies in, or goes to, before anything is copied, here and in the
+Python way alike; so C never touches what is outside of a memory, however wrong a source's numbers are.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from dali_feed.native.library import library
 
-__all__ = ["Memories", "decimals", "padded", "together"]
+__all__ = ["Memories", "decimals", "fill", "padded", "together"]
 
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -130,6 +131,36 @@ def decimals(memories: Memories, of: Int64s, at: Int64s, size: Int64s, out: Int6
     return bool(calls[2](*pointers, len(out), out.ctypes.data) == len(out))
 
 
+def fill(fd: NDArray[np.int32], at: Int64s, size: Int64s, to: Int64s, out: Bytes) -> tuple[int, Int64s] | None:
+    """Row k, `size[k]` bytes from byte `at[k]` of the open file `fd[k]`, is read to `out[to[k]:]`, uint8 (bytes,).
+
+    Reads of up to 1 MiB take what the page cache has. Rows that are neighbours in a file should follow each other.
+    Gives the number of reads, and of each row its size, or -1 where it did not come whole. None, and nothing has been
+    read, where there is no library. ValueError where a row does not lie in `out`, or has fewer than 0 bytes.
+    """
+    fd = np.ascontiguousarray(fd, np.int32)
+    at, size, to = (np.ascontiguousarray(array, np.int64) for array in (at, size, to))
+    if out.dtype != np.uint8 or out.ndim != 1 or not (out.flags.c_contiguous and out.flags.writeable):
+        msg = f"rows: out must be contiguous uint8 that can be written, of one side; found {out.dtype} {out.shape}"
+        raise ValueError(msg)
+    if {len(at), len(size), len(to)} != {len(fd)}:
+        msg = f"rows: each of {len(fd)} must say where it lies and goes; found {len(at)}, {len(size)}, {len(to)}"
+        raise ValueError(msg)
+    wrong = (at < 0) | (size < 0) | (to < 0) | (to > len(out) - size)
+    if wrong.any():
+        row = int(wrong.argmax())
+        msg = (
+            f"rows: each must lie in a file, and go to one of {len(out)} bytes; found {int(size[row])} bytes from "
+            f"{int(at[row])}, to {int(to[row])}, for row {row}"
+        )
+        raise ValueError(msg)
+    if (calls := _calls()) is None:
+        return None
+    got = np.empty(len(fd), np.int64)
+    pointers = (array.ctypes.data for array in (fd, at, size, to))
+    return calls[3](*pointers, len(fd), out.ctypes.data, got.ctypes.data), got
+
+
 def _check(out: Bytes, *rows: int) -> None:
     """ValueError where `out` cannot be written as one piece, or does not have as many rows as there are."""
     flags = out.flags
@@ -139,14 +170,18 @@ def _check(out: Bytes, *rows: int) -> None:
 
 
 @cache
-def _calls() -> tuple[Any, Any, Any] | None:
+def _calls() -> tuple[Any, Any, Any, Any] | None:
     """The functions of the library; None where there is none."""
     found = library()
     if found is None:
         return None
-    calls = found.dali_feed_rows_together, found.dali_feed_rows_padded, found.dali_feed_rows_decimals
-    for call, arrays, numbers in zip(calls, (3, 4, 4), (2, 2, 1), strict=True):
-        call.argtypes = (*(_ADDRESS,) * arrays, *(_NUMBER,) * numbers, _ADDRESS)
-        call.restype = None
-    calls[2].restype = _NUMBER
-    return calls
+    together, padded, decimals, filled = (
+        getattr(found, f"dali_feed_rows_{name}") for name in ("together", "padded", "decimals", "fill")
+    )
+    together.argtypes = (*(_ADDRESS,) * 3, *(_NUMBER,) * 2, _ADDRESS)
+    padded.argtypes = (*(_ADDRESS,) * 4, *(_NUMBER,) * 2, _ADDRESS)
+    decimals.argtypes = (*(_ADDRESS,) * 4, _NUMBER, _ADDRESS)
+    filled.argtypes = (*(_ADDRESS,) * 4, _NUMBER, *(_ADDRESS,) * 2)
+    together.restype = padded.restype = None
+    decimals.restype = filled.restype = _NUMBER
+    return together, padded, decimals, filled

@@ -32,12 +32,13 @@ class Pieces(Sequence[memoryview | None]):
     memories  contiguous bytes
     of        int64 (n,): which of them a row lies in; -1 where it has none
     at, size  int64 (n,)
+    lent      whether memories stay as they are for as long as there is a view of them (`Lease.dense`)
     """
 
-    __slots__ = ("_looked_up", "at", "memories", "of", "size")
+    __slots__ = ("_looked_up", "at", "lent", "memories", "of", "size")
 
-    def __init__(self, memories: list[memoryview], of: Int64s, at: Int64s, size: Int64s) -> None:
-        self.memories, self.of, self.at, self.size = memories, of, at, size
+    def __init__(self, memories: list[memoryview], of: Int64s, at: Int64s, size: Int64s, *, lent: bool = False) -> None:
+        self.memories, self.of, self.at, self.size, self.lent = memories, of, at, size, lent
         self._looked_up = _LookedUp()
 
     @classmethod
@@ -58,7 +59,9 @@ class Pieces(Sequence[memoryview | None]):
         shifts = [begins[id(part.memories)] for part in parts]
         of = [np.where(part.of < 0, -1, part.of + shift) for part, shift in zip(parts, shifts, strict=True)]
         at, size = ([getattr(part, name) for part in parts] for name in ("at", "size"))
-        joined = cls(memories, *(np.concatenate(each) if each else np.zeros(0, np.int64) for each in (of, at, size)))
+        lent = all(part.lent for part in parts)
+        whole = (np.concatenate(each) if each else np.zeros(0, np.int64) for each in (of, at, size))
+        joined = cls(memories, *whole, lent=lent)
         joined._looked_up = _LookedUp(known)
         return joined
 
@@ -102,6 +105,7 @@ class Pieces(Sequence[memoryview | None]):
         known = {id(memory): k for k, memory in enumerate(self.memories)}
         self.memories = [*self.memories, *(memory for memory in memories if id(memory) not in known)]
         self._looked_up = _LookedUp()
+        self.lent = self.lent and isinstance(values, Pieces) and values.lent
         if isinstance(values, Pieces):
             fresh = iter(range(len(known), len(self.memories)))
             become = [*(known[id(m)] if id(m) in known else next(fresh) for m in memories), -1]
@@ -117,7 +121,7 @@ class Pieces(Sequence[memoryview | None]):
 
     def _of(self, of: Int64s, at: Int64s, size: Int64s) -> Pieces:
         """Other rows of the same memories, which are looked up once for all of them."""
-        other = Pieces(self.memories, of, at, size)
+        other = Pieces(self.memories, of, at, size, lent=self.lent)
         other._looked_up = self._looked_up
         return other
 
@@ -125,6 +129,17 @@ class Pieces(Sequence[memoryview | None]):
     def missing(self) -> NDArray[np.bool_]:
         """Which rows have none, bool (n,)."""
         return self.of < 0
+
+    def as_they_lie(self, size: int) -> NDArray[np.uint8] | None:
+        """The bytes of all rows, each of `size` bytes, uint8 (n, size): no copy, and it may be kept and written to.
+
+        None where they do not lie side by side in lent memory.
+        """
+        if not self.lent or not len(self) or (self.of != 0).any() or (np.diff(self.at) != size).any():
+            return None
+        first = int(self.at[0])
+        whole = np.frombuffer(self.memories[0], np.uint8)[first : first + len(self) * size]
+        return whole.reshape(len(self), size)
 
     def together(self, size: int, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """The bytes of all rows, each of `size` bytes and none missing, uint8 (n, size): one copy of them.

@@ -50,6 +50,14 @@ class Lease(Protocol):
         """Bytes that it holds now, the unused ones too."""
         ...
 
+    @property
+    def dense(self) -> bool:
+        """Whether its memory is lent: it is not used again before the last view of it has ended, whoever has it.
+
+        A reader that can puts a member's rows side by side into it, so that a batch is a slice of them.
+        """
+        ...
+
     def room(self, size: int) -> memoryview:
         """A writable view of `size` bytes that nobody else has."""
         ...
@@ -100,8 +108,8 @@ class LeaseMark(NamedTuple):
 class SlabLease:
     """Slabs of one block. Used by one thread at a time."""
 
-    def __init__(self, pool: SlabPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: SlabPool, *, dense: bool = False) -> None:
+        self._pool, self._dense = pool, dense
         self._slabs: list[memoryview] = []
         self._free = _NO_ROOM
         self._filled = 0
@@ -152,7 +160,7 @@ class SlabLease:
             self._free = max(rest[1], self._free, key=len)
         given = [slab for slab in self._slabs if id(slab) in unused]
         self._slabs = [slab for slab in self._slabs if id(slab) not in unused]
-        self._pool._give(given, 0)
+        self._pool._give(given, 0, lent=self._dense)
 
     def mark(self) -> LeaseMark:
         """See `Lease.mark`."""
@@ -162,10 +170,10 @@ class SlabLease:
         """See `Lease.rewind`."""
         back, self._slabs = self._slabs[mark.slabs :], self._slabs[: mark.slabs]
         self._free, self._filled, self._rest = mark.free, mark.filled, None
-        self._pool._give(back, 0)
+        self._pool._give(back, 0, lent=self._dense)
 
     def _added(self, size: int) -> memoryview:
-        taken = self._pool._take(size)
+        taken = self._pool._take(size, lent=self._dense)
         self._slabs.append(taken)
         return taken
 
@@ -193,25 +201,32 @@ class SlabLease:
         """Bytes of its slabs, the unused ones too."""
         return sum(len(slab) for slab in self._slabs)
 
+    @property
+    def dense(self) -> bool:
+        """See `Lease.dense`."""
+        return self._dense
+
     def release(self) -> None:
         """Give all slabs back."""
         slabs, self._slabs, self._free, self._rest = self._slabs, [], _NO_ROOM, None
         filled, self._filled = self._filled, 0
-        self._pool._give(slabs, filled)
+        self._pool._give(slabs, filled, lent=self._dense)
 
 
 class SlabPool:
     """Slabs of `slab_bytes` each; up to `keep_bytes` of returned ones wait for the next lease.
 
     Thread-safe. `leased` is what is out now, `peak` the most that ever was, `filled` what
-    payloads took in the leases given back so far; all in bytes. A lease may take `most` bytes.
+    payloads took in the leases given back so far; all in bytes. A lease may take `most` bytes. What a dense lease has
+    lent is counted until that is released: from then on it is theirs who look at it.
     """
 
     def __init__(self, slab_bytes: int = SLAB_BYTES, keep_bytes: int = 256 << 20, most: int | None = None) -> None:
         self.slab_bytes, self.most = slab_bytes, most
         self._keep = keep_bytes // slab_bytes
         self._idle: list[memoryview] = []
-        self._lock = sync.Lock()
+        self._reused = Reused()
+        self._lock = sync.Lock()  # guards the counts and `_idle`
         self.leased = 0
         self.peak = 0
         self.filled = 0
@@ -220,20 +235,24 @@ class SlabPool:
         """A lease that holds nothing yet."""
         return SlabLease(self)
 
-    def _take(self, size: int) -> memoryview:
+    def lent(self) -> SlabLease:
+        """A dense one, whose memory is lent (`Lease.dense`)."""
+        return SlabLease(self, dense=True)
+
+    def _take(self, size: int, *, lent: bool) -> memoryview:
         with self._lock:
             self.leased += size
             self.peak = max(self.peak, self.leased)
-            if size == self.slab_bytes and self._idle:
+            if size == self.slab_bytes and self._idle and not lent:
                 return self._idle.pop()
-        return _fresh(size)
+        return self._reused(size).data if lent else _fresh(size)
 
-    def _give(self, slabs: list[memoryview], filled: int) -> None:
+    def _give(self, slabs: list[memoryview], filled: int, *, lent: bool) -> None:
         with self._lock:
             self.filled += filled
             for slab in slabs:
                 self.leased -= len(slab)
-                if len(slab) == self.slab_bytes and len(self._idle) < self._keep:
+                if not lent and len(slab) == self.slab_bytes and len(self._idle) < self._keep:
                     self._idle.append(slab)
 
 
@@ -254,6 +273,7 @@ def _fresh(size: int) -> memoryview:
 
 ALIGNED = 64  # bytes: of a cache line, and the widest vector; where memory begins
 IDLE = 4  # pieces of memory kept for the next ones
+HUGE = 2 << 20  # bytes of a page
 
 
 class _Lent:
@@ -288,7 +308,9 @@ class Reused:
 
 
 def _new(size: int) -> NDArray[np.uint8]:
-    """Memory that begins where a line does, which NumPy's own does not."""
+    """Memory that begins where a line does, which NumPy's own does not; a large one of huge pages."""
+    if size >= HUGE:
+        return np.frombuffer(_fresh(size), np.uint8)
     memory = np.empty(size + ALIGNED, np.uint8)
     start = -memory.ctypes.data % ALIGNED
     return memory[start : start + size]

@@ -1,7 +1,10 @@
 /* Rows of memories that are as large as they say and no larger, so that the sanitizers see a byte too many. Says "done". */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "native.h"
 
@@ -63,10 +66,53 @@ static void once(int64_t width)
     free(of), free(at), free(size), free(out);
 }
 
+/* Rows of two files of so many bytes each, with no space between in `out`: neighbours near and far, and over the end. */
+static void from_files(int64_t held, int64_t rows, int64_t step)
+{
+    uint8_t *whole[2];
+    int files[2];
+    for (int f = 0; f < 2; f++) {
+        whole[f] = malloc((size_t)held);
+        files[f] = memfd_create("rows", 0);
+        for (int64_t i = 0; i < held; i++)
+            whole[f][i] = (uint8_t)below(256);
+        if (write(files[f], whole[f], (size_t)held) != held)
+            fail("memfd");
+    }
+    int32_t *fd = malloc((size_t)rows * 4);
+    int64_t *of = malloc((size_t)rows * 8), *at = malloc((size_t)rows * 8), *size = malloc((size_t)rows * 8);
+    int64_t *to = malloc((size_t)rows * 8), *got = malloc((size_t)rows * 8), total = 0, next = 0;
+    for (int64_t k = 0; k < rows; k++) {
+        of[k] = below(20) ? (k ? of[k - 1] : 0) : below(2);
+        fd[k] = files[of[k]];
+        at[k] = next + below(4) * below(step);
+        size[k] = below(step);
+        next = below(30) ? at[k] + size[k] : below(held);
+        to[k] = total;
+        total += size[k];
+    }
+    uint8_t *out = malloc((size_t)total);
+    if (dali_feed_rows_fill(fd, at, size, to, rows, out, got) > rows)
+        fail("fill: more reads than rows");
+    for (int64_t k = 0; k < rows; k++) {
+        if (got[k] >= 0 && (got[k] != size[k] || at[k] + size[k] > held + (size[k] ? 0 : at[k])))
+            fail("fill: bytes that are not there");
+        if (got[k] > 0 && memcmp(out + to[k], whole[of[k]] + at[k], (size_t)size[k]))
+            fail("fill: other bytes");
+    }
+    for (int f = 0; f < 2; f++)
+        free(whole[f]), close(files[f]);
+    free(fd), free(of), free(at), free(size), free(to), free(got), free(out);
+}
+
 int main(void)
 {
     for (int k = 0; k < 300; k++)
         once(below(20)), once(4000 + below(200));
+    for (int k = 0; k < 50; k++)
+        from_files(1 + below(100000), below(200), 1 + below(3000));
+    from_files(3 << 20, 2500, 600); /* more neighbours than one read takes */
+    from_files(3 << 20, 1, 3 << 20);
     printf("done\n");
     return 0;
 }

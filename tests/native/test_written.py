@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,76 @@ def test_memory_stays_while_it_is_known() -> None:
         data.extend(b"more")
     del known
     data.extend(b"more")
+
+
+CONTENT = np.random.default_rng(9).bytes(3 << 20)
+
+
+@pytest.fixture(scope="module")
+def files() -> Iterator[list[int]]:
+    """Two open files, in the page cache: all of `CONTENT`, and its first 5,000 bytes."""
+    with tempfile.TemporaryFile() as whole, tempfile.TemporaryFile() as part:
+        whole.write(CONTENT)
+        part.write(CONTENT[:5000])
+        for each in (whole, part):
+            each.flush()
+        yield [whole.fileno(), part.fileno()]
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 6000), st.sampled_from([0, 1, 7, 500, 5000, 2 << 20])), max_size=40
+)
+
+
+@given(ROWS, st.booleans(), st.sampled_from([0, 3]))
+def test_rows_of_files_come_side_by_side(
+    files: list[int], rows: list[tuple[int, int, int]], ordered: bool, apart: int
+) -> None:
+    """Neighbours or not, over each other, large ones: all that their files have, and no byte beside."""
+    rows = sorted(rows) if ordered else rows
+    of, at, size = np.array(rows, np.int64).reshape(-1, 3).T.copy()
+    to = np.cumsum(size + apart) - size
+    out, check = guarded(1, int((size + apart).sum()) + apart)
+    out[:] = 0x5A
+    filled = native.fill(np.array(files, np.int32)[of], at, size, to, out[0])
+    assert filled is not None
+    reads, got = filled
+    held = np.array([len(CONTENT), 5000])[of]
+    assert ((got == -1) | (got == size)).all()
+    assert (got == size)[at + size <= held].all()
+    assert (got == -1)[(at + size > held) & (size > 0)].all()
+    assert reads <= len(rows)
+    wanted = bytearray(b"\x5a" * out.size)
+    for (_, a, n), begin, came in zip(rows, to.tolist(), (got == size).tolist(), strict=True):
+        wanted[begin : begin + n] = CONTENT[a : a + n] if came else out[0][begin : begin + n].tobytes()
+    assert out.tobytes() == bytes(wanted)
+    check()
+
+
+def test_neighbours_in_a_file_are_one_read(files: list[int]) -> None:
+    """With up to 4 KB between them, which are read over; as many as a read may have pieces."""
+    for gap, most in ((0, 1), (512, 3), (4096, 3), (4097, 1000)):
+        at = np.arange(1000) * (50 + gap) % (len(CONTENT) - 50)
+        size = np.full(1000, 50)
+        out = np.empty(50_000, np.uint8)
+        filled = native.fill(np.full(1000, files[0], np.int32), at, size, np.arange(1000) * 50, out)
+        assert filled is not None
+        wraps = int((np.diff(at) < 0).sum())
+        assert filled[0] <= most + wraps
+        assert out.tobytes() == b"".join(CONTENT[a : a + 50] for a in at.tolist())
+
+
+@pytest.mark.parametrize("wrong", [(-1, 5, 0), (0, -1, 0), (0, 5, -1), (0, 5, 96), (0, 2**62, 2**62), (0, 101, 0)])
+def test_a_row_that_goes_nowhere_is_refused(files: list[int], wrong: tuple[int, int, int]) -> None:
+    """Nothing has been read: C would write behind the output all the same."""
+    at, size, to = np.array([(0, 5, 0), wrong], np.int64).T.copy()
+    out = np.zeros(100, np.uint8)
+    with pytest.raises(ValueError, match=r"must lie in a file, and go to .*for row 1"):
+        native.fill(np.full(2, files[0], np.int32), at, size, to, out)
+    assert not out.any()
+    out.setflags(write=False)
+    with pytest.raises(ValueError, match="can be written"):
+        native.fill(np.full(1, files[0], np.int32), at[:1], size[:1], to[:1], out)
 
 
 DTYPES = (torch.uint8, torch.int16, torch.int32)

@@ -193,3 +193,22 @@ def test_no_row_is_looked_at_by_the_collector() -> None:
     found = made.pieces()
     assert len(gc.get_objects()) - before < 50
     assert bytes(found[999] or b"") == b"0999"
+
+
+def test_rows_of_lent_memory_that_lie_side_by_side_are_not_copied() -> None:
+    """Nor is what is cut of them; all else is: rows in another order, of several memories, and what nobody lent."""
+    whole = bytearray(range(60))
+    at, size = np.arange(0, 60, 6), np.full(10, 6)
+    lent = Pieces([memoryview(whole)], np.zeros(10, np.int64), at, size, lent=True)
+    cut = lent[2:5].as_they_lie(6)
+    assert cut is not None
+    cut[0, 0] = 255
+    assert whole[12] == 255
+    assert cut.tobytes() == bytes(whole[12:30])
+    others = Pieces.joined([lent, Pieces([memoryview(whole)], np.zeros(1, np.int64), at[:1], size[:1], lent=True)])
+    for pieces in (lent[np.array([0, 2])], lent[::-1], lent[:0], others, made([(0, 0, 6), (0, 6, 6)]), lent[:1].copy()):
+        assert pieces.as_they_lie(6) is None or bytes(pieces.as_they_lie(6)) == bytes(whole[:6])  # type: ignore[arg-type]
+    mended = lent.copy()
+    mended[3] = memoryview(b"others")
+    assert mended.as_they_lie(6) is None
+    assert lent.as_they_lie(5) is None

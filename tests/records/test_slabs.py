@@ -119,6 +119,35 @@ def test_a_returned_slab_is_used_again_and_no_more_than_told_are_kept() -> None:
     assert len(pool._idle) == 2
 
 
+@given(st.lists(st.tuples(st.integers(1, 2 * SLAB), st.booleans()), max_size=12))
+def test_lent_memory_is_not_given_again_while_it_is_looked_at(blocks: list[tuple[int, bool]]) -> None:
+    """Whatever the lease has been told; and it is the loader's no more once that is released."""
+    pool, kept = SlabPool(SLAB), list[tuple[memoryview, int]]()
+    for k, (size, keeps) in enumerate(blocks):
+        lease = pool.lent()
+        assert lease.dense
+        view = lease.room(size)
+        view[:] = bytes([k]) * size
+        if keeps:
+            kept.append((view[size // 2 :], k))
+        del view
+        lease.release()
+        assert pool.leased == 0
+    assert all(bytes(view) == bytes([k]) * len(view) for view, k in kept)
+
+
+def test_lent_memory_comes_back_with_its_last_view() -> None:
+    """The last that came is the next that goes, while it is in the processor's cache; nothing is asked of a lock."""
+    pool = SlabPool(SLAB)
+    lease = pool.lent()
+    view = lease.room(100)
+    where = span(view)[0]
+    lease.release()
+    with pool._lock:  # as a garbage collector may find it
+        del view
+    assert span(pool.lent().room(SLAB))[0] == where
+
+
 def test_a_room_larger_than_a_slab_is_had_and_not_kept() -> None:
     """One record may be larger than a slab; its memory is its own."""
     pool = SlabPool(SLAB)
