@@ -48,7 +48,7 @@ log = logging.getLogger("dali_feed")
 
 
 class HasStats(Protocol):
-    """What can be looked at: a `DataLoader`, a `Feed`, a `LiveFeed`."""
+    """What can be looked at: a `DataLoader`, a `Feed`."""
 
     def stats(self) -> Stats:
         """Counts and waits since it was made."""
@@ -91,7 +91,7 @@ class Watched:
 
     def __init__(self, loader: HasStats, name: str = "", job: str | None = None) -> None:
         if not callable(getattr(loader, "stats", None)):
-            msg = f"loader: must be a DataLoader, a Feed or a LiveFeed; found {type(loader).__name__}"
+            msg = f"loader: must be a DataLoader or a Feed; found {type(loader).__name__}"
             raise ConfigError(msg)
         for what, value in (("a loader's name", name), ("job", "" if job is None else job)):
             if not isinstance(value, str):

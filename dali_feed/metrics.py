@@ -28,7 +28,7 @@ def serve(
     There is no password: think before you give another address.
 
     Args:
-        loader: a `DataLoader`, a `Feed` or a `LiveFeed`; or a dict of several, each by a name of its own.
+        loader: a `DataLoader` or a `Feed`; or a dict of several, each by a name of its own.
         port: to listen at; 0: a free one, which `url` of the endpoint names.
         address: of the interface; "0.0.0.0" for every one.
         job: what the run is called; None: DALI_FEED_JOB or SLURM_JOB_ID.
@@ -56,7 +56,7 @@ def otel(loader: HasStats, meter: Any, *, name: str = "", job: str | None = None
     several, `partition`, `broker`, `store`, `target`, `stage`, `cause`.
 
     Args:
-        loader: a `DataLoader`, a `Feed` or a `LiveFeed`; it is not kept alive.
+        loader: a `DataLoader` or a `Feed`; it is not kept alive.
         meter: of OpenTelemetry, as `opentelemetry.metrics.get_meter("training")` gives it.
         name: what the loader is called.
         job: what the run is called; None: DALI_FEED_JOB or SLURM_JOB_ID.

@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.bad_records import BadRecord
+from dali_feed.bad_records import BadRecord, Quarantine
 from dali_feed.columns.array import Room
+from dali_feed.columns.column import Column
+from dali_feed.columns.columns import Columns
 from dali_feed.dead_letters import Letter
 from dali_feed.engines.engine import Pixels, Work
 from dali_feed.errors import ConfigError
 from dali_feed.feed.lane import Draw, Piece
-from dali_feed.feed.window import WindowRecords
+from dali_feed.feed.window import Window
+from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import Reused
 from dali_feed.records.values import join, take
+from dali_feed.transforms.program import Program
 
 if TYPE_CHECKING:
     from dali_feed.engines.device.cuda import Device
 
-__all__ = ["Batch", "Beside", "Companions", "Due", "Flight", "Made", "none"]
+__all__ = ["Batch", "Beside", "Companions", "Course", "Due", "EmptyBatches", "Flight", "Made", "none"]
 
 
 Made = Callable[[dict[str, Any], int], dict[str, Any]]  # what was kept of a batch of so many lanes -> its columns
@@ -80,6 +84,16 @@ def _order(pieces: list[Piece]) -> NDArray[np.int64] | None:
     return np.asarray(np.argsort(places, kind="stable"), np.int64)
 
 
+@dataclass(slots=True)
+class Course:
+    """An epoch on its way: by what its random numbers are drawn, and what is counted of it. A stream has one."""
+
+    epoch: int
+    draw: Draw
+    quarantine: Quarantine
+    landed: int = 0  # slots
+
+
 class Flight:
     """A batch on its way: which slots of which windows it holds, and the work an engine is given.
 
@@ -89,9 +103,15 @@ class Flight:
     """
 
     def __init__(
-        self, pieces: list[Piece], where: Callable[[int], str], columns: Sequence[str], *, same_size: bool
+        self,
+        pieces: list[Piece],
+        course: Course,
+        where: Callable[[int], str],
+        columns: Sequence[str],
+        *,
+        same_size: bool,
     ) -> None:
-        self.pieces, self._where, self._columns = pieces, where, columns
+        self.pieces, self.course, self._where, self._columns = pieces, course, where, columns
         self._order = _order(pieces)
         first = pieces[0].chunk
         self.rows: NDArray[np.int64] = self._whole([p.chunk.rows for p in pieces])
@@ -118,6 +138,11 @@ class Flight:
             " Add RandomResizedCrop(size), CenterCrop(size) or Resize((height, width))"
         )
 
+    @property
+    def epoch(self) -> int:
+        """Whose it is."""
+        return self.course.epoch
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -135,7 +160,7 @@ class Flight:
         whole = join([values[p.start : p.stop] for values, p in zip(chunks, self.pieces, strict=True)])
         return whole if self._order is None else take(whole, self._order)
 
-    def place(self, slot: int) -> tuple[WindowRecords, int]:
+    def place(self, slot: int) -> tuple[Window, int]:
         """The window of a slot of this batch, and the window's slot it is."""
         slot = slot if self._order is None else int(self._order[slot])
         for piece in self.pieces:
@@ -160,7 +185,7 @@ class Flight:
         payloads = {slot: self.place(slot)[0].payload(int(self.rows[slot])) for slot in bad}
         return [(slot, BadRecord(int(self.ids[slot]), why, "decode", payloads[slot])) for slot, why in bad.items()]
 
-    def mend(self, draw: Draw) -> list[int]:
+    def mend(self) -> list[int]:
         """Replace what the decoder refused by the rule of slots, with the random numbers of the new record.
 
         Gives the slots that changed; the work is another one then.
@@ -184,7 +209,7 @@ class Flight:
                 payloads[slot] = window.good_payloads(row)[0]
             for name, values in window.good_values(row).items():
                 self.values[name][slot] = values[0]
-            fresh, sizes = draw(window.sizes(row), window.ids[row], window.turn)
+            fresh, sizes = self.course.draw(window.sizes(row), window.ids[row], window.turn)
             for key, values in fresh.items():
                 rows[key][slot] = values[0]
             if self._size is not None and (sizes[0] != self._size).any():
@@ -253,3 +278,65 @@ class Beside:
             raise engine_error(subject, what, error, self._device.number) from error
         for each, tail in zip(shown, tails, strict=True):
             each.tail = tail
+
+
+# A batch without records: what a rank is given that has none, so that it need not keep the others waiting.
+#
+# Its dtypes and shapes are those that transforms and columns say; where they do not, those of the batch before it.
+
+
+class EmptyBatches:
+    """Makes them. Used by one thread at a time."""
+
+    def __init__(self, program: Program, columns: Columns, device: int | None, companions: Companions) -> None:
+        self._program, self._columns, self._device, self._companions = program, columns, device, companions
+        self._open = not program.sized  # sizes are learnt from batches
+        self._seen: dict[int, Any] = {}
+        self._fields: dict[str, Any] | None = None
+
+    def saw(self, batch: Batch) -> None:
+        """A batch with records: later empty ones are as it is."""
+        if self._fields is None:
+            self._fields = {name: _none_of(values) for name, values in batch.fields.items()}
+        if self._open and self._program.outputs and batch.tail is None:
+            from dali_feed.engines.finish import like  # torch: there since an engine made images
+
+            self._seen = {view: like(each.images) for view, each in enumerate((batch, *batch.more))}
+
+    def batch(self) -> Batch:
+        """A batch of no rows."""
+        images: list[Pixels] = []
+        if self._program.outputs:
+            from dali_feed.engines.finish import no_images
+
+            images = [Pixels(made, None) for made in no_images(self._program, self._device, self._seen)]
+        more = iter(images[1:])
+        known = self._begun() if self._fields is None else self._fields
+        fields = {name: next(more) if isinstance(values, Pixels) else values for name, values in known.items()}
+        first = images[0].images if images else None
+        made = Batch(first, None, fields, np.zeros(0, np.int64), np.zeros(0, bool), tuple(images[1:]))
+        made.beside = dict(self._companions(made, 0))
+        return made
+
+    def _begun(self) -> dict[str, Any]:
+        """The fields before any batch has been seen."""
+        return {name: _column(self._columns.given[name]) for name in self._columns.others}
+
+
+def _none_of(values: Any) -> Any:
+    """No rows of such values."""
+    if isinstance(values, tuple) and hasattr(values, "_fields"):
+        return type(values)(*map(_none_of, values))
+    if isinstance(values, Pixels):
+        return values
+    if isinstance(values, Pieces):
+        return Pieces.none(0)
+    return values[:0].copy() if isinstance(values, np.ndarray) else []
+
+
+def _column(column: Column) -> Any:
+    """No rows of a column, where it can say; a list where the first record is needed for that."""
+    try:
+        return _none_of(column.of_lanes(column.read([], {}), 1))
+    except Exception:  # noqa: BLE001  it may be a user's own, and need not think of no records
+        return []

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.feed.reading import ReadTask
-from dali_feed.feed.window import Window, WindowRecords
+from dali_feed.feed.window import Window, WindowSource
 from dali_feed.plan.mixed import MixedPlan, Strand
-from dali_feed.plan.order import EpochPlan, WindowPlan
+from dali_feed.plan.order import EpochPlan
 from dali_feed.transforms.program import RowKey
 
 __all__ = ["Chunk", "Lane", "MixedLane", "Piece"]
@@ -27,7 +27,6 @@ __all__ = ["Chunk", "Lane", "MixedLane", "Piece"]
 CHUNK, CHUNK_BARE = 1024, 4096  # slots; without an image nothing is drawn, and so many take no time to speak of
 WINDOWS_AHEAD = 1
 
-OpenWindow = Callable[[WindowPlan, int, Callable[[], Iterator[WindowPlan]]], Window]
 Drawn = tuple[dict[RowKey, NDArray[Any]], NDArray[np.int64]]  # rows of samples, and the sizes that come out
 Draw = Callable[[NDArray[Any], NDArray[np.int64], int], Drawn]  # of sizes, ids, and how often they came before
 
@@ -40,7 +39,7 @@ class Chunk:
     payloads  the first image, as the engine takes it
     """
 
-    window: WindowRecords
+    window: Window
     first: int
     rows: NDArray[np.int64]
     ok: NDArray[np.bool_]
@@ -73,12 +72,12 @@ class Lane:
         lane: int,
         consumed: int,
         *,
-        open_window: OpenWindow,
+        source: WindowSource,
         draw: Draw,
         reads: int = 1,
     ) -> None:
         self._plan, self._lane, self._reads = plan, lane, reads
-        self._open_window, self._draw = open_window, draw
+        self._source, self._draw = source, draw
         self._bounds = plan.bounds(lane)
         self._next_window = int(np.searchsorted(self._bounds, consumed, side="right")) - 1
         self._resume_at = consumed
@@ -99,7 +98,8 @@ class Lane:
         first, stop = int(self._bounds[self._next_window]), int(self._bounds[self._next_window + 1])
         from_slot = max(0, self._resume_at - first)
         others = partial(self._plan.others, self._lane, first)
-        self._open.append(self._open_window(self._plan.window(self._lane, first, stop), from_slot, others))
+        plan = self._plan.window(self._lane, first, stop)
+        self._open.append(Window.planned(plan, from_slot, self._source, others))
         if len(self._open) == 1:
             self._slot = from_slot
         self._next_window += 1

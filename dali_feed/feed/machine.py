@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from dali_feed import sync
+from dali_feed.bad_records import Quarantine
 from dali_feed.columns.columns import Columns, Fits
 from dali_feed.columns.request import Request, RequestReader
 from dali_feed.dead_letters import Outbox
@@ -16,22 +17,22 @@ from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Engine, EngineWork
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.adapting import FIRST_READERS, Climb, Steering
-from dali_feed.feed.batch import Beside, Companions
+from dali_feed.feed.batch import Beside, Companions, Course, none
 from dali_feed.feed.cache import RecordCache, WholePixels
 from dali_feed.feed.exits import Closes, close_at_exit
-from dali_feed.feed.lane import Lane, MixedLane
+from dali_feed.feed.lane import Draw, Lane, MixedLane
 from dali_feed.feed.meter import Meter
 from dali_feed.feed.reading import ReaderWork, ReadPool
-from dali_feed.feed.run import EpochSetting, Setting
+from dali_feed.feed.run import Setting
 from dali_feed.feed.stats import Running, StageStats, Stats
-from dali_feed.feed.window import EmptyWindows, MeanSize, Proof, Window, window_memory
+from dali_feed.feed.window import MeanSize, Proof, WindowSource, window_memory
 from dali_feed.options import Decode, Tuning
 from dali_feed.plan.batching import Shares
 from dali_feed.plan.mixed import MixedPlan, Strand
-from dali_feed.plan.order import EpochPlan, WindowPlan
+from dali_feed.plan.order import EpochPlan
 from dali_feed.records.gauges import CacheStats
 from dali_feed.records.slabs import SLAB_BYTES, SlabPool
-from dali_feed.records.source import Block, Reader, Records, Snapshot, Source
+from dali_feed.records.source import Block, Reader, Records, Snapshot, Source, unpack_id
 from dali_feed.transforms.program import Output, Program, unfit
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ class Machine:
     decode: Decode
     tuning: Tuning
     outbox: Outbox
+    companions: Companions = none  # what a loader wants with each batch; the feed thread asks for it
     meter: Meter = field(default_factory=Meter, init=False)
     slabs: SlabPool = field(init=False)
     engine: Engine | None = field(default=None, init=False)
@@ -182,17 +184,8 @@ class Machine:
 
             self.on_device = DeviceCache(self.program, kept.device_bytes, self.device)
 
-    def setting(
-        self,
-        snapshot: Snapshot,
-        seed: int,
-        epoch: int,
-        *,
-        owner: Closes,
-        where: Callable[[int], str],
-        companions: Companions,
-    ) -> EpochSetting:
-        """The setting of that epoch; at the interpreter's end `owner`, which closes this machine, is closed."""
+    def reading(self, snapshot: Snapshot) -> ReadPool:
+        """The threads that read epochs of that snapshot; caches keep its records from here on."""
         if self.pool is None:
             steering, readers = None, self.tuning.readers
             if readers == "auto":
@@ -204,40 +197,43 @@ class Machine:
             self.cache.begin(snapshot, self.pool)
         if self.on_device is not None:
             self.on_device.begin(snapshot.fingerprint, len(snapshot))
-        parts = self.parts(snapshot.source, seed, epoch, owner=owner, where=where, companions=companions)
-        return EpochSetting(
-            **{each.name: getattr(parts, each.name) for each in fields(parts)},
-            pool=self.pool,
-            memory=self.tuning.memory_bytes,
-            sizes=MeanSize(snapshot.record_bytes, self.slabs.slab_bytes, self.tuning.memory_bytes),
-            readers=self.pool.count,
-        )
+        return self.pool
 
-    def parts(
-        self, source: str, seed: int, epoch: int, *, owner: Closes, where: Callable[[int], str], companions: Companions
-    ) -> Setting:
-        """What every pass needs; `source` names it, the rest is as in `setting`."""
+    def setting(self, source: str, owner: Closes, lanes: int = 1) -> Setting:
+        """What a pass needs whose batches have equally many slots of so many `lanes`; `source` names the source.
+
+        At the interpreter's end `owner`, which closes this machine, is closed.
+        """
         if self.engine is None:
             self.engine = self._made_ready()
             close_at_exit(owner)
             self._wanted()
-        self._beside = beside = self._beside or Beside(companions, self.engine.device)
-        program, tuning = self.program, self.tuning
+        self._beside = beside = self._beside or Beside(self.companions, self.engine.device)
         return Setting(
             engine=self.engine,
             meter=self.meter,
             outbox=self.outbox,
             source=source,
-            epoch=epoch,
-            where=where,
-            draw=lambda sizes, ids, turn: program.draw(sizes, ids, seed_of_turn(seed, turn), epoch),
-            beside=lambda batch: beside(batch, epoch),
-            prefetch=tuning.prefetch,
-            same_size=program.fixed and not program.sized,
+            where=self.where,
+            beside=beside,
+            prefetch=self.tuning.prefetch,
+            lanes=lanes,
+            same_size=self.program.fixed and not self.program.sized,
             payload=None if self.cache is None else self.cache.payload,
             made=partial(self.columns.batch, room=beside.room),
-            watchdog=tuning.watchdog,
+            watchdog=self.tuning.watchdog,
         )
+
+    def course(self, seed: int, epoch: int, quarantine: Quarantine) -> Course:
+        """An epoch's random numbers, and its counts."""
+        program = self.program
+        return Course(
+            epoch, lambda sizes, ids, turn: program.draw(sizes, ids, seed_of_turn(seed, turn), epoch), quarantine
+        )
+
+    def where(self, sample: int) -> str:
+        """The coordinates of the record of that id, as people write them."""
+        return self.source.where(*unpack_id(sample))
 
     @property
     def stage(self) -> Callable[[Block], Block]:
@@ -267,30 +263,22 @@ class Machine:
         )
 
     def lanes(
-        self, setting: EpochSetting, plan: EpochPlan | MixedPlan, mine: Iterable[int], consumed: int
+        self,
+        plan: EpochPlan | MixedPlan,
+        mine: Iterable[int],
+        consumed: int,
+        draw: Draw,
+        pool: ReadPool,
+        sizes: MeanSize,
     ) -> list[Lane] | list[MixedLane]:
         """The lanes `mine` of a plan, from where `consumed` of each have been given."""
-        empty, proof = EmptyWindows(), self._proof
-
-        def open_window(plan: WindowPlan, first_slot: int, others: Callable[[], Iterator[WindowPlan]]) -> Window:
-            return Window(
-                plan,
-                first_slot,
-                sizes=setting.sizes,
-                columns=self.columns,
-                pool=setting.pool,
-                where=setting.where,
-                proof=proof,
-                empty=empty,
-                others=others,
-            )
-
-        draw, mine = setting.draw, tuple(mine)
+        source = WindowSource(self.columns, self.where, pool, sizes, self._proof)
+        mine = tuple(mine)
         strands = {lane: plan.strands(lane, consumed) for lane in mine}
-        reads = -(-setting.readers // max(1, sum(map(len, strands.values()))))
+        reads = -(-pool.count // max(1, sum(map(len, strands.values()))))
 
         def opened(strand: EpochPlan | Strand, lane: int, taken: int) -> Lane:
-            return Lane(strand, lane, taken, open_window=open_window, draw=draw, reads=reads)
+            return Lane(strand, lane, taken, source=source, draw=draw, reads=reads)
 
         if isinstance(plan, EpochPlan):
             return [opened(plan, lane, consumed) for lane in mine]
@@ -354,4 +342,4 @@ class Machine:
             self.cache.close()
         if self.engine is not None:
             when_free(self.engine.close)
-        self._beside = None  # it may hold a loader, which holds its feed
+        self._beside, self.companions = None, none  # a loader's, which holds its feed

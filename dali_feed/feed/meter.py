@@ -109,8 +109,8 @@ class Service:
         self._free = done
 
     def dropped(self) -> None:
-        """The oldest one will not be taken; the next batch that is, is a first one."""
-        self._begun.popleft()
+        """None that was given will be taken; the next batch that is, is a first one."""
+        self._begun.clear()
         self._free = 0.0
 
 

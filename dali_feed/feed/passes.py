@@ -1,40 +1,40 @@
-"""The passes over a feed, as the training loop sees them: each batch taken moves the position.
+"""How far the training loop is, and the iterator that takes batches: each batch taken moves the position.
 
-The law: one pass is under way at most, and only its batches count. One that was begun behind it becomes the next where
-the next one is to begin exactly there; otherwise nothing of it is left.
+The law: one pass is under way at most, and only the newest iterator's batches count. A position says what the loop was
+handed and nothing else; where the next pass begins is the business of the two kinds, `feed.epochs` and `feed.stream`.
 """
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dali_feed import sync
 from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.feed.batch import Batch
-from dali_feed.feed.epoch import EpochRun
-from dali_feed.feed.meter import Meter
-from dali_feed.plan.state import Position
+from dali_feed.feed.machine import Machine
+from dali_feed.feed.run import Pass
+from dali_feed.feed.stats import Stats
+from dali_feed.options import BadRecords
+from dali_feed.plan.batching import Shares
 
-__all__ = ["Batches", "Life", "Passes"]
-
-
-# Whether a feed may still be used: until it is closed, and in the process that made it.
+__all__ = ["Batches", "Life", "Positions"]
 
 
 class Life:
-    """Begins in this process; its owner sets it when it is closed."""
+    """Whether a feed may still be used: until its owner sets `closed`, and in the process that made it."""
 
     def __init__(self) -> None:
         self.closed = False
-        self._asked = os.getpid  # held here: a child of a fork drops its passes when modules have been taken apart
-        self._pid = self._asked()
+        self._getpid = os.getpid  # kept here: a child of a fork drops its passes when modules have been taken apart
+        self._pid = self._getpid()
 
     @property
     def here(self) -> bool:
         """Whether this is the process that it began in, the only one with its threads."""
-        return self._asked() == self._pid
+        return self._getpid() == self._pid
 
     def check(self) -> None:
         """Raise ClosedError after close(), ConfigError in another process."""
@@ -48,131 +48,160 @@ class Life:
             raise ConfigError(msg)
 
 
-class Passes:
-    """The passes of a feed, one after another: `at` is the training loop's position, `run` the pass under way."""
+class Positions(ABC):
+    """Where the loop is in a source's records, and the pass that gives what comes next: of epochs, or of a stream.
 
-    def __init__(self, life: Life, meter: Meter) -> None:
-        self.at = Position()
-        self.run: EpochRun | None = None
-        self._life, self._meter = life, meter
-        self._ahead: EpochRun | None = None  # the pass that was begun behind it
-        self._given = False  # whether all batches of the pass under way have been taken
-        self._epoch: int | None = None  # the next pass's, where the user has said it while one was under way
-        self._leaving: EpochRun | None = None  # a pass that is over, while its thread is still inside a decoder
+    run  the pass under way
+    """
 
-    # What a feed does with them.
+    def __init__(self, machine: Machine, ranks: Shares, bad: BadRecords, life: Life) -> None:
+        self.run: Pass | None = None
+        self._machine, self._ranks, self._bad, self._life = machine, ranks, bad, life
+        self._token: object = None  # the newest iterator's
+        self._dirty = False  # whether an item has been taken out of the pass that the position may not know of
+        # Guards which iterator and which pass there are, and the position. Reentrant, as a signal's handler may save a
+        # state; nothing is waited for with it.
+        self._lock = sync.RLock()
+        self._leaving: Pass | None = None  # a pass that is over, while its thread is still inside a decoder
 
-    def begun(self) -> EpochRun | None:
-        """The pass that the training loop asks for, where it has been begun; it is then the one under way."""
-        self.leave()
-        if self._ahead is not None and not self._ahead.want():
-            self.end()
-        self.run, self._ahead = self._ahead, None
-        self._given = False
-        return self.run
+    # What a feed asks.
 
-    def start(self, run: EpochRun) -> EpochRun:
-        """That pass is under way: known here before its thread runs, so that no interrupt leaves one to itself."""
-        self.run = run
-        run.begin()
-        return run
+    @property
+    def shares(self) -> Shares:
+        """How global batches are divided."""
+        return self._ranks
 
-    def leave(self) -> None:
-        """Any pass under way is over, and the position is where the next one begins."""
-        epoch, self._epoch = self._epoch, None
-        if epoch is not None:
-            self.at.set_epoch(epoch)
-        self.at.leave()
-        self._settle()
+    @property
+    @abstractmethod
+    def epoch(self) -> int:
+        """The epoch that the loop is in; 0 of a stream."""
 
-    def skip(self) -> None:
-        """The epoch of a pass that gave a batch is over, and the pass with it."""
-        self.at.skip()
-        self._settle()
+    @abstractmethod
+    def count(self) -> int:
+        """Batches in an epoch. TypeError for a stream."""
 
+    @abstractmethod
+    def left(self) -> int:
+        """Batches that the pass under way still gives, or, if there is none, the next one. TypeError for a stream."""
+
+    def at_end(self) -> bool:
+        """Whether a state was loaded of an epoch's end."""
+        return False
+
+    def last_step(self) -> tuple[int, int, int] | None:
+        """See `Feed.last_step`."""
+        return None
+
+    @abstractmethod
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is that of `epoch`; one that is under way goes on."""
-        if self.run is not None:
-            self._epoch = epoch
-            return
-        self._epoch = None
-        if self.at.set_epoch(epoch):
-            self._settle()
+        """The next pass is that of `epoch`; nothing for a stream."""
 
-    def go_to(self, epoch: int, consumed: int) -> None:
-        """The pass under way is over, and the next one begins there, whatever was said before."""
-        self.end()
-        self._epoch = None
-        self.at.go_to(epoch, consumed)
+    @abstractmethod
+    def begin(self, owner: Any) -> Batches:
+        """An iterator from where the loop is; the one before gives no more. `owner` is closed at the process's end."""
+
+    @abstractmethod
+    def at(self) -> Any:
+        """Where the loop is, for `state`: batches that other threads take from here on are not in it."""
+
+    @abstractmethod
+    def state(self, at: Any) -> dict[str, Any]:
+        """The state of a loop that is there."""
+
+    @abstractmethod
+    def restore(self, state: Any) -> None:
+        """Go on from a state; what is under way ends. StateError, with the pass going on, where it does not fit."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Publish how far the loop is."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What batches are made of."""
+
+    @abstractmethod
+    def placed(self, stats: Stats) -> Stats:
+        """The same, with where the loop is in each partition."""
 
     def end(self) -> None:
         """The pass under way is over: batches it might still give would not be counted from here."""
-        for run in (self.run, self._ahead):
-            if run is not None:
-                run.close()
+        with self._lock:
+            run, self._token = self.run, None
+        if run is not None:
+            run.close()  # which an interrupt may end: it is closed again then
+            with self._lock:
                 self._leaving = run if run.alive else self._leaving
-        self.run = self._ahead = None
+                self.run = None if self.run is run else self.run
 
-    def _settle(self) -> None:
-        """The pass under way is over; the one behind it stays where the next one begins there."""
-        if self.run is not None and self._given and self.run.well:
-            self._hand_on(self.run)
-        at, ahead = self.at, self._ahead
-        if self.run is not None or ahead is None or not at.fresh or ahead.epoch != at.epoch:
-            self.end()
+    def close(self) -> None:
+        """End all passes, and the machine as soon as no thread uses it."""
+        self.end()
+        leaving = self._leaving
+        self._machine.close((lambda call: call()) if leaving is None else leaving.at_end)
 
-    def _hand_on(self, run: EpochRun) -> None:
-        """The pass behind that one is held here before that one lets go of it, whenever an interrupt comes."""
-        self._ahead = run.hand_on()
-        self.run = None
-        run.next = None  # which may be one of many: old ones do not hold new ones
+    # What the iterator reports.
 
-    def wait(self) -> None:
-        """Wait until the thread of the pass before has ended."""
-        if self._leaving is not None:
-            self._leaving.wait()
-            self._leaving = None
-
-    def at_end(self, call: Callable[[], None]) -> None:
-        """Call it when no thread of a pass that is over uses the engine any more."""
-        if self._leaving is None:
-            call()
-        else:
-            self._leaving.at_end(call)
-
-    # What a pass reports.
-
-    def check(self, run: EpochRun) -> None:
-        """Raise ClosedError where that is not the pass under way, or the error of a feed that cannot be used."""
+    def check(self, token: object) -> None:
+        """Raise ClosedError where that iterator is not the newest, or the error of a feed that cannot be used."""
         self._life.check()
-        if self.run is not run:
-            msg = "iterator: an error, a newer pass over the same loader, or load_state_dict() has ended this pass"
+        if token is not self._token or self.run is None:
+            msg = (
+                "iterator: an error, a newer iterator (a newer pass over the same loader), or load_state_dict() has"
+                " ended this one; call iter(loader) again"
+            )
             raise ClosedError(msg)
 
-    def took(self, samples: int, count: int, *, last: bool) -> None:
-        """The training loop got a batch of so many samples, `count` of each lane."""
-        self.at.took(count, last=last)
-        self._given = last
-        self._meter.given(samples)
+    def requested(self) -> None:  # noqa: B027  of epochs nothing depends on it
+        """The loop asks for a batch: it has finished the one before."""
 
-    def ended(self) -> None:
+    def void(self, batch: Batch) -> bool:
+        """Whether a batch is not for the loop, so that nothing is made of it."""
+        del batch
+        return False
+
+    @abstractmethod
+    def took(self, token: object, batch: Batch, count: int, *, last: bool) -> bool:
+        """The loop takes a batch, with `count` samples of each lane; False where it is not to be given that batch.
+
+        Raises ClosedError where that iterator is not the newest any more.
+        """
+
+    def ended(self) -> None:  # noqa: B027  a stream does not
         """The pass under way came to its end."""
-        if self.run is not None:
-            self._hand_on(self.run)
-        self.at.ended()
-        epoch, self._epoch = self._epoch, None
-        if epoch is not None and self.at.set_epoch(epoch):
-            self._settle()
 
-    def failed(self) -> None:
-        """A batch of the pass under way is missing: none behind it may count."""
-        self.at.failed()
-        self.end()
-
-    def dropped(self, run: EpochRun) -> None:
-        """No batches of that pass are taken any more."""
-        if self.run is run and self._life.here:
+    def failed(self, token: object) -> None:
+        """A batch of that iterator is missing: none behind it may count."""
+        if token is self._token:
             self.end()
+
+    def dropped(self, token: object) -> None:  # noqa: B027  a stream's pass goes on
+        """No batches of that iterator are taken any more."""
+
+    # For the two kinds.
+
+    def _begin(self, run: Pass) -> Pass:
+        """That pass is under way: known here before its thread runs, so that no interrupt leaves one to itself."""
+        with self._lock:
+            self._life.check()  # another thread may have closed the feed meanwhile
+            self.run = run
+        try:
+            run.begin()
+        except BaseException:
+            self.end()
+            raise
+        return run
+
+    def _iterator(self, owner: Any, run: Pass, counts: Sequence[int] | None) -> Batches:
+        self._token = token = object()
+        self._dirty = False
+        return Batches(owner, self, run, token, counts)
+
+    def _wait(self) -> None:
+        """Wait until the thread of the pass before has ended."""
+        if self._leaving is not None:
+            self._leaving.wait_ended()
+            self._leaving = None
 
 
 def _itself(batch: Batch) -> Batch:
@@ -180,14 +209,18 @@ def _itself(batch: Batch) -> Batch:
 
 
 class Batches:
-    """One pass; each batch taken moves the position. Dropping it ends the pass.
+    """One pass; each batch taken moves the position. Dropping it ends a pass over an epoch.
 
     Threads may share it: each batch goes to one of them, and all come to its end.
+
+    counts  samples of each lane, of each batch; None for a stream, which does not end
     """
 
-    def __init__(self, feed: object, passes: Passes, run: EpochRun, counts: Sequence[int]) -> None:
+    def __init__(
+        self, feed: object, positions: Positions, run: Pass, token: object, counts: Sequence[int] | None
+    ) -> None:
         self._feed = feed  # whose threads and engine run it: it lives as long as its pass
-        self._passes, self._run, self._counts = passes, run, counts
+        self._positions, self._run, self._token, self._counts = positions, run, token, counts
         self._taken = 0
         self._ended = False
         self._asking = sync.RLock()  # one thread asks at a time: the end comes once, and counts follow the order
@@ -196,54 +229,79 @@ class Batches:
         return self
 
     def __len__(self) -> int:
-        """Batches still to come."""
+        """Batches still to come; TypeError for a stream."""
+        if self._counts is None:
+            msg = "loader: a stream does not end, so it has no number of batches"
+            raise TypeError(msg)
         return len(self._counts) - self._taken
+
+    def at_end(self) -> bool:
+        """Whether no batch is still to come."""
+        return self._counts is not None and self._taken == len(self._counts)
 
     def take(self, timeout: float | None = None, make: Callable[[Batch], Any] = _itself) -> Any:
         """What `make` makes of the next batch; WaitError, with the pass going on, after `timeout` seconds.
 
-        The position moves when it is made: a batch that the loop never got, because `make` raised, does not count.
+        The position moves when it is made: a batch that the loop never got, because `make` raised, does not count. A
+        stream's that became void on its way is dropped.
         """
         if not self._ended:
-            self._passes.check(self._run)  # before the lock: in a child of a fork another thread may hold it for ever
+            self._positions.check(self._token)  # before the lock: in a child of a fork another thread may have it
+        self._positions.requested()
         with self._asking:
-            return self._take(timeout, make)
+            ends = None if timeout is None else sync.monotonic() + timeout
+            while True:
+                batch = self._next(None if ends is None else max(0.0, ends - sync.monotonic()))
+                given, made = self._hand_over(batch, make)
+                if given:
+                    return made
+                self._positions.requested()
 
-    def _take(self, timeout: float | None, make: Callable[[Batch], Any]) -> Any:
+    def _next(self, timeout: float | None) -> Batch:
+        """The next batch that the pass has."""
         if self._ended:
             raise StopIteration
-        self._passes.check(self._run)
+        positions = self._positions
+        positions.check(self._token)
+        if positions._dirty:  # an interrupt came between a batch and its count
+            positions.failed(self._token)
+            positions.check(self._token)
+        positions._dirty = True
         try:
-            batch = self._run.take(timeout)
+            return self._run.take(timeout)
         except StopIteration:
             self._ended = True
-            self._passes.ended()
+            positions.ended()
             raise
         except WaitError:
+            positions._dirty = False
             raise
         except BaseException:  # an interrupt too: its thread must not go on beside that of the next pass
-            if not self._run.cut:  # else another thread has ended it, and a newer pass may be under way
-                self._passes.failed()
+            self._positions.failed(self._token)
             raise
+
+    def _hand_over(self, batch: Batch, make: Callable[[Batch], Any]) -> tuple[bool, Any]:
+        """Whether the loop is given that batch, and what is made of it."""
+        counts, n = self._counts, self._taken
         try:
-            made = make(batch)
-            self._taken += 1
-            self._passes.took(len(batch), self._counts[self._taken - 1], last=self._taken == len(self._counts))
+            made = None if self._positions.void(batch) else make(batch)
+            count = 0 if counts is None else counts[n]
+            self._taken = n + 1
+            last = counts is not None and n + 1 == len(counts)
+            given = self._positions.took(self._token, batch, count, last=last)
+            self._positions._dirty = False
         except BaseException as error:  # a batch is missing: none behind it may count
-            self._passes.failed()
-            if isinstance(error, StopIteration):  # which would end the epoch without a word
-                msg = "collate_fn, transform: must not raise StopIteration; leave records out with a sampler"
+            self._positions.failed(self._token)
+            if isinstance(error, StopIteration):  # which would end the loop without a word
+                cure = "" if counts is None else "; leave records out with a sampler"
+                msg = f"collate_fn, transform: must not raise StopIteration{cure}"
                 raise ConfigError(msg) from error
             raise
-        return made
-
-    def at_end(self) -> bool:
-        """Whether no batch is still to come."""
-        return self._taken == len(self._counts)
+        return given, made
 
     def __next__(self) -> Batch:
         batch: Batch = self.take()
         return batch
 
     def __del__(self) -> None:
-        self._passes.dropped(self._run)
+        self._positions.dropped(self._token)

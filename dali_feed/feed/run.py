@@ -1,55 +1,252 @@
-"""One pass: a thread that fills batches, runs and repairs them; they come out in order.
+"""A pass: the thread that takes slots from its supply, has the engine fill them, and hands batches over in order.
 
-The thread waits at three places and counts each: for reads, for the engine, for the training loop. It never
-waits for a read while a finished batch could be handed over. An error reaches the training loop at the
-batch where it belongs, after all batches before it.
+The thread waits at four places and counts each: for reads, for the engine, for dead letters, for the training loop. It
+never waits for a read while a finished batch could be handed over. An error reaches the training loop at the batch
+where it belongs, after all batches before it. Whatever it waits for ends when the pass is closed.
 
-Where records come from is the business of the two kinds of pass: over an epoch, or over a stream. The thread of a pass
-that has given all it has may go on with the next one, which then has begun before the training loop asks for it.
+Where slots come from is the business of the supply: of epochs, which follow each other in one pass, or of a stream. Of
+an epoch that the loop has not asked for nothing is counted, and no error is reported: the thread waits, or ends, and
+who asks for that epoch begins another pass.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from dali_feed import sync
-from dali_feed.bad_records import BadRecord, Quarantine
+from dali_feed.bad_records import BadRecord
 from dali_feed.dead_letters import Letter, Outbox
 from dali_feed.engines.device.ranges import NEXT
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.workers import linger
 from dali_feed.errors import ClosedError, WaitError
-from dali_feed.feed.batch import Batch, Flight, Made
+from dali_feed.feed.batch import Batch, Course, Flight, Made
 from dali_feed.feed.channel import Channel
-from dali_feed.feed.lane import Draw, Piece
+from dali_feed.feed.lane import Piece
 from dali_feed.feed.meter import Meter, PassMeter
-from dali_feed.feed.reading import ReadPool
-from dali_feed.feed.window import MeanSize
+from dali_feed.feed.window import NoneGoodError
 from dali_feed.records.source import unpack_id
 
-__all__ = ["EpochSetting", "FeedRun", "Setting", "reads"]
+__all__ = ["EpochEnd", "Gate", "Late", "Pass", "Setting", "Supply"]
+
+RECORDS = 32  # of a batch that a message names: as many as one call of a decoder takes, any of which may hold it
+LONGEST = sync.TIMEOUT_MAX  # seconds that the system can wait: two centuries; above that it is for ever
+PATIENCE = 5.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it
+
+log = logging.getLogger("dali_feed")
 
 
-# The thread that feeds: of one pass, or of several, where one goes on into the next.
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The objects that a pass uses and shares with the passes after it."""
+
+    engine: Engine
+    meter: Meter
+    outbox: Outbox
+    source: str
+    where: Callable[[int], str]
+    beside: Callable[[Batch, int], None]
+    prefetch: int
+    lanes: int  # of this rank: each batch has equally many slots of each
+    same_size: bool
+    payload: Callable[[int, memoryview | None], bytes] | None  # a record's, as it was read; None: as it is in memory
+    made: Made  # columns of a batch, from what its records kept
+    watchdog: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """Behind the last batch of an epoch; `more`: whether the pass goes on with the next one."""
+
+    epoch: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTake:
+    """An error in place of the next slots of an epoch."""
+
+    epoch: int
+    error: Exception
+
+
+class Gate:
+    """What the loop's thread and the pass's say to each other: how far the loop asks, and who goes on.
+
+    requested  the last epoch that the loop has asked for
+    closed     whether no batch is given any more
+    over       whether the pass's thread gives nothing more
+    rests      whether it has done all that it may before the loop asks
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self.requested, self.closed, self.over, self.rests = epoch, False, False, False
+        self._changed = sync.Condition()  # guards the first three
+
+    def request(self, epoch: int) -> bool:
+        """The loop asks for that epoch; False where the thread has ended before it, or does not go on."""
+        with self._changed:
+            if self.closed or self.over:
+                return False
+            self.requested = epoch
+            self._changed.notify_all()
+            return True
+
+    def leave(self, epoch: int) -> bool:
+        """The thread gives up in that epoch; whether that is to be said to nobody, as nobody has asked for it."""
+        with self._changed:
+            quietly = epoch > self.requested
+            self.over = self.over or quietly
+            return quietly
+
+    def finish(self) -> None:
+        """The thread gives nothing more."""
+        with self._changed:
+            self.over = True
+
+    def close(self) -> None:
+        """No batch is given any more."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """What a thread waits for may be there."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self, done: Callable[[], bool]) -> None:
+        """Wait until `done`; ClosedError where the pass is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.closed or done())
+            if self.closed:
+                msg = "pass: closed before it was asked for"
+                raise ClosedError(msg)
+
+    def until_requested(self, epoch: int, meter: Meter) -> None:
+        """Wait until the loop asks for that epoch: at once, but for one that was begun ahead of it."""
+        if epoch > self.requested:
+            self.rests = True
+            with meter.at("rest"):
+                self.wait(lambda: epoch <= self.requested)
+            self.rests = False
+
+    def is_closed(self) -> bool:
+        """For whoever waits elsewhere."""
+        return self.closed
+
+
+Late = Callable[[], Batch]  # a batch that is made when all before it have been handed over
+
+
+class Supply(ABC):
+    """Where a pass gets its slots from. The pass's thread uses it, others only `begin`, `halt`, `resume`, `at_work`.
+
+    epoch  that `take` stands in: whose its slots, and its errors, are
+    """
+
+    epoch: int
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    def begin(self) -> None:  # noqa: B027  most have none
+        """The pass begins: threads of the supply's own may run."""
+
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether `take` gives something without waiting."""
+
+    @abstractmethod
+    def take(self) -> tuple[Course, list[Piece]] | Late | EpochEnd | None:
+        """The slots of the next batch, or a batch that has none, or an epoch's end; None: no more. May wait.
+
+        No slots mean that there is none yet: what is in flight goes first.
+        """
+
+    @abstractmethod
+    def bad(self, flight: Flight, slot: int, bad: BadRecord) -> None:
+        """A record of a batch turned out to be bad; its payload is in memory."""
+
+    @abstractmethod
+    def landed(self, flight: Flight, batch: Batch) -> None:
+        """A batch is whole, and is handed over next."""
+
+    def none_good(self, flight: Flight, error: NoneGoodError) -> Batch:
+        """No record of a batch in flight is good: gives what is handed over in its place."""
+        raise error
+
+    def end(self, epoch: int) -> None:  # noqa: B027  a stream has none
+        """All batches of that epoch have been handed over."""
+
+    @abstractmethod
+    def halt(self) -> None:
+        """End the reads under way and those still to come."""
+
+    def resume(self) -> None:  # noqa: B027  a stream's reader ends with its pass
+        """Reads may be asked for again, for another pass."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give back the memory of what has been read; nothing is in flight any more."""
+
+    # For the watchdog.
+
+    @abstractmethod
+    def at_work(self) -> str:
+        """What the source is at."""
+
+    def remark(self) -> str:
+        """What else keeps batches from coming, whatever is at work."""
+        return ""
+
+    def alarm(self) -> int:
+        """The level of the line in the log."""
+        return logging.WARNING
+
+    # Bad records and their letters.
+
+    def count(self, course: Course, slot: int, bad: BadRecord, where: str, post: Callable[[], None]) -> None:
+        """Count a bad record, and `post` its letter where it is new. Raises by the policy."""
+        quarantine, meter = course.quarantine, self.setting.meter
+        before = len(quarantine)
+        try:
+            quarantine.add(bad.sample, slot, where, bad.reason, post)
+        finally:
+            if len(quarantine) > before:
+                meter.bad += 1
+                meter.recent_bad.append((where, bad.reason))
+
+    def letter(self, where: str, bad: BadRecord) -> Letter:
+        """A bad record's, made while the payload is in memory."""
+        partition, position = unpack_id(bad.sample)
+        anew = self.setting.payload
+        if anew is None:
+            payload = bytes(bad.payload or b"")
+        else:
+            with self.setting.meter.at("source"):
+                payload = anew(bad.sample, bad.payload)
+        return Letter(where, self.setting.source, partition, position, bad.sample, bad.stage, bad.reason, payload)
 
 
 class Worker:
-    """A thread that uses the engine until nothing comes behind. `start` it."""
+    """A thread that uses the engine. `start` it once."""
 
-    def __init__(self, first: FeedRun, name: str) -> None:
-        self._first: FeedRun | None = first
+    def __init__(self, run: Callable[[], None], name: str) -> None:
+        self._target: Callable[[], None] | None = run
         self._begun, self._runs, self._over = False, False, False
         self._then = list[Callable[[], None]]()
         self._ended = sync.Event()
-        self._lock = sync.Lock()
+        self._lock = sync.RLock()  # guards whether it has begun, and what is called at its end
         self.thread = sync.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Once. Whatever comes out of here, as an interrupt does, `alive` says whether the thread runs."""
+        """Whatever comes out of here, as an interrupt does, `alive` says whether the thread runs."""
         self._begun = True
         try:
             self.thread.start()
@@ -68,10 +265,10 @@ class Worker:
             if not self._begun:  # nobody waits for it any more
                 return
             self._runs = True
-        run, self._first = self._first, None  # what is over is not held
+        run, self._target = self._target, None  # what is over is not held
         try:
-            while run is not None:
-                run = run.one()
+            if run is not None:
+                run()
         finally:
             with self._lock:
                 self._over = True
@@ -93,149 +290,51 @@ class Worker:
         call()
 
 
-# The objects that all passes over a feed use.
+class Pass:
+    """One thread that feeds, one supply, one channel to the training loop. `begin` it once."""
 
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The objects that a pass uses and shares with the passes after it."""
-
-    engine: Engine
-    meter: Meter
-    outbox: Outbox
-    source: str
-    epoch: int
-    where: Callable[[int], str]
-    draw: Draw
-    beside: Callable[[Batch], None]
-    prefetch: int
-    same_size: bool
-    payload: Callable[[int, memoryview | None], bytes] | None  # a record's, as it was read; None: as it is in memory
-    made: Made  # columns of a batch, from what its records kept
-    watchdog: float
-
-
-@dataclass(frozen=True, slots=True)
-class EpochSetting(Setting):
-    """And those of a pass over an epoch, which reads ahead by its plan."""
-
-    pool: ReadPool
-    memory: int
-    sizes: MeanSize
-    readers: int
-
-
-# The watchdog: where no batch comes for long, it says which stage is stuck and on which record.
-#
-# The waiting training loop's own thread looks at what the other threads have noted down; nothing is
-# requested from a stage that may never answer.
-
-
-SHOWN = 3
-RECORDS = 32  # of a batch: as many as one call of a decoder takes, any of which may hold it
-
-
-def stuck(setting: Setting, flight: Flight | None, source: Callable[[], str]) -> str:
-    """The stage that the feed thread waits for, for how long, and its work.
-
-    flight  the engine's batch
-    source  tells what the source is at
-    """
-    stage, seconds = setting.meter.now()
-    match stage:
-        case "source":
-            told = source()
-        case "engine" | "repair" if flight is not None:
-            told = _engine(setting, flight)
-        case "dead letters":
-            told = f"dead letters: {setting.outbox} does not accept them"
-        case _:
-            told = "feed: its thread is at work on the next batch"
-    return f"{told}; for {seconds:.0f} s"
-
-
-def reads(setting: EpochSetting) -> str:
-    """The work of each reader thread, the longest first."""
-    reads = []
-    for task, since, trouble in sorted(setting.pool.doing(), key=lambda read: read[1]):
-        first = setting.where(int(task.extents[:1].ids()[0]))
-        said = f", {trouble}" if trouble else ""
-        reads.append(f"{int(task.extents.lengths.sum())} records from {first} ({sync.monotonic() - since:.0f} s{said})")
-    more = f", and {len(reads) - SHOWN} more" if len(reads) > SHOWN else ""
-    return f"source: {setting.source} is being read: {'; '.join(reads[:SHOWN]) or 'nothing'}{more}"
-
-
-def _engine(setting: Setting, flight: Flight) -> str:
-    """The records that the engine's threads work on, where it can say; otherwise the batch's first and last."""
-    what, at = setting.engine.at_work()
-    slots = sorted(slot for slot in at if slot < len(flight))
-    name = f"engine: {what}"
-    if slots:
-        shown = ", ".join(setting.where(int(flight.ids[slot])) for slot in slots[:RECORDS])
-        return f"{name} is at {shown}{f', and {len(slots) - RECORDS} more' if len(slots) > RECORDS else ''}"
-    first, last = (setting.where(int(flight.ids[slot])) for slot in (0, -1))
-    return f"{name} runs the batch of {len(flight)} from {first} to {last}"
-
-
-LONGEST = sync.TIMEOUT_MAX  # seconds that the system can wait: two centuries; above that it is for ever
-PATIENCE = 5.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it
-
-log = logging.getLogger("dali_feed")
-
-
-class FeedRun:
-    """An iterator over batches, each with equally many slots of so many `lanes`. A subclass is ready before that.
-
-    Of a pass that is `behind` another one, that one's thread feeds it afterwards.
-    """
-
-    _quarantine: Quarantine
-
-    def __init__(
-        self, setting: Setting, lanes: int, quarantine: Quarantine | None = None, behind: FeedRun | None = None
-    ) -> None:
-        self.setting, self._parts = setting, lanes
-        if quarantine is not None:  # or the subclass has it before it is needed
-            self._quarantine = quarantine
-        self._landed = 0  # slots
-        self._noted = PassMeter(setting.meter)
+    def __init__(self, setting: Setting, supply: Supply, gate: Gate) -> None:
+        self.setting, self.supply, self.gate = setting, supply, gate
+        self.ended_epoch = -1  # the last one whose batches, and letters, have all been handed over
         self.landing: Flight | None = None  # the batch that the engine is waited for
-        self._flying: deque[Flight] = deque()
-        self._out: Channel[Batch | BaseException | None] = Channel(setting.prefetch)
-        self._ended = False
+        self._flying: deque[Flight | Late | EpochEnd | FailedTake] = deque()
+        self._out: Channel[Batch | EpochEnd | BaseException] = Channel(setting.prefetch)
         self._stop = sync.Event()  # set at its end: its batches are not worked on any more
-        self.cut = False  # whether another thread ended it while one waited for a batch
-        self.next: FeedRun | None = None  # the pass that its thread goes on with
-        self._lock = sync.Lock()
-        self._worker: Worker = Worker(self, "dali_feed-feed") if behind is None else behind._worker
+        self._worker = Worker(self._run, "dali_feed-feed")
+        self._noted = PassMeter(setting.meter)
+
+    # For the training loop, and whoever closes.
 
     def begin(self) -> None:
         """Have its thread feed it; whoever closes it is known by then, for an interrupt may come out of here."""
+        self.supply.begin()
         self._worker.start()
 
-    @property
-    def _thread(self) -> sync.Thread:
-        return self._worker.thread
+    def request(self, epoch: int) -> bool:
+        """The loop asks for that epoch, of which this pass may have batches already; False where it cannot go on."""
+        if not self.gate.request(epoch):
+            return False
+        self._noted = PassMeter(self.setting.meter)
+        return True
 
     def take(self, timeout: float | None = None) -> Batch:
-        """The next batch. Raises StopIteration at the end, and after `timeout` seconds a WaitError: what is stuck."""
-        if self._ended:
-            raise StopIteration
+        """The next batch. StopIteration at an epoch's end; after `timeout` seconds a WaitError that says what is stuck.
+
+        Behind any other error comes nothing.
+        """
         self._noted.asked()
         with NEXT:
             item = self._wait(timeout)
+            while isinstance(item, EpochEnd) and item.epoch < self.gate.requested:
+                item = self._wait(timeout)  # the end of an epoch whose last batch the loop has left it at
         self._noted.came(more=isinstance(item, Batch))
         if isinstance(item, Batch):
             return item
-        if item is None and self.next is not None:
-            self._ended = True  # and its thread goes on
-        else:
-            self.close()
-        if item is None:
+        if isinstance(item, EpochEnd):
             raise StopIteration
         raise item
 
-    def _wait(self, timeout: float | None) -> Batch | BaseException | None:
+    def _wait(self, timeout: float | None) -> Batch | EpochEnd | BaseException:
         """The next item; the watchdog warns after `watchdog` seconds without one, and again after twice as many."""
         begun, speaks = sync.monotonic(), self.setting.watchdog
         while True:
@@ -244,7 +343,6 @@ class FeedRun:
             try:
                 return self._out.get(max(0.0, ends - waited) if ends < LONGEST else None)
             except ClosedError:
-                self.cut = True
                 msg = (
                     "iterator: another thread has ended this pass while this one waited for a batch: by close(), a"
                     " newer pass over the same loader, or load_state_dict()"
@@ -253,36 +351,32 @@ class FeedRun:
             except TimeoutError:
                 if ends == timeout:
                     raise WaitError(self._stuck()) from None
-                log.log(self._alarm(), "no batch for %.0f s: %s", sync.monotonic() - begun, self._stuck())
+                log.log(self.supply.alarm(), "no batch for %.0f s: %s", sync.monotonic() - begun, self._stuck())
                 speaks *= 2
 
-    def close(self) -> None:
-        """End the pass in whatever state it is, and the next one; reads and batches under way are dropped."""
-        self._noted.end()
-        if self._ended:
-            if self.next is not None:  # an interrupt came before that was handed on
-                self.next.close()
-            return
-        self._end()
+    def stop(self) -> None:
+        """No batch is given any more; its thread finds that out wherever it is. Waits for nothing."""
+        self._stop.set()
+        self._out.close()  # before the gate: what that raises is no error for the loop
+        self.gate.close()
         self.setting.engine.halt()
-        if sync.current_thread() is self._thread:
+
+    def close(self) -> None:
+        """End the pass in whatever state it is; reads and batches under way are dropped.
+
+        Who was interrupted in here calls it again: all of it is done again.
+        """
+        self._noted.end()
+        self.stop()
+        if sync.current_thread() is self._worker.thread:
             return  # the garbage collector ran here; the next put ends the thread
-        self._halt()  # for as long as the thread may still ask for reads
+        self.supply.halt()  # for as long as the thread may still ask for reads
         try:
             self._worker.join(PATIENCE)
         finally:  # a second Ctrl-C: the next pass reads all the same
-            self._resume()
+            self.supply.resume()
         if self.alive:
-            linger(self._thread)
-
-    def _end(self) -> None:
-        """No batch is given any more; its thread finds that out where it is."""
-        with self._lock:
-            self._ended = True
-        self._stop.set()
-        self._out.close()
-        if self.next is not None:
-            self.next._end()
+            linger(self._worker.thread)
 
     @property
     def alive(self) -> bool:
@@ -293,9 +387,11 @@ class FeedRun:
         """Call it when the thread no longer uses the engine: in that thread, or at once."""
         self._worker.at_end(call)
 
-    def wait(self) -> None:
-        """Wait until the thread of a closed pass has ended, and log now and then what it does."""
+    def wait_ended(self) -> None:
+        """Wait until the thread of a pass that is over has ended, and log now and then what it does."""
         begun = sync.monotonic()
+        if self.alive:
+            self.close()  # an interrupt may have ended the last try before the thread could hear of it
         while self.alive:
             self._worker.join(self.setting.watchdog if self.setting.watchdog < LONGEST else None)
             if self.alive:
@@ -305,146 +401,155 @@ class FeedRun:
                     self._stuck(),
                 )
 
-    def one(self) -> FeedRun | None:
-        """In its thread: feed all of it. Gives the next pass, where the thread goes on."""
-        last: BaseException | None
+    # The thread's own.
+
+    def _run(self) -> None:
         begun = time.thread_time()
-        goes_on: FeedRun | None = None
+        last: BaseException | None
         try:
             try:
                 last = self._feed()
             except BaseException as error:  # noqa: BLE001  in its place; a ClosedError too, where the source was closed
                 last = error
-            behind = None if last is not None else self.next
-            self._last(last)
-            goes_on = behind
+            if last is not None:
+                self._out.end(last)
         except ClosedError:
             pass  # the training loop has gone; no one is left to report to
         finally:
+            self.gate.finish()
             self.setting.meter.feed_cpu += time.thread_time() - begun
             self._clear()
-            if goes_on is None and self.next is not None:
-                self.next._clear()
-        return goes_on
-
-    def _last(self, item: BaseException | None) -> None:
-        """Behind all batches comes an error, or None: the end."""
-        self._out.end(item)
-
-    # What the two kinds of pass do each in their way.
 
     def _feed(self) -> BaseException | None:
-        """Feed all batches; an error that ends it early is returned after all batches before it were handed over."""
-        raise NotImplementedError
+        """Feed all batches; an error that ends it is returned after all batches before it were handed over."""
+        engine, supply, flying = self.setting.engine, self.supply, self._flying
+        if self.gate.closed:  # before it ran
+            return None
+        engine.enter()
+        self.setting.meter.clock()  # runs from here on
+        more = True
+        while more or flying:
+            while flying and not (more and len(flying) < engine.depth and supply.ready()):
+                oldest = flying[0]
+                epoch = oldest.epoch if isinstance(oldest, Flight | EpochEnd | FailedTake) else supply.epoch
+                try:
+                    self._land()
+                except BaseException as error:  # noqa: BLE001  in its place
+                    return None if self.gate.leave(epoch) else error
+            if more:
+                more = self._fly()
+        return None
 
-    def _halt(self) -> None:
-        """End the reads under way and those still to come."""
-        raise NotImplementedError
+    def _fly(self) -> bool:
+        """Put what the supply gives next behind what is in flight; False where nothing comes behind it."""
+        try:
+            item = self.supply.take()
+            if isinstance(item, tuple):
+                course, pieces = item
+                if pieces:
+                    self._submit(course, pieces)
+            elif item is not None:
+                self._flying.append(item)
+        except Exception as error:  # noqa: BLE001  whatever it is, the trainer must see it, and in its place
+            error.add_note("Stage: feed")
+            item = None
+            self._flying.append(FailedTake(self.supply.epoch, error))
+        return item is not None
 
-    def _resume(self) -> None:
-        """Reads may be asked for again."""
-
-    def _release(self) -> None:
-        """Give back the memory of what has been read."""
-        raise NotImplementedError
-
-    def _source(self) -> str:
-        """What the source is at, for the watchdog."""
-        raise NotImplementedError
-
-    def _alarm(self) -> int:
-        """The level of the watchdog's line in the log."""
-        return logging.WARNING
-
-    def _hold(self) -> None:
-        """Wait until what is found may be counted: at once, but for a pass that nobody has asked for yet."""
-
-    # What they share.
-
-    def _stuck(self) -> str:
-        return stuck(self.setting, self.landing, self._source)
-
-    def _start(self, pieces: list[Piece]) -> None:
+    def _submit(self, course: Course, pieces: list[Piece]) -> None:
         """A batch of these slots is given to the engine."""
         engine = self.setting.engine
-        flight = Flight(pieces, self.setting.where, engine.columns, same_size=self.setting.same_size)
+        flight = Flight(pieces, course, self.setting.where, engine.columns, same_size=self.setting.same_size)
         engine.submit(flight.work, self._stop)
         self.setting.meter.service.began(len(flight))
         self._flying.append(flight)
 
-    def _finish(self) -> None:
-        """Wait until all dead letters are written: a pass that ends well has them on disk."""
-        with self.setting.meter.at("dead letters"):
-            self.setting.outbox.drain(self._has_ended)
-
-    def _count_faults(self, flight: Flight) -> None:
-        faults = flight.own_faults()
-        self.setting.meter.absent += int((~flight.ok).sum()) - len(faults)
-        for slot, bad in faults:
-            self._quarantined(slot, bad)
-
-    def _quarantined(self, slot: int, bad: BadRecord) -> None:
-        before = len(self._quarantine)
-        where = self.setting.where(bad.sample)
-        try:
-            at = self._landed + slot
-            self._quarantine.add(bad.sample, at, where, bad.reason, lambda: self._post(where, bad))
-        finally:
-            if len(self._quarantine) > before:
-                self.setting.meter.bad += 1
-                self.setting.meter.recent_bad.append((where, bad.reason))
-
-    def _post(self, where: str, bad: BadRecord) -> None:
-        """Post a dead letter while the payload is in memory, and before its batch is handed over."""
-        if self.setting.outbox.wanted:
-            with self.setting.meter.at("dead letters"):
-                self.setting.outbox.post(self._letter(where, bad), self._has_ended)
-
-    def _letter(self, where: str, bad: BadRecord) -> Letter:
-        """A bad record's, made while the payload is in memory."""
-        partition, position = unpack_id(bad.sample)
-        anew = self.setting.payload
-        if anew is None:
-            payload = bytes(bad.payload or b"")
+    def _land(self) -> None:
+        """Hand over the oldest of what is in flight. An error leaves it there, or the engine would keep it."""
+        setting, oldest = self.setting, self._flying[0]
+        if isinstance(oldest, FailedTake):
+            raise oldest.error
+        if isinstance(oldest, EpochEnd):
+            with setting.meter.at("dead letters"):  # an epoch that ends well has them on disk
+                setting.outbox.drain(self.gate.is_closed)
+            self.supply.end(oldest.epoch)
+            if not oldest.more:
+                self.gate.finish()  # before the loop can hear of the end, and ask for another epoch
+            self.ended_epoch = oldest.epoch
+            item: Batch | EpochEnd = oldest
+        elif isinstance(oldest, Flight):
+            item = self._landed(oldest)
         else:
-            with self.setting.meter.at("source"):
-                payload = anew(bad.sample, bad.payload)
-        return Letter(where, self.setting.source, partition, position, bad.sample, bad.stage, bad.reason, payload)
+            item = oldest()
+        self._flying.popleft()
+        with setting.meter.at("trainer"):
+            self._out.put(item)
 
-    def _has_ended(self) -> bool:
-        return self._ended
-
-    def _landed_batch(self) -> tuple[Flight, Batch]:
-        """The oldest batch in flight, done and mended."""
-        self.setting.outbox.check()  # what raises here leaves the batch in flight, or the engine would keep it
-        flight = self.landing = self._flying.popleft()
-        with self.setting.meter.at("engine"):
-            self.setting.engine.take(flight.work)
-        self.setting.meter.landed(len(flight))
-        if flight.work.bad or not flight.ok.all():
-            self._hold()
-        if not flight.ok.all():
-            self._count_faults(flight)  # here, in batch order: a limit ends a run at the same batch at any depth
-        while flight.work.bad:
-            before = flight.work
-            with self.setting.meter.at("mend"):
-                for slot, bad in flight.refused(before.bad):
-                    self._quarantined(slot, bad)
-                mended = flight.mend(self.setting.draw)
-            with self.setting.meter.at("repair"):
-                self.setting.engine.redo(flight.work, before, mended)
-        self._landed += len(flight)
-        batch = flight.done(self.setting.made, self._parts)
-        self.setting.beside(batch)
-        return flight, batch
-
-    def _hand_over(self, batch: Batch) -> None:
-        with self.setting.meter.at("trainer"):
-            self._out.put(batch)
+    def _landed(self, flight: Flight) -> Batch:
+        """The batch, done and mended."""
+        setting, supply, course = self.setting, self.supply, flight.course
+        setting.outbox.check()
+        self.landing = flight
+        with setting.meter.at("engine"):
+            setting.engine.take(flight.work)
+        setting.meter.landed(len(flight))
+        try:
+            if flight.work.bad or not flight.ok.all():
+                self.gate.until_requested(course.epoch, setting.meter)  # before anything of it is counted
+            if not flight.ok.all():  # here, in batch order: a limit ends a run at the same batch at any depth
+                faults = flight.own_faults()
+                setting.meter.absent += int((~flight.ok).sum()) - len(faults)
+                for slot, bad in faults:
+                    supply.bad(flight, slot, bad)
+            while flight.work.bad:
+                before = flight.work
+                with setting.meter.at("mend"):
+                    for slot, bad in flight.refused(before.bad):
+                        supply.bad(flight, slot, bad)
+                    mended = flight.mend()
+                with setting.meter.at("repair"):
+                    setting.engine.redo(flight.work, before, mended)
+        except NoneGoodError as error:
+            return supply.none_good(flight, error)
+        course.landed += len(flight)
+        batch = flight.done(setting.made, setting.lanes)
+        setting.beside(batch, course.epoch)
+        supply.landed(flight, batch)
+        return batch
 
     def _clear(self) -> None:
         """Clean up engine and memory for the next pass."""
         while self._flying:
-            self.setting.engine.discard(self._flying.popleft().work)
-            self.setting.meter.service.dropped()
-        self._release()
+            flight = self._flying.popleft()
+            if isinstance(flight, Flight):
+                self.setting.engine.discard(flight.work)
+        self.setting.meter.service.dropped()
+        self.supply.release()
+
+    # What is stuck, said by the waiting loop's own thread out of what the other threads have noted down: nothing is
+    # requested from a stage that may never answer.
+
+    def _stuck(self) -> str:
+        """The stage that the thread waits for, for how long, and its work."""
+        stage, seconds = self.setting.meter.now()
+        match stage:
+            case "source":
+                told = self.supply.at_work()
+            case "engine" | "repair" if self.landing is not None:
+                told = self._engine_at(self.landing)
+            case "dead letters":
+                told = f"dead letters: {self.setting.outbox} does not accept them"
+            case _:
+                told = "feed: its thread is at work on the next batch"
+        return f"{told}; for {seconds:.0f} s{self.supply.remark()}"
+
+    def _engine_at(self, flight: Flight) -> str:
+        """The records that the engine's threads work on, where it can say; otherwise the batch's first and last."""
+        where, (what, at) = self.setting.where, self.setting.engine.at_work()
+        slots = sorted(slot for slot in at if slot < len(flight))
+        name = f"engine: {what}"
+        if slots:
+            shown = ", ".join(where(int(flight.ids[slot])) for slot in slots[:RECORDS])
+            return f"{name} is at {shown}{f', and {len(slots) - RECORDS} more' if len(slots) > RECORDS else ''}"
+        first, last = (where(int(flight.ids[slot])) for slot in (0, -1))
+        return f"{name} runs the batch of {len(flight)} from {first} to {last}"

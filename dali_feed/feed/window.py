@@ -4,13 +4,13 @@ The law: slots never shift. The slot of a record that is absent or bad is taken 
 of the window in the order of the slots, from the first again after the last. A window without any record borrows those
 of the next one that has some: its slot k goes as slot k of that one would, and is not ok. The rule sees neither
 batches nor ranks, and it can be applied again when a record turns out to be bad late: payloads stay until the
-window's last batch has left.
+window's last batch has left. Of a stream a batch is a window: no other record may be near.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dali_feed.bad_records import BadRecord
 from dali_feed.columns.columns import Columns
-from dali_feed.errors import BadRecordLimitError, ConfigError, SourceError
+from dali_feed.errors import BadRecordLimitError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.plan.order import WindowPlan
 from dali_feed.records.slabs import slabs_for
@@ -27,102 +27,12 @@ from dali_feed.records.source import Block, Fault, Lease, Stage
 from dali_feed.records.tally import kind_of
 from dali_feed.records.values import put, room, take
 
-__all__ = ["EmptyWindows", "MeanSize", "Proof", "Rows", "Window", "WindowRecords", "window_memory"]
-
-
-# Records in memory, and what is known of each: what a batch is cut from, and mended from.
-#
-# The law: a record that turns out to be bad, in its header or in the decoder, is replaced in its slot by one that is
-# held; so payloads stay until the last slot has left the engine.
+__all__ = ["MeanSize", "NoneGoodError", "Proof", "Rows", "Window", "WindowSource", "window_memory"]
 
 
 Rows = NDArray[np.int64]
 
 _NOTHING = memoryview(b"")
-
-
-class WindowRecords:
-    """Rows are numbered in the order of reading, slots in the order of the batches. Used by one thread.
-
-    columns   what its records are made of
-    values    by column what is kept of each row
-    order     the row whose own each slot is
-    borrowed  whether its records are others' than its slots'
-    left      slots whose batch has not left the engine yet
-    turn      how often its records have come in this epoch before: what is done to them is drawn anew each time
-    """
-
-    order: Rows
-    borrowed = False
-    left = 0
-    turn = 0
-
-    def __init__(self, columns: Columns, where: Callable[[int], str]) -> None:
-        self.columns, self._where = columns, where
-
-    def _hold(self, ids: NDArray[np.int64]) -> None:
-        """Room for these records, of which nothing has been read."""
-        rows = self.rows = len(ids)
-        self.ids = ids
-        self.values: dict[str, Any] = {}
-        self.there, self.usable = np.zeros(rows, bool), np.zeros(rows, bool)
-        self.faults: dict[int, Fault] = {}
-
-    def _put(self, a: int, b: int, block: Block) -> None:
-        """Rows a..b-1 are those of a block."""
-        if b - a == self.rows:
-            self.values = dict(block.values)
-        else:
-            for name, values in block.values.items():
-                into = self.values[name] if name in self.values else room(values, self.rows)
-                self.values[name] = put(into, slice(a, b), values)
-        self.there[a:b] = True if block.absent is None else ~block.absent
-        self.usable[a:b] = block.usable()
-        self.faults |= {a + row: fault for row, fault in block.faults.items()}
-
-    def mark_bad(self, row: int, reason: str) -> None:
-        """A record turned out to be bad after the screen."""
-        self.usable[row] = False
-        self.faults[row] = Fault("decode", reason)
-
-    def payload(self, row: int) -> memoryview | None:
-        """The bytes of its first image, if it has any: a view that `release` ends."""
-        name = self.columns.image
-        return None if name is None or name not in self.values else self.values[name].payloads[row]
-
-    def bad_record(self, row: int) -> BadRecord:
-        """The record of a row that has a fault."""
-        fault = self.faults[row]
-        return BadRecord(int(self.ids[row]), fault.reason, fault.stage, self.payload(row))
-
-    def deal(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_]]:
-        """The rows that fill slots first..stop-1, and which of them are the slots' own."""
-        raise NotImplementedError
-
-    def good_payloads(self, rows: Rows) -> list[Any]:
-        """The first images of rows that `deal` gave, as decoders get them; nothing where there is no image."""
-        name = self.columns.image
-        return [_NOTHING] * len(rows) if name is None else self.values[name].taken(rows).decodable()
-
-    def good_values(self, rows: Rows) -> dict[str, Any]:
-        """The other columns of rows that `deal` gave."""
-        first = self.columns.image
-        return {name: take(values, rows) for name, values in self.values.items() if name != first}
-
-    def sizes(self, rows: Rows) -> NDArray[np.int32]:
-        """Of the images of rows that `deal` gave, those of all image columns side by side, int32 (n, ...)."""
-        each = [self.values[name].sizes[rows] for name in self.columns.images]
-        return np.concatenate(each, axis=1) if each else np.zeros((len(rows), 2), np.int32)
-
-    def retire(self, slots: int) -> None:
-        """Slots whose batch has left the engine; with the last of them the memory goes back."""
-        self.left -= slots
-        if self.left == 0:
-            self.release()
-
-    def release(self) -> None:
-        """Give all memory back; views into it must not be used any more."""
-        raise NotImplementedError
 
 
 # A window without one good record: either the arguments are wrong or the data is; this file decides which.
@@ -262,64 +172,157 @@ def _different(tasks: Rows) -> list[int]:
     return found
 
 
-class EmptyWindows:
-    """Windows of an epoch that were found without a record, and which one stands in for each. One thread's."""
-
-    def __init__(self) -> None:
-        self.stands_in: dict[int, WindowPlan] = {}  # by the place in the line: a sampler may give equal records again
-
-
 class _NoRecordError(Exception):
-    """A window holds no record at all."""
+    """A window holds no record that can fill a slot."""
 
 
-class Window(WindowRecords):
+class NoneGoodError(DaliFeedError):
+    """No record of a stream's window is good: its batch is not handed over."""
+
+
+@dataclass(slots=True)
+class WindowSource:
+    """What the windows of an epoch are made with, and what they tell each other. Used by the feed thread alone.
+
+    columns    what records are made of
+    where      the coordinates of a sample, as people write them
+    pool       the reader threads
+    sizes      how large records are
+    proof      whether any record has been good
+    stands_in  by the place in the line of a window without a record the one whose records it borrows: a sampler may
+               give equal records again
+    """
+
+    columns: Columns
+    where: Callable[[int], str]
+    pool: ReadPool
+    sizes: MeanSize
+    proof: Proof
+    stands_in: dict[int, WindowPlan] = field(default_factory=dict)
+
+
+class Window:
     """Rows are numbered in the order of reading, slots in the order of the epoch. Used by the feed thread alone.
 
+    One of an epoch (`planned`) reads its records, and borrows from its neighbours; one of a stream (`arrived`) has all
+    of its records, one slot each, and no neighbour.
+
+    columns   what its records are made of
+    values    by column what is kept of each row
+    order     the row whose own each slot is
     slots     how many it has; as many as rows, unless those are borrowed
     borrowed  whether its records are another window's, for it has none
     left      slots whose batch has not left the engine yet
+    turn      how often its records have come in this epoch before: what is done to them is drawn anew each time
+    ahead     reads that nobody has asked for yet, the next one last
     """
 
-    def __init__(  # noqa: PLR0913  what a window needs, each by name
-        self,
-        plan: WindowPlan,
-        first_slot: int,
-        *,
-        sizes: MeanSize,
-        columns: Columns,
-        pool: ReadPool,
-        where: Callable[[int], str],
-        proof: Proof,
-        empty: EmptyWindows,
-        others: Callable[[], Iterator[WindowPlan]],
-    ) -> None:
-        super().__init__(columns, where)
-        self.slots = len(plan)
-        self.left = self.slots - first_slot
-        self._measured = sizes
-        self._pool, self._proof = pool, proof
-        self._own, self._empty, self._others = plan, empty, others
-        self._begin(plan)
-        needed = np.zeros(len(self.tasks), bool)
-        needed[self._task_at[first_slot:]] = plan.at not in empty.stands_in
-        self.ahead = [self.tasks[n] for n in np.flatnonzero(needed)][::-1]  # reads to make, the next one last
+    _own: WindowPlan  # these two of a planned one alone
+    _others: Callable[[], Iterator[WindowPlan]]
 
-    def _begin(self, plan: WindowPlan) -> None:
-        """Start with the records of `plan`, of which nothing has been read."""
-        self._hold(plan.extents.ids())
-        self.plan, rows, self.turn = plan, self.rows, plan.turn
-        order = plan.order if plan.order is not None else np.arange(rows, dtype=np.int64)
-        self.order = order if rows == self.slots else np.resize(order, max(rows, self.slots))
-        self.tasks, self._edges = _tasks(plan, self._measured)
-        self._task_at = self._task_of(self.order)
-        self._installed = np.zeros(len(self.tasks), bool)
-        self._all_installed = False
+    def __init__(self, columns: Columns, where: Callable[[int], str], slots: int, first_slot: int = 0) -> None:
+        self.columns, self._where, self.slots = columns, where, slots
+        self.left, self.borrowed, self.turn = slots - first_slot, False, 0
+        self.tasks: list[ReadTask] = []
+        self.ahead: list[ReadTask] = []
+        self._source: WindowSource | None = None
+        self._give_back: Callable[[], None] | None = None
+
+    @classmethod
+    def planned(
+        cls, plan: WindowPlan, first_slot: int, source: WindowSource, others: Callable[[], Iterator[WindowPlan]]
+    ) -> Window:
+        """A window of an epoch, of which the slots from `first_slot` on are wanted; `others` come behind it in turn."""
+        window = cls(source.columns, source.where, len(plan), first_slot)
+        window._source, window._own, window._others = source, plan, others
+        window._begin(plan, source)
+        needed = np.zeros(len(window.tasks), bool)
+        needed[window._task_at[first_slot:]] = plan.at not in source.stands_in
+        window.ahead = [window.tasks[n] for n in np.flatnonzero(needed)][::-1]
+        return window
+
+    @classmethod
+    def arrived(
+        cls, blocks: Sequence[Block], columns: Columns, where: Callable[[int], str], release: Callable[[], None]
+    ) -> Window:
+        """A window of records that have come; `release` gives their memory back."""
+        ids = [block.ids for block in blocks]
+        window = cls(columns, where, sum(map(len, ids)))
+        window._hold(ids[0] if len(ids) == 1 else np.concatenate(ids))
+        window.order = np.arange(window.rows, dtype=np.int64)
+        first = 0
+        for block in blocks:
+            window._put(first, first + len(block.ids), block)
+            first += len(block.ids)
+        window._give_back = release
+        return window
+
+    def _hold(self, ids: NDArray[np.int64], tasks: Sequence[ReadTask] = ()) -> None:
+        """Room for these records, of which nothing has been read but by `tasks`."""
+        rows = self.rows = len(ids)
+        self.ids, self.tasks = ids, list(tasks)
+        self.values: dict[str, Any] = {}
+        self.there, self.usable = np.zeros(rows, bool), np.zeros(rows, bool)
+        self.faults: dict[int, Fault] = {}
+        self._installed = np.zeros(len(tasks), bool)
+        self._all_installed = not tasks
         self._leases: list[Lease] = []
         self._read = 0  # rows
 
-    def _task_of(self, rows: Rows) -> Rows:
-        return np.searchsorted(self._edges, rows, side="right") - 1
+    def _begin(self, plan: WindowPlan, source: WindowSource) -> None:
+        """Start with the records of `plan`, of which nothing has been read."""
+        tasks, self._edges = _tasks(plan, source.sizes)
+        self._hold(plan.extents.ids(), tasks)
+        self.plan, self.turn = plan, plan.turn
+        order = plan.order if plan.order is not None else np.arange(self.rows, dtype=np.int64)
+        self.order = order if self.rows == self.slots else np.resize(order, max(self.rows, self.slots))
+        self._task_at = np.searchsorted(self._edges, self.order, side="right") - 1
+
+    # What is known of its records.
+
+    def _put(self, a: int, b: int, block: Block) -> None:
+        """Rows a..b-1 are those of a block."""
+        if b - a == self.rows:
+            self.values = dict(block.values)
+        else:
+            for name, values in block.values.items():
+                into = self.values[name] if name in self.values else room(values, self.rows)
+                self.values[name] = put(into, slice(a, b), values)
+        self.there[a:b] = True if block.absent is None else ~block.absent
+        self.usable[a:b] = block.usable()
+        self.faults |= {a + row: fault for row, fault in block.faults.items()}
+
+    def mark_bad(self, row: int, reason: str) -> None:
+        """A record turned out to be bad after the screen."""
+        self.usable[row] = False
+        self.faults[row] = Fault("decode", reason)
+
+    def payload(self, row: int) -> memoryview | None:
+        """The bytes of its first image, if it has any: a view that `release` ends."""
+        name = self.columns.image
+        return None if name is None or name not in self.values else self.values[name].payloads[row]
+
+    def bad_record(self, row: int) -> BadRecord:
+        """The record of a row that has a fault."""
+        fault = self.faults[row]
+        return BadRecord(int(self.ids[row]), fault.reason, fault.stage, self.payload(row))
+
+    def good_payloads(self, rows: Rows) -> list[Any]:
+        """The first images of rows that `deal` gave, as decoders get them; nothing where there is no image."""
+        name = self.columns.image
+        return [_NOTHING] * len(rows) if name is None else self.values[name].taken(rows).decodable()
+
+    def good_values(self, rows: Rows) -> dict[str, Any]:
+        """The other columns of rows that `deal` gave."""
+        first = self.columns.image
+        return {name: take(values, rows) for name, values in self.values.items() if name != first}
+
+    def sizes(self, rows: Rows) -> NDArray[np.int32]:
+        """Of the images of rows that `deal` gave, those of all image columns side by side, int32 (n, ...)."""
+        each = [self.values[name].sizes[rows] for name in self.columns.images]
+        return np.concatenate(each, axis=1) if each else np.zeros((len(rows), 2), np.int32)
+
+    # Its reads.
 
     def held(self) -> int:
         """Bytes of slabs that its reads hold, or will hold once requested ones are done."""
@@ -345,38 +348,50 @@ class Window(WindowRecords):
     def wait(self, first: int, stop: int) -> None:
         """Wait until the records of slots first..stop-1 have been read."""
         self._borrow_if_known()
-        self._load(self._task_at[first:stop])
+        self._load(first, stop)
 
-    def _load(self, tasks: Rows) -> None:
-        if self._all_installed:
+    def _load(self, first: int, stop: int) -> None:
+        """Have the records of slots first..stop-1."""
+        if not self._all_installed:
+            self._read_all(_different(self._task_at[first:stop]))
+
+    def _read_all(self, numbers: list[int]) -> None:
+        """Have the records of those reads."""
+        source = self._source
+        needed = [n for n in numbers if not self._installed[n]]
+        if source is None or not needed:
             return
-        needed = [n for n in _different(tasks) if not self._installed[n]]
         for n in needed:
-            self._pool.request(self.tasks[n])
+            source.pool.request(self.tasks[n])
         for n in needed:
-            self._install(n, self.tasks[n].take())
+            self._install(n, self.tasks[n].take(), source)
 
-    def _install(self, n: int, block: Block) -> None:
+    def _install(self, n: int, block: Block, source: WindowSource) -> None:
         a, b = int(self._edges[n]), int(self._edges[n + 1])
         self._leases.append(block.lease)
         self._read += b - a
-        if (held := sum(lease.size for lease in self._leases)) > self._measured.memory:
-            raise self._measured.too_large(self._where(int(self.ids[0])), self.rows, held, self._read)
+        if (held := sum(lease.size for lease in self._leases)) > source.sizes.memory:
+            raise source.sizes.too_large(self._where(int(self.ids[0])), self.rows, held, self._read)
         if {len(block.ids), *map(len, block.values.values())} != {b - a}:
             first, last = self._where(int(self.ids[a])), self._where(int(self.ids[b - 1]))
             msg = f"read of {first} to {last}: must give one row per position, {b - a}; found {len(block.ids)}"
             raise SourceError(msg)
         self._put(a, b, block)
-        self._measured.add(b - a, min(block.lease.size, self.tasks[n].bytes))
-        self._proof.good |= bool(self.usable[a:b].any())
+        source.sizes.add(b - a, min(block.lease.size, self.tasks[n].bytes))
+        source.proof.good |= bool(self.usable[a:b].any())
         self._installed[n] = True
         self._all_installed = bool(self._installed.all())
 
+    # The rule of slots.
+
     def deal(self, first: int, stop: int) -> tuple[Rows, NDArray[np.bool_]]:
-        """The rows that fill slots first..stop-1, and which of them are the slots' own. May wait for reads."""
+        """The rows that fill slots first..stop-1, and which of them are the slots' own. May wait for reads.
+
+        Raises ConfigError or BadRecordLimitError where no record is good; of a stream NoneGoodError.
+        """
         self._borrow_if_known()
         rows = self.order[first:stop].copy()
-        self._load(self._task_at[first:stop])
+        self._load(first, stop)
         ok = self.usable[rows]
         behind = None
         try:
@@ -390,30 +405,34 @@ class Window(WindowRecords):
 
     def _borrow_if_known(self) -> None:
         """Borrow at once, without a read, where an earlier window's search found this one empty."""
-        if not self.borrowed and self._own.at in self._empty.stands_in:
+        if self._source is not None and not self.borrowed and self._own.at in self._source.stands_in:
             self._borrow()
 
     def _borrow(self) -> None:
         """Take the records of the next window that has some; where none has, BadRecordLimitError."""
-        passed, stands_in = [self._own.at], self._empty.stands_in
+        source = self._source
+        if source is None:
+            msg = f"a batch of {self.rows} records: none of them is good"
+            raise NoneGoodError(msg)
+        passed, stands_in = [self._own.at], source.stands_in
         self.ahead = []
         known = stands_in.get(passed[0])
         for other in self._others() if known is None else (known,):
             plan = stands_in.get(other.at, other)  # the result of that one's own search
             self.release()
-            self._begin(plan)
+            self._begin(plan, source)
             if self._has_record():
                 stands_in.update(dict.fromkeys(passed, plan))
                 self.borrowed = True
                 return
             passed.append(plan.at)
         self.release()
-        raise hopeless(self.slots, (), self._proof, ", and all others")
+        raise hopeless(self.slots, (), source.proof, ", and all others")
 
     def _has_record(self) -> bool:
         """Whether any of its positions holds a record; reads no more than is needed to know."""
         for n in range(len(self.tasks)):
-            self._load(np.asarray([n]))
+            self._read_all([n])
             if self.faults or self.there.any():
                 return True
         return False
@@ -423,13 +442,19 @@ class Window(WindowRecords):
         for k in range(slot + 1, slot + count):
             row = int(self.order[k % count])
             if not self.usable[row]:
-                self._load(self._task_at[k % count : k % count + 1])
+                self._load(k % count, k % count + 1)
             if self.usable[row]:
                 return row
-        if not self.faults:
+        if self._source is None or not self.faults:
             raise _NoRecordError
         bad = [(self._where(int(self.ids[row])), each.reason, each.stage) for row, each in self.faults.items()]
-        raise hopeless(self.rows, bad, self._proof)
+        raise hopeless(self.rows, bad, self._source.proof)
+
+    def retire(self, slots: int) -> None:
+        """Slots whose batch has left the engine; with the last of them the memory goes back."""
+        self.left -= slots
+        if self.left == 0:
+            self.release()
 
     def release(self) -> None:
         """Give all memory back; views into it must not be used any more."""
@@ -440,3 +465,5 @@ class Window(WindowRecords):
         leases, self._leases = self._leases, []
         for lease in leases:
             lease.release()
+        if self._give_back is not None:
+            self._give_back()

@@ -16,7 +16,6 @@ from dali_feed.engines.engine import Pixels
 from dali_feed.engines.finish import finished
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
-from dali_feed.live import LiveFeed
 from dali_feed.loader.arguments import moved
 from dali_feed.loader.functions import UserTransforms
 from dali_feed.loader.mixup import Mixes
@@ -111,7 +110,7 @@ class Items:
 
     def __init__(
         self,
-        feed: Feed | LiveFeed,
+        feed: Feed,
         device: torch.device,
         collate_fn: Callable[[list[Any]], Any] | Mixing | None,
         own: Sequence[UserTransforms | None] = (None,),

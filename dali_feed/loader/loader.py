@@ -30,8 +30,6 @@ from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
 from dali_feed.feed.passes import Batches
 from dali_feed.feed.stats import Stats
-from dali_feed.live import LiveFeed
-from dali_feed.live.feed import LiveBatches
 from dali_feed.loader.adapters import Lowered, Unchanged, is_source, lower_dataset
 from dali_feed.loader.arguments import (
     LoaderArguments,
@@ -66,8 +64,7 @@ __all__ = ["DataLoader", "Info"]
 # The law: an argument that cannot apply warns once, one that would change the data is honoured or refused.
 
 
-Ours = Feed | LiveFeed
-AnyFeed = Ours | TorchFeed  # what runs a loader
+AnyFeed = Feed | TorchFeed  # what runs a loader
 Own = tuple[UserTransforms | None, ...]  # by view
 
 _USER = 5  # frames from a warning here up to who called DataLoader
@@ -154,7 +151,7 @@ def _by_samples(args: LoaderArguments, why: str) -> Lowered | str:
     return Lowered(source) if args.columns is not None or source.has_image else why
 
 
-def _live(args: LoaderArguments) -> tuple[LiveFeed, Own]:
+def _live(args: LoaderArguments) -> tuple[Feed, Own]:
     """The feed of a stream, which has no order to choose and no end."""
     for name, given in {"shuffle": args.shuffle, "sampler": args.sampler, "batch_sampler": args.batches}.items():
         if given is not None and given is not False:
@@ -167,7 +164,7 @@ def _live(args: LoaderArguments) -> tuple[LiveFeed, Own]:
     if args.tuning.readers not in (1, Tuning().readers, "auto"):
         warn_once("Tuning(readers=)", "a stream has one reader for all its partitions", _USER)
     columns, transform, own = _columns_of(args.dataset, args, args.transform)
-    feed = LiveFeed(
+    feed = Feed(
         args.dataset,
         args.batch_size or 1,
         transform=transform,
@@ -184,7 +181,7 @@ def _live(args: LoaderArguments) -> tuple[LiveFeed, Own]:
     return feed, own
 
 
-def _warn_of_idle(args: LoaderArguments, feed: Ours) -> None:
+def _warn_of_idle(args: LoaderArguments, feed: Feed) -> None:
     """Warn, once each, of arguments that have no effect on that feed."""
     user = _USER + 1
     if not feed.program.outputs:
@@ -494,10 +491,10 @@ class DataLoader:
         # Where torch's own loader runs the dataset, that is asked each time.
         self._pass: weakref.ref[_Tensors] | None = None  # that began last
         self._restored = False  # whether a state has been loaded
-        self._unchanged = Unchanged(dataset if isinstance(self._feed, Feed) else None)
+        self._unchanged = Unchanged(dataset if isinstance(self._feed, Feed) and not is_live(dataset) else None)
         self._made: Callable[[Any], Any] = (
             Items(self._feed, self.device, collate_fn, own, info=info)
-            if isinstance(self._feed, Ours)
+            if isinstance(self._feed, Feed)
             else functools.partial(moved, device=self.device)
         )
         self._close_at_exit = weakref.finalize(self, self._feed.close)
@@ -513,7 +510,7 @@ class DataLoader:
 
     def __setattr__(self, name: str, value: object) -> None:
         """Arguments stay as they were given: torch forbids changing six of them, and here no change has an effect."""
-        each_time = name == "timeout" and isinstance(vars(self).get("_feed"), Ours)  # it is read with every batch
+        each_time = name == "timeout" and isinstance(vars(self).get("_feed"), Feed)  # it is read with every batch
         if name in _FROZEN and "_close_at_exit" in vars(self) and not each_time:
             msg = f"{name} attribute should not be set after {type(self).__name__} is initialized; make a new one"
             raise ConfigError(msg)
@@ -540,7 +537,7 @@ class DataLoader:
         self._unchanged.check()
         self._feed.check()
         one = _Tensors(self)
-        if isinstance(self._feed, LiveFeed) or isinstance(self.dataset, IterableDataset):
+        if is_live(self.dataset) or isinstance(self.dataset, IterableDataset):
             one.begin()  # a state says from here on where a stream begins; torch asks a dataset for an iterator here
         return one
 
@@ -572,7 +569,7 @@ class DataLoader:
     def _go_ahead(self, batches: int) -> None:
         """The next pass begins so many batches later."""
         feed = self._feed
-        if isinstance(feed, LiveFeed) or isinstance(self.dataset, IterableDataset):
+        if is_live(self.dataset) or isinstance(self.dataset, IterableDataset):
             msg = "skip: a stream, or an iterable-style dataset, has no positions to skip to; use load_state_dict()"
             raise ConfigError(msg)
         feed.leave()
@@ -609,7 +606,7 @@ class DataLoader:
 
         A pass under way goes on to its end. Between `iter(loader)` and its first batch it counts for that pass.
         """
-        if isinstance(self._feed, LiveFeed):
+        if is_live(self.dataset):
             warn_once("set_epoch", "a stream has no epochs", 2)
         self._feed.set_epoch(epoch)
 
@@ -631,7 +628,7 @@ class DataLoader:
         """See `NoBatchSampler.set_epoch`."""
         if not self._restored:
             self.set_epoch(epoch)
-        elif isinstance(self._feed, Feed | TorchFeed) and self._feed.at_end:
+        elif self._feed.at_end:
             self._feed.set_epoch(self._feed.epoch + 1)
 
     def commit(self) -> None:
@@ -668,7 +665,7 @@ class _Tensors(Iterator[Any]):
 
     def __init__(self, loader: DataLoader, skipped: int = 0) -> None:
         self._loader, self._skipped = loader, skipped
-        self._batches: Batches | LiveBatches | Passing | None = None
+        self._batches: Batches | Passing | None = None
         self._beginning = threading.Lock()  # threads may share a pass: one of them begins it
         self._entered = False
         self._registered: Registration | None = None
@@ -702,7 +699,7 @@ class _Tensors(Iterator[Any]):
             self._registered.end_of_dataloader = batches.at_end()
         return batch
 
-    def begin(self) -> Batches | LiveBatches | Passing:
+    def begin(self) -> Batches | Passing:
         """The pass of the feed, which begins with the first call."""
         batches = self._batches
         if batches is None:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dali_feed.feed import Batch, Feed
-    from dali_feed.live import LiveFeed
     from dali_feed.loader.functions import UserTransforms
 
 __all__ = ["Mixes", "spread"]
@@ -107,7 +106,7 @@ class Mixes:
     """
 
     def __init__(
-        self, mixing: Mixing, feed: Feed | LiveFeed, device: torch.device, own: Sequence[UserTransforms | None] = ()
+        self, mixing: Mixing, feed: Feed, device: torch.device, own: Sequence[UserTransforms | None] = ()
     ) -> None:
         self._mixing, self._feed, self._device = mixing, feed, device
         program = feed.program

@@ -1,12 +1,14 @@
 """State: the position of a run as plain JSON, the same on every rank.
 
 The law: a state counts what the training loop received. One number, the samples each lane has given in this
-epoch, is the whole position; everything else in it says what that number was counted in, and is checked.
+epoch, is the whole position; everything else in it says what that number was counted in, and is checked. That of a
+stream is a rank's own: a mark, which the source makes and reads, of this rank's partitions; one of each rank is the
+state of a run, for any other number of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +21,15 @@ __all__ = [
     "LOOKS",
     "Position",
     "check",
-    "check_ours",
+    "check_streams",
     "compare",
+    "compare_streams",
     "iterable",
     "iterable_of",
     "made_for",
     "pack",
+    "pack_stream",
+    "stream_made_for",
 ]
 
 
@@ -88,9 +93,19 @@ def pack(
     }
 
 
-def check_ours(state: Mapping[str, Any]) -> None:
-    """Raise StateError for a dict that is no loader's state at all, as a whole checkpoint that has one in it."""
+def _check_ours(state: Mapping[str, Any], *, stream: bool = False) -> None:
+    """Raise StateError for what no loader of this release wrote, as a whole checkpoint that has a state in it.
+
+    `stream`: for one of a source that ends, too.
+    """
     if "version" in state or "made_for" in state:
+        if stream and "epoch" in state:
+            msg = "state: must be the state of a stream; found one of a source that ends, which has epochs"
+            raise StateError(msg)
+        if state.get("version") != VERSION:
+            cure = "Another release wrote it; load it with that release"
+            msg = f"state: version must be {VERSION}; found {state.get('version')!r}. {cure}"
+            raise StateError(msg)
         return
     inside = [k for k, value in state.items() if isinstance(value, Mapping) and "made_for" in value]
     cure = f"Give what is at {inside[0]!r} in it" if inside else "Give what state_dict() of a loader returned"
@@ -104,11 +119,7 @@ def check(state: object, epochs: int) -> State:
     if not isinstance(state, Mapping):
         msg = f"state: must be the dict that state_dict() gave; found {type(state).__name__}"
         raise StateError(msg)
-    check_ours(state)
-    if state.get("version") != VERSION:
-        found = state.get("version")
-        msg = f"state: version must be {VERSION}; found {found!r}. Another release wrote it; load it with that release"
-        raise StateError(msg)
+    _check_ours(state)
     whole = {"epoch": int, "consumed": int, "made_for": Mapping, "source": Mapping}
     wrong = [k for k, kind in whole.items() if not isinstance(state.get(k), kind) or isinstance(state.get(k), bool)]
     bounds = {"epoch": epochs, "consumed": 1 << 62}
@@ -125,14 +136,8 @@ def check(state: object, epochs: int) -> State:
 
 def compare(state: State, made: State, snapshot: Snapshot, lane_length: int) -> None:
     """Raises StateError that lists every difference between what the state was made for and what is here."""
-    found = state["made_for"]
-    names = [*made, *(k for k in found if k not in made)]
-    lines = [
-        f"{k}: the state has {found.get(k)!r}, this loader {made.get(k)!r}"
-        for k in names
-        if found.get(k) != made.get(k)
-    ]
-    if found.get("source") != made["source"]:
+    lines = _differences("the state", state["made_for"], made)
+    if state["made_for"].get("source") != made["source"]:
         of, samples = state["source"].get("name"), state["source"].get("samples")
         lines[0] += (
             f" (fingerprints: it was {of} with {samples} samples, now it is {snapshot.source} with {len(snapshot)})"
@@ -146,6 +151,66 @@ def compare(state: State, made: State, snapshot: Snapshot, lane_length: int) -> 
             f"consumed must be at most {lane_length}, the samples of an epoch in each lane (an equal part of its order)"
         )
         msg = f"state: {rule}; found {state['consumed']}. Give what state_dict() returned, unchanged"
+        raise StateError(msg)
+
+
+def _differences(of: str, stated: Mapping[str, Any], made: State) -> list[str]:
+    """A line for each value of `of`, which says `stated`, that is another one here."""
+    names = [*made, *(k for k in stated if k not in made)]
+    return [
+        f"{k}: {of} has {stated.get(k)!r}, this loader {made.get(k)!r}" for k in names if stated.get(k) != made.get(k)
+    ]
+
+
+# The state of a stream.
+
+
+def stream_made_for(seed: int, decode: Decode) -> State:
+    """What the pixels of a record depend on, and whether it is a bad one."""
+    return {"seed": seed, **decode.compared}
+
+
+def pack_stream(made: State, mark: Mapping[str, Any] | None, info: State) -> State:
+    """A rank's state; `mark` None: nothing has been read yet, so from where the source begins. `info` is for people."""
+    return {
+        "version": VERSION,
+        "stream": None if mark is None else dict(mark),
+        "made_for": dict(made),
+        "info": dict(info),
+    }
+
+
+def check_streams(states: object) -> list[State]:
+    """One state, or a list of several ranks', as a list, if they are a stream's. Raises StateError."""
+    several: list[Any] = (
+        list(states) if isinstance(states, Sequence) and not isinstance(states, str | bytes) else [states]
+    )
+    if not several:
+        msg = "state: a list of states must hold the state of every rank; found an empty list"
+        raise StateError(msg)
+    for each in several:
+        if not isinstance(each, Mapping):
+            rule = "must be the dict that state_dict() gave, or a list of those of all ranks"
+            msg = f"state: {rule}; found {type(each).__name__}"
+            raise StateError(msg)
+        _check_ours(each, stream=True)
+        if not isinstance(each.get("stream", 0), Mapping | None) or not isinstance(each.get("made_for"), Mapping):
+            msg = "state: must hold stream and made_for as state_dict() gave them. Give what it returned, unchanged"
+            raise StateError(msg)
+    return [dict(each) for each in several]
+
+
+def compare_streams(states: Sequence[State], made: State) -> None:
+    """Raises StateError that lists every difference between what the states were made for and what is here."""
+    lines: list[str] = []
+    for number, state in enumerate(states):
+        of = f"state {number}" if len(states) > 1 else "the state"
+        lines += _differences(of, state["made_for"], made)
+    if len({state["stream"] is None for state in states}) > 1:
+        lines.append("stream: one of the states was taken before its rank had read anything")
+    if lines:
+        cure = "Make the loader with the values that the state has"
+        msg = f"state: must be of a loader with the same values; {'; '.join(lines)}. {cure}"
         raise StateError(msg)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dali_feed.columns.column import Column
 from dali_feed.errors import ConfigError, WaitError
-from dali_feed.live import LiveFeed
+from dali_feed.feed import Feed
 from dali_feed.options import Tuning
 from dali_feed.records.live import Stream
 from dali_feed.records.source import unpack_id
@@ -26,7 +26,7 @@ QUICK = Tuning(threads=1)
 Lines = dict[int, list[Slot]]  # partition -> its records in order
 
 
-def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in LiveFeed
+def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in Feed
     source: Stream,
     *,
     records: int,
@@ -48,11 +48,11 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in LiveFe
         source: what is checked. It begins at the same records each time it is opened, and its pace has a timeout.
         records: how many good records it has.
         batch_size: records per batch and rank.
-        transform: as in `LiveFeed`; a random one shows that random numbers are the record's own.
+        transform: as in `Feed`; a random one shows that random numbers are the record's own.
         seed: of augmentation.
         world_sizes: at which it is stopped, and continued.
         positions: after how many batches of each rank it is stopped.
-        columns: as in `LiveFeed`.
+        columns: as in `Feed`.
         timeout: seconds without a batch after which records count as lost.
 
     Raises:
@@ -93,18 +93,18 @@ class _Check:
         self._source, self._batch_size, self._given, self._timeout = source, batch_size, given, timeout
 
     @contextmanager
-    def feeds(self, world_size: int, states: list[dict[str, Any]] | None) -> Iterator[list[LiveFeed]]:
+    def feeds(self, world_size: int, states: list[dict[str, Any]] | None) -> Iterator[list[Feed]]:
         """Feeds of all ranks, that go on from these states, closed at the end."""
         with ExitStack() as opened:
             made = []
             for rank in range(world_size):
-                feed = LiveFeed(self._source, self._batch_size, rank=rank, world_size=world_size, **self._given)
+                feed = Feed(self._source, self._batch_size, rank=rank, world_size=world_size, **self._given)
                 made.append(opened.enter_context(feed))
                 if states is not None:
                     feed.load_state_dict(states if len(states) != world_size else states[rank])
             yield made
 
-    def take(self, feed: LiveFeed, into: Lines, at: str, *, until: int, batches: int | None = None) -> None:
+    def take(self, feed: Feed, into: Lines, at: str, *, until: int, batches: int | None = None) -> None:
         """Batches until so many good records have come, or so many batches."""
         count = taken = 0
         passing = iter(feed)

@@ -58,7 +58,7 @@ def test_a_record_that_goes_after_the_scan_is_an_absent_one(real_kafka: Kafka) -
     there[1][7] = True  # aborted: as gone as one that compaction took
     pin = dict(snapshot.pin or {}) | {"present": packed(Present.of_flags([0, 0], there), snapshot.starts)}
     with Feed(source, 61, shuffle=Shuffle(4, 4), tuning=QUICK) as feed:
-        feed._planning._snapshot = source.snapshot(pin)
+        feed._epochs.planning._snapshot = source.snapshot(pin)
         (batch,) = feed
         assert (len(batch), int(batch.ok.sum()), feed.stats().absent) == (61, 60, 1)
         assert sorted(batch.fields["label"][batch.ok].tolist()) == COMMITTED

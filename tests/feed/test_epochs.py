@@ -21,7 +21,7 @@ from dali_feed.engines import choose
 from dali_feed.errors import ClosedError, DaliFeedError
 from dali_feed.external_sources import Mix
 from dali_feed.feed import Feed
-from dali_feed.feed.epoch import EpochRun
+from dali_feed.feed.run import Pass
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, Item, ScriptedSource, Stall
@@ -34,11 +34,11 @@ def _threads() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
 
 
-def ahead_of(feed: Feed) -> EpochRun:
-    """The pass begun behind the one that has been given, once it has done what it may."""
-    run = feed._passes._ahead
+def ahead_of(feed: Feed) -> Pass:
+    """The pass behind the epoch that has been given, once it has done of the next one what it may."""
+    run = feed._positions.run
     assert run is not None
-    while not run.rests:
+    while not (run.gate.rests or run.gate.over):
         time.sleep(0)
     return run
 
@@ -82,7 +82,7 @@ class Walker:
                         break
                     given.append(seen(batch))
             case "wait":
-                if self.feed._passes._ahead is not None:
+                if self.batches is None and self.feed._positions.run is not None:
                     ahead_of(self.feed)
             case "set_epoch":
                 self.feed.set_epoch(n)
@@ -152,9 +152,9 @@ def test_the_next_epoch_is_there_before_it_is_asked_for(engine: str, monkeypatch
         for _ in range(3):
             found.append([seen(batch) for batch in feed])
             run = ahead_of(feed)
-            assert run.epoch == feed.epoch
+            assert run.supply.epoch == feed.epoch
             batches = iter(feed)
-            assert feed._passes.run is run
+            assert feed._positions.run is run
             del batches
             feed.set_epoch(feed.epoch)
     assert found == wanted
@@ -229,14 +229,14 @@ def test_a_sampler_is_asked_when_its_epoch_begins() -> None:
 
     with Feed(ScriptedSource(labelled(8)), 1, sampler=Sampler(), tuning=AHEAD) as feed:
         list(feed)
-        assert (len(asked), feed._passes._ahead, feed._slabs.leased) == (1, None, 0)
+        assert (len(asked), feed._positions.run, feed._slabs.leased) == (1, None, 0)
 
 
 def _first_of_both(order: Shuffle) -> tuple[int, int]:
     """A seed, and a record that is in the first window of the epochs 0 and 1."""
     for seed in range(100):
         with Feed(ScriptedSource(labelled(64), extent=4), 4, shuffle=order, seed=seed) as feed:
-            windows = [set(feed._planning.foreseen(epoch).ids(0, 0, 4).tolist()) for epoch in (0, 1)]
+            windows = [set(feed._epochs.planning.foreseen(epoch).ids(0, 0, 4).tolist()) for epoch in (0, 1)]
         if both := windows[0] & windows[1]:
             return seed, min(both)
     raise AssertionError
@@ -252,7 +252,7 @@ def test_an_error_found_ahead_is_met_in_its_time() -> None:
         next(batches)
         whole, source._items[0][at] = source._items[0][at], Abort()
         assert len(list(batches)) == 15
-        assert ahead_of(feed)._wrong is not None
+        assert feed._positions.run is None or ahead_of(feed).gate.over
         source._items[0][at] = whole
         assert len([seen(batch) for batch in feed]) == 16
 

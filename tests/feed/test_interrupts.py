@@ -13,7 +13,7 @@ from kit.limits import LONG
 from dali_feed.engines.workers import Alone
 from dali_feed.errors import ClosedError, SourceError
 from dali_feed.feed import Feed, machine
-from dali_feed.feed.epoch import EpochRun
+from dali_feed.feed.run import Pass
 from dali_feed.options import Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing.scripted import Abort, ScriptedSource, Stall
@@ -62,7 +62,7 @@ def test_while_a_pass_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     wait, hits = threading.Event.wait, [KeyboardInterrupt()]
     with feed_of() as feed:
         next(batches := iter(feed))
-        run = feed._passes.run
+        run = feed._positions.run
         assert run is not None
 
         def interrupted(event: threading.Event, timeout: float | None = None) -> bool:
@@ -79,20 +79,21 @@ def test_while_a_pass_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_between_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a pass that is over hands on the one behind it: that one is fed on, or ended, and never left to itself."""
-    hand_on, hits = EpochRun.hand_on, [KeyboardInterrupt()]
+    """While a pass is asked for the next epoch: it is fed on, or ended, and never left to itself."""
+    request, hits = Pass.request, [KeyboardInterrupt()]
 
-    def interrupted(run: EpochRun) -> EpochRun | None:
-        behind = hand_on(run)
+    def interrupted(run: Pass, epoch: int) -> bool:
+        goes_on = request(run, epoch)
         if hits:
             raise hits.pop()
-        return behind
+        return goes_on
 
-    monkeypatch.setattr(EpochRun, "hand_on", interrupted)
+    monkeypatch.setattr(Pass, "request", interrupted)
     source = ScriptedSource(labelled(24), extent=4)
     with Feed(source, 4, shuffle=True, tuning=Tuning(threads=1, readers=1)) as feed:
+        list(feed)
         with pytest.raises(KeyboardInterrupt):
-            list(feed)
+            iter(feed)
         assert [seen(batch) for batch in feed] == passes(2)[1]
         assert feeding() <= 1
     assert feeding() == 0
@@ -104,7 +105,7 @@ def test_while_the_loop_waits() -> None:
     items[20] = Stall(threading.Event())
     with Feed(ScriptedSource(items, extent=4), 4, shuffle=Shuffle(4, 1), tuning=QUICK) as feed:
         batches = iter(feed)
-        run = feed._passes.run
+        run = feed._positions.run
         assert run is not None
         get = run._out.get
 
@@ -128,8 +129,8 @@ def test_a_pass_after_an_error_begins_anew() -> None:
     with Feed(ScriptedSource(items, extent=4), 4, shuffle=True, tuning=QUICK) as feed:
         with pytest.raises(SourceError):
             list(feed)
-        feed.source._items[0][9] = labelled(24)[9]  # type: ignore[attr-defined]
-        epoch, _ = feed._passes.at.next  # the first again, where no more than a look was taken of it
+        feed.source._items[0][9] = labelled(24)[9]
+        epoch, _ = feed._epochs._position.next  # the first again, where no more than a look was taken of it
         assert [seen(batch) for batch in feed] == passes(2)[epoch]
 
 

@@ -24,7 +24,7 @@ def misled(count: int, size: int, memory: int, told: int = 10, **options: Any) -
     feed = Feed(
         source, options.pop("batch", 8), tuning=Tuning(threads=1, readers=2, prefetch=6, memory=memory), **options
     )
-    feed._planning._snapshot = dataclasses.replace(feed.snapshot, record_bytes=told)
+    feed._epochs.planning._snapshot = dataclasses.replace(feed.snapshot, record_bytes=told)
     return feed
 
 

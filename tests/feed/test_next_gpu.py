@@ -96,7 +96,7 @@ def tensors(item: Any) -> Iterator[torch.Tensor]:
 
 def made(loader: Any) -> None:
     """Wait until the feed thread has a batch ready, so that nothing else is waited for."""
-    out = loader._feed._passes.run._out
+    out = loader._feed._positions.run._out
     with out._changed:
         assert out._changed.wait_for(lambda: len(out) > 0, 60)
 

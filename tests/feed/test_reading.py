@@ -17,7 +17,7 @@ from dali_feed.columns.columns import Columns
 from dali_feed.errors import ClosedError
 from dali_feed.feed import Feed
 from dali_feed.feed.reading import ReadPool, ReadTask
-from dali_feed.feed.window import EmptyWindows, MeanSize, Proof, Window
+from dali_feed.feed.window import MeanSize, Proof, Window, WindowSource
 from dali_feed.options import Tuning
 from dali_feed.plan.order import WindowPlan, canonical
 from dali_feed.records.gauges import (
@@ -186,17 +186,9 @@ def test_slots_are_there_up_to_the_first_read_that_is_not() -> None:
     begins = np.array([0, 4, 8])
     order = np.array([0, 5, 1, 4, 2, 9, 3, 6, 7, 8, 10, 11])
     plan = WindowPlan(0, Extents(np.zeros(3, np.int64), begins, begins + 4), order, begins + 4)
-    window = Window(
-        plan,
-        0,
-        sizes=MeanSize(200, 1000, 1 << 30),  # four records to a read
-        columns=Columns.of(source, {"value": Bytes("value")}),
-        pool=pool,
-        where=str,
-        proof=Proof(),
-        empty=EmptyWindows(),
-        others=lambda: iter(()),
-    )
+    sizes = MeanSize(200, 1000, 1 << 30)  # four records to a read
+    reads = WindowSource(Columns.of(source, {"value": Bytes("value")}), str, pool, sizes, Proof())
+    window = Window.planned(plan, 0, reads, lambda: iter(()))
     try:
         assert len(window.tasks) == 3
         assert window.loaded_to(0, 12) == 0

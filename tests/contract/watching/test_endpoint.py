@@ -154,7 +154,7 @@ def test_what_cannot_be_served_is_refused() -> None:
     for address in ("", None):
         with pytest.raises(ConfigError, match="address: must be the address of a network interface"):
             metrics.serve(Counting(), address=address)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="loader: must be a DataLoader, a Feed or a LiveFeed; found int"):
+    with pytest.raises(ConfigError, match="loader: must be a DataLoader or a Feed; found int"):
         metrics.serve(3)  # type: ignore[arg-type]
     with Counting() as feed, metrics.serve(feed) as at:
         with pytest.raises(ConfigError, match=r"port: must be an int in 0\.\.65535; found 70000"):

@@ -15,7 +15,8 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, SourceError, StateError
 from dali_feed.external_sources import DeadLetterFolder
-from dali_feed.live import LiveFeed
+from dali_feed.feed import Feed
+from dali_feed.feed.stream import StreamPosition
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.records.live import Pace, Progress
 from dali_feed.testing import ScriptedSource, ScriptedStream, assert_stream_resumes
@@ -66,7 +67,7 @@ def test_a_records_random_numbers_are_its_own() -> None:
 def test_a_state_counts_what_was_handed_over() -> None:
     """Nothing that was read ahead, as is what commit() says; where the stream began first, and plain JSON always."""
     source = stream()
-    with LiveFeed(source, 2, tuning=QUICK) as feed:
+    with Feed(source, 2, tuning=QUICK) as feed:
         assert feed.state_dict()["stream"] is None
         feed.commit()
         assert source.committed == {}
@@ -85,11 +86,11 @@ def test_a_state_counts_what_was_handed_over() -> None:
 def test_a_new_partition_is_in_the_state() -> None:
     """Its records come from its beginning on, also after a resume."""
     source = ScriptedStream([(jpeg(0), 0)], pace=Pace(timeout=0.02))
-    with LiveFeed(source, 2, tuning=QUICK) as feed:
+    with Feed(source, 2, tuning=QUICK) as feed:
         next(iter(feed))
         state = feed.state_dict()
     source.grow((jpeg(1), 1))
-    with LiveFeed(source, 2, tuning=QUICK) as feed:
+    with Feed(source, 2, tuning=QUICK) as feed:
         feed.load_state_dict(state)
         assert iter(feed).take(60).fields["label"].tolist() == [1]
         assert feed.state_dict()["stream"]["position"] == {"0": 1, "1": 1}
@@ -97,7 +98,7 @@ def test_a_new_partition_is_in_the_state() -> None:
 
 def test_a_state_of_something_else_is_refused() -> None:
     """Every difference is named, of each state in a list; what is under way goes on."""
-    with LiveFeed(stream(), 2, tuning=QUICK, seed=1) as feed:
+    with Feed(stream(), 2, tuning=QUICK, seed=1) as feed:
         batches = iter(feed)
         next(batches)
         state = feed.state_dict()
@@ -121,15 +122,17 @@ def test_a_state_of_something_else_is_refused() -> None:
 def test_a_partition_that_is_taken_away_waits_for_one_batch() -> None:
     """Only the batch in the loop's hands is waited for; what was read ahead is void, and the rest comes again."""
     source = ScriptedStream([(jpeg(n), n) for n in range(4)], [(jpeg(n), n) for n in range(10, 14)])
-    with LiveFeed(source, 2, tuning=QUICK) as feed:
+    with Feed(source, 2, tuning=QUICK) as feed:
         batches = iter(feed)
         assert next(batches).fields["label"].tolist() == [0, 1]
         found, steps = [], 0
         thread = threading.Thread(target=lambda: found.append(source.readers[0].give_up([0], LONG)))
-        generation = feed._progress.generation
+        assert isinstance(feed._positions, StreamPosition)
+        progress = feed._positions.progress
+        generation = progress.generation
         thread.start()
-        while feed._progress.generation == generation:
-            feed._progress.wait(0.01)
+        while progress.generation == generation:
+            progress.wait(0.01)
         assert not found
         labels = list[int]()
         while len(labels) < 4:
@@ -145,7 +148,7 @@ def test_a_partition_that_is_taken_away_waits_for_one_batch() -> None:
 def test_a_loop_that_takes_too_long_has_not_finished() -> None:
     """After the seconds that there are, what it was handed and has not finished is not counted."""
     source = ScriptedStream([(jpeg(n), n) for n in range(6)])
-    with LiveFeed(source, 2, tuning=QUICK) as feed:
+    with Feed(source, 2, tuning=QUICK) as feed:
         batches = iter(feed)
         next(batches)
         next(batches)
@@ -157,7 +160,7 @@ def test_a_void_batch_counts_nothing(tmp_path: Any) -> None:
     letters = DeadLetterFolder(tmp_path)
     source = ScriptedStream([(jpeg(0), 0), (jpeg(1), 1), Corrupt(), Corrupt(), Corrupt()], [], pace=Pace(timeout=0.02))
     bad = BadRecords(limit=2, dead_letter=letters)
-    with LiveFeed(source, 1, tuning=QUICK, bad=bad) as feed:
+    with Feed(source, 1, tuning=QUICK, bad=bad) as feed:
         batches = iter(feed)
         next(batches)
         source.readers[0].give_up([0], 0.0)
@@ -201,7 +204,7 @@ def test_an_error_comes_in_its_place_and_a_new_iterator_goes_on_there() -> None:
     """Records before it are handed over first, also those of a batch that is not full; nothing is lost."""
     items: list[Item] = [*((jpeg(n), n) for n in range(5)), Abort(SourceError("the broker is gone"))]
     source = ScriptedStream(items)
-    with LiveFeed(source, 4, tuning=QUICK) as feed:
+    with Feed(source, 4, tuning=QUICK) as feed:
         batches = iter(feed)
         assert [next(batches).fields["label"].tolist() for _ in range(2)] == [[0, 1, 2, 3], [4]]
         with pytest.raises(SourceError, match="the broker is gone"):

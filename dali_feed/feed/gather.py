@@ -33,7 +33,7 @@ __all__ = ["Gathered", "Gatherer", "OpenStream"]
 class Shared:
     """A lease with as many holders as batches have bytes in it; the last of them releases it.
 
-    The thread that reads fills it and holds it, the feed thread and that one let it go.
+    The thread that reads fills it and holds it; the feed thread and that one release it.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -46,7 +46,7 @@ class Shared:
         with self._lock:
             self._holders += 1
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """One less."""
         with self._lock:
             self._holders -= 1
@@ -94,7 +94,7 @@ class Gathered:
         """Give the memory back. Safe to call twice."""
         leases, self.leases = self.leases, []
         for lease in leases:
-            lease.let_go()
+            lease.release()
 
 
 def _size(block: Block) -> int:
@@ -199,7 +199,7 @@ class Gatherer:
         finally:
             for each in (*self._waiting, self._part):
                 each.release()
-            self._lease.let_go()
+            self._lease.release()
             if self.reader is not None:
                 self.reader.close()
 
@@ -280,7 +280,7 @@ class Gatherer:
         """The batch is whole, and so is its memory."""
         if self._part.count:
             lease, self._lease = self._lease, Shared(self._slabs.lease())
-            lease.let_go()
+            lease.release()
             self._waiting.append(self._part)
             self._part = Gathered(self._part.generation)
 

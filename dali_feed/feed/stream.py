@@ -1,0 +1,385 @@
+"""A stream: where the loop is in it, and what a pass over it is fed with.
+
+The laws: only the newest iterator gives batches, and an iterator that is left loses nothing: the next one goes on
+behind the last batch that the loop was handed. A finished batch never waits for a record that has not come. A record
+that is bad is replaced in its slot by the next good one of its batch; a batch without a good record is not shown to the
+loop. What a batch costs, its place in the stream, its bad records and their dead letters, is settled in the loop's
+thread when that takes it (`settle`): until then the batch may be void, because its partitions are another's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from dali_feed import sync
+from dali_feed.bad_records import BadRecord, Quarantine
+from dali_feed.columns.request import Request, RequestReader
+from dali_feed.dead_letters import Letter
+from dali_feed.draws import check_seed
+from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
+from dali_feed.feed.batch import Batch, Course, Due, EmptyBatches, Flight
+from dali_feed.feed.describe import running
+from dali_feed.feed.gather import Gathered, Gatherer
+from dali_feed.feed.lane import Chunk, Piece
+from dali_feed.feed.machine import Machine
+from dali_feed.feed.passes import Batches, Life, Positions
+from dali_feed.feed.run import Gate, Late, Pass, Setting, Supply
+from dali_feed.feed.stats import Stats
+from dali_feed.feed.window import NoneGoodError, Window
+from dali_feed.options import BadRecords, Tuning
+from dali_feed.plan import state as states
+from dali_feed.plan.batching import Shares
+from dali_feed.records.gauges import summed
+from dali_feed.records.live import LiveReader, Progress, Stream
+
+__all__ = ["StreamPosition", "StreamSupply", "check_stream"]
+
+PATIENCE = 5.0  # seconds that a state waits for the source to say where it begins
+WINDOW = 10_000  # records in a row that BadRecords(limit=...) is of, where window= does not say
+
+log = logging.getLogger("dali_feed")
+
+
+def check_stream(tuning: Tuning, **order: object) -> None:
+    """Raise ConfigError for what a stream cannot have: a cache, readers that adapt, an order of the user's."""
+    if tuning.cache is not None:
+        msg = "Tuning(cache=...): keeps records for later epochs, and a stream has no epochs. Leave it out"
+        raise ConfigError(msg)
+    if tuning.readers == "auto":
+        msg = 'Tuning(readers="auto"): a stream has one reader for all its partitions. Leave readers out'
+        raise ConfigError(msg)
+    for name, given in order.items():
+        if given is not None and given is not False:
+            msg = f"{name}: would change the data, and is not supported; a stream has its own order, so leave it out"
+            raise ConfigError(msg)
+
+
+class StreamPosition(Positions):
+    """Where the loop is in a stream's partitions.
+
+    progress  what it was handed of what the pass under way read, or the last one
+    """
+
+    def __init__(self, source: Stream, machine: Machine, ranks: Shares, bad: BadRecords, seed: int, life: Life) -> None:
+        super().__init__(machine, ranks, replace(bad, window=bad.window or WINDOW), life)
+        self._source, self._name, self._seed = source, repr(source), check_seed(seed)
+        self._request = Request.of(source, machine.columns.members, machine.columns.optional)
+        self._mark: dict[str, Any] | None = None  # where the pass began, or one that was loaded
+        self.progress = Progress(self._letters_kept)
+
+    @property
+    def epoch(self) -> int:
+        """0: its random numbers are those of epoch 0."""
+        return 0
+
+    def count(self) -> int:
+        """A TypeError."""
+        self.endless("batches")
+
+    def left(self) -> int:
+        """A TypeError."""
+        self.endless("batches left")
+
+    def endless(self, what: str) -> NoReturn:
+        """Raise the TypeError of a number that a stream does not have."""
+        msg = f"{self._name}: a stream does not end, so it has no number of {what}"
+        raise TypeError(msg)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Does nothing."""
+
+    # The pass, which goes on from one iterator to the next.
+
+    def begin(self, owner: Any) -> Batches:
+        """Batches from where the loop is; what the iterator before had read is kept."""
+        if self._dirty:  # a batch was taken out of the pass, and the loop was not handed it
+            self.end()
+        run = self.run
+        if run is None:
+            self._wait()
+            run = self._begin(self._made(owner))
+        return self._iterator(owner, run, None)
+
+    def _made(self, owner: Any) -> Pass:
+        machine, source, request = self._machine, self._source, self._request
+        at = self.at()
+        progress = Progress(self._letters_kept)
+        setting = machine.setting(self._name, owner)
+
+        def opened(stop: sync.Event) -> LiveReader:
+            reader = source.live(
+                at,
+                request.members,
+                rank=self._ranks.rank,
+                world_size=self._ranks.world_size,
+                stop=stop,
+                progress=progress,
+            )
+            return RequestReader(reader, request, machine.stage)
+
+        memory, size = machine.tuning.memory_bytes, self._ranks.batch_size
+        gatherer = Gatherer(self._name, opened, source.pace, size, progress, machine.slabs, memory)
+        empty = EmptyBatches(machine.program, machine.columns, machine.device, machine.companions)
+        course = machine.course(self._seed, 0, Quarantine(self._bad, WINDOW, endless=True))
+        gate = Gate(0)
+        self._mark, self.progress = at, progress
+        return Pass(setting, StreamSupply(setting, gatherer, progress, machine, empty, course, gate), gate)
+
+    def _letters_kept(self, seconds: float) -> bool:
+        """Wait so long for the dead letters of what the loop was handed; whether they are kept."""
+        ends = sync.monotonic() + seconds
+        try:
+            self._machine.outbox.drain(lambda: sync.monotonic() >= ends)
+        except (ClosedError, DeadLetterError):
+            return False
+        return True
+
+    @property
+    def _supply(self) -> StreamSupply | None:
+        supply = None if self.run is None else self.run.supply
+        return supply if isinstance(supply, StreamSupply) else None
+
+    # What the iterator reports.
+
+    def requested(self) -> None:
+        """See `Positions.requested`."""
+        self.progress.asked()
+
+    def void(self, batch: Batch) -> bool:
+        """See `Positions.void`; it costs nothing to look before anything is made of a batch."""
+        due = batch.due or Due()
+        return due.generation != self.progress.generation or not due.shown
+
+    def took(self, token: object, batch: Batch, count: int, *, last: bool) -> bool:
+        """See `Positions.took`. Its bad records count from here on; raises what their policy says."""
+        del count, last
+        self.check(token)
+        due, supply = batch.due or Due(), self._supply
+        taken = supply is not None and self.progress.took(due.position, due.generation, lambda: supply.settle(due))
+        if not taken or not due.shown:
+            return False
+        self._machine.meter.given(len(batch))
+        return True
+
+    # State.
+
+    def at(self) -> dict[str, Any] | None:
+        """See `Positions.at`; None where nothing has been read, as before the first iterator."""
+        position = self.progress.state(0.0 if self.run is None else PATIENCE)
+        if position is None:
+            return self._mark
+        return self._source.mark(position, rank=self._ranks.rank, world_size=self._ranks.world_size)
+
+    def state(self, at: dict[str, Any] | None) -> dict[str, Any]:
+        """See `Positions.state`; this rank's."""
+        info = {
+            "engine": self._machine.program.engine,
+            **self._machine.decode.informing,
+            "rank": self._ranks.rank,
+            "world_size": self._ranks.world_size,
+            "batch_size": self._ranks.batch_size,
+        }
+        return states.pack_stream(self._made_for(), at, info)
+
+    def _made_for(self) -> dict[str, Any]:
+        return states.stream_made_for(self._seed, self._machine.decode)
+
+    def restore(self, state: Any) -> None:
+        """See `Positions.restore`; a list of all ranks' states goes on at any world size."""
+        several = states.check_streams(state)
+        states.compare_streams(several, self._made_for())
+        marks = [each["stream"] for each in several]
+        merges = not isinstance(state, Mapping) and None not in marks
+        at = self._source.merged(marks) if merges else marks[0]
+        self.end()
+        self._mark, self.progress = at, Progress(self._letters_kept)
+
+    def commit(self) -> None:
+        """See `Positions.commit`.
+
+        It says that all batches that the loop was handed are finished; their dead letters are kept before. A failure is
+        one warning in the log.
+        """
+        supply, position = self._supply, self.progress.done()
+        reader = None if supply is None else supply.gatherer.reader
+        if reader is None or not position:
+            return
+        try:
+            self._machine.outbox.drain()
+            reader.commit(position)
+        except Exception as error:  # noqa: BLE001  what is published must not end a loop
+            said = str(error)  # a record in a log must not keep the frames, and the connection, alive
+            log.warning("commit: %s. The loop goes on, and the next commit includes this one", said)
+
+    # The rest.
+
+    def describe(self) -> str:
+        """See `Positions.describe`."""
+        pace, ranks, machine = self._source.pace, self._ranks, self._machine
+        timeout = "when full" if pace.timeout is None else f"after {pace.timeout:g} s at most"
+        size = "" if pace.size is None else f", of {pace.size:,} bytes at most"
+        idle = "" if pace.idle is None else f"; empty ones after {pace.idle:g} s without a record"
+        return "\n".join(
+            (
+                f"{self._name}: a stream",
+                f"batches: up to {ranks.batch_size:,} per rank, {ranks.world_size} ranks, {timeout}{size}{idle}",
+                f"engine: {running(machine.program.engine, machine.device, machine.program.recipe)}",
+            )
+        )
+
+    def placed(self, stats: Stats) -> Stats:
+        """See `Positions.placed`."""
+        supply = self._supply
+        kafka = None if supply is None else summed([supply.gatherer.reader])
+        return stats if kafka is None else replace(stats, kafka=kafka.at_positions(self.progress.state(0) or {}))
+
+
+Bad = tuple[int, BadRecord, str, Letter | None]  # its slot, where it is, and its dead letter if those are kept
+
+
+class StreamSupply(Supply):
+    """Slots of the batches that `gatherer` gathers: a window each."""
+
+    epoch = 0
+
+    def __init__(
+        self,
+        setting: Setting,
+        gatherer: Gatherer,
+        progress: Progress,
+        machine: Machine,
+        empty: EmptyBatches,
+        course: Course,
+        gate: Gate,
+    ) -> None:
+        super().__init__(setting)
+        self.gatherer, self._progress, self._columns, self._empty = gatherer, progress, machine.columns, empty
+        self._course, self._gate = course, gate
+        self._windows: deque[tuple[Window, Gathered]] = deque()  # of the batches in flight
+        self._bad: list[Bad] = []  # of the batch that is landing
+        self._settled = 0  # slots
+        self._in_vain = 0  # records that came since the last batch, all of them bad
+
+    def begin(self) -> None:
+        """See `Supply.begin`."""
+        self.gatherer.begin()
+
+    def ready(self) -> bool:
+        """See `Supply.ready`."""
+        return self.gatherer.ready()
+
+    def take(self) -> tuple[Course, list[Piece]] | Late:
+        """See `Supply.take`: none of what was gathered before partitions were taken away."""
+        with self.setting.meter.at("source"):
+            gathered = self.gatherer.take()
+        if gathered.generation != self._progress.generation:
+            gathered.release()
+            return self._course, []
+        if not gathered.count:
+            return lambda: self._empty_batch(gathered)
+        try:
+            window = Window.arrived(gathered.blocks, self._columns, self.setting.where, gathered.release)
+        except BaseException:
+            gathered.release()
+            raise
+        self._windows.append((window, gathered))
+        try:
+            rows, ok = window.deal(0, window.rows)
+        except NoneGoodError:
+            return self._unshown
+        ids = window.ids[rows]
+        drawn = self._course.draw(window.sizes(rows), ids, window.turn)
+        chunk = Chunk(window, 0, rows, ok, ids, window.good_values(rows), *drawn, window.good_payloads(rows))
+        return self._course, [Piece(chunk, 0, window.rows)]
+
+    def _empty_batch(self, gathered: Gathered) -> Batch:
+        """One without records, as those before it are."""
+        batch = self._empty.batch()
+        batch.due = Due(gathered.position, gathered.generation)
+        return batch
+
+    def _unshown(self) -> Batch:
+        """The oldest batch has no good record: the loop settles it, and does not see it."""
+        window, _ = self._windows[0]
+        self._bad = []
+        for row in sorted(window.faults):
+            self._note(row, window.bad_record(row))
+        window.release()
+        return Batch(None, due=self._due(shown=False))
+
+    def none_good(self, flight: Flight, error: NoneGoodError) -> Batch:
+        """See `Supply.none_good`."""
+        del flight, error
+        return self._unshown()
+
+    def bad(self, flight: Flight, slot: int, bad: BadRecord) -> None:
+        """Note it; it counts when its batch is taken."""
+        del flight
+        self._note(slot, bad)
+
+    def _note(self, slot: int, bad: BadRecord) -> None:
+        where = self.setting.where(bad.sample)
+        self._bad.append((slot, bad, where, self.letter(where, bad) if self.setting.outbox.wanted else None))
+
+    def landed(self, flight: Flight, batch: Batch) -> None:
+        """See `Supply.landed`."""
+        del flight
+        batch.due = self._due(shown=True)
+        self._empty.saw(batch)
+
+    def _due(self, *, shown: bool) -> Due:
+        """What is settled with the oldest batch, whose memory has gone back."""
+        window, gathered = self._windows.popleft()
+        noted, self._bad = self._bad, []
+        self._progress.moved()
+        return Due(gathered.position, gathered.generation, window.rows, noted, shown)
+
+    def halt(self) -> None:
+        """See `Supply.halt`."""
+        self.gatherer.stop()
+
+    def release(self) -> None:
+        """See `Supply.release`."""
+        self.gatherer.stop()
+        while self._windows:
+            self._windows.popleft()[0].release()
+
+    def at_work(self) -> str:
+        """See `Supply.at_work`."""
+        return self.gatherer.told()
+
+    def remark(self) -> str:
+        """Where records come and none is good, that is why no batch does."""
+        recent = self._course.quarantine.recent
+        if not self._in_vain:
+            return ""
+        last = "; the last of them {}: {}".format(*recent[-1]) if recent else ""
+        return f"; all {self._in_vain} records that were read since the last batch are bad{last}"
+
+    def alarm(self) -> int:
+        """A stream on which nothing comes is no trouble."""
+        quiet = self.setting.meter.now()[0] == "source" and not self.gatherer.trouble and not self._in_vain
+        return logging.INFO if quiet else logging.WARNING
+
+    def settle(self, due: Due) -> None:
+        """In the loop's thread, which takes the batch: its bad records count, and their letters are on their way.
+
+        Raises:
+            BadRecordError, BadRecordLimitError: by the policy; the batch is not handed over.
+            DeadLetterError: a letter before could not be written.
+        """
+        try:
+            for slot, bad, where, letter in due.bad:
+
+                def post(letter: Letter | None = letter) -> None:
+                    if letter is not None:
+                        self.setting.outbox.post(letter, self._gate.is_closed)
+
+                self.count(self._course, self._settled + slot, bad, where, post)
+        finally:
+            self._settled += due.slots
+            self._in_vain = 0 if due.shown and due.slots else self._in_vain + due.slots
