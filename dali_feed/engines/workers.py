@@ -183,8 +183,8 @@ class Workers:
                     inside.dropped = True
                     if not inside.lingers:
                         worker.wanted = False
+                        self._left_behind.append(worker)  # first: an interrupt between the two leaves it to `close`
                         self._workers.remove(worker)
-                        self._left_behind.append(worker)
             self._left_behind = [worker for worker in self._left_behind if _alive(worker)]
             self._done.notify_all()
 

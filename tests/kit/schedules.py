@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import logging
 import math
 import os
 import random
@@ -31,7 +32,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any, ClassVar, Self, TypeVar, cast
 
-from kit.steps import stepping
+from kit import steps
 
 from dali_feed import sync
 
@@ -41,7 +42,8 @@ T = TypeVar("T")
 
 SEED = "SEED"  # of the environment: the only schedule that is run
 LAST = 40  # switches that a failure shows
-MOST_STEPS = 100_000  # of a schedule, above which it never ends
+_OUR_FILES = frozenset({__file__, steps.__file__, "<string>"})
+MOST_STEPS = 200_000  # of a schedule, above which it never ends
 
 
 class StuckError(AssertionError):
@@ -89,6 +91,7 @@ class Thread:
         self.why, self.ready, self.deadline = "", _always, math.inf  # of its wait
         self.waits = self.masked = self.interrupted = False
         self.weight = 1.0
+        self.frame: types.FrameType | None = None  # where it gave up its turn
         self.carrier: Carrier
 
     def start(self) -> None:
@@ -137,7 +140,6 @@ class Schedule:
 
     rng  for whatever else the scenario draws: faults, sizes, what the loop does
     now  virtual seconds
-    log  the last switches: when, to whom, and where that one stood
     """
 
     current: Schedule | None = None
@@ -146,7 +148,7 @@ class Schedule:
         self.seed, self.rng, self._rng = seed, random.Random(seed), random.Random(f"{seed} order")
         self.now, self.steps, self.over = 0.0, 0, False
         self.threads: list[Thread] = []
-        self.log: deque[str] = deque(maxlen=LAST)
+        self._log: deque[tuple[float, str, str, int, str]] = deque(maxlen=LAST)
         self._error: BaseException | None = None
         self._ended = threading.Lock()
         self._ended.acquire()
@@ -166,7 +168,8 @@ class Schedule:
 
     def run(self, scenario: Callable[[Schedule], None]) -> None:
         """Run it to the end of all its threads; raises what any of them raised, and StuckError."""
-        Schedule.current = self
+        Schedule.current, hook = self, sys.unraisablehook
+        sys.unraisablehook = self._unraisable
         self.main = Thread(lambda: scenario(self), name="loop")
         try:
             self.begin(self.main)
@@ -175,7 +178,7 @@ class Schedule:
             self._ended.acquire()
         finally:
             self.over = True
-            Schedule.current = None
+            Schedule.current, sys.unraisablehook = None, hook
         if self._error is not None:
             raise self._error
 
@@ -190,6 +193,10 @@ class Schedule:
     def sleep(self, seconds: float) -> None:
         """So much virtual time passes for this thread."""
         self.wait("sleeps", _never, seconds)
+
+    def rest(self) -> None:
+        """Wait until all other threads have ended."""
+        self.wait("all others end", lambda: len(self.threads) == 1)
 
     # What the primitives and the steps of the product call.
 
@@ -206,7 +213,7 @@ class Schedule:
             self._points += 1
             if self._ctrl_c and self._points >= self._ctrl_c[0]:
                 self._ctrl_c.pop(0)
-                self.log.append(f"{self.now:9.3f} loop: Ctrl-C at {_place()}")
+                self._note("Ctrl-C")
                 raise KeyboardInterrupt
         self._left -= 1
         if self._left <= 0:
@@ -242,6 +249,11 @@ class Schedule:
 
     # Inside.
 
+    def _unraisable(self, what: sys.UnraisableHookArgs) -> None:
+        """An error in a finalizer is one of the schedule, but for Ctrl-C, which Python only reports."""
+        if self._error is None and not isinstance(what.exc_value, KeyboardInterrupt):
+            self._error = what.exc_value
+
     def _some_weight(self) -> float:
         return self._rng.choice((0.05, 1.0, 1.0, 4.0, 20.0))
 
@@ -272,6 +284,7 @@ class Schedule:
 
     def _switch(self) -> None:
         me = self.turn
+        me.frame = sys._getframe(1)
         then = self._chosen()
         if then is None:
             self._fail(StuckError(self._waiting()))
@@ -280,9 +293,11 @@ class Schedule:
             self.turn = then
             then.carrier.gate.release()
             me.carrier.gate.acquire()
-        self.log.append(f"{self.now:9.3f} {me.name} at {_place()}{f' for {me.why}' if me.why else ''}")
+        me.frame = None  # which would keep alive what its variables are
+        self._note(f"for {me.why}" if me.why else "")
         if me.interrupted:
             me.interrupted = False
+            self._note("Ctrl-C")
             raise KeyboardInterrupt
 
     def _chosen(self) -> Thread | None:
@@ -305,8 +320,21 @@ class Schedule:
             self._rng.choice(can).weight = self._some_weight()
         return self._rng.choices(can, [thread.weight for thread in can])[0]
 
+    def _note(self, what: str) -> None:
+        frame: types.FrameType | None = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename in _OUR_FILES:
+            frame = frame.f_back
+        where = ("?", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+        self._log.append((self.now, self.turn.name, *where, what))
+
+    @property
+    def log(self) -> list[str]:
+        """The last switches: when, to whom, where that one stood, and what it had waited for."""
+        return [f"{now:9.3f} {name} at {Path(file).name}:{line} {what}" for now, name, file, line, what in self._log]
+
     def _waiting(self) -> str:
-        return "; ".join(f"{each.name} waits for {each.why or 'its turn'}" for each in self.threads)
+        waits = [(each.name, each.why or "its turn", " < ".join(_lines(each.frame))) for each in self.threads]
+        return "; ".join(f"{name} waits for {why} at {where}" for name, why, where in waits)
 
     def _fail(self, error: BaseException) -> None:
         """End the run as it stands: whoever calls this, and all others, never run again."""
@@ -315,12 +343,12 @@ class Schedule:
         self.turn.carrier.gate.acquire()
 
 
-def _place() -> str:
-    """The line of the product, or of a scenario, that the running thread stands at."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in (__file__, "", "<string>"):
+def _lines(frame: types.FrameType | None) -> Iterator[str]:
+    """The lines of the product, and of a scenario, that a thread stands in, the innermost first."""
+    while frame is not None:
+        if frame.f_code.co_filename not in _OUR_FILES:
+            yield f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         frame = frame.f_back
-    return "?" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 # What `dali_feed.sync` gives meanwhile.
@@ -390,7 +418,7 @@ class Condition:
         self._schedule = Schedule.running()
         self.lock = RLock() if lock is None else lock
         self.acquire, self.release = self.lock.acquire, self.lock.release
-        self._waiters: list[list[bool]] = []
+        self._waiters: dict[int, list[bool]] = {}  # by their numbers
 
     def __enter__(self) -> bool:
         return self.lock.acquire()
@@ -406,14 +434,12 @@ class Condition:
         if lock.owner is not me:
             msg = "cannot wait on un-acquired lock"
             raise RuntimeError(msg)
-        told = [False]
-        self._waiters.append(told)
+        told = self._waiters[me.number] = [False]
         depth, lock.owner, lock.depth = lock.depth, None, 0
         try:
             return schedule.wait("a condition", lambda: told[0], timeout)
         finally:
-            if not told[0]:
-                self._waiters.remove(told)
+            self._waiters.pop(me.number, None)
             masked, me.masked = me.masked, True  # Ctrl-C in here would leave the lock to nobody, in CPython too
             while lock.owner is not None:
                 schedule.wait(f"a lock of {lock.owner.name}", lock._free)
@@ -436,9 +462,8 @@ class Condition:
         if self.lock.owner is not self._schedule.turn:
             msg = "cannot notify on un-acquired lock"
             raise RuntimeError(msg)
-        woken, self._waiters = self._waiters[:n], self._waiters[n:]
-        for told in woken:
-            told[0] = True
+        for waiter in list(self._waiters)[:n]:
+            self._waiters.pop(waiter)[0] = True
 
     def notify_all(self) -> None:
         """Wake all."""
@@ -620,16 +645,18 @@ def explore(
 
     The garbage collector runs between schedules alone: what it does in the middle of one no seed would bring again.
     """
-    count, collects = 0, gc.isenabled()
+    count, collects, level = 0, gc.isenabled(), logging.root.manager.disable
     gc.disable()
+    logging.disable()  # thousands of lines that nobody reads
     try:
-        with replaced(), stepping(step, point, modules, scenario):
+        with replaced(), steps.stepping(step, point, modules, scenario):
             for seed in which:
                 replayed(scenario, seed)
                 count += 1
                 if count % 50 == 0:
                     gc.collect()
     finally:
+        logging.disable(level)
         if collects:
             gc.enable()
     return count
