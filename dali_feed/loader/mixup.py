@@ -21,6 +21,7 @@ from dali_feed.columns.number import Number
 from dali_feed.engines.finish import finished, mixed_up, shape_of, size_of
 from dali_feed.errors import ConfigError
 from dali_feed.kernels.finish import MixArrays
+from dali_feed.plan.batching import Shares
 from dali_feed.records.source import LABEL
 from dali_feed.transforms.mixing import Mixed, Mixing, label_pairs, mixed
 from dali_feed.transforms.program import outline
@@ -102,7 +103,7 @@ _LABELS, _WEIGHTS = "labels that meet", "weights of both"
 class Mixes:
     """Applies a `Mixing` to the batches of a feed; the column `labels_in` has their labels.
 
-    Raises ConfigError for batches that cannot be mixed: no labels, several views, uint8 images.
+    Raises ConfigError for batches that cannot be mixed: no labels, several views, uint8 images, lanes of one sample.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Mixes:
             raise ConfigError(msg)
         if program.fixed and outline(program.recipe).dtype == "uint8":
             raise self._not_float(torch.uint8)
+        _check_lanes(feed.ranks)  # whose records have not been looked at yet
 
     def _not_float(self, found: object) -> ConfigError:
         cure = "Let the transform end in ToDtype(torch.float32, scale=True)"
@@ -134,6 +136,7 @@ class Mixes:
         if size is None:
             return {}
         feed = self._feed
+        _check_lanes(feed.shares)
         drawn = mixed(self._mixing, batch.ids, feed.seed, epoch, size, self._lanes)
         pairs, weights = label_pairs(self._checked(batch), drawn)
         return {
@@ -199,6 +202,15 @@ class Mixes:
         if mixing.classes is None:
             return pairs, weights
         return spread(pairs, weights, mixing.classes, mixing.smoothing)
+
+
+def _check_lanes(shares: Shares) -> None:
+    """Raise ConfigError where each sample of a batch is alone in its lane, though the batch has others."""
+    if shares.per_lane == 1 and shares.lanes > 1:
+        rule = "mix a sample with the one before it in its lane, which must be another one"
+        found = f"found lanes={shares.lanes} in global batches of {shares.batch_size * shares.world_size} samples"
+        msg = f"collate_fn: MixUp and CutMix {rule}; {found}. Give a larger batch_size, or fewer lanes"
+        raise ConfigError(msg)
 
 
 def _on_gpu(drawn: dict[str, Any]) -> MixArrays:

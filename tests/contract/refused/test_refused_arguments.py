@@ -26,7 +26,7 @@ from dali_feed.errors import ConfigError, FallbackWarning
 from dali_feed.external_sources import ConsumerGroup, DeadLetterFolder, KafkaStream
 from dali_feed.testing import ScriptedSource, ScriptedStream
 
-GROUPS = {"decode": Decode, "bad": BadRecords, "tuning": Tuning}
+GROUPS = {"decode": Decode, "bad": BadRecords, "tuning": Tuning}  # beside these a Cache, which is in a Tuning
 # A bounded source, a stream, a topic that a group's workers share, a bounded source with a sampler, and a dataset that
 # torch's own loader runs.
 GIVEN = ("bounded", "stream", "group", "sampler", "torch")
@@ -81,6 +81,11 @@ TABLE: dict[str, tuple[Any, str]] = {
     "tuning.watchdog": (10.0, "h h h h w"),
     "tuning.next_epoch": (False, "h h h h w"),
     "tuning.cache": (Cache("1MB"), "h r r h w"),
+    "cache.memory": (Cache(memory="1MB"), "h r r h w"),
+    "cache.disk": (Cache(disk="kept", disk_limit="1MB"), "h r r h w"),
+    "cache.disk_limit": (Cache(memory="1MB", disk="kept", disk_limit="1MB"), "h r r h w"),
+    "cache.device": (Cache(device="1MB"), "r r r r w"),  # on the CPU
+    "cache.pixels": (Cache(memory="1MB", pixels=True), "h r r h w"),
 }
 
 
@@ -101,7 +106,10 @@ def outcome(given: str, name: str, value: Any) -> str:
         | ({"sampler": [0, 2, 4, 6]} if given == "sampler" else {})
     )
     group, _, field = name.partition(".")
-    options[group] = GROUPS[group](**{field: value}) if field else value
+    if group == "cache":
+        options["tuning"] = Tuning(cache=value)
+    else:
+        options[group] = GROUPS[group](**{field: value}) if field else value
     if name in ("rank", "world_size"):
         options |= {"rank": 0, "world_size": 2}
     with warnings.catch_warnings(record=True) as told:
@@ -117,7 +125,8 @@ def outcome(given: str, name: str, value: Any) -> str:
 def test_every_argument_and_field_has_a_row() -> None:
     """And no row is of another one."""
     names = set(inspect.signature(DataLoader).parameters) - {"dataset", *GROUPS}
-    names |= {f"{group}.{each.name}" for group, kind in GROUPS.items() for each in fields(kind)}
+    groups = {**GROUPS, "cache": Cache}
+    names |= {f"{group}.{each.name}" for group, kind in groups.items() for each in fields(kind)}
     assert set(TABLE) == names
 
 

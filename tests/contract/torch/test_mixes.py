@@ -84,6 +84,23 @@ def test_what_cannot_be_mixed_is_refused() -> None:
             Mixing(1.0, **options)
 
 
+@pytest.mark.parametrize("options", [{"lanes": 6}, {"lanes": 12, "rank": 1, "world_size": 2}])
+def test_lanes_of_one_sample_are_refused(options: dict[str, Any]) -> None:
+    """Each sample would meet itself, and nothing be mixed without a word."""
+    with pytest.raises(ConfigError, match=r"found lanes=\d+ in global batches of \d+ samples. Give"):
+        loader(BOTH, **options)
+
+
+def test_lanes_of_one_sample_that_a_state_brings_are_refused() -> None:
+    """A loader without lanes= takes the state's: it says so with its first batch."""
+    with loader(None, lanes=6) as first:
+        state = first.state_dict()
+    with loader(BOTH) as given:
+        given.load_state_dict(state)
+        with pytest.raises(ConfigError, match="found lanes=6 in global batches of 6"):
+            next(iter(given))
+
+
 def test_bytes_of_a_graph_of_the_users_own_are_refused_when_they_come() -> None:
     """What it gives is known then and not before."""
 
