@@ -8,6 +8,7 @@ would put back what it was told before, whatever torch has made of it since.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import threading
 from collections.abc import Mapping
@@ -20,7 +21,9 @@ import numpy as np
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.packages import needed
 
-__all__ = ["DeviceArray", "Launch", "compile_ptx", "device_array", "kernel", "launch", "stream_handle"]
+__all__ = ["DeviceArray", "Launch", "compile_ptx", "compiles", "device_array", "kernel", "launch", "stream_handle"]
+
+log = logging.getLogger("dali_feed")
 
 # a*b+c stays two roundings in every kernel; one that wants a fused multiply-add says so.
 OPTIONS = ("--std=c++17", "-fmad=false")
@@ -140,6 +143,19 @@ def compile_ptx(name: str, arch: str, options: tuple[str, ...] = ()) -> bytes:
     finally:
         if program is not None:
             nvrtc.destroyProgram(program)
+
+
+@functools.cache
+def compiles() -> bool:
+    """Whether kernels can be compiled here: CuPy and NVRTC load. Where they do not, the log says why, once."""
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as error:
+        log.warning("kernels: cannot be compiled (%s); torch's operations, which are slower, do their work", error)
+        return False
+    return True
 
 
 def _cupy() -> Any:

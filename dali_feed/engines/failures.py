@@ -1,7 +1,7 @@
 """DALI's errors in one line: which operator failed and why, and whether anything can run after it.
 
-The law: a CUDA error that stays and exhausted memory are no record's fault. They are reported so, at once; no
-sample is tried by itself first.
+The law: a CUDA error that stays, exhausted memory and the capture of a CUDA graph are no record's fault. They are
+reported so, at once; no sample is tried by itself first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dali_feed.engines.device.cuda import free_and_total
 from dali_feed.errors import EngineError
 
-__all__ = ["ends_all", "engine_error", "out_of_memory", "reason", "stays"]
+__all__ = ["captured", "ends_all", "engine_error", "out_of_memory", "reason", "stays"]
 
 
 _NOT_TELLING = ("Stacktrace", "[frame", "Current pipeline object", "C++ context")
@@ -25,6 +25,8 @@ _STAYS = re.compile(
     r"|invalidaddressspace|invalidpc|cudaerrorassert|device-side assert"
     r"|eccuncorrectable|uncorrectable ecc|nvlinkuncorrectable|contextisdestroyed"
 )
+
+_CAPTURED = re.compile(r"streamcapture|stream is capturing")  # errors 900 to 908
 
 
 def reason(error: Exception) -> str:
@@ -60,13 +62,21 @@ def stays(error: BaseException, device: int | None) -> bool:
     return False
 
 
-def ends_all(error: BaseException | None, device: int | None) -> bool:
+def captured(error: BaseException) -> bool:
+    """Whether it is one only because a CUDA graph is captured meanwhile, which forbids all threads to take memory."""
+    return _CAPTURED.search(_why(error)) is not None
+
+
+def ends_all(error: BaseException, device: int | None) -> bool:
     """Whether no sample is to blame, so that trying them one by one is useless."""
-    return error is not None and (out_of_memory(error) or stays(error, device))
+    return out_of_memory(error) or captured(error) or stays(error, device)
 
 
-def engine_error(subject: str, what: str, error: Exception, device: int | None) -> EngineError:
-    """The error to raise from `error`: `what` went wrong with `subject`, why, and the cure where there is one."""
+def engine_error(subject: str, what: str, error: Exception, device: int | None, *, short: bool = False) -> EngineError:
+    """The error to raise from `error`: `what` went wrong with `subject`, why, and the cure where there is one.
+
+    `short`: there is too little memory, though `error` does not say so.
+    """
     told, where = reason(error), "the CPU" if device is None else f"cuda:{device}"
     if stays(error, device):
         told = (
@@ -74,7 +84,12 @@ def engine_error(subject: str, what: str, error: Exception, device: int | None) 
             " the process may have caused it, one of the model too: CUDA_LAUNCH_BLOCKING=1 shows which. Start again"
             " from the checkpoint"
         )
-    elif out_of_memory(error):
+    elif captured(error):
+        told = (
+            f"a CUDA graph is captured on {where} meanwhile, during which no thread may take memory: {told}. Capture it"
+            " with torch.cuda.graph(..., capture_error_mode='thread_local'), or before the first batch"
+        )
+    elif short or out_of_memory(error):
         told = (
             f"out of memory on {where}{_free(device)}: {told}. Use a smaller batch_size, or fewer batches in flight,"
             " Tuning(prefetch=1); DALI and torch each keep the memory that they have taken"

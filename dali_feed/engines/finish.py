@@ -1,10 +1,14 @@
 """Images as a training loop is given them: the finish step, in one launch on its own stream; and batches of no images.
 
-Work on a GPU happens within `Device.hold`, which keeps what it reads.
+Work on a GPU happens within `Device.hold`, which keeps what it reads. Where no kernel can be compiled, torch's
+operations do the same.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,16 +18,19 @@ from dali_feed.engines.device.cuda import Device
 from dali_feed.engines.device.ranges import FINISH
 from dali_feed.kernels.finish import MixArrays, finish
 from dali_feed.kernels.jitter import jitter
+from dali_feed.kernels.launch import compiles
 from dali_feed.transforms.program import Program, Tail, outline
 
 __all__ = [
     "DTYPES",
     "Like",
+    "by_torch",
     "exported",
     "finished",
     "like",
     "mixed_up",
     "no_images",
+    "rehearse",
     "shape_of",
     "size_of",
     "tensor_of",
@@ -81,7 +88,7 @@ def finished(images: Any, tail: Tail | None, device: Device | None, mixing: MixA
         out = device.empty(shape, dtype)
         whole = dtype == torch.uint8  # pixels as they are; only a float has a scale
         device.launch(
-            finish,
+            finish if compiles() else by_torch,
             pixels,
             out,
             scale=None if whole else tail.finish.scale,
@@ -94,6 +101,22 @@ def finished(images: Any, tail: Tail | None, device: Device | None, mixing: MixA
             layout=layout,
         )
         return out
+
+
+def rehearse(images: Any, tail: Tail, device: Device, *, mixed: bool) -> None:
+    """Compile what `finished` launches for batches like this one, and launch it once, on an image of anything.
+
+    In the feed thread, behind what was sent: the first `next()` of the training loop would wait for it.
+    """
+    own: dict[str, Any] = {each.name: getattr(tail, each.name) for each in fields(tail) if each.name != "finish"}
+    with device.sending(), device.hold():
+        one = device.empty((1, *size_of(images), 3), torch.uint8)
+        row: dict[str, Any] = {
+            name: device.empty((1, *rows.shape[1:]), rows.dtype) for name, rows in own.items() if rows is not None
+        }
+        kinds = ((), torch.int32), ((), torch.float32), ((4,), torch.int32)
+        mixing = MixArrays(*(device.empty((1, *shape), dtype) for shape, dtype in kinds)) if mixed else None
+        finished(one, replace(tail, **row), device, mixing)
 
 
 def exported(images: Any, tail: Tail | None, device: Device, stream: int | None, options: dict[str, Any]) -> Any:
@@ -123,20 +146,70 @@ def mixed_up(images: torch.Tensor, mixing: MixArrays) -> torch.Tensor:
     Rows of `mixing` as in `finished`; the arithmetic is that of `finish_reference`, whatever device they are on.
     """
     with FINISH:
-        partner = torch.as_tensor(mixing.partner, device=images.device)
-        given = (mixing.weight, mixing.box)
-        weight, box = (None if each is None else torch.as_tensor(each, device=images.device) for each in given)
-        n, _, height, width = images.shape
-        row, mine = torch.arange(n, device=images.device), images.float()
-        other = mine[torch.where((partner < 0) | (partner >= n), row, partner.long())]
-        share = torch.ones(n, 1, 1, 1, device=images.device) if weight is None else weight.view(-1, 1, 1, 1)
-        if box is not None:
-            y, x = (torch.arange(size, device=images.device) for size in (height, width))
-            top, left, tall, wide = box.long().T[..., None]
-            rows, columns = (y >= top) & (y < top + tall), (x >= left) & (x < left + wide)
-            share = torch.where((rows[:, :, None] & columns[:, None, :])[:, None], 0.0, share)
-        both = mine * share + other * (1 - share)
-        return torch.where(share == 1, mine, torch.where(share == 0, other, both)).to(images.dtype)
+        return _mixed(images.float(), mixing).to(images.dtype)
+
+
+def by_torch(  # noqa: PLR0913 - what the kernel does, one keyword each
+    images: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    flip_x: torch.Tensor | None = None,
+    flip_y: torch.Tensor | None = None,
+    scale: Sequence[float] | None = None,
+    bias: Sequence[float] | None = None,
+    erase: torch.Tensor | None = None,
+    erase_value: Sequence[float] | None = None,
+    mix: MixArrays | None = None,
+    layout: str = "NCHW",
+    stream: object = None,
+) -> None:
+    """Do what the kernel `finish` does, on the current stream, in a dozen passes over memory instead of one.
+
+    To the bit: float64 holds value * scale + bias of usual factors whole, which is then rounded once. No number goes to
+    the GPU as a tensor: that would wait for its queued work.
+    """
+    del stream
+    whole, planes = images.permute(0, 3, 1, 2), []
+    for axis, flips in ((3, flip_x), (2, flip_y)):
+        if flips is not None:
+            whole = torch.where(flips.view(-1, 1, 1, 1) != 0, whole.flip(axis), whole)
+    gains, shifts, fills = _three(scale, 1), _three(bias, 0), _three(erase_value, 0)
+    for plane, gain, shift, erased in zip(whole.unbind(1), gains, shifts, fills, strict=True):
+        value = plane.double().mul_(gain).add_(shift).float()
+        planes.append(value if erase is None else value.masked_fill(_within(erase, value), erased))
+    value = torch.stack(planes, 1)
+    value = value if mix is None else _mixed(value, mix)
+    value = value.round() if out.dtype == torch.uint8 else value
+    out.copy_(value if layout == "NCHW" else value.permute(0, 2, 3, 1))
+
+
+def _three(numbers: Sequence[float] | None, neutral: float) -> list[float]:
+    """As many float32 numbers, of one or of none."""
+    three: list[float] = np.broadcast_to(np.asarray(neutral if numbers is None else numbers, np.float32), 3).tolist()
+    return three
+
+
+def _mixed(mine: torch.Tensor, mixing: MixArrays) -> torch.Tensor:
+    """Images of float32 (n, 3, height, width), each mixed with its partner: two products and a sum, each rounded."""
+    there: Callable[[Any], torch.Tensor] = functools.partial(torch.as_tensor, device=mine.device)
+    row, partner = torch.arange(len(mine), device=mine.device), there(mixing.partner)
+    other: torch.Tensor = mine[torch.where((partner < 0) | (partner >= len(mine)), row, partner.long())]
+    share = torch.ones(len(mine), device=mine.device) if mixing.weight is None else there(mixing.weight)
+    share = share.view(-1, 1, 1, 1)
+    if mixing.box is not None:
+        share = torch.where(_within(there(mixing.box), mine)[:, None], 0.0, share)
+    both = mine * share + other * (1 - share)
+    mixed: torch.Tensor = torch.where(share == 1, mine, torch.where(share == 0, other, both))
+    return mixed
+
+
+def _within(boxes: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+    """Whether each pixel of images (n, ..., height, width) lies in its y, x, height, width: bool (n, height, width)."""
+    y, x = (torch.arange(size, device=images.device) for size in images.shape[-2:])
+    top, left, tall, wide = boxes.long().T[..., None]
+    rows, columns = (y >= top) & (y < top + tall), (x >= left) & (x < left + wide)
+    within: torch.Tensor = rows[:, :, None] & columns[:, None, :]
+    return within
 
 
 # Images of a batch without records: no rows, of the shape and dtype that a program's images have.

@@ -26,8 +26,9 @@ from dali_feed.transforms.program import Program
 if TYPE_CHECKING:
     from dali_feed.engines.device.cuda import Device
 
-__all__ = ["Batch", "Beside", "Companions", "Course", "Due", "EmptyBatches", "Flight", "Made", "none"]
+__all__ = ["MIX", "Batch", "Beside", "Companions", "Course", "Due", "EmptyBatches", "Flight", "Made", "none"]
 
+MIX = "mix "  # and a name of `Mixed`'s: what goes with a batch that is mixed
 
 Made = Callable[[dict[str, Any], int], dict[str, Any]]  # what was kept of a batch of so many lanes -> its columns
 
@@ -252,6 +253,7 @@ class Beside:
 
     def __init__(self, companions: Companions, device: Device | None = None) -> None:
         self._companions, self._device, self._parcels = companions, device, None
+        self._rehearsed = set[object]()  # the kinds of batches that the training loop need not wait for
         self.room: Room = Reused()  # memory for a batch's arrays
         if device is not None:
             from dali_feed.engines.device.parcel import Parcels  # torch: there since an engine was made
@@ -270,14 +272,26 @@ class Beside:
         batch.device, shown = self._device, (batch, *batch.more)
         try:
             tails, batch.sent = self._parcels.with_tails([each.tail for each in shown], batch.beside)
+            for each, tail in zip(shown, tails, strict=True):
+                each.tail = tail
+                self._rehearse(each, self._device, mixed=f"{MIX}partner" in batch.sent)
             self._device.wait()
         except RuntimeError as error:
             from dali_feed.engines.failures import engine_error
 
             subject, what = "feed", "what goes with a batch cannot be sent to the GPU"
             raise engine_error(subject, what, error, self._device.number) from error
-        for each, tail in zip(shown, tails, strict=True):
-            each.tail = tail
+
+    def _rehearse(self, pixels: Pixels, device: Device, *, mixed: bool) -> None:
+        """Have ready what finishes such a batch, before the training loop asks for the first of its kind."""
+        if pixels.tail is None:
+            return
+        from dali_feed.engines.finish import rehearse, size_of
+
+        kind = pixels.tail.finish, size_of(pixels.images), mixed
+        if kind not in self._rehearsed:
+            rehearse(pixels.images, pixels.tail, device, mixed=mixed)
+            self._rehearsed.add(kind)
 
 
 # A batch without records: what a rank is given that has none, so that it need not keep the others waiting.

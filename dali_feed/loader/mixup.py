@@ -20,6 +20,7 @@ from dali_feed.columns.image import Image
 from dali_feed.columns.number import Number
 from dali_feed.engines.finish import finished, mixed_up, shape_of, size_of
 from dali_feed.errors import ConfigError
+from dali_feed.feed.batch import MIX
 from dali_feed.kernels.finish import MixArrays
 from dali_feed.plan.batching import Shares
 from dali_feed.records.source import LABEL
@@ -96,7 +97,6 @@ def _named(names: object) -> str:
 
 
 _NAMES = tuple(field.name for field in dataclasses.fields(Mixed))
-_DRAWN = "mix "  # and a name of these: what goes with a batch
 _LABELS, _WEIGHTS = "labels that meet", "weights of both"
 
 
@@ -140,7 +140,7 @@ class Mixes:
         drawn = mixed(self._mixing, batch.ids, feed.seed, epoch, size, self._lanes)
         pairs, weights = label_pairs(self._checked(batch), drawn)
         return {
-            **{_DRAWN + name: getattr(drawn, name) for name in _NAMES},
+            **{MIX + name: getattr(drawn, name) for name in _NAMES},
             _LABELS: pairs,
             _WEIGHTS: weights,
         }
@@ -186,7 +186,7 @@ class Mixes:
             msg = f"collate_fn: MixUp and CutMix mix images (n, 3, height, width); found {tuple(plain.shape)}. {cure}"
             raise ConfigError(msg)
         known = batch.beside if plain is not None and not plain.is_cuda else batch.sent
-        drawn = {name: known[_DRAWN + name] for name in _NAMES}
+        drawn = {name: known[MIX + name] for name in _NAMES}
         if plain is None:
             return finished(batch.images, batch.tail, batch.device, _on_gpu(drawn))
         if plain.is_cuda:

@@ -76,7 +76,7 @@ def test_no_sample_is_blamed_for_memory(monkeypatch: pytest.MonkeyPatch) -> None
     """Memory that cannot be had is told as that, with the cure, and no sample is run by itself first."""
     engine, work = submitted(_endless)
     monkeypatch.setattr(maker_of(engine), "again", None)
-    monkeypatch.setattr(maker_of(engine), "_run_on_twin", None)
+    monkeypatch.setattr(maker_of(engine), "_on_twin", None)
     with pytest.raises(EngineError, match=r"a batch failed; out of memory on the CPU: .*bad_alloc.*smaller batch_size"):
         engine.take(work)
     engine.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from dali_feed import DataLoader, Mixing
 from dali_feed.engines.engine import Pixels
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.feed import Batch, machine
-from dali_feed.feed.batch import Beside
+from dali_feed.feed.batch import MIX, Beside
 from dali_feed.loader import mixup as mixes
 from dali_feed.loader.mixup import spread
 from dali_feed.testing.scripted import ScriptedSource
@@ -82,15 +83,15 @@ def test_one_copy_takes_all_that_goes_with_a_batch() -> None:
     finish = Finish("float32", (1.0,) * 3, (0.0,) * 3, flip_x=True, flip_y=False, layout="NCHW", erase=None)
     rows = [np.array([0, 1], np.int32), np.array([1, 1], np.int32)]
     views = [Tail(finish, each, None) for each in rows]
-    ids, ok = np.arange(2), np.ones(2, bool)
-    batch = Batch(None, views[0], {"label": np.array([3, 4])}, ids, ok, more=(Pixels(None, views[1]),))
+    ids, ok, images = np.arange(2), np.ones(2, bool), np.zeros((2, 6, 8, 3), np.uint8)
+    batch = Batch(images, views[0], {"label": np.array([3, 4])}, ids, ok, more=(Pixels(images, views[1]),))
     gpu = Recorded()
 
     def companions(batch: Batch, epoch: int) -> dict[str, Any]:
         return {"labels": batch.fields["label"] + epoch, "names": np.array(["a", "b"])}
 
     Beside(companions, gpu)(batch, 10)
-    assert gpu.calls == ["send", "wait"]
+    assert gpu.calls == ["send", "launch", "hold", "wait"]
     for pixels, wanted in zip((batch, *batch.more), rows, strict=True):
         assert pixels.tail is not None
         assert pixels.tail.flip_x is not None
@@ -99,6 +100,28 @@ def test_one_copy_takes_all_that_goes_with_a_batch() -> None:
     assert batch.sent["labels"].tolist() == [13, 14]
     assert batch.beside["names"].tolist() == ["a", "b"]
     assert views[0].flip_x is rows[0]  # the engine's own stay what they were
+
+
+@pytest.mark.parametrize("adjusts", [0, 2])
+def test_a_kind_of_batch_is_rehearsed_before_the_loop_sees_it(adjusts: int) -> None:
+    """Once: another size, another finish step or a mix is another kind, for which other code is compiled."""
+    finish = Finish("float32", (1.0,) * 3, (0.0,) * 3, flip_x=True, flip_y=False, layout="NCHW", adjusts=adjusts)
+    adjust = np.zeros((2, adjusts, 2), np.float32) if adjusts else None
+    gpu, mixing = Recorded(), dict[str, Any]()
+    beside = Beside(lambda batch, epoch: mixing, gpu)
+
+    def launches(size: tuple[int, int], finish: Finish = finish) -> int:
+        gpu.calls.clear()
+        tail = Tail(finish, np.zeros(2, np.int32), None, adjust=adjust)
+        beside(Batch(np.zeros((2, *size, 3), np.uint8), tail, {}, np.arange(2), np.ones(2, bool)), 0)
+        assert gpu.calls[-1] == "wait"
+        return gpu.calls.count("launch")
+
+    once = 2 if adjusts else 1
+    assert [launches((6, 8)), launches((6, 8)), launches((6, 9)), launches((6, 8))] == [once, 0, once, 0]
+    assert launches((6, 8), replace(finish, dtype="float16")) == once
+    mixing |= {f"{MIX}partner": np.zeros(2, np.int32), f"{MIX}weight": np.ones(2, np.float32)}
+    assert [launches((6, 8)), launches((6, 8))] == [once, 0]
 
 
 def test_what_cannot_be_sent_is_an_engine_error() -> None:

@@ -9,6 +9,7 @@ import ctypes
 import ctypes.util
 import itertools
 import mmap
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -35,15 +36,38 @@ from finish_cases import (
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from kernels_host import HostKernel, Kernel, both_ways, compile_sanitized, run_sanitized
+from kernels_host import HostKernel, Kernel, both_ways, compile_sanitized, moved, run_sanitized
 from kit.kept import Kept
+from kit.recorded import Recorded
 from torchvision.transforms import v2
 
-from dali_feed.engines.finish import mixed_up
+from dali_feed.engines.dali.graph import compile_dali
+from dali_feed.engines.finish import DTYPES as DTYPES_OF_TORCH
+from dali_feed.engines.finish import by_torch, finished, mixed_up
 from dali_feed.kernels._numbers import fma
 from dali_feed.kernels.finish import MixArrays, finish, finish_reference, normalize_factors, prepare
+from dali_feed.kernels.launch import compiles
+from dali_feed.transforms.colour import ColorJitter
+from dali_feed.transforms.convert import ToFloat
+from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.program import Tail
+from dali_feed.transforms.resize import Resize
 
 pytestmark = pytest.mark.slow
+
+
+class Plain(Recorded):
+    """A device that does what it is given, and keeps its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: list[Any] = []
+
+    def launch(self, kernel: Any, *arrays: Any, **settings: Any) -> None:
+        """See `Device`."""
+        self.kernels.append(kernel)
+        kernel(*arrays, **settings)
+
 
 MAP_NORESERVE = 0x4000  # of Linux; Python's mmap has no name for it
 
@@ -250,6 +274,41 @@ def test_reference_mixes_as_torchvision(lam: float, seed: int) -> None:
     expected = plain.clone()
     expected[..., 1:4, 2:4] = plain.roll(1, 0)[..., 1:4, 2:4]
     assert_same_bits(finish_reference(images, scale=scale, bias=bias, mix=cut), expected.numpy())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mix", [False, True])
+def test_torch_does_the_same_where_no_kernel_can_be_compiled(dtype: str, layout: str, mix: bool) -> None:
+    """Bit for bit, of usual factors: flips, all 256 levels, boxes over borders, partners outside the batch."""
+    for seed in range(10):
+        case = random_case(dtype, (4, 9, 256), mix=mix, seed=seed)
+        case["images"][0, 0] = np.arange(256, dtype=np.uint8)[:, None]
+        expected = finish_reference(**case, dtype=dtype, layout=layout)
+        out = torch.empty(expected.shape, dtype=DTYPES_OF_TORCH[dtype])
+        by_torch(out=out, layout=layout, **moved(case, torch.from_numpy))
+        bits = out.view(torch.uint16) if dtype == "bfloat16" else out
+        assert_same_bits(bits.numpy(), expected)
+
+
+def test_where_no_kernel_can_be_compiled_the_log_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And torch finishes batches, after a graph that does its colour itself."""
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", None)
+    compiles.cache_clear()
+    try:
+        program = compile_dali(Recipe((Resize((8, 8)), ColorJitter((0.5, 1.5)), ToFloat())), on_gpu=True)
+        assert program.finish is not None
+        assert program.finish.adjusts == 0
+        images, gpu = torch.arange(2 * 8 * 8 * 3, dtype=torch.uint8).view(2, 8, 8, 3), Plain()
+        with gpu.hold():
+            found = finished(images, Tail(program.finish, None, None), gpu)
+        assert gpu.kernels == [by_torch]
+        assert torch.equal(found, v2.functional.to_dtype(images.permute(0, 3, 1, 2), torch.float32, scale=True))
+        assert ["kernels: cannot be compiled" in line for line in caplog.messages] == [True]
+    finally:
+        compiles.cache_clear()
 
 
 @pytest.mark.parametrize("left_out", [(), ("weight",), ("box",)])

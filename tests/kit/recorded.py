@@ -131,6 +131,7 @@ class Recorded(Device):
 
     def free_memory(self) -> None:
         """None is kept."""
+        self.calls.append("free_memory")
 
     def _reads(self, call: str, *tensors: torch.Tensor) -> None:
         assert self._inside, f"{call} outside of hold: what it reads may be gone"

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.kernels.launch import compiles
 from dali_feed.transforms.colour import KIND, MAX_STEPS
 from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, TURN, WINDOW, Key, numbered, of_op, viewed
 from dali_feed.transforms.op import Draws, Floats, Op, Place, Recipe, Window, columns
@@ -393,7 +394,7 @@ class Graph:
             value = erased_at(place, fill, self.place)
             self._part(lambda fold: fold.arrays.update({ERASE: columns(*fold.as_shown(fold.arrays[ERASE]))}))
         program.finish = finish_at(self.place, flips, program.recipe.layout, value)
-        if self.on_gpu:
+        if self.on_gpu and compiles():
             _leave_colour(program, program.finish)
         return program
 

@@ -8,8 +8,9 @@ as many batches may be in flight as wanted, each by `feed_input` and `schedule_r
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -19,16 +20,18 @@ from nvidia.dali import Pipeline
 from nvidia.dali.backend import ReleaseUnusedMemory
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
+from dali_feed import sync
 from dali_feed.engines.dali.graph import PAYLOAD, DaliProgram, build_graph
-from dali_feed.engines.device.cuda import Device
+from dali_feed.engines.device.cuda import Device, free_and_total
 from dali_feed.engines.engine import Part, Pixels
-from dali_feed.engines.failures import ends_all, engine_error, out_of_memory, stays
+from dali_feed.engines.failures import captured, ends_all, engine_error, stays
 from dali_feed.engines.host.decode import undecodable
 from dali_feed.engines.workers import Job, Workers, WorkerThread
 from dali_feed.errors import ClosedError, DaliFeedError, EngineError, TransformError
 from dali_feed.options import Tuning
 from dali_feed.screen import pillow
 from dali_feed.screen.header import UnusableError
+from dali_feed.screen.screen import header_of
 from dali_feed.transforms.keys import Key, viewed
 from dali_feed.transforms.program import Output, Tail
 
@@ -40,6 +43,7 @@ PIPELINE_OPTIONS = {"prefetch_queue_depth": 1, "exec_pipelined": True, "exec_asy
 
 _ENGINE = "dali engine"  # its name in errors
 _TWIN_THREADS = 2, 4  # at least and at most: the twin runs one batch now and then
+CAPTURED, LOOK = 30.0, 0.05  # seconds that a batch waits for the end of a CUDA graph's capture, and between two looks
 
 
 def twin_threads(threads: int) -> int:
@@ -55,6 +59,13 @@ def _own(images: Any, seen: set[int]) -> Any:
     images = torch.from_numpy(array.copy()) if start in seen else images
     seen.add(start)
     return images
+
+
+def _kept(values: Any) -> Any:
+    """Values of a member, in memory of their own."""
+    if isinstance(values, np.ndarray):
+        return values.copy()
+    return [bytes(each) if isinstance(each, memoryview) else copy.deepcopy(each) for each in values]
 
 
 _GRAPHS = (0xFF, 0x89)  # first bytes of JPEG and PNG; a decoder of a graph gets no other format but a plain PPM
@@ -110,6 +121,7 @@ class DaliImages:
 
     by_workers, ready = False, 0
     payload: Key = PAYLOAD  # the input that takes them
+    inputs: Collection[str] = ()  # the values that it takes beside them
 
     def __init__(
         self, outputs: Sequence[Output], workers: Workers, *, batch_size: int, device: Device | None, tuning: Tuning
@@ -121,6 +133,7 @@ class DaliImages:
         self._flying: deque[_Ticket] = deque()  # begun and not yet out of the main pipeline
         self._twin: Any = None
         self._half_fed: Any = None
+        self._good: Part | None = None  # a sample that went through
         self._main: Any = self._pipeline()
         self._takes: dict[str, bool] = {}
         if not self._has_input(self.payload):
@@ -177,7 +190,7 @@ class DaliImages:
         while not ticket.done:
             self._collect()
         part.ticket = None  # it has the part
-        self._fill(self._main, ticket)
+        self._fill(ticket)
 
     def drop(self, part: Part) -> None:
         """Wait until it is out of the graph; what was not fed never goes there."""
@@ -195,7 +208,7 @@ class DaliImages:
     def again(self, part: Part, before: Part | None, slots: Sequence[int]) -> None:
         """Run all of it on the twin: DALI gives no outputs of a batch that failed."""
         del before, slots
-        self._run_on_twin(part)
+        self._fill(self._on_twin(part))
 
     def at_work(self, part: Part) -> Sequence[int]:
         """Those that Pillow decodes; DALI does not say."""
@@ -205,7 +218,7 @@ class DaliImages:
     def close(self) -> None:
         """Drop both pipelines, upon which DALI joins its threads, and give back the memory that it keeps of them."""
         self._flying.clear()
-        self._main = self._twin = None
+        self._main = self._twin = self._good = None
         if self._device is not None:
             with suppress(Exception):  # the GPU may have failed for good
                 ReleaseUnusedMemory()
@@ -283,40 +296,37 @@ class DaliImages:
                 ticket.error = error
         ticket.done = True
 
-    def _run_on_twin(self, part: Part) -> None:
-        self._check_stop(part)
-        if self._twin is None:
-            self._twin = self._pipeline(twin=True)
-        part.ticket = ticket = self._ticket(part, first=True)
-        self._feed(self._twin, ticket)
-        self._take_out(self._twin, ticket)
-        part.ticket = None
-        self._fill(self._twin, ticket)
+    def _on_twin(self, part: Part) -> _Ticket:
+        """A batch that has been through the twin; again and again while another thread captures a CUDA graph."""
+        ends = sync.monotonic() + CAPTURED
+        while True:
+            self._check_stop(part)
+            if self._twin is None:
+                self._twin = self._pipeline(twin=True)
+            part.ticket = ticket = self._ticket(part, first=True)
+            self._feed(self._twin, ticket)
+            self._take_out(self._twin, ticket)
+            part.ticket = None
+            if ticket.error is None or not captured(ticket.error) or sync.monotonic() > ends:
+                return ticket
+            sync.sleep(LOOK)
 
     @staticmethod
     def _check_stop(part: Part) -> None:
         if part.stop.is_set():
             raise ClosedError(_Pillow.halted)
 
-    def _fill(self, pipe: Any, ticket: _Ticket) -> None:
-        """Fill the part of a batch that is out of the graph."""
-        part, error = ticket.part, ticket.error
-        if error is None:
-            part.bad = dict(sorted(ticket.bad.items()))
-            if not part.bad:
-                part.images = self._made(ticket)
-            ticket.outputs = None
+    def _fill(self, ticket: _Ticket, *, again: bool = False) -> None:
+        """Fill the part of a batch that is out of a graph; `again`: of one that has failed before."""
+        if ticket.error is not None:
+            self._blame(ticket, ticket.error, again=again)
             return
-        if not ticket.fed:
-            raise error
-        if stays(error, self._device):
-            raise self._failure(error) from error
-        if out_of_memory(error):
-            self._once_more(pipe, ticket, error)
-            return
-        part.bad = undecodable(ticket.payloads, self._threads, lambda: self._check_stop(part))
+        part = ticket.part
+        part.bad = dict(sorted(ticket.bad.items()))
         if not part.bad:
-            self._one_by_one(pipe, ticket, error)
+            part.images = self._made(ticket)
+            self._good = self._good or self._alone(part, 0, keep=True)
+        ticket.outputs = None
 
     def _dense(self, out: Any, what: str) -> Any:
         """An output as one tensor."""
@@ -340,33 +350,74 @@ class DaliImages:
             made.append(Pixels(images, tail, device=self._gpu))
         return made
 
-    def _once_more(self, pipe: Any, ticket: _Ticket, error: Exception) -> None:
-        """There was no memory, which is no record's fault: on a GPU what torch and DALI keep is given back first."""
-        if self._gpu is None or pipe is self._twin:
-            raise self._failure(error) from error
-        self._gpu.free_memory()
-        ReleaseUnusedMemory()
-        self._run_on_twin(ticket.part)
+    def _blame(self, ticket: _Ticket, error: Exception, *, again: bool) -> None:
+        """Find out why a batch failed. What is the fault of no record comes first, and a record's only when it is sure.
 
-    def _one_by_one(self, pipe: Any, ticket: _Ticket, error: Exception) -> None:
-        """The CPU decoder takes every payload: run the graph with one sample at a time to see which it fails on."""
+        The order: a CUDA error that stays; a capture of a CUDA graph; no memory, by the error's words or the GPU's
+        figures, upon which torch and DALI give back what they keep; a sample that went through before; what the CPU's
+        decoder refuses; what fails alone, twice.
+        """
         part = ticket.part
+        if not ticket.fed:
+            raise error
+        nobodys, last = ends_all(error, self._device), again or self._gpu is None
+        if stays(error, self._device) or (nobodys and last):
+            raise self._failure(error) from error
+        short = self._short(part)
+        if self._gpu is not None and not last and (nobodys or short):
+            if not captured(error):
+                self._gpu.free_memory()
+                ReleaseUnusedMemory()
+            self._fill(self._on_twin(part), again=True)
+            return
+        if self._good is not None and (failure := self._on_twin(self._good).error) is not None:
+            raise self._failure(failure) from failure
+        part.bad = undecodable(ticket.payloads, self._threads, lambda: self._check_stop(part))
+        if not part.bad and short:
+            raise self._failure(error, short=True) from error
+        if not part.bad:
+            self._one_by_one(part, error, again=again)
+
+    def _one_by_one(self, part: Part, error: Exception, *, again: bool) -> None:
+        """The CPU's decoder takes every payload: find those on which the graph fails."""
         count = len(part.payloads)
-        for n in range(count if count > 1 else 0):
-            rows = [{key: values[n : n + 1] for key, values in own.items()} for own in part.rows]
-            values = {name: values[n : n + 1] for name, values in part.values.items()}
-            try:
-                self._run_on_twin(Part(part.payloads[n : n + 1], rows, values, stop=part.stop))
-            except EngineError as failure:
-                if ends_all(failure.__cause__, self._device):
-                    raise
-                part.bad[n] = f"decoder: {failure}"
-        if len(part.bad) == count or (pipe is self._twin and not part.bad):
+        for slot in range(count):
+            alone = self._alone(part, slot)
+            if self._fails(alone) and (failure := self._fails(alone)):
+                part.bad[slot] = f"decoder: {failure}"
+        if (len(part.bad) == count and self._good is None) or (again and not part.bad):
             raise self._failure(error) from error
         if not part.bad:
-            self._run_on_twin(part)
+            self._fill(self._on_twin(part), again=True)
 
-    def _failure(self, error: Exception) -> EngineError:
-        nobodys = ends_all(error, self._device)
+    def _fails(self, part: Part) -> EngineError | None:
+        """What a sample alone ends in, or None. Raises what is the fault of no record."""
+        error = self._on_twin(part).error
+        if error is not None and ends_all(error, self._device):
+            raise self._failure(error) from error
+        return None if error is None else self._failure(error)
+
+    def _alone(self, part: Part, slot: int, *, keep: bool = False) -> Part:
+        """One sample of a batch; `keep`: with memory of its own."""
+        here = slice(slot, slot + 1)
+        payloads = part.payloads[here]
+        rows = [{key: values[here] for key, values in own.items()} for own in part.rows]
+        values = {name: part.values[name][here] for name in self.inputs}
+        if keep:
+            payloads = [memoryview(bytes(view)) for view in payloads]
+            rows = [{key: row.copy() for key, row in own.items()} for own in rows]
+            values = {name: _kept(each) for name, each in values.items()}
+        return Part(payloads, rows, values, stop=sync.Event() if keep else part.stop)
+
+    def _short(self, part: Part) -> bool:
+        """Whether the GPU has less memory left than the decoded images of a batch take."""
+        known = free_and_total(self._device)
+        if known is None:
+            return False
+        headers = map(header_of, part.payloads)
+        return known[0] < sum(3 * header.width * header.height for header in headers)
+
+    def _failure(self, error: Exception, *, short: bool = False) -> EngineError:
+        nobodys = short or ends_all(error, self._device)
         what = "a batch failed" if nobodys else "the graph failed on a batch whose images can all be decoded"
-        return engine_error(_ENGINE, what, error, self._device)
+        return engine_error(_ENGINE, what, error, self._device, short=short)

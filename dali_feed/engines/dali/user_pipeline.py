@@ -30,7 +30,7 @@ class PipelineImages(DaliImages):
 
     def __init__(self, outputs: Sequence[Output], workers: Workers, **options: Any) -> None:
         self._program = cast("PipelineProgram", outputs[0].program)
-        self.payload = Key(self._program.payload)
+        self.payload, self.inputs = Key(self._program.payload), tuple(self._program.inputs)
         super().__init__(outputs, workers, **options)
 
     def _called(self) -> str:
