@@ -5,7 +5,6 @@ The law: order, ids, snapshot and coordinates depend on the files alone, whateve
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import os
@@ -14,15 +13,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dali_feed.checks import paths_of
 from dali_feed.columns import Image, Number
-from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceEmptyError, SourceError
-from dali_feed.external_sources.index import Pread, homes_of, keep, mode_of, write_index
+from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError, SourceError
+from dali_feed.external_sources.index import DamageError, Pread, RecordIndex, fitting, homes_of, keep, scanned
 from dali_feed.external_sources.ranges import EvenSpans, FileTable, RangeReader, Spans, check_file, check_known
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
@@ -30,16 +29,13 @@ from dali_feed.records.source import LABEL, Block, Extents, Int64s, Member, Read
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import shown, unique_names
 from dali_feed.storage.sets import store_for
-from dali_feed.storage.store import Stamp, Store, read_at, sizes_and_times
+from dali_feed.storage.store import File, Store, read_at, sizes_and_times
 
 __all__ = [
-    "BrokenError",
     "FileSource",
     "Frames",
     "Framing",
     "RecordFiles",
-    "RecordIndex",
-    "build",
     "files_of",
     "images_and_labels",
     "load",
@@ -228,7 +224,7 @@ class FileSource(Source):
 
     def _each(self, do: Callable[..., Any], *given: Iterable[Any]) -> list[Any]:
         """What comes of each file, several at a time."""
-        with ThreadPoolExecutor(min(INDEX_THREADS, len(self._paths)), "dali-feed-index") as pool:
+        with ThreadPoolExecutor(min(INDEX_THREADS, max(1, len(self._paths))), "dali-feed-index") as pool:
             return list(pool.map(do, *given))
 
     def _tabulated(self, indexes: Sequence[Any]) -> FileTable:
@@ -236,8 +232,8 @@ class FileSource(Source):
         if not counts.any():
             msg = f"{self._title}: files must hold records; found none in {len(indexes)} file(s) like {self._paths[0]}"
             raise SourceEmptyError(msg)
-        stamps, digests = (tuple(getattr(index, name) for index in indexes) for name in ("stamp", "digest"))
-        return FileTable(self.kind, self._paths, stamps, digests, counts, np.cumsum(counts) - counts)
+        stamps, digests = tuple(index.stamp for index in indexes), self._each(lambda index: index.digest, indexes)
+        return FileTable(self.kind, self._paths, stamps, tuple(digests), counts, np.cumsum(counts) - counts)
 
     def _looked(self, members: Sequence[str]) -> Block:
         """These members of records that are spread over all files."""
@@ -279,21 +275,13 @@ def members_of(values: Mapping[str, Any], rows: int) -> tuple[Member, ...]:
 Frames = tuple[Int64s, Int64s]
 
 
-class BrokenError(Exception):
-    """What is wrong at which byte, in the frame of which record."""
-
-    def __init__(self, record: int, byte: int, what: str) -> None:
-        super().__init__(what)
-        self.record, self.byte, self.what = record, byte, what
-
-
 @dataclass(frozen=True, slots=True)
 class Framing:
     """A kind of file.
 
     name    for messages, and what marks an index of its files
     frames  where each record lies, with what of its frame is needed to check it: byte and size, int64 (records,) each,
-            of a file that is read by a `Pread` and has so many bytes. It may raise a BrokenError
+            of a file that is read by a `Pread` and has so many bytes. It may raise a DamageError
     other   of a file that begins with these bytes and is broken at once: what it is instead, and the cure; "" where
             that cannot be said
     """
@@ -303,61 +291,32 @@ class Framing:
     other: Callable[[bytes, str], str]
 
 
-# Where the records of a file lie: found once by its frames, and kept beside the file, as tar shards' indexes are.
-#
-# The law is that of `tar_index`: an index tells the truth about a whole file, or there is none; one that does not
-# belong to the file's present size and mtime, or whose own digest is wrong, is built anew; no file of others is
-# replaced.
-#
-# An index file is the magic, the SHA-256 of the rest, and the rest: four int64 (version, the file's bytes, its mtime in
-# ns, records), the name of the kind of file in 16 bytes, then `at` and `size` as int64. Little endian.
-
-
-MAGIC = b"dfeedrec"
-VERSION = 1
-_HEAD = 48  # bytes of the four numbers and the name
-
-
-@dataclass(frozen=True, slots=True)
-class RecordIndex:
-    """The records of a file.
-
-    stamp     what the file was when it was indexed, or when this index was found to fit
-    at, size  int64 (records,): where each record lies, as `Framing.frames` finds them
-    digest    SHA-256 of the file's size and of both, as hex
-    """
-
-    stamp: Stamp
-    at: Int64s
-    size: Int64s
-    digest: str
-
-    @classmethod
-    def of(cls, stamp: Stamp, at: Int64s, size: Int64s, more: bytes = b"") -> RecordIndex:
-        """With its digest, of which `more` is a part."""
-        columns = [np.ascontiguousarray(column, "<i8").tobytes() for column in (at, size)]
-        return cls(stamp, at, size, hashlib.sha256(b"%d\n%b" % (stamp.size, more) + b"".join(columns)).hexdigest())
-
-    def __len__(self) -> int:
-        return len(self.at)
-
-
-def build(path: str, framing: Framing, store: Store = LOCAL) -> RecordIndex:
-    """Index a file by reading its frames.
+def load(
+    path: str, framing: Framing, index_dir: str | os.PathLike[str] | None = None, store: Store = LOCAL
+) -> RecordIndex:
+    """The index of a file: the kept one where it still fits, else one by reading its frames, which is then kept.
 
     Raises:
-        SourceNotFoundError, SourceDeniedError: the file cannot be opened.
+        SourceNotFoundError: the file is not there.
+        SourceDeniedError: it cannot be opened, or `index_dir` is given and cannot be written.
         SourceError: it is compressed, or the disk fails.
         DataLostError: it is cut off or damaged.
         SourceChangedError: it is being written.
     """
-    file = store.open(path)
+    homes, stamp = homes_of(path, index_dir, store), store.stamp(path)
+    kept = fitting(homes, stamp, lambda whole: RecordIndex.of(whole, framing.name, stamp))
+    if kept is None:
+        stamp, (at, size) = scanned(path, store, f"{framing.name} file", partial(_framed, path, framing))
+        kept = RecordIndex(stamp, at, size)
+        keep(path, homes, kept.to_bytes(framing.name), index_dir, store)
+    return kept
+
+
+def _framed(path: str, framing: Framing, file: File, end: int) -> Frames:
     try:
-        before = file.stamp()
-        at, size = framing.frames(lambda count, first: read_at(file, count, first), before.size)
-        after = file.stamp()
-    except BrokenError as broken:
-        other = framing.other(read_at(file, 16, 0), path) if broken.byte == 0 else ""
+        return framing.frames(lambda count, first: read_at(file, count, first), end)
+    except DamageError as damage:
+        other = framing.other(read_at(file, 16, 0), path) if damage.byte == 0 else ""
         if other:
             msg = (
                 f"{path}: must be a {framing.name} file that is not compressed, so that records can be read by "
@@ -365,68 +324,10 @@ def build(path: str, framing: Framing, store: Store = LOCAL) -> RecordIndex:
             )
             raise SourceError(msg) from None
         msg = (
-            f"{path}#{broken.record}: a {framing.name} file must be whole; found at byte {broken.byte} of"
-            f" {before.size}: {broken.what}; fetch or write the file again"
+            f"{path}#{damage.record}: a {framing.name} file must be whole; found at byte {damage.byte} of"
+            f" {end}: {damage.what}; fetch or write the file again"
         )
         raise DataLostError(msg) from None
-    except OSError as error:
-        msg = f"{path}: its records must be readable; found {error.strerror}; check the disk"
-        raise SourceError(msg) from error
-    finally:
-        file.close()
-    if changed := before.change(after):
-        msg = f"{path}: a file must not be written while it is indexed; {changed}; try again later"
-        raise SourceChangedError(msg)
-    return RecordIndex.of(before, at, size)
-
-
-def load(
-    path: str, framing: Framing, index_dir: str | os.PathLike[str] | None = None, store: Store = LOCAL
-) -> RecordIndex:
-    """The index of a file: the kept one where it still fits, else a new one, which is then kept as `tar_index` does.
-
-    Raises:
-        SourceDeniedError: `index_dir` is given and cannot be written.
-        SourceError: as `build`.
-    """
-    homes = homes_of(path, index_dir, store)
-    for home in homes:
-        with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
-            return _read(home, store.stamp(path), framing)
-    index = build(path, framing, store)
-    keep(path, homes, lambda home: _write(home, index, framing, mode_of(path, store)), index_dir)
-    return index
-
-
-def _name(framing: Framing) -> bytes:
-    return framing.name.encode().ljust(16, b"\0")
-
-
-def _write(home: Path, index: RecordIndex, framing: Framing, mode: int) -> None:
-    head = np.array([VERSION, index.stamp.size, index.stamp.mtime_ns, len(index.at)], "<i8").tobytes()
-    body = head + _name(framing) + index.at.astype("<i8").tobytes() + index.size.astype("<i8").tobytes()
-    write_index(home, MAGIC + hashlib.sha256(body).digest() + body, mode)
-
-
-def _read(home: Path, stamp: Stamp, framing: Framing) -> RecordIndex:
-    """The index at `home`; ValueError where it is stale or damaged, or of another kind of file."""
-    with home.open("rb") as file:
-        written = os.fstat(file.fileno()).st_mtime_ns
-        whole = file.read()
-    body = memoryview(whole)[40:]
-    if whole[:8] != MAGIC or len(body) < _HEAD or hashlib.sha256(body).digest() != whole[8:40]:
-        msg = "damaged"
-        raise ValueError(msg)
-    version, size, mtime_ns, records = np.frombuffer(body[:32], "<i8").tolist()
-    stale = written < stamp.ctime_ns or bytes(body[32:_HEAD]) != _name(framing)
-    if (version, size, mtime_ns) != (VERSION, stamp.size, stamp.mtime_ns) or stale:
-        msg = "stale"
-        raise ValueError(msg)
-    at, length = np.frombuffer(body[_HEAD:], "<i8").reshape(2, records)
-    if records and (at.min() < 0 or length.min() < 0 or (at > size - length).any()):
-        msg = "no index of this file"
-        raise ValueError(msg)
-    return RecordIndex.of(stamp, at, length)
 
 
 class RecordFiles(FileSource):

@@ -1,12 +1,18 @@
-"""Indexes of files: that of a tar file as bytes, and back; where any of them is kept, and how it is written.
+"""Indexes of files: where each member or record lies, as bytes and back; how they are made, and where they are kept.
 
-An index file is the magic, the SHA-256 of the rest, and the rest: six int64 (version, shard bytes, shard mtime in ns,
-samples, members, `behind`), then `first`, `offset`, `length` as int64, `suffix` as int32, of version 3 `crc` as uint32,
-and the suffixes joined by NUL. Little endian, nothing in it is ever executed or unpickled.
+The law: an index tells the truth about a whole file, or there is none. One that does not belong to the file's present
+size and mtime, that is older than the file's last change, or whose own digest is wrong, is built anew. No file that is
+not an index of ours is ever replaced: other tools keep theirs beside the shards too.
 
-Version 2 is made from a tar file that somebody wrote: it belongs to that file by its size and times. Version 3 is
-written with the tar file and says what its members are, by their CRC-32; so it belongs to every copy of it, has no time
-(mtime 0), and equal shards have equal indexes.
+An index file is a magic, the SHA-256 of the rest, and the rest, little endian; nothing in it is ever executed or
+unpickled. That of a tar file is six int64 (version, shard bytes, shard mtime in ns, samples, members, `behind`), then
+`first`, `offset`, `length` as int64, `suffix` as int32, of version 3 `crc` as uint32, and the suffixes joined by NUL.
+That of a file of records is four int64 (version, the file's bytes, its mtime in ns, records), the name of the kind of
+file in 16 bytes, then `at` and `size` as int64.
+
+Version 2 of a tar file's is made from a file that somebody wrote: it belongs to that file by its size and times.
+Version 3 is written with the tar file and says what its members are, by their CRC-32; so it belongs to every copy of
+it, has no time (mtime 0), and equal shards have equal indexes.
 """
 
 from __future__ import annotations
@@ -20,111 +26,244 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.errors import SourceDeniedError
+from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceError
+from dali_feed.external_sources.ranges import NONE
+from dali_feed.records.source import Int64s
 from dali_feed.storage.durable import user_cache
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.store import Store
+from dali_feed.storage.store import File, Stamp, Store
 
 __all__ = [
-    "MAGIC",
     "SEALED_HEAD",
     "SUFFIX",
-    "Columns",
-    "Indexed",
+    "DamageError",
     "Pread",
     "ReadWindow",
+    "RecordIndex",
+    "TarIndex",
+    "fitting",
     "homes_of",
-    "index_bytes",
-    "index_path",
-    "indexed",
     "is_sealed",
     "keep",
-    "mode_of",
-    "write_index",
+    "scanned",
 ]
 
+Pread = Callable[[int, int], bytes]  # so many bytes, from a byte on; fewer where the file ends
+_T = TypeVar("_T")
 
-MAGIC = b"dfeedtar"
-_BUILT, _SEALED = 2, 3
-_HEAD = 48  # bytes of the six numbers
+
+def _file_of(magic: bytes, body: bytes) -> bytes:
+    return magic + hashlib.sha256(body).digest() + body
+
+
+def _body_of(whole: bytes, magic: bytes) -> memoryview:
+    """What stands behind the digest; ValueError where that is another one, or there is not even a head."""
+    body = memoryview(whole)[40:]
+    if whole[:8] != magic or len(body) < _HEAD or hashlib.sha256(body).digest() != whole[8:40]:
+        msg = "damaged"
+        raise ValueError(msg)
+    return body
+
+
+TAR, RECORDS = b"dfeedtar", b"dfeedrec"
+_HEAD = 48  # bytes of six numbers, or of four and a name
 SEALED_HEAD = 48  # bytes that say whether an index is sealed
-Columns = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]
+_BUILT, _SEALED = 2, 3
+_RECORDS_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
-    """What an index file says.
+class TarIndex:
+    """The members of one tar file, sample by sample.
 
-    size      bytes of the tar file
-    mtime_ns  its last write; 0 where the index is sealed
-    behind    see `tar_index.TarIndex`
-    columns   first, offset, length and suffix, as `TarIndex` has them
-    crc       uint32 (members,): zlib.crc32 of each member's data; None where the index was built from headers
+    stamp     what the tar file was when it was indexed, or when this index was found to fit
+    behind    byte of what lies behind the archive's end and is not read; 0 where there is nothing
+    first     int64 (samples + 1,): members first[k]..first[k+1]-1 are sample k
+    offset    int64 (members,): where a member's data starts
+    length    int64 (members,): bytes of data
+    suffix    int32 (members,): which of `suffixes` (lower case, without the dot) the member has
+    crc       uint32 (members,): CRC-32 of each member's data, where the index was written with the file; else None
     """
 
-    size: int
-    mtime_ns: int
+    stamp: Stamp
     behind: int
-    columns: Columns
+    first: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    suffix: NDArray[np.int32]
     suffixes: tuple[bytes, ...]
     crc: NDArray[np.uint32] | None = None
 
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
     @property
-    def sealed(self) -> bool:
-        """Whether it was written with the tar file."""
-        return self.crc is not None
+    def digest(self) -> str:
+        """SHA-256 of the size, the suffixes and the columns up to `suffix`, as hex."""
+        digest = hashlib.sha256(b"%d\n" % self.stamp.size + b"\0".join(self.suffixes))
+        for column in self._columns():
+            digest.update(column)
+        return digest.hexdigest()
 
+    def member(self, suffixes: Sequence[bytes]) -> tuple[Int64s, Int64s]:
+        """Offset and length, int64 (samples,) each, of the member with the first of the suffixes; -1 and 0 for none.
 
-def index_bytes(index: Indexed) -> bytes:
-    """The whole file."""
-    first, offset, length, suffix = index.columns
-    version = _BUILT if index.crc is None else _SEALED
-    head = np.array([version, index.size, index.mtime_ns, len(first) - 1, len(offset), index.behind], "<i8")
-    columns = [first.astype("<i8"), offset.astype("<i8"), length.astype("<i8"), suffix.astype("<i4")]
-    crc = [] if index.crc is None else [index.crc.astype("<u4")]
-    body = b"".join(part.tobytes() for part in (head, *columns, *crc)) + b"\0".join(index.suffixes)
-    return MAGIC + hashlib.sha256(body).digest() + body
+        Of two members with one name the later counts, as in any tar.
+        """
+        member = self._of(suffixes)
+        has = member >= 0
+        return np.where(has, self.offset[member], NONE), np.where(has, self.length[member], 0)
+
+    def crc_of(self, suffixes: Sequence[bytes]) -> Int64s:
+        """The CRC-32 of the same members, int64 (samples,); -1 where nobody knows."""
+        if self.crc is None:
+            return np.full(len(self), NONE, np.int64)
+        member = self._of(suffixes)
+        return np.where(member >= 0, self.crc[member].astype(np.int64), NONE)
+
+    def _of(self, suffixes: Sequence[bytes]) -> Int64s:
+        """Which member has the first of the suffixes, int64 (samples,); -1 where a sample has none."""
+        found = np.full(len(self), NONE, np.int64)
+        for suffix in reversed(suffixes):
+            if suffix in self.suffixes:
+                has = np.flatnonzero(self.suffix == self.suffixes.index(suffix))
+                found[np.searchsorted(self.first, has, side="right") - 1] = has
+        return found
+
+    def _columns(self) -> list[bytes]:
+        every = ((self.first, "<i8"), (self.offset, "<i8"), (self.length, "<i8"), (self.suffix, "<i4"))
+        return [np.ascontiguousarray(column, dtype).tobytes() for column, dtype in every]
+
+    def to_bytes(self) -> bytes:
+        """The index file: sealed where the checksums are known."""
+        built = self.crc is None
+        numbers = (_BUILT if built else _SEALED, self.stamp.size, self.stamp.mtime_ns if built else 0)
+        head = np.array([*numbers, len(self), len(self.offset), self.behind], "<i8").tobytes()
+        crc = b"" if self.crc is None else self.crc.astype("<u4").tobytes()
+        return _file_of(TAR, b"".join((head, *self._columns(), crc)) + b"\0".join(self.suffixes))
+
+    @classmethod
+    def of(cls, whole: bytes) -> TarIndex:
+        """What `to_bytes` gave, with no more of the stamp than it holds; ValueError for other bytes."""
+        body = _body_of(whole, TAR)
+        version, size, mtime_ns, samples, entries, more = np.frombuffer(body[:_HEAD], "<i8").tolist()
+        if version not in (_BUILT, _SEALED):
+            msg = f"version {version}"
+            raise ValueError(msg)
+        at = _HEAD + 8 * (samples + 1)
+        first = np.frombuffer(body[_HEAD:at], "<i8")
+        offset = np.frombuffer(body, "<i8", entries, at)
+        length = np.frombuffer(body, "<i8", entries, at + 8 * entries)
+        suffix = np.frombuffer(body, "<i4", entries, at + 16 * entries)
+        end = at + 20 * entries
+        crc = None
+        if version == _SEALED:
+            crc, end = np.frombuffer(body, "<u4", entries, end), end + 4 * entries
+        suffixes = tuple(bytes(body[end:]).split(b"\0")) if entries else ()
+        if (
+            first[0] != 0
+            or first[-1] != entries
+            or (np.diff(first) < 1).any()
+            or (entries and (min(offset.min(), length.min(), suffix.min()) < 0 or suffix.max() >= len(suffixes)))
+            or (offset > size - length).any()
+        ):
+            msg = "no index of this shard"
+            raise ValueError(msg)
+        return cls(Stamp(0, size, mtime_ns, 0), more, first, offset, length, suffix, suffixes, crc)
 
 
 def is_sealed(head: bytes) -> bool:
-    """Whether an index that begins so was written with its shard."""
-    return head[:8] == MAGIC and head[40:SEALED_HEAD] == _SEALED.to_bytes(8, "little")
+    """Whether the index of a tar file that begins so was written with its shard."""
+    return head[:8] == TAR and head[40:SEALED_HEAD] == _SEALED.to_bytes(8, "little")
 
 
-def indexed(whole: bytes) -> Indexed:
-    """What the bytes of a file say. Raises ValueError where they are no index, or damaged."""
-    body = memoryview(whole)[40:]
-    if whole[:8] != MAGIC or len(body) < _HEAD or hashlib.sha256(body).digest() != whole[8:40]:
-        msg = "damaged"
-        raise ValueError(msg)
-    version, size, mtime_ns, samples, entries, more = np.frombuffer(body[:_HEAD], "<i8").tolist()
-    if version not in (_BUILT, _SEALED):
-        msg = f"version {version}"
-        raise ValueError(msg)
-    at = _HEAD + 8 * (samples + 1)
-    first = np.frombuffer(body[_HEAD:at], "<i8")
-    offset = np.frombuffer(body, "<i8", entries, at)
-    length = np.frombuffer(body, "<i8", entries, at + 8 * entries)
-    suffix = np.frombuffer(body, "<i4", entries, at + 16 * entries)
-    end = at + 20 * entries
-    crc = None
-    if version == _SEALED:
-        crc, end = np.frombuffer(body, "<u4", entries, end), end + 4 * entries
-    suffixes = tuple(bytes(body[end:]).split(b"\0")) if entries else ()
-    if (
-        first[0] != 0
-        or first[-1] != entries
-        or (np.diff(first) < 1).any()
-        or (entries and (min(offset.min(), length.min(), suffix.min()) < 0 or suffix.max() >= len(suffixes)))
-        or (offset > size - length).any()
-    ):
-        msg = "no index of this shard"
-        raise ValueError(msg)
-    return Indexed(size, mtime_ns, more, (first, offset, length, suffix), suffixes, crc)
+@dataclass(frozen=True, slots=True)
+class RecordIndex:
+    """The records of a file.
+
+    stamp     what the file was when it was indexed, or when this index was found to fit
+    at, size  int64 (records,): where each record lies
+    more      what else its digest is made of
+    """
+
+    stamp: Stamp
+    at: Int64s
+    size: Int64s
+    more: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file's size, of `more` and of both columns, as hex."""
+        return hashlib.sha256(b"%d\n%b" % (self.stamp.size, self.more) + self._columns()).hexdigest()
+
+    def _columns(self) -> bytes:
+        return b"".join(np.ascontiguousarray(column, "<i8").tobytes() for column in (self.at, self.size))
+
+    def to_bytes(self, kind: str) -> bytes:
+        """The index file, of that kind of file."""
+        head = np.array([_RECORDS_VERSION, self.stamp.size, self.stamp.mtime_ns, len(self)], "<i8").tobytes()
+        return _file_of(RECORDS, head + _name(kind) + self._columns())
+
+    @classmethod
+    def of(cls, whole: bytes, kind: str, stamp: Stamp) -> RecordIndex:
+        """What `to_bytes` gave; ValueError where it is damaged, or of no such file."""
+        body = _body_of(whole, RECORDS)
+        version, size, mtime_ns, records = np.frombuffer(body[:32], "<i8").tolist()
+        if (version, size, mtime_ns) != (_RECORDS_VERSION, stamp.size, stamp.mtime_ns) or body[32:_HEAD] != _name(kind):
+            msg = "stale"
+            raise ValueError(msg)
+        at, length = np.frombuffer(body[_HEAD:], "<i8").reshape(2, records)
+        if records and (at.min() < 0 or length.min() < 0 or (at > size - length).any()):
+            msg = "no index of this file"
+            raise ValueError(msg)
+        return cls(stamp, at, length)
+
+
+def _name(kind: str) -> bytes:
+    return kind.encode().ljust(16, b"\0")
+
+
+# Indexes made of files.
+
+
+class DamageError(Exception):
+    """What is wrong at which byte; in which record, or in which member, where that is known."""
+
+    def __init__(self, byte: int, what: str, record: int = -1, member: bytes = b"") -> None:
+        super().__init__(what)
+        self.byte, self.what, self.record, self.member = byte, what, record, member
+
+
+def scanned(path: str, store: Store, kind: str, scan: Callable[[File, int], _T]) -> tuple[Stamp, _T]:
+    """What a file is, and what `scan` makes of it and its size.
+
+    Raises:
+        SourceNotFoundError, SourceDeniedError: the file cannot be opened.
+        SourceError: the disk fails.
+        SourceChangedError: it is being written.
+    """
+    file = store.open(path)
+    try:
+        before = file.stamp()
+        found = scan(file, before.size)
+        after = file.stamp()
+    except OSError as error:
+        msg = f"{path}: a {kind} must be readable to be indexed; found {error.strerror}; check the disk"
+        raise SourceError(msg) from error
+    finally:
+        file.close()
+    if changed := before.change(after):
+        msg = f"{path}: a {kind} must not be written while it is indexed; {changed}; try again later"
+        raise SourceChangedError(msg)
+    return before, found
 
 
 # Where indexes of files are kept: beside the file, else in the user's cache, or in a folder that was named.
@@ -149,17 +288,27 @@ def homes_of(path: str, index_dir: str | os.PathLike[str] | None, store: Store) 
     return [Path(path + SUFFIX), own] if index_dir is None and store is LOCAL else [own]
 
 
-def keep(
-    path: str, homes: Sequence[Path], write: Callable[[Path], None], index_dir: str | os.PathLike[str] | None
-) -> None:
-    """Have the index of a file written to the first of its homes that takes it.
+def fitting(homes: Sequence[Path], stamp: Stamp, parse: Callable[[bytes], _T]) -> _T | None:
+    """The first index that is there, not older than the file's last change, and that `parse` takes."""
+    for home in homes:
+        with contextlib.suppress(OSError, ValueError), home.open("rb") as file:  # absent, unreadable or stale
+            if os.fstat(file.fileno()).st_mtime_ns >= stamp.ctime_ns:
+                return parse(file.read())
+    return None
 
-    Where none does, a warning says that it is built at every start; SourceDeniedError where `index_dir` was given.
+
+def keep(
+    path: str, homes: Sequence[Path], whole: bytes, index_dir: str | os.PathLike[str] | None, store: Store
+) -> None:
+    """Write the index of a file to the first of its homes that takes it.
+
+    Who may read and write a mounted file may that of its index, else its owner alone. Where no home takes it, a warning
+    says that it is built at every start; SourceDeniedError where `index_dir` was given.
     """
     errors: list[OSError] = []
     for home in homes:
         try:
-            write(home)
+            _write(home, whole, os.stat(path).st_mode & 0o666 if store is LOCAL else 0o600)
         except OSError as error:
             errors.append(error)
         else:
@@ -172,18 +321,13 @@ def keep(
     )
 
 
-def mode_of(path: str, store: Store) -> int:
-    """Who may read and write an index: those who may a mounted file's, else its owner alone."""
-    return os.stat(path).st_mode & 0o666 if store is LOCAL else 0o600
-
-
-def write_index(home: Path, whole: bytes, mode: int) -> None:
+def _write(home: Path, whole: bytes, mode: int) -> None:
     """Write whole or not at all: others may read or write the same index at this moment.
 
     OSError where it cannot be, or where a file lies that does not begin as this index does.
     """
     with contextlib.suppress(FileNotFoundError), home.open("rb") as file:
-        if file.read(len(MAGIC)) != whole[: len(MAGIC)]:
+        if file.read(8) != whole[:8]:
             raise FileExistsError(
                 errno.EEXIST, "a file that is not an index of dali_feed; it is not replaced", str(home)
             )
@@ -201,8 +345,6 @@ def write_index(home: Path, whole: bytes, mode: int) -> None:
 
 # Reading the headers of a file one after the other.
 
-
-Pread = Callable[[int, int], bytes]  # so many bytes, from a byte on; fewer where the file ends
 
 _LEAST, _MOST = 4096, 1 << 20
 _MANY = 16  # questions that one read answered, from which the next is worth twice as much

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError, DataLostError, FormatError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.file_source import RecordFiles, RecordIndex, images_and_labels, members_of
+from dali_feed.external_sources.file_source import RecordFiles, images_and_labels, members_of
+from dali_feed.external_sources.index import RecordIndex
 from dali_feed.packages import needed
 from dali_feed.records.gauges import StorageMeter
 from dali_feed.records.pieces import ArrayPieces, Pieces
@@ -371,7 +372,7 @@ def shard_index(shard: MdsShard, store: Store, columns: bytes) -> RecordIndex:
     finally:
         file.close()
     described = columns + json.dumps(shard.hashes, sort_keys=True).encode()
-    return RecordIndex.of(stamp, borders[:-1], np.diff(borders), described)
+    return RecordIndex(stamp, borders[:-1], np.diff(borders), described)
 
 
 def _lost(shard: MdsShard, found: str) -> DataLostError:

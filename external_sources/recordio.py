@@ -11,17 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.external_sources.file_source import (
-    BrokenError,
     Frames,
     Framing,
     RecordFiles,
-    RecordIndex,
     files_of,
     images_and_labels,
     load,
     members_of,
 )
-from dali_feed.external_sources.index import Pread, ReadWindow
+from dali_feed.external_sources.index import DamageError, Pread, ReadWindow, RecordIndex
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Fault, Member
 
@@ -56,15 +54,15 @@ def _frames(pread: Pread, end: int) -> Frames:
     while at < end:
         head = piece(at, _HEAD)
         if len(head) < _HEAD:
-            raise BrokenError(len(stops), at, f"{len(head)} of {_HEAD} bytes of a header")
+            raise DamageError(at, f"{len(head)} of {_HEAD} bytes of a header", len(stops))
         mark, word = _WORDS.unpack(head)
         part, size = word >> 29, word & _LENGTH
         if mark != _MAGIC:
-            raise BrokenError(len(stops), at, f"a frame that begins with {head[:4].hex()}, not with {_MARK.hex()}")
+            raise DamageError(at, f"a frame that begins with {head[:4].hex()}, not with {_MARK.hex()}", len(stops))
         if part > _LAST or (part in {_WHOLE, _FIRST}) == begun:
-            raise BrokenError(len(stops), at, f"part {part} of a record, {'inside' if begun else 'outside'} of one")
+            raise DamageError(at, f"part {part} of a record, {'inside' if begun else 'outside'} of one", len(stops))
         if at + _HEAD + size > end:
-            raise BrokenError(len(stops), at, f"{end - at - _HEAD} of {size} bytes of a record")
+            raise DamageError(at, f"{end - at - _HEAD} of {size} bytes of a record", len(stops))
         if not begun:
             starts.append(at + 4)
         begun = part in {_FIRST, 2}
@@ -72,7 +70,7 @@ def _frames(pread: Pread, end: int) -> Frames:
             stops.append(at + _HEAD + size)
         at += _HEAD + (size + 3) // 4 * 4
     if begun:
-        raise BrokenError(len(stops), end, "the end of the file, and not the last part of a record")
+        raise DamageError(end, "the end of the file, and not the last part of a record", len(stops))
     first = np.array(starts, np.int64)
     return first, np.array(stops, np.int64) - first
 

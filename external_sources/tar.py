@@ -6,19 +6,16 @@ what breaks that is a `DamageError` with its byte, never a guess.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dali_feed.errors import (
     DataLostError,
@@ -31,26 +28,21 @@ from dali_feed.errors import (
 from dali_feed.external_sources.index import (
     SEALED_HEAD,
     SUFFIX,
-    Columns,
-    Indexed,
+    DamageError,
     Pread,
     ReadWindow,
+    TarIndex,
+    fitting,
     homes_of,
-    index_bytes,
-    index_path,
-    indexed,
     is_sealed,
     keep,
-    mode_of,
-    write_index,
+    scanned,
 )
-from dali_feed.external_sources.ranges import NONE
-from dali_feed.records.source import Int64s
 from dali_feed.storage.local import LOCAL, LocalFile
 from dali_feed.storage.sets import SetStore
 from dali_feed.storage.store import Ahead, File, Stamp, Store, read_at
 
-__all__ = ["SUFFIX", "TarIndex", "behind", "build", "index_path", "load", "members", "tar_keys"]
+__all__ = ["SUFFIX", "behind", "build", "load", "members", "tar_keys"]
 
 
 BLOCK = 512
@@ -61,16 +53,6 @@ _REGULAR = b"0\x007"
 _META = b"xXgLK"
 _LOCAL_META = b"xXLK"  # those that speak of the next member alone
 _NO_SPARSE = "a sparse member (not supported: pack without --sparse)"
-
-
-class DamageError(Exception):
-    """What is wrong at which byte, and in which member where that is known."""
-
-    def __init__(self, byte: int, what: str, member: bytes = b"") -> None:
-        super().__init__(what)
-        self.byte = byte
-        self.what = what
-        self.member = member
 
 
 def members(pread: Pread, end: int) -> Iterator[tuple[bytes, int, int]]:
@@ -105,11 +87,11 @@ def members(pread: Pread, end: int) -> Iterator[tuple[bytes, int, int]]:
                 path = known.get(b"path", path).split(b"\0", 1)[0]
                 size = _decimal(known.get(b"size"), size, at)
             if kind == b"S":
-                raise DamageError(at, _NO_SPARSE, path)
+                raise DamageError(at, _NO_SPARSE, member=path)
             if kind in _NO_DATA:
                 continue
             if at + size > end:
-                raise DamageError(at, f"{end - at} of the {size} bytes of {path.decode(errors='replace')}", path)
+                raise DamageError(at, f"{end - at} of the {size} bytes of {path.decode(errors='replace')}", member=path)
             if kind in _REGULAR and not path.endswith(b"/"):
                 yield path, at, size
         at += (size + BLOCK - 1) // BLOCK * BLOCK
@@ -228,23 +210,17 @@ def _pax(data: bytes, byte: int) -> dict[bytes, bytes]:
     return found
 
 
-# Where the members of a tar file lie: built from its headers alone, kept beside the file.
-#
-# The law: an index tells the truth about a whole archive, or there is none. One that does not
-# belong to the file's present size and mtime, that is older than the file's last change, or whose own digest is wrong,
-# is built anew. No file that is not an
-# index of ours is ever replaced: other tools keep theirs beside the shards too.
+# The index of a tar file: built from its headers alone, or found beside it.
 #
 # Samples follow the webdataset convention: members whose paths are equal up to the first dot of the
 # basename, and which are adjacent, are one sample. The index keeps all members of all samples, whatever
 # they hold, so that one index serves every choice of image and label.
 #
-# `index_bytes` says what an index file holds. One that was written with its shard, by `dali-feed pack`, has checksums,
-# too, and is believed wherever both are copied to.
+# One that was written with its shard, by `dali-feed pack`, has checksums too, and is believed wherever both are copied
+# to.
 
 
 LOOKS = 8  # headers that are looked at where an index was made of another copy
-TAR_BLOCK = 512
 _INDEX_META = re.compile(rb"__[^/]*__($|/)")
 _PACKED = {  # how a compressed file begins, and by what
     b"\x1f\x8b": "gzip",
@@ -256,59 +232,6 @@ _PACKED = {  # how a compressed file begins, and by what
     b"PK\3\4": "zip",
 }
 _log = logging.getLogger("dali_feed")
-
-
-@dataclass(frozen=True, slots=True)
-class TarIndex:
-    """The members of one tar file, sample by sample.
-
-    stamp     what the tar file was when it was indexed, or when this index was found to fit
-    behind    byte of what lies behind the archive's end and is not read; 0 where there is nothing
-    first     int64 (samples + 1,): members first[k]..first[k+1]-1 are sample k
-    offset    int64 (members,): where a member's data starts
-    length    int64 (members,): bytes of data
-    suffix    int32 (members,): which of `suffixes` (lower case, without the dot) the member has
-    digest    SHA-256 of the size, the suffixes and the columns up to `suffix`, as hex
-    crc       uint32 (members,): CRC-32 of each member's data; None where nobody has told
-    """
-
-    stamp: Stamp
-    behind: int
-    first: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int64]
-    suffix: NDArray[np.int32]
-    suffixes: tuple[bytes, ...]
-    digest: str
-    crc: NDArray[np.uint32] | None = None
-
-    def __len__(self) -> int:
-        return len(self.first) - 1
-
-    def member(self, suffixes: Sequence[bytes]) -> tuple[Int64s, Int64s]:
-        """Offset and length, int64 (samples,) each, of the member with the first of the suffixes; -1 and 0 for none.
-
-        Of two members with one name the later counts, as in any tar.
-        """
-        member = self._of(suffixes)
-        has = member >= 0
-        return np.where(has, self.offset[member], NONE), np.where(has, self.length[member], 0)
-
-    def crc_of(self, suffixes: Sequence[bytes]) -> Int64s:
-        """The CRC-32 of the same members, int64 (samples,); -1 where nobody knows."""
-        if self.crc is None:
-            return np.full(len(self), NONE, np.int64)
-        member = self._of(suffixes)
-        return np.where(member >= 0, self.crc[member].astype(np.int64), NONE)
-
-    def _of(self, suffixes: Sequence[bytes]) -> Int64s:
-        """Which member has the first of the suffixes, int64 (samples,); -1 where a sample has none."""
-        found = np.full(len(self), NONE, np.int64)
-        for suffix in reversed(suffixes):
-            if suffix in self.suffixes:
-                has = np.flatnonzero(self.suffix == self.suffixes.index(suffix))
-                found[np.searchsorted(self.first, has, side="right") - 1] = has
-        return found
 
 
 def key_length(path: bytes) -> int:
@@ -327,22 +250,21 @@ def build(path: str, store: Store = LOCAL) -> TarIndex:
         DataLostError: it is cut off or damaged.
         SourceChangedError: it is being written.
     """
-    first: list[int] = []
-    offset: list[int] = []
-    length: list[int] = []
-    suffix: list[int] = []
+    stamp, index = scanned(path, store, "shard", partial(_built, path))
+    return replace(index, stamp=stamp)
+
+
+def _built(path: str, file: File, end: int) -> TarIndex:
+    """The index of a tar file of so many bytes."""
+    if end == 0:
+        msg = f"{path}: a shard must be a whole tar file; found an empty file; fetch or write it again"
+        raise DataLostError(msg)
+    first, offset, length, suffix = list[int](), list[int](), list[int](), list[int]()
     codes: dict[bytes, int] = {}
-    last = b""
-    end = 0
-    file = store.open(path)
-    pread = reads_of(file)
+    last, pread, behind_last = b"", reads_of(file), 0
     try:
-        before = file.stamp()
-        if before.size == 0:
-            msg = f"{path}: a shard must be a whole tar file; found an empty file; fetch or write it again"
-            raise DataLostError(msg)
-        for member, at, size in members(pread, before.size):
-            end = at
+        for member, at, size in members(pread, end):
+            behind_last = at
             dot = key_length(member)
             if not dot:
                 continue
@@ -352,21 +274,12 @@ def build(path: str, store: Store = LOCAL) -> TarIndex:
             offset.append(at)
             length.append(size)
             suffix.append(codes.setdefault(member[dot + 1 :].lower(), len(codes)))
-        more = behind(pread, end, before.size)
-        after = file.stamp()
+        more = behind(pread, behind_last, end)
     except DamageError as damage:
-        raise _explained(pread, before.size, path, damage, len(first), last) from None
-    except OSError as error:
-        msg = f"{path}: its headers must be readable; found {error.strerror} after sample {len(first)}; check the disk"
-        raise SourceError(msg) from error
-    finally:
-        file.close()
-    if changed := before.change(after):
-        msg = f"{path}: a shard must not be written while it is indexed; {changed}; try again later"
-        raise SourceChangedError(msg)
+        raise _explained(pread, end, path, damage, len(first), last) from None
     first.append(len(offset))
-    columns = (np.array(first, "<i8"), np.array(offset, "<i8"), np.array(length, "<i8"), np.array(suffix, "<i4"))
-    return _finished(before, more, columns, tuple(codes))
+    columns = (np.array(column, np.int64) for column in (first, offset, length))
+    return TarIndex(Stamp(0, end, 0, 0), more, *columns, np.array(suffix, np.int32), tuple(codes))
 
 
 def reads_of(file: File) -> Pread:
@@ -389,15 +302,6 @@ def _explained(pread: Pread, size: int, path: str, damage: DamageError, samples:
         "fetch or write the shard again"
     )
     return DataLostError(msg)
-
-
-def _finished(
-    stamp: Stamp, more: int, columns: Columns, suffixes: tuple[bytes, ...], crc: NDArray[np.uint32] | None = None
-) -> TarIndex:
-    digest = hashlib.sha256(b"%d\n" % stamp.size + b"\0".join(suffixes))
-    for column in columns:
-        digest.update(column.data)
-    return TarIndex(stamp, more, *columns, suffixes, digest.hexdigest(), crc)
 
 
 def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Store = LOCAL) -> TarIndex:
@@ -431,7 +335,8 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
     homes = homes_of(path, index_dir, store)
     mounted = store is LOCAL or isinstance(store, SetStore)
     stamp = store.stamp(path)
-    if not mounted and (kept := _fitting(homes, stamp)) is not None:  # a question less for the server
+    fits = partial(_parsed, shard=stamp, mtime_ns=stamp.mtime_ns)
+    if not mounted and (kept := fitting(homes, stamp, fits)) is not None:  # a question less for the server
         return kept
     try:
         return sealed(path, stamp, store)
@@ -444,19 +349,11 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
     except (OSError, ValueError, SourceError) as error:
         if isinstance(store, SetStore) and store.index_sha256(path) is not None:  # a set is whole, or it is an error
             raise _no_index(path, error) from error
-    if mounted and (kept := _fitting(homes, stamp)) is not None:
+    if mounted and (kept := fitting(homes, stamp, fits)) is not None:
         return kept
     index = (None if mounted else _beside(path, store, stamp)) or build(path, store)
-    keep(path, homes, lambda home: _write(home, index, mode_of(path, store)), index_dir)
+    keep(path, homes, index.to_bytes(), index_dir, store)
     return index
-
-
-def _fitting(homes: Sequence[Path], stamp: Stamp) -> TarIndex | None:
-    """The first index that is there, whole, and of the file as it is."""
-    for home in homes:
-        with contextlib.suppress(OSError, ValueError, SourceError):  # absent, unreadable or stale: built anew
-            return _read(home, stamp)
-    return None
 
 
 def _no_index(path: str, error: Exception) -> SourceError:
@@ -468,11 +365,6 @@ def _no_index(path: str, error: Exception) -> SourceError:
         "`dali-feed index` writes it again"
     )
     return DataLostError(msg)
-
-
-def _write(home: Path, index: TarIndex, mode: int) -> None:
-    stamp, columns = index.stamp, (index.first, index.offset, index.length, index.suffix)
-    write_index(home, index_bytes(Indexed(stamp.size, stamp.mtime_ns, index.behind, columns, index.suffixes)), mode)
 
 
 def _beside(path: str, store: Store, shard: Stamp) -> TarIndex | None:
@@ -490,35 +382,24 @@ def _beside(path: str, store: Store, shard: Stamp) -> TarIndex | None:
     finally:
         file.close()
     some = np.unique(np.linspace(0, len(index.offset) - 1, min(LOOKS, len(index.offset)), dtype=np.int64))
-    found = [bytearray(TAR_BLOCK) for _ in some]
+    found = [bytearray(BLOCK) for _ in some]
     opened = store.open(path)
-    at = [int(index.offset[k]) - TAR_BLOCK for k in some]
+    at = [int(index.offset[k]) - BLOCK for k in some]
     if opened.stamp().change(shard) or min(at, default=0) < 0:
         return None
     got = store.fill(lambda _: opened, [0] * len(at), [memoryview(each) for each in found], at, threading.Event())
     sizes = index.length[some].tolist()
-    good = all(n == TAR_BLOCK and is_header_of(bytes(b), size) for n, b, size in zip(got, found, sizes, strict=True))
+    good = all(n == BLOCK and is_header_of(bytes(b), size) for n, b, size in zip(got, found, sizes, strict=True))
     return index if good else None
 
 
-def _read(home: Path, shard: Stamp) -> TarIndex:
-    """The index at `home`; ValueError where it is stale or damaged."""
-    with home.open("rb") as file:
-        written = os.fstat(file.fileno()).st_mtime_ns
-        whole = file.read()
-    if written < shard.ctime_ns:
+def _parsed(whole: bytes, shard: Stamp, mtime_ns: int | None = None) -> TarIndex:
+    """The index in these bytes, of a shard of that size and, where it is given, of that mtime. ValueError."""
+    index = TarIndex.of(whole)
+    if index.crc is not None or index.stamp.size != shard.size or mtime_ns not in (None, index.stamp.mtime_ns):
         msg = "stale"
         raise ValueError(msg)
-    return _parsed(whole, shard, shard.mtime_ns)
-
-
-def _parsed(whole: bytes, shard: Stamp, wanted: int | None = None) -> TarIndex:
-    """The index in these bytes, of a shard of that size and, where `wanted` is given, that mtime. ValueError."""
-    found = indexed(whole)
-    if found.sealed or found.size != shard.size or wanted not in (None, found.mtime_ns):
-        msg = "stale"
-        raise ValueError(msg)
-    return _finished(shard, found.behind, found.columns, found.suffixes)
+    return replace(index, stamp=shard)
 
 
 class _UnfitError(ValueError):
@@ -542,16 +423,16 @@ def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
             msg = "other bytes than the manifest says"
             raise _UnfitError(msg)
         try:
-            found = indexed(whole)
+            index = TarIndex.of(whole)
         except ValueError as error:
             msg = "damaged"
             raise _UnfitError(msg) from error
     finally:
         file.close()
-    if found.size != shard.size:
-        msg = f"of a shard of {found.size} bytes, and this shard has {shard.size}"
+    if index.stamp.size != shard.size:
+        msg = f"of a shard of {index.stamp.size} bytes, and this shard has {shard.size}"
         raise _UnfitError(msg)
-    return _finished(shard, found.behind, found.columns, found.suffixes, found.crc)
+    return replace(index, stamp=shard)
 
 
 # The keys of a tar file's samples: what an index leaves out, since no training run needs them.
@@ -560,7 +441,7 @@ def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
 def tar_keys(path: str, most: int | None = None, store: Store = LOCAL) -> list[str]:
     """The key of each sample, in order; of the first `most` where that is given.
 
-    Bytes that are no UTF-8 are kept as Python keeps those of file names. Raises what `tar_index.build` raises.
+    Bytes that are no UTF-8 are kept as Python keeps those of file names. Raises what `build` raises.
     """
     found: list[str] = []
     last = b""

@@ -12,17 +12,15 @@ from typing import Any
 import numpy as np
 
 from dali_feed.external_sources.file_source import (
-    BrokenError,
     Frames,
     Framing,
     RecordFiles,
-    RecordIndex,
     files_of,
     images_and_labels,
     load,
     members_of,
 )
-from dali_feed.external_sources.index import Pread, ReadWindow
+from dali_feed.external_sources.index import DamageError, Pread, ReadWindow, RecordIndex
 from dali_feed.formats.example import Example
 from dali_feed.formats.format import Format
 from dali_feed.formats.named import format_of
@@ -77,12 +75,12 @@ def _frames(pread: Pread, end: int) -> Frames:
         head = piece(at, _HEAD)
         there = end - at - _HEAD
         if len(head) < _HEAD:
-            raise BrokenError(len(starts), at, f"{end - at} of {_HEAD} bytes of a header")
+            raise DamageError(at, f"{end - at} of {_HEAD} bytes of a header", len(starts))
         if masked(crc32c(head[: _LENGTH.size])) != _CRC.unpack_from(head, _LENGTH.size)[0]:
-            raise BrokenError(len(starts), at, "a length whose CRC is wrong")
+            raise DamageError(at, "a length whose CRC is wrong", len(starts))
         (size,) = unpack(head)
         if size > there - _TAIL:
-            raise BrokenError(len(starts), at, f"{there} of {size + _TAIL} bytes of a record")
+            raise DamageError(at, f"{there} of {size + _TAIL} bytes of a record", len(starts))
         starts.append(at)
         sizes.append(size)
         at += _HEAD + size + _TAIL

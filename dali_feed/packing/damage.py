@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from dali_feed.errors import DataLostError, SourceError
 from dali_feed.external_sources import tar as tar_index
-from dali_feed.external_sources.index import Indexed, indexed
+from dali_feed.external_sources.index import TarIndex
 from dali_feed.storage.manifest import Shard, load_manifest
 from dali_feed.storage.sets import SetStore
 from dali_feed.storage.store import File, read_at
@@ -101,7 +101,7 @@ def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterat
         if hashlib.sha256(whole).hexdigest() != shard.index_sha256:
             yield Damage(beside, "its SHA-256 is not that of the manifest")
         else:
-            index = indexed(whole)
+            index = TarIndex.of(whole)
     except (OSError, SourceError, ValueError) as error:
         yield Damage(beside, str(error).removeprefix(f"{beside}: "))
     try:
@@ -136,9 +136,9 @@ def _whole(store: SetStore, path: str) -> bytes:
         file.close()
 
 
-def _records(file: File, index: Indexed) -> Iterator[int]:
+def _records(file: File, index: TarIndex) -> Iterator[int]:
     """The samples one of whose members has another CRC-32 than the index says."""
-    first, offset, length, _ = (column.tolist() for column in index.columns)
+    first, offset, length = (column.tolist() for column in (index.first, index.offset, index.length))
     crc = [] if index.crc is None else index.crc.tolist()
     for sample in range(len(first) - 1):
         for k in range(first[sample], first[sample + 1]):

@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ import numpy as np
 from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources import tar as tar_index
-from dali_feed.external_sources.index import Indexed, index_bytes
 from dali_feed.packing.work import folder_at, writing
 from dali_feed.storage.durable import sync_folder, write_whole
 from dali_feed.storage.local import LOCAL
@@ -66,8 +66,7 @@ def _indexed(path: str, digest: str) -> None:
             "again"
         )
         raise ConfigError(msg)
-    columns = (found.first, found.offset, found.length, found.suffix)
-    whole = index_bytes(Indexed(found.stamp.size, 0, 0, columns, found.suffixes, np.array(crc, np.uint32)))
+    whole = replace(found, crc=np.array(crc, np.uint32)).to_bytes()
     if digest and hashlib.sha256(whole).hexdigest() != digest:
         msg = f"{path}: a shard must be what its manifest says; the index made of it differs; fetch the shard again"
         raise DataLostError(msg)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError
-from dali_feed.external_sources.index import index_bytes
 from dali_feed.external_sources.replay import Replay
 from dali_feed.external_sources.tar import SUFFIX
 from dali_feed.packing.job import PackJob
@@ -76,7 +75,7 @@ def write_shard(job: PackJob, k: int, advance: Advance, stop: threading.Event) -
                 if stop.is_set() and number < end:
                     msg = "pack: it was stopped"
                     raise ClosedError(msg)
-        index = index_bytes(tar.finish())
+        index = tar.finish().to_bytes()
         with writing(work.out / f"{name}{SUFFIX}"):
             write_whole(work.out / f"{name}{SUFFIX}", index)
             sync_folder(work.out)

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources.index import Columns, Indexed
+from dali_feed.external_sources.index import TarIndex
 from dali_feed.external_sources.tfrecord import crc32c, masked
 from dali_feed.packing.rows import ending_of
+from dali_feed.storage.store import Stamp
 
 __all__ = [
     "MdsColumns",
@@ -82,18 +83,14 @@ class TarWriter:
         if views or self._held >= FLUSH_BYTES:
             self._flush()
 
-    def finish(self) -> Indexed:
-        """Write the end; what the archive's index is made of."""
+    def finish(self) -> TarIndex:
+        """Write the end; the archive's index."""
         self._put(_ZEROS * 2)
         self._flush()
-        columns: Columns = (
-            np.array([*self._first, len(self._offset)], "<i8"),
-            np.array(self._offset, "<i8"),
-            np.array(self._length, "<i8"),
-            np.array(self._suffix, "<i4"),
-        )
-        suffixes = tuple(suffix.encode() for suffix in self._codes)
-        return Indexed(self.size, 0, 0, columns, suffixes, np.array(self._crc, "<u4"))
+        first = [*self._first, len(self._offset)]
+        columns = (np.array(column, np.int64) for column in (first, self._offset, self._length))
+        suffix, suffixes = np.array(self._suffix, np.int32), tuple(name.encode() for name in self._codes)
+        return TarIndex(Stamp(0, self.size, 0, 0), 0, *columns, suffix, suffixes, np.array(self._crc, np.uint32))
 
     def _put(self, data: bytes | memoryview) -> None:
         self._parts.append(data)

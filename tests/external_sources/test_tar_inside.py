@@ -98,7 +98,7 @@ def test_an_index_of_another_shard_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     write_shard(path, [(b"x" * 5000, 1)])
     good = tar_index.load(str(path))
-    tar_index._write(Path(f"{path}{tar_index.SUFFIX}"), replace(good, offset=good.offset + 1_000_000), 0o600)
+    Path(f"{path}{SUFFIX}").write_bytes(replace(good, offset=good.offset + 1_000_000).to_bytes())
     assert tar_index.load(str(path)).offset.tolist() == good.offset.tolist()
 
 

@@ -23,7 +23,7 @@ from PIL import Image
 from dali_feed.errors import ConfigError, DataLostError, FormatError, StateError
 from dali_feed.external_sources import FileList
 from dali_feed.external_sources import tar as tar_index
-from dali_feed.external_sources.index import index_bytes, indexed
+from dali_feed.external_sources.index import TarIndex
 from dali_feed.external_sources.replay import Replay, rows_of
 from dali_feed.packing import pack
 from dali_feed.packing.changes import Reencode
@@ -145,9 +145,10 @@ def test_tarfile_reads_what_is_written_and_the_index_is_the_one_of_its_headers(t
         found = [(info.name, info.mtime, read.extractfile(info).read()) for info in read]  # type: ignore[union-attr]
     assert found == [(f"{key}.{suffix}", 0, bytes(data)) for key, files in samples for suffix, data in files]
     built = tar_index.build(str(path))
-    for mine, its in zip(made.columns, (built.first, built.offset, built.length, built.suffix), strict=True):
-        np.testing.assert_array_equal(mine, its)
-    assert (made.suffixes, made.size, built.behind) == (built.suffixes, path.stat().st_size, 0)
+    for name in ("first", "offset", "length", "suffix"):
+        np.testing.assert_array_equal(getattr(made, name), getattr(built, name))
+    assert (made.suffixes, made.stamp.size, built.behind) == (built.suffixes, path.stat().st_size, 0)
+    assert made.digest == built.digest
     assert made.crc is not None
     assert made.crc.tolist() == [zlib.crc32(data) for _, files in samples for _, data in files]
 
@@ -167,12 +168,12 @@ def test_an_index_file_is_whole_or_refused() -> None:
     tar = TarWriter(lambda _: None)
     for k in range(3):
         tar.add(f"{k}", [("jpg", b"x" * k), ("cls", b"1")])
-    whole = index_bytes(tar.finish())
-    assert index_bytes(indexed(whole)) == whole
+    whole = tar.finish().to_bytes()
+    assert TarIndex.of(whole).to_bytes() == whole
     for k in range(len(whole)):
         for broken in (whole[:k] + bytes([whole[k] ^ 1]) + whole[k + 1 :], whole[:k]):
             with pytest.raises(ValueError, match="damaged"):
-                indexed(broken)
+                TarIndex.of(broken)
 
 
 def test_one_process_packs_a_set(tmp_path: Path) -> None:
