@@ -362,6 +362,12 @@ class RecordFiles(FileSource):
             self._look = self.looked()
         return self._look
 
-    @abstractmethod
     def looked(self) -> tuple[Member, ...]:
         """The members of some records."""
+        block = self._looked(self.readable())
+        block.lease.release()
+        return members_of(block.values, len(block.ids))
+
+    @abstractmethod
+    def readable(self) -> Sequence[str]:
+        """The members that are read of a record to see which it has."""

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from dali_feed.checks import path_of
 from dali_feed.errors import ConfigError, DataLostError, FormatError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.file_source import RecordFiles, images_and_labels, members_of
+from dali_feed.external_sources.file_source import RecordFiles, images_and_labels
 from dali_feed.external_sources.index import RecordIndex
 from dali_feed.packages import needed
 from dali_feed.records.gauges import StorageMeter
 from dali_feed.records.pieces import ArrayPieces, Pieces
-from dali_feed.records.source import Block, Fault, Member, Snapshot
+from dali_feed.records.source import Block, Fault, Snapshot
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.sets import store_for
 from dali_feed.storage.store import File, Stamp, Store, read_at
@@ -40,7 +40,7 @@ __all__ = ["MDS", "PackedStore", "is_mds"]
 
 
 LARGEST = 1 << 32  # bytes of a shard: its table of samples has four bytes for each place
-Check = Callable[["PackedShard", memoryview], None]  # raises DataLostError where the packed bytes have another hash
+INDEX = "index.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,16 @@ class PackedShard:
     bytes: int
     hashes: Mapping[str, str]
     raw: int
+
+    def stamp(self, now: Stamp) -> Stamp:
+        """The packed file's, with the bytes that it unpacks to. DataLostError where it has other bytes."""
+        if now.size != self.bytes:
+            raise _damaged(self, f"{now.size} bytes, but {INDEX} says {self.bytes}")
+        return now._replace(size=self.raw)
+
+
+def _damaged(packed: PackedShard, found: str) -> DataLostError:
+    return DataLostError(f"{packed.path}: a packed shard must be whole; found {found}; copy the shard again")
 
 
 def check_zstandard(packed: str) -> None:
@@ -66,13 +76,13 @@ def check_zstandard(packed: str) -> None:
 class PackedFile:
     """A shard, whose bytes are unpacked when any but its foremost are asked for, and kept until it is closed."""
 
-    def __init__(self, below: File, packed: PackedShard, check: Check) -> None:
-        self._below, self._packed, self._check = below, packed, check
+    def __init__(self, below: File, packed: PackedShard) -> None:
+        self._below, self._packed = below, packed
         self._whole: memoryview | None = None
 
     def stamp(self) -> Stamp:
-        """The packed file's, with the bytes that it unpacks to."""
-        return _stamp(self._packed, self._below.stamp())
+        """See `PackedShard.stamp`."""
+        return self._packed.stamp(self._below.stamp())
 
     def read(self, view: memoryview, at: int) -> int:
         """See `storage.store.File`. DataLostError where the packed file is not what it was."""
@@ -81,12 +91,13 @@ class PackedFile:
         if self._whole is None:
             held = memoryview(bytearray(self._packed.bytes))
             if (got := self._below.read(held, 0)) < len(held):
-                raise _damaged(self._packed, f"{got} bytes, but index.json says {len(held)}")
-            self._check(self._packed, held)
+                raise _damaged(self._packed, f"{got} bytes, but {INDEX} says {len(held)}")
+            if wrong := _wrong_hash(self._packed.hashes, (held,)):
+                raise _damaged(self._packed, wrong)
             whole = memoryview(bytearray(self._packed.raw + 1))  # a byte more, to see that there is none
             if (found := self._unpacked(held, whole)) != self._packed.raw:
                 more = "more" if found > self._packed.raw else str(found)
-                raise _damaged(self._packed, f"{more} bytes in it, but index.json says {self._packed.raw}")
+                raise _damaged(self._packed, f"{more} bytes in it, but {INDEX} says {self._packed.raw}")
             self._whole = whole[:-1]
         part = self._whole[at : at + len(view)]
         view[: len(part)] = part
@@ -133,8 +144,8 @@ class PackedStore:
     random_access = False  # a shard is unpacked whole for any of its records
     most_open = 1  # of a reader: as much as it keeps in memory
 
-    def __init__(self, below: Store, packed: Mapping[str, PackedShard], check: Check) -> None:
-        self._below, self._packed, self._check = below, packed, check
+    def __init__(self, below: Store, packed: Mapping[str, PackedShard]) -> None:
+        self._below, self._packed = below, packed
 
     @property
     def meter(self) -> StorageMeter | None:
@@ -143,8 +154,7 @@ class PackedStore:
 
     def metered(self) -> PackedStore:
         """See `storage.store.Store`."""
-        below = self._below.metered()
-        return PackedStore(below, self._packed, self._check)
+        return PackedStore(self._below.metered(), self._packed)
 
     def matches(self, pattern: str, subject: str = "MDS") -> list[str]:
         """As the store beneath does."""
@@ -153,14 +163,14 @@ class PackedStore:
     def stamp(self, path: str) -> Stamp:
         """Of a packed shard as of what it unpacks to."""
         packed = self._packed.get(path)
-        return self._below.stamp(path) if packed is None else _stamp(packed, self._below.stamp(packed.path))
+        return self._below.stamp(path) if packed is None else packed.stamp(self._below.stamp(packed.path))
 
     def open(self, path: str, stop: threading.Event | None = None) -> File:
         """See `storage.store.Store`."""
         packed = self._packed.get(path)
         if packed is None:
             return self._below.open(path, stop)
-        return PackedFile(self._below.open(packed.path, stop), packed, self._check)
+        return PackedFile(self._below.open(packed.path, stop), packed)
 
     def fill(
         self,
@@ -182,23 +192,12 @@ class PackedStore:
         return counts
 
 
-def _stamp(packed: PackedShard, found: Stamp) -> Stamp:
-    if found.size != packed.bytes:
-        raise _damaged(packed, f"{found.size} bytes, but index.json says {packed.bytes}")
-    return found._replace(size=packed.raw)
-
-
-def _damaged(packed: PackedShard, found: str) -> DataLostError:
-    return DataLostError(f"{packed.path}: a packed shard must be whole; found {found}; copy the shard again")
-
-
 # The `index.json` of a set in Mosaic's MDS format, and what each of its shard files must be.
 #
 # The law: nothing in it is believed that a file could not be: names stay in their folder, sizes and counts are what the
 # files have, and all shards have the same columns. What is not understood is refused with the cure, never guessed.
 
 
-INDEX = "index.json"
 _UNPACK = {"zstd": "zstd -d", "gz": "gzip -dk", "bz2": "bzip2 -dk"}
 _LARGEST = 1 << 30  # bytes of an index.json
 _PIECE = 1 << 20
@@ -387,47 +386,27 @@ def has_right_hashes(shard: MdsShard, store: Store) -> bool:
     Raises:
         DataLostError: one of them is wrong.
     """
-    hashing = _hashing(shard.hashes)
-    packed = {} if shard.packed is None else _hashing(shard.packed.hashes)
-    if not hashing and not packed:
+    if not any(map(_maker, (*shard.hashes, *(shard.packed.hashes if shard.packed else ())))):
         return False
     file = store.open(shard.path)
     try:
-        for at in range(0, shard.bytes, _PIECE):
-            part = read_at(file, min(_PIECE, shard.bytes - at), at)
-            for each in hashing.values():
-                each.update(part)
+        parts = (read_at(file, min(_PIECE, shard.bytes - at), at) for at in range(0, shard.bytes, _PIECE))
+        if wrong := _wrong_hash(shard.hashes, parts):
+            raise _lost(shard, wrong)
     finally:
         file.close()
-    if wrong := _wrong(hashing, shard.hashes):
-        raise _lost(shard, wrong)
     return True
 
 
-def check_packed(packed: PackedShard, held: memoryview) -> None:
-    """Hold the bytes of a packed shard against those of its hashes that can be computed here.
-
-    Raises:
-        DataLostError: one of them is wrong.
-    """
-    hashing = _hashing(packed.hashes)
-    for each in hashing.values():
-        each.update(held)
-    if wrong := _wrong(hashing, packed.hashes):
-        msg = f"{packed.path}: a packed shard must be whole; found {wrong}; copy the shard again"
-        raise DataLostError(msg)
-
-
-def _hashing(described: Mapping[str, str]) -> dict[str, Any]:
-    """What computes the hashes that are given, where something here does."""
-    return {name: maker() for name in described if (maker := _maker(name)) is not None}
-
-
-def _wrong(hashing: Mapping[str, Any], described: Mapping[str, str]) -> str:
-    """The first hash that is another than was given; "" where none is."""
+def _wrong_hash(hashes: Mapping[str, str], parts: Iterable[bytes | memoryview]) -> str:
+    """The first hash of these bytes that is another than was given; "" where none is, of those to compute here."""
+    hashing = {name: maker() for name in hashes if (maker := _maker(name)) is not None}
+    for part in parts:
+        for each in hashing.values():
+            each.update(part)
     for name, each in hashing.items():
-        if each.hexdigest() != described[name]:
-            return f"{name} {each.hexdigest()}, but {INDEX} says {described[name]}"
+        if each.hexdigest() != hashes[name]:
+            return f"{name} {each.hexdigest()}, but {INDEX} says {hashes[name]}"
     return ""
 
 
@@ -618,7 +597,8 @@ class MDS(RecordFiles):
             twice = next(path for path in paths if paths.count(path) > 1)
             msg = f"MDS({given}): each shard may be named once; found {twice} twice in index.json; copy it again"
             raise ConfigError(msg)
-        super().__init__(f"MDS({given})", paths, self._over(store))
+        packed = {shard.path: shard.packed for shard in self._set.shards if shard.packed is not None}
+        super().__init__(f"MDS({given})", paths, PackedStore(store, packed) if packed else store)
         self._shards = {shard.path: shard for shard in self._set.shards}
         # Of each shard's digest; it reads as it did when fingerprints of sets were first made.
         columns = f"names={self._set.names!r}, encodings={self._set.encodings!r}, sizes={self._set.sizes!r}"
@@ -631,11 +611,6 @@ class MDS(RecordFiles):
                 raise ConfigError(msg)
         self._image = _image(encodings) if image == AUTO else image
         self._label = _named(encodings, LABELS, INTEGERS) if label == AUTO else label
-
-    def _over(self, store: Store) -> Store:
-        """The store of the shards as they were before they were packed."""
-        packed = {shard.path: shard.packed for shard in self._set.shards if shard.packed is not None}
-        return PackedStore(store, packed, check_packed) if packed else store
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All samples; see `FileSource.snapshot`. Of packed shards each is an extent, which is unpacked once."""
@@ -668,12 +643,9 @@ class MDS(RecordFiles):
                 msg = f"member {name!r}: its encoding {encoding!r} {why}; write it as jpeg, png, bytes, json or ndarray"
                 raise ConfigError(msg)
 
-    def looked(self) -> tuple[Member, ...]:
-        """The columns that can be read."""
-        names = [name for name, encoding in zip(self._set.names, self._set.encodings, strict=True) if decoder(encoding)]
-        block = self._looked(names)
-        block.lease.release()
-        return members_of(block.values, len(block.ids))
+    def readable(self) -> Sequence[str]:
+        """The columns of encodings that are read."""
+        return [name for name, encoding in zip(self._set.names, self._set.encodings, strict=True) if decoder(encoding)]
 
     def index(self, path: str) -> RecordIndex:
         """See `shard_index`."""

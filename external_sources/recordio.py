@@ -17,11 +17,10 @@ from dali_feed.external_sources.file_source import (
     files_of,
     images_and_labels,
     load,
-    members_of,
 )
 from dali_feed.external_sources.index import DamageError, Pread, ReadWindow, RecordIndex
 from dali_feed.records.pieces import Pieces
-from dali_feed.records.source import Block, Fault, Member
+from dali_feed.records.source import Block, Fault
 
 __all__ = ["RECORDIO", "RecordIO", "joined"]
 
@@ -132,11 +131,9 @@ class RecordIO(RecordFiles):
         """Whether it is one of the four."""
         return member in MEMBERS
 
-    def looked(self) -> tuple[Member, ...]:
+    def readable(self) -> Sequence[str]:
         """All four."""
-        block = self._looked(MEMBERS)
-        block.lease.release()
-        return members_of(block.values, len(block.ids))
+        return MEMBERS
 
     def index(self, path: str) -> RecordIndex:
         """See `file_source.load`."""

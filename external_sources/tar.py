@@ -278,8 +278,8 @@ def _built(path: str, file: File, end: int) -> TarIndex:
     except DamageError as damage:
         raise _explained(pread, end, path, damage, len(first), last) from None
     first.append(len(offset))
-    columns = (np.array(column, np.int64) for column in (first, offset, length))
-    return TarIndex(Stamp(0, end, 0, 0), more, *columns, np.array(suffix, np.int32), tuple(codes))
+    samples, offsets, lengths = (np.array(column, np.int64) for column in (first, offset, length))
+    return TarIndex(Stamp(0, end, 0, 0), more, samples, offsets, lengths, np.array(suffix, np.int32), tuple(codes))
 
 
 def reads_of(file: File) -> Pread:

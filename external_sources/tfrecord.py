@@ -167,9 +167,13 @@ class TFRecords(RecordFiles):
         """Whether some of the records that were looked at have the feature; of another format nobody knows."""
         return not isinstance(self._format, Example) or super().can_have(path.removesuffix("[]"))
 
+    def readable(self) -> Sequence[str]:
+        """A record has no more."""
+        return (VALUE,)
+
     def looked(self) -> tuple[Member, ...]:
         """`value`, or what the format finds in it; of records that cannot be read there are none."""
-        block = self._looked((VALUE,))
+        block = self._looked(self.readable())
         values = [value for row, value in enumerate(block.values[VALUE]) if row not in block.faults]
         found: dict[str, list[Any]] = {}
         for value in values:

@@ -87,10 +87,11 @@ class TarWriter:
         """Write the end; the archive's index."""
         self._put(_ZEROS * 2)
         self._flush()
-        first = [*self._first, len(self._offset)]
-        columns = (np.array(column, np.int64) for column in (first, self._offset, self._length))
+        columns = ([*self._first, len(self._offset)], self._offset, self._length)
+        first, offset, length = (np.array(column, np.int64) for column in columns)
         suffix, suffixes = np.array(self._suffix, np.int32), tuple(name.encode() for name in self._codes)
-        return TarIndex(Stamp(0, self.size, 0, 0), 0, *columns, suffix, suffixes, np.array(self._crc, np.uint32))
+        crc = np.array(self._crc, np.uint32)
+        return TarIndex(Stamp(0, self.size, 0, 0), 0, first, offset, length, suffix, suffixes, crc)
 
     def _put(self, data: bytes | memoryview) -> None:
         self._parts.append(data)

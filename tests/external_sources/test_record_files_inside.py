@@ -152,7 +152,7 @@ def test_a_shard_unpacks_to_what_index_json_says(tmp_path: Path, raw: int) -> No
     """Neither more nor less: a small file must not fill the memory."""
     path, whole = tmp_path / "a.zstd", zstandard.ZstdCompressor(7).compress(bytes(1000))
     path.write_bytes(whole)
-    file = PackedFile(LOCAL.open(str(path)), PackedShard(str(path), len(whole), {}, raw), lambda *_: None)
+    file = PackedFile(LOCAL.open(str(path)), PackedShard(str(path), len(whole), {}, raw))
     with pytest.raises(DataLostError, match="bytes in it, but index.json says"):
         file.read(memoryview(bytearray(9)), 1)
 

@@ -14,8 +14,7 @@ from kit.denied import denied
 from kit.images import jpeg
 
 from dali_feed.errors import ConfigError, DaliFeedError, SourceDeniedError, SourceError
-from dali_feed.external_sources import MDS, DeadLetterFolder, FileList
-from dali_feed.external_sources import file_source as kept_index
+from dali_feed.external_sources import MDS, DeadLetterFolder, FileList, file_source
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.arrays import array_file
 from dali_feed.external_sources.files import LARGEST, load_file
@@ -35,7 +34,7 @@ def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
     no_file = "a shard must be a file, to be read by position; found a folder"
     reads: list[tuple[str, Callable[[], Any]]] = [
         (no_file, lambda: tar_index.build(f"{path}.tar")),
-        (no_file, lambda: kept_index.build(f"{path}.rec", RECORDIO)),
+        (no_file, lambda: file_source.load(f"{path}.rec", RECORDIO)),
         (no_file, lambda: array_file(f"{path}.npy", None, None)),
     ]
     for said, read in reads:
