@@ -11,16 +11,55 @@ from typing import TYPE_CHECKING, Any
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
+    from dali_feed.external_sources import (
+        MDS,
+        Arrays,
+        Concat,
+        FileList,
+        KafkaStream,
+        KafkaTopic,
+        Mix,
+        Producer,
+        RecordIO,
+        Secret,
+        ShardSet,
+        Table,
+        TFRecords,
+    )
     from dali_feed.loader import DataLoader, Info
     from dali_feed.options import BadRecords, Cache, Decode, Tuning
     from dali_feed.plan.order import Shuffle
     from dali_feed.transforms.mixing import Mixing
 
-__all__ = ["BadRecords", "Cache", "DataLoader", "Decode", "Info", "Mixing", "Shuffle", "Tuning", "__version__"]
+__all__ = [
+    "MDS",
+    "Arrays",
+    "BadRecords",
+    "Cache",
+    "Concat",
+    "DataLoader",
+    "Decode",
+    "FileList",
+    "Info",
+    "KafkaStream",
+    "KafkaTopic",
+    "Mix",
+    "Mixing",
+    "Producer",
+    "RecordIO",
+    "Secret",
+    "ShardSet",
+    "Shuffle",
+    "TFRecords",
+    "Table",
+    "Tuning",
+    "__version__",
+]
 
 _get = lazily(
     __name__,
-    {
+    dict.fromkeys(__all__, "external_sources")  # of sources, which are at home there
+    | {
         "BadRecords": "options",
         "Cache": "options",
         "DataLoader": "loader",

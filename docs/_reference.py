@@ -97,7 +97,7 @@ ABOUT = {
     "Options": "Small frozen groups. A value that is not allowed is a `ConfigError` (a `ValueError`) at once.",
     "Sources": """\
         Where records are. A source is cheap to make: files are opened, and a broker is called, at the first use. The
-        methods are there for the loader.""",
+        methods are there for the loader. Sources, `Producer` and `Secret` can be imported from `dali_feed` too.""",
     "Of your own": """\
         What a source, a column, a format or a transform of your own is written with:
         [CONTRIBUTING.md](../CONTRIBUTING.md#add-a-source), [columns.md](columns.md),
