@@ -23,8 +23,8 @@ from dali_feed.errors import (
     SourceEmptyError,
     SourceError,
 )
-from dali_feed.external_sources.file_source import EXTENT_BYTES, FileSource, named_files
-from dali_feed.external_sources.ranges import EvenSpans, FileTable, RowReader
+from dali_feed.external_sources.file_source import FileSource, named_files
+from dali_feed.external_sources.ranges import EXTENT_BYTES, EvenSpans, FileTable, RowReader, sampled
 from dali_feed.formats.npy import MAGIC, header_of
 from dali_feed.records.extents import MAX_POSITION
 from dali_feed.records.pieces import ArrayPieces, Pieces
@@ -312,8 +312,7 @@ def _bytes(array: NDArray[Any]) -> memoryview:
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
-SAMPLED = 64  # rows of which a fingerprint takes the contents
-SAMPLED_BYTES = 64 << 10  # of each
+SAMPLED_BYTES = 64 << 10  # of each row of which a fingerprint takes the contents
 _Path = str | os.PathLike[str]
 
 
@@ -488,9 +487,8 @@ class Arrays(FileSource):
         digest = hashlib.sha256(f"{form}\0".encode())
         for name, count in zip(self._names, table.counts.tolist(), strict=True):
             digest.update(f"{name}\0{count}\n".encode(errors="surrogateescape"))
-        total = int(table.counts.sum())
-        spread = np.unique(np.linspace(0, total - 1, SAMPLED).round().astype(np.int64))
-        for p, row in zip(*(each.tolist() for each in table.located(spread)), strict=True):
+        spread = table.located(sampled(int(table.counts.sum())))
+        for p, row in zip(*(each.tolist() for each in spread), strict=True):
             digest.update(self._parts[p].bytes_at(row, min(form.size, SAMPLED_BYTES)))
         digest.update(b"" if self._labels is None else self._labels.tobytes())
         return digest.hexdigest()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dali_feed.columns import Bytes, Image, Number, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.files import load_files, shared_folder
-from dali_feed.external_sources.ranges import rooms_of
+from dali_feed.external_sources.ranges import rooms_of, sampled
 from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.source import Block, Int64s, Lease, alternatives
 from dali_feed.records.values import Values
@@ -45,8 +45,7 @@ __all__ = [
 
 
 FILE = "@file"  # behind the name of a column of paths: the bytes of the files
-SAMPLED = 64  # values of which a fingerprint takes the contents
-SAMPLED_BYTES = 64 << 10  # of each
+SAMPLED_BYTES = 64 << 10  # of each value of which a fingerprint takes the contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +394,7 @@ def contents_of(values: Held, rows: Int64s) -> Iterator[bytes]:
         yield values.values.dtype.str.encode() + values.values[rows].tobytes()
         yield b"" if values.null is None else np.packbits(values.null[rows]).tobytes()
         return
-    spread = rows[np.linspace(0, len(rows) - 1, min(SAMPLED, len(rows))).round().astype(np.int64)]
+    spread = rows[sampled(len(rows))]
     if isinstance(values, ArrayPieces | Lists):
         for value in values[spread]:
             yield repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()

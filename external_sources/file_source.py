@@ -22,7 +22,16 @@ from dali_feed.checks import paths_of
 from dali_feed.columns import Image, Number
 from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError, SourceError
 from dali_feed.external_sources.index import DamageError, Pread, RecordIndex, fitting, homes_of, keep, scanned
-from dali_feed.external_sources.ranges import EvenSpans, FileTable, RangeReader, Spans, check_file, check_known
+from dali_feed.external_sources.ranges import (
+    EXTENT_BYTES,
+    EvenSpans,
+    FileTable,
+    RangeReader,
+    Spans,
+    check_file,
+    check_known,
+    sampled,
+)
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import LABEL, Block, Extents, Int64s, Member, Reader, Snapshot, Source
@@ -44,10 +53,8 @@ __all__ = [
 ]
 
 
-EXTENT_BYTES = 8 << 20
 RECORD = "record"  # what spans of whole records are named
 INDEX_THREADS = 8
-LOOKED_AT = 64  # records, for the members that there are
 LOADING = threading.RLock()  # guards the tables of all sources; of the module, so that a source can be pickled
 
 
@@ -238,8 +245,7 @@ class FileSource(Source):
     def _looked(self, members: Sequence[str]) -> Block:
         """These members of records that are spread over all files."""
         table = self.table()
-        spread = np.linspace(0, int(table.counts.sum()) - 1, LOOKED_AT).round().astype(np.int64)
-        file, position = table.located(np.unique(spread))
+        file, position = table.located(sampled(int(table.counts.sum())))
         reader = self.reader(members)
         try:
             return reader.read(Extents(file, position, position + 1), SlabPool(1 << 20).lease())

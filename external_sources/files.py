@@ -23,17 +23,15 @@ from dali_feed.checks import path_of, paths_of
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.ranges import RowReader, check_known
+from dali_feed.external_sources.ranges import EXTENT_BYTES, RowReader, check_known, sampled
 from dali_feed.formats.format import Format
 from dali_feed.records.pieces import Filling, Pieces
 from dali_feed.records.source import LABEL, Block, Fault, Int64s, Lease, Member, Reader, Snapshot, Source, alternatives
 from dali_feed.storage.store import Stamp
 
 __all__ = [
-    "EXTENT_BYTES",
     "IMG_EXTENSIONS",
     "LARGEST",
-    "SAMPLED",
     "FileList",
     "load_file",
     "load_files",
@@ -155,8 +153,6 @@ def _identity(path: str) -> object:
 
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-EXTENT_BYTES = 8 << 20
-SAMPLED = 64
 BYTES, PATH = "bytes", "path"
 
 
@@ -341,8 +337,7 @@ class FileList(Source):
         return self._paths[position]
 
     def _mean_size(self) -> int:
-        places = np.linspace(0, len(self._paths) - 1, SAMPLED).round().astype(int)
-        spread = sorted(set(places.tolist()))  # np.unique would import numpy.ma before the first batch
+        spread = sampled(len(self._paths)).tolist()
         sizes = []
         for k in spread:
             try:

@@ -33,6 +33,7 @@ from dali_feed.storage.rows import FileRows, fill_rows
 from dali_feed.storage.store import File, Stamp, Store
 
 __all__ = [
+    "EXTENT_BYTES",
     "NONE",
     "EvenSpans",
     "FileTable",
@@ -42,13 +43,22 @@ __all__ = [
     "check_crc",
     "check_file",
     "check_known",
+    "sampled",
 ]
 
 RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of its own
 FAR_BYTES = 64 << 10
 ALIGNED = 64  # bytes: of a cache line
+EXTENT_BYTES = 8 << 20  # of what is best read in one go
+SAMPLED = 64  # records that a look at a source takes
 NONE = -1  # of a member that a record lacks, and of a checksum that nobody knows
 _NOWHERE = np.iinfo(np.int64).max
+
+
+def sampled(count: int) -> Int64s:
+    """Up to 64 numbers below `count`, spread over all of them, ascending."""
+    places = np.linspace(0, count - 1, SAMPLED).round().astype(np.int64).tolist()
+    return np.array(sorted(set(places)), np.int64)  # np.unique would import numpy.ma before the first batch
 
 
 class RowReader(Reader):

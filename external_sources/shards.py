@@ -19,9 +19,9 @@ from dali_feed.columns import Image, Number
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources import tar
-from dali_feed.external_sources.file_source import EXTENT_BYTES, FileSource, named_files
+from dali_feed.external_sources.file_source import FileSource, named_files
 from dali_feed.external_sources.index import TarIndex
-from dali_feed.external_sources.ranges import FileTable, RangeReader, Spans
+from dali_feed.external_sources.ranges import EXTENT_BYTES, FileTable, RangeReader, Spans
 from dali_feed.external_sources.replay import Replay
 from dali_feed.formats.format import Format
 from dali_feed.formats.named import format_of

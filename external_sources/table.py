@@ -35,9 +35,9 @@ from dali_feed.external_sources.arrow_values import (
     rows_of,
     values_of,
 )
-from dali_feed.external_sources.file_source import EXTENT_BYTES, FileSource, images_and_labels
-from dali_feed.external_sources.files import SAMPLED, FileList
-from dali_feed.external_sources.ranges import FileTable, RowReader, Spans, check_file
+from dali_feed.external_sources.file_source import FileSource, images_and_labels
+from dali_feed.external_sources.files import FileList
+from dali_feed.external_sources.ranges import EXTENT_BYTES, FileTable, RowReader, Spans, check_file, sampled
 from dali_feed.external_sources.table_files import (
     FileGroups,
     GroupsRead,
@@ -447,7 +447,7 @@ class _Memory:
 
     def mean_size(self) -> int:
         """Of some images; of a table that has none, of some rows' texts, bytes and lists."""
-        spread = self.rows[np.unique(np.linspace(0, len(self.rows) - 1, SAMPLED).round().astype(np.int64))]
+        spread = self.rows[sampled(len(self.rows))]
         images = self.images()
         if images is None:
             return max(1, round(sum(_bytes_of(self.values(name), spread) for name in self.known) / len(spread)))

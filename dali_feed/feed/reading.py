@@ -17,7 +17,8 @@ from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceErro
 from dali_feed.feed.adapting import Steering
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
 from dali_feed.records.metrics import counted
-from dali_feed.records.source import Block, Extents, Reader, Slabs, Source, unpack_id
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block, Extents, Reader, Source, unpack_id
 from dali_feed.records.values import nbytes
 
 __all__ = ["OpenReader", "ReadPool", "ReadTask", "ReaderWork"]
@@ -102,7 +103,7 @@ class ReadPool:
         self,
         source: Source,
         opened: OpenReader,
-        slabs: Slabs,
+        slabs: SlabPool,
         count: int,
         steering: Steering | None = None,
     ) -> None:

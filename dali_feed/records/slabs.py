@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dali_feed import sync
 from dali_feed.errors import ConfigError
 
-__all__ = ["ALIGNED", "SLAB_BYTES", "Lease", "Reused", "SlabLease", "SlabPool", "Slabs", "slabs_for"]
+__all__ = ["ALIGNED", "SLAB_BYTES", "Lease", "Reused", "SlabPool", "slabs_for"]
 
 
 SLAB_BYTES = 8 << 20
@@ -37,66 +37,6 @@ def slabs_for(records: int, record_bytes: int, slab_bytes: int) -> int:
     return -(-records * record_bytes // (slab_bytes * 7 // 8)) * slab_bytes
 
 
-class Lease(Protocol):
-    """Memory that a block's bytes lie in; grows while the block is read, and goes back whole."""
-
-    @property
-    def slab_bytes(self) -> int:
-        """How much it grows by; pieces larger than that cost more."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Bytes that it holds now, the unused ones too."""
-        ...
-
-    @property
-    def dense(self) -> bool:
-        """Whether its memory is lent: it is not used again before the last view of it has ended, whoever has it.
-
-        A reader that can puts a member's rows side by side into it, so that a batch is a slice of them.
-        """
-        ...
-
-    def room(self, size: int) -> memoryview:
-        """A writable view of `size` bytes that nobody else has."""
-        ...
-
-    def ahead(self, size: int) -> list[memoryview]:
-        """Writable views of `size` bytes in all, or of fewer where the lease may not take so many: never an error.
-
-        Slabs, and first a piece of one where `size` is no multiple. `back` is to be told what became of them.
-        """
-        ...
-
-    def back(self, views: list[memoryview], filled: int) -> None:
-        """Those of `ahead` that nothing was put into, given back; `filled` bytes were put into the others."""
-        ...
-
-    def mark(self) -> Any:
-        """What it holds now, for `rewind`."""
-        ...
-
-    def rewind(self, mark: Any) -> None:
-        """Give back what was taken since `mark`; what was there before stays. A reader goes back to its own mark alone.
-
-        Of several readers that fill one lease each has its part, so none may clear it.
-        """
-        ...
-
-    def release(self) -> None:
-        """Give the memory back; views into it must not be used again. Safe to call twice."""
-        ...
-
-
-class Slabs(Protocol):
-    """A bounded pool of slabs."""
-
-    def lease(self) -> Lease:
-        """A lease that holds nothing yet."""
-        ...
-
-
 class LeaseMark(NamedTuple):
     """What a lease held: so many slabs, the rest of the last of them, and the bytes that were put into them."""
 
@@ -105,8 +45,12 @@ class LeaseMark(NamedTuple):
     filled: int
 
 
-class SlabLease:
-    """Slabs of one block. Used by one thread at a time."""
+class Lease:
+    """Memory that a block's bytes lie in: slabs, more while the block is read, given back whole. For one thread.
+
+    pool   what gives and takes the slabs
+    dense  whether its memory is lent
+    """
 
     def __init__(self, pool: SlabPool, *, dense: bool = False) -> None:
         self._pool, self._dense = pool, dense
@@ -117,7 +61,7 @@ class SlabLease:
         self._rest: tuple[memoryview, memoryview, memoryview] | None = None
 
     def room(self, size: int) -> memoryview:
-        """A writable view of `size` bytes: the rest of the last slab, a new slab, or one of its own."""
+        """A writable view of `size` bytes that nobody else has."""
         self._filled += size
         if size > len(self._free):
             self._check(size)
@@ -132,7 +76,10 @@ class SlabLease:
         return view
 
     def ahead(self, size: int) -> list[memoryview]:
-        """See `Lease.ahead`."""
+        """Writable views of `size` bytes in all, or of fewer where the lease may not take so many: never an error.
+
+        Slabs, and first a piece of one where `size` is no multiple. `back` is to be told what became of them.
+        """
         slab = self._pool.slab_bytes
         whole, rest = divmod(size, slab)
         views = list[memoryview]()
@@ -150,7 +97,7 @@ class SlabLease:
         return views
 
     def back(self, views: list[memoryview], filled: int) -> None:
-        """See `Lease.back`."""
+        """Those of `ahead` that nothing was put into, given back; `filled` bytes were put into the others."""
         self._filled += filled
         rest, self._rest = self._rest, None
         if not views:
@@ -163,11 +110,14 @@ class SlabLease:
         self._pool._give(given, 0, lent=self._dense)
 
     def mark(self) -> LeaseMark:
-        """See `Lease.mark`."""
+        """What it holds now, for `rewind`."""
         return LeaseMark(len(self._slabs), self._free, self._filled)
 
     def rewind(self, mark: LeaseMark) -> None:
-        """See `Lease.rewind`."""
+        """Give back what was taken since `mark`; what was there before stays. A reader goes back to its own mark alone.
+
+        Of several readers that fill one lease each has its part, so none may clear it.
+        """
         back, self._slabs = self._slabs[mark.slabs :], self._slabs[: mark.slabs]
         self._free, self._filled, self._rest = mark.free, mark.filled, None
         self._pool._give(back, 0, lent=self._dense)
@@ -193,21 +143,24 @@ class SlabLease:
 
     @property
     def slab_bytes(self) -> int:
-        """Bytes of a slab."""
+        """Bytes of a slab, which it grows by; pieces larger than half of one cost more."""
         return self._pool.slab_bytes
 
     @property
     def size(self) -> int:
-        """Bytes of its slabs, the unused ones too."""
+        """Bytes that it holds now, the unused ones too."""
         return sum(len(slab) for slab in self._slabs)
 
     @property
     def dense(self) -> bool:
-        """See `Lease.dense`."""
+        """Whether its memory is lent: it is not used again before the last view of it has ended, whoever has it.
+
+        A reader that can puts a member's rows side by side into it, so that a batch is a slice of them.
+        """
         return self._dense
 
     def release(self) -> None:
-        """Give all slabs back."""
+        """Give the memory back; views into it must not be used again. Safe to call twice."""
         slabs, self._slabs, self._free, self._rest = self._slabs, [], _NO_ROOM, None
         filled, self._filled = self._filled, 0
         self._pool._give(slabs, filled, lent=self._dense)
@@ -231,13 +184,13 @@ class SlabPool:
         self.peak = 0
         self.filled = 0
 
-    def lease(self) -> SlabLease:
+    def lease(self) -> Lease:
         """A lease that holds nothing yet."""
-        return SlabLease(self)
+        return Lease(self)
 
-    def lent(self) -> SlabLease:
+    def lent(self) -> Lease:
         """A dense one, whose memory is lent (`Lease.dense`)."""
-        return SlabLease(self, dense=True)
+        return Lease(self, dense=True)
 
     def _take(self, size: int, *, lent: bool) -> memoryview:
         with self._lock:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_id, unpack_ids
 from dali_feed.records.gauges import KafkaStats, StorageStats
 from dali_feed.records.present import Present
-from dali_feed.records.slabs import Lease, Slabs
+from dali_feed.records.slabs import Lease
 
 __all__ = [
     "LABEL",
@@ -40,7 +40,6 @@ __all__ = [
     "Original",
     "Reader",
     "Records",
-    "Slabs",
     "Snapshot",
     "Source",
     "Stage",
