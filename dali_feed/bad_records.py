@@ -39,8 +39,8 @@ class BadRecords:
                  allows none; for an int the floor has no effect
     window       the limit holds for so many samples in a row, as one rank gets them; None: for its whole epoch. A
                  resumed run counts from where it resumes
-    dead_letter  where bad records are kept, once per record, epoch and rank: a `DeadLetterFolder` or a
-                 `DeadLetterTopic` of `dali_feed.external_sources`; None: nowhere
+    dead_letter  where bad records are kept, once per record, epoch and rank: a `DeadLetterFolder` or a `Producer` of
+                 `dali_feed.external_sources`; None: nowhere
     """
 
     limit: int | Fraction | None = Fraction(1, 100)
@@ -55,7 +55,7 @@ class BadRecords:
             raise ConfigError(msg)
         if self.dead_letter is not None and not callable(getattr(self.dead_letter, "writer", None)):
             msg = (
-                "BadRecords(dead_letter=...): must be a DeadLetterFolder, a DeadLetterTopic or None;"
+                "BadRecords(dead_letter=...): must be a DeadLetterFolder, a Producer or None;"
                 f" found {self.dead_letter!r}"
             )
             raise ConfigError(msg)

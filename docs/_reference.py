@@ -58,7 +58,7 @@ SECTIONS = {
         "dali_feed.extend": "Source Reader Block Fault Member Snapshot Extents Lease Pieces Stream Column Format Op"
         " Draws"
     },
-    "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder DeadLetterTopic"},
+    "Dead letters": {"dali_feed.external_sources": "DeadLetterFolder"},
     "Without torch": {"dali_feed.feed": "Feed Batch"},
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},
     "Watching a run": {"dali_feed.metrics": "serve Endpoint otel"},

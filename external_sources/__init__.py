@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
     from dali_feed.external_sources.files import FileList
     from dali_feed.external_sources.kafka.claims import Claim
-    from dali_feed.external_sources.kafka.dead_letters import DeadLetterTopic
     from dali_feed.external_sources.kafka.group import ConsumerGroup
     from dali_feed.external_sources.kafka.produce import Produced
     from dali_feed.external_sources.kafka.producer import Producer
@@ -37,7 +36,6 @@ __all__ = [
     "Concat",
     "ConsumerGroup",
     "DeadLetterFolder",
-    "DeadLetterTopic",
     "FileList",
     "KafkaStream",
     "KafkaTopic",
@@ -61,7 +59,6 @@ __getattr__ = lazily(
         "Claim": "kafka.claims",
         "Concat": "concat",
         "DeadLetterFolder": "dead_letter_folder",
-        "DeadLetterTopic": "kafka.dead_letters",
         "FileList": "files",
         "ConsumerGroup": "kafka.group",
         "KafkaStream": "kafka.stream",

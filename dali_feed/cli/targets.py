@@ -16,9 +16,9 @@ from dali_feed.external_sources import (
     MDS,
     Arrays,
     DeadLetterFolder,
-    DeadLetterTopic,
     FileList,
     KafkaTopic,
+    Producer,
     RecordIO,
     Secret,
     ShardSet,
@@ -141,7 +141,7 @@ def dead_letters_at(target: str, access: Access) -> DeadLetters:
     if not target.startswith(KAFKA):
         return DeadLetterFolder(target)
     topic, servers = topic_of(target)
-    return DeadLetterTopic(topic, servers, config=access.config, timeout=access.timeout)
+    return Producer(topic, servers, config=access.config, timeout=access.timeout)
 
 
 def topic_of(target: str) -> tuple[str, str]:

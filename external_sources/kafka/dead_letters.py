@@ -1,4 +1,4 @@
-"""Dead letters in a Kafka topic: each record as it was, with headers that say where it stood and why.
+"""Dead letters in a topic, as a `Producer` keeps them: each record as it was, and headers that say where and why.
 
 A letter counts when the broker has acknowledged it, from all in-sync replicas. Key, value and
 headers are those of the original; what we add are headers, named as Kafka Connect names them, in text. Waits end.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dali_feed.dead_letters import Letter
@@ -18,90 +17,67 @@ from dali_feed.errors import DaliFeedError, DeadLetterError, SourceEmptyError, S
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.produce import topic_at
 from dali_feed.external_sources.kafka.rows import originals
-from dali_feed.external_sources.kafka.sender import OURS, Outcome, Sender
+from dali_feed.external_sources.kafka.sender import Outcome, Sender
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Original, Snapshot
 
-__all__ = ["DeadLetterTopic"]
+__all__ = ["LetterSender", "read_letters"]
 
 CONNECT = "__connect.errors."
 WHERE = "dali_feed.where"
 ADDED = "dali_feed."
 SOURCE = ADDED + "source"
-_TAKEN = OURS - {"compression.codec", "compression.type", "partitioner"}
 KEPT, GONE, NONE = b"kept", b"gone", b"none"  # what became of the original
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterTopic:
-    """Keeps dead letters (bad records) in a topic, which must exist unless its broker makes topics by itself.
+def read_letters(to: Connection) -> Iterator[Letter]:
+    """Every letter of a topic once: of those with the same `source` and `where` the last.
+
+    A record that is no letter is skipped. Raises a SourceError where the topic is not there or cannot be read.
+    """
+    try:
+        source = KafkaTopic(to.topic, to.servers, config=to.config, timeout=to.timeout, holes="replace")
+        snapshot = source.snapshot()
+    except SourceEmptyError:
+        return
+    last: dict[tuple[bytes | None, bytes], tuple[int, int]] = {}
+    for looking in (True, False):  # first where the last of each stands, so that few letters are in memory at a time
+        for at, record in _records(source, snapshot):
+            told = dict(record.headers)
+            if (where := told.get(WHERE)) is None:
+                continue
+            known = told.get(SOURCE), where
+            if looking:
+                last[known] = max(at, last.get(known, at))
+            elif last.get(known) == at:
+                yield _letter(record)
+
+
+class LetterSender:
+    """Sends dead letters to a topic. A child of the process that connected is refused, and leaves its client alone.
 
     Args:
-        topic: its name.
-        servers: bootstrap addresses, "host:port,host:port".
-        config: more options of librdkafka, such as `security.protocol`, `sasl.*`, `ssl.*`; secrets as `Secret`.
-        timeout: seconds after which a letter that the broker has not acknowledged is an error.
+        to: the topic, which must exist unless its broker makes topics by itself.
+        compression: of all letters.
+        queue_bytes: of letters that wait.
     """
 
-    topic: str
-    servers: str
-    config: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)  # may hold passwords
-    timeout: float = 30.0
-
-    def __post_init__(self) -> None:
-        self._connection()
-
-    def _connection(self) -> Connection:
-        """How the topic is reached. Raises ConfigError for what cannot be."""
-        return Connection.of(self.topic, self.servers, self.timeout, self.config, _TAKEN, "make dead letters durable")
-
-    def __str__(self) -> str:
-        return f"topic {self.topic} at {self.servers}"
-
-    def writer(self) -> _Writer:
-        """A new writer; it connects when it first writes."""
-        return _Writer(self)
-
-    def read(self) -> Iterator[Letter]:
-        """Every letter once: of those with the same `source` and `where` the last.
-
-        A record that is no letter is skipped. Raises a SourceError where the topic is not there or cannot be read.
-        """
-        try:
-            source = KafkaTopic(self.topic, self.servers, config=self.config, timeout=self.timeout, holes="replace")
-            snapshot = source.snapshot()
-        except SourceEmptyError:
-            return
-        last: dict[tuple[bytes | None, bytes], tuple[int, int]] = {}
-        for found in (True, False):  # first where the last of each stands, so that few letters are held at a time
-            for at, record in _records(source, snapshot):
-                told = dict(record.headers)
-                if (where := told.get(WHERE)) is None:
-                    continue
-                known = told.get(SOURCE), where
-                if found:
-                    last[known] = max(at, last.get(known, at))
-                elif last.get(known) == at:
-                    yield _letter(record)
-
-
-class _Writer:
-    """A child of the process that made it is refused, and leaves its client alone."""
-
-    def __init__(self, to: DeadLetterTopic) -> None:
-        self._to, self._maker = to, os.getpid()
+    def __init__(self, to: Connection, compression: str, queue_bytes: int) -> None:
+        self._to = to
+        self._options: dict[str, Any] = {"compression": compression, "queue_bytes": queue_bytes}
         self._sender: Sender | None = None
         self._outcomes: dict[int, Outcome] = {}  # of the letters that are being written, by their place
 
     def write(self, letters: Sequence[Letter]) -> None:
-        """Produce them and wait until each is acknowledged."""
-        if self._maker != os.getpid():
+        """Send them and wait until each is acknowledged. Raises DeadLetterError where one is not."""
+        name = f"topic {self._to.topic} at {self._to.servers}"
+        if self._sender is not None and (maker := self._sender.guard.maker):
             msg = (
-                f"{self._to}: dead letters must be written in the process that made their writer; process "
-                f"{os.getpid()} was forked from {self._maker}; make a writer after the fork, or spawn"
+                f"{name}: dead letters must be written in the process that made their writer; process "
+                f"{os.getpid()} was forked from {maker}; make a writer after the fork, or spawn"
             )
             raise DeadLetterError(msg)
         begin, outcomes, why = time.monotonic(), self._outcomes, ""
@@ -118,7 +94,7 @@ class _Writer:
             self.close()  # the next letters go by a new one
             place = lost[0] if lost else -1
             msg = (
-                f"{self._to}: the dead letter of {letters[place].where} must be acknowledged before a state counts its "
+                f"{name}: the dead letter of {letters[place].where} must be acknowledged before a state counts its "
                 f"batch; the broker did not acknowledge it in {time.monotonic() - begin:.1f} s: "
                 f"{why or outcomes.get(place)}"
             )
@@ -126,24 +102,16 @@ class _Writer:
 
     def close(self) -> None:
         """Drop the connection and what has not been acknowledged; in a child nothing is done."""
-        sender, self._sender = (None, self._sender) if self._maker != os.getpid() else (self._sender, None)
+        sender, self._sender = self._sender, None
         if sender is not None:
             sender.close()
 
     def _connected(self) -> Sender:
-        to = self._to._connection()
         try:
-            largest = topic_at(to)[2]
+            largest = topic_at(self._to)[2]
         except SourceNotFoundError:
             largest = None  # its broker may make it at the first letter
-        return Sender(
-            to,
-            self._settle,
-            compression="none",
-            queue_bytes=64 << 20,
-            largest=largest,
-            gives_up=True,
-        )
+        return Sender(self._to, self._settle, largest=largest, gives_up=True, **self._options)
 
     def _settle(self, place: int, _: int, outcome: Outcome) -> None:
         self._outcomes[place] = outcome

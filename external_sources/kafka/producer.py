@@ -1,4 +1,4 @@
-"""Records into a Kafka topic: one by one, or all of a source."""
+"""Records into a Kafka topic: one by one, all of a source, or the dead letters of a run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from typing import Any, Literal, NamedTuple, Self
 from confluent_kafka import Consumer, TopicPartition
 
 from dali_feed.checks import of_kind, path_of
+from dali_feed.dead_letters import Letter
 from dali_feed.errors import ConfigError, ProduceError
 from dali_feed.external_sources.kafka.ahead import ProduceJob
 from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.dead_letters import LetterSender, read_letters
 from dali_feed.external_sources.kafka.produce import Produced, ProduceRun, Tell, journal_lock, topic_at
 from dali_feed.external_sources.kafka.sender import CODECS, OURS, Outcome, Sender, is_packed
 from dali_feed.external_sources.kafka.writes import Headers, Writing, Written
@@ -96,6 +98,9 @@ class Producer:
 
     def __repr__(self) -> str:
         return f"Producer({self._to.topic!r}, {self._to.servers!r})"
+
+    def __str__(self) -> str:
+        return f"topic {self._to.topic} at {self._to.servers}"
 
     def __enter__(self) -> Self:
         return self
@@ -280,6 +285,22 @@ class Producer:
             if path is not None:
                 stack.enter_context(journal_lock(path))
             return ProduceRun(job, path, tell).whole()
+
+    def writer(self) -> LetterSender:
+        """What writes dead letters for `BadRecords(dead_letter=producer)`, over a connection of its own.
+
+        A record is written as it was, with headers that say where it stood and why it is bad. The topic must exist
+        unless its broker makes topics by itself.
+        """
+        compression = "none" if self._compression == "auto" else self._compression
+        return LetterSender(self._to, compression, self._queue_bytes)
+
+    def read(self) -> Iterator[Letter]:
+        """Every dead letter in the topic once: of those with the same `source` and `where` the last.
+
+        A record that is no letter is skipped. Raises a SourceError where the topic is not there or cannot be read.
+        """
+        return read_letters(self._to)
 
     def _at_least(self, name: str, number: float, least: int) -> None:
         if not number >= least:

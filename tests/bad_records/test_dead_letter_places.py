@@ -13,7 +13,7 @@ from kit.shelves import Held, letter
 
 from dali_feed.dead_letters import DeadLetters, Letter, Outbox, with_original
 from dali_feed.errors import DeadLetterError, SourceNotFoundError, SourceUnreachableError
-from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, KafkaTopic
+from dali_feed.external_sources import DeadLetterFolder, KafkaTopic, Producer
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Decode
 from dali_feed.records.source import Original
@@ -87,9 +87,10 @@ def _raw(kafka: Kafka, topic: str) -> list[Original]:
 def test_a_record_arrives_as_it_was_with_word_of_why(kafka: Kafka) -> None:
     """Key, value and headers kept, in order; then Connect's headers in text; a record without a key has its place."""
     kafka.publish(kafka.topic, _records(), partitions=2)
-    to = DeadLetterTopic(kafka.create(f"{kafka.topic}.dead"), kafka.servers)
+    topic = kafka.create(f"{kafka.topic}.dead")
+    to = Producer(topic, kafka.servers)
     _run(kafka, to)
-    found = {dict(record.headers)["dali_feed.where"]: record for record in _raw(kafka, to.topic)}
+    found = {dict(record.headers)["dali_feed.where"]: record for record in _raw(kafka, topic)}
     at = f"{kafka.topic}[%d]@%d".__mod__
     assert set(found) == {at(place).encode() for place in ((0, 2), (1, 3), (1, 4))}
     text = found[at((0, 2)).encode()]
@@ -113,12 +114,13 @@ def test_a_record_arrives_as_it_was_with_word_of_why(kafka: Kafka) -> None:
 def test_the_last_letter_of_a_record_counts(kafka: Kafka) -> None:
     """Two epochs write a record twice; the topic is read as one letter each, and other records in it are no letters."""
     kafka.publish(kafka.topic, _records(), partitions=2)
-    to = DeadLetterTopic(kafka.create(f"{kafka.topic}.dead"), kafka.servers)
+    topic = kafka.create(f"{kafka.topic}.dead")
+    to = Producer(topic, kafka.servers)
     assert list(to.read()) == []
-    kafka.publish(to.topic, [Message(b"something else")])
+    kafka.publish(topic, [Message(b"something else")])
     for _ in range(2):
         _run(kafka, to)
-    assert len(_raw(kafka, to.topic)) == 7
+    assert len(_raw(kafka, topic)) == 7
     assert len({found.where for found in to.read()}) == len(list(to.read())) == 3
 
 
@@ -148,27 +150,29 @@ def test_a_record_that_is_gone_leaves_its_payload(kafka: Kafka) -> None:
     assert source.original(0, 6) is None  # the end
     gone = with_original(letter(4, where=source.where(0, 4), payload=b"v4"), source)
     assert (gone.original, gone.gone) == (None, True)
-    to = DeadLetterTopic(kafka.create(f"{kafka.topic}.dead"), kafka.servers)
+    topic = kafka.create(f"{kafka.topic}.dead")
+    to = Producer(topic, kafka.servers)
     to.writer().write([gone])
     assert list(to.read()) == [gone]
 
 
 def test_letters_of_other_sources_have_their_place_as_key(kafka: Kafka) -> None:
     """A file or a shard has no original: its payload is the value and its coordinates the key."""
-    to = DeadLetterTopic(kafka.create(kafka.topic), kafka.servers)
+    topic = kafka.create(kafka.topic)
+    to = Producer(topic, kafka.servers)
     wanted: list[Letter] = [letter(3, where="train-0007.tar#3", stage="decode"), letter(4, where="bad-\udcff.jpg")]
     writer = to.writer()
     writer.write(wanted)
     writer.close()
     assert list(to.read()) == wanted
-    assert [record.key for record in _raw(kafka, to.topic)] == [b"train-0007.tar#3", b"bad-\xff.jpg"]
+    assert [record.key for record in _raw(kafka, topic)] == [b"train-0007.tar#3", b"bad-\xff.jpg"]
 
 
 def test_nobody_takes_letters(embedded: Kafka) -> None:
     """An address where nobody listens ends the pass with the address and the seconds, and no state can be taken."""
     embedded.publish(embedded.topic, _records(), partitions=2)
     nowhere = f"127.0.0.1:{free_ports(1)[0]}"
-    bad = BadRecords(limit=None, dead_letter=DeadLetterTopic("dead", nowhere, timeout=0.7))
+    bad = BadRecords(limit=None, dead_letter=Producer("dead", nowhere, timeout=0.7))
     with Feed(
         KafkaTopic(embedded.topic, embedded.servers), 4, decode=Decode(engine="host"), tuning=QUICK, bad=bad
     ) as feed:
@@ -183,15 +187,15 @@ def test_nobody_takes_letters(embedded: Kafka) -> None:
 def test_a_broker_that_comes_back_takes_what_it_refused(own_broker: RealBroker) -> None:
     """A killed broker is an error; after its restart the same writer goes on."""
     own_broker.create("dead")
-    to = DeadLetterTopic("dead", own_broker.servers, timeout=5)
+    to = Producer("dead", own_broker.servers, timeout=5)
     writer = to.writer()
     writer.write([letter(0)])
     own_broker.kill()
     with pytest.raises(DeadLetterError, match=r"s\[0\]@1 must be acknowledged"):
         writer.write([letter(1)])
     own_broker.start()
-    DeadLetterTopic("dead", own_broker.servers).writer().write([letter(1)])
-    assert {found.position for found in DeadLetterTopic("dead", own_broker.servers).read()} == {0, 1}
+    Producer("dead", own_broker.servers).writer().write([letter(1)])
+    assert {found.position for found in Producer("dead", own_broker.servers).read()} == {0, 1}
 
 
 def test_a_topic_that_refuses_letters(own_broker: RealBroker) -> None:
@@ -199,6 +203,6 @@ def test_a_topic_that_refuses_letters(own_broker: RealBroker) -> None:
     own_broker.create("dead")
     config = {**ALICE, "sasl.password": PASSWORD}
     with pytest.raises(DeadLetterError, match=r"(?i)authoriz"):
-        DeadLetterTopic("dead", own_broker.sasl_servers, config=config, timeout=5.0).writer().write([letter()])
+        Producer("dead", own_broker.sasl_servers, config=config, timeout=5.0).writer().write([letter()])
     with pytest.raises(SourceNotFoundError, match="none"):
-        list(DeadLetterTopic("no-letters", own_broker.servers).read())
+        list(Producer("no-letters", own_broker.servers).read())

@@ -141,7 +141,7 @@ def shared_stream(topic: str, servers: str, group: str) -> Any:
 
 def dead_letter_topic(topic: str, servers: str) -> Any:
     """Where `BadRecords(dead_letter=...)` keeps bad records in a topic."""
-    return made("DeadLetterTopic", topic, servers)
+    return made("Producer", topic, servers)
 
 
 def parts(batch: Any) -> tuple[dict[str, Any], Any]:

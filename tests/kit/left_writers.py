@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Producer
+import confluent_kafka
 
 from dali_feed.dead_letters import Letter
 from dali_feed.errors import DeadLetterError
-from dali_feed.external_sources import DeadLetterTopic
+from dali_feed.external_sources import Producer
 from dali_feed.external_sources.kafka import client
 
 TOPIC = "dead"
@@ -27,15 +27,15 @@ def letter(n: int) -> Letter:
     return Letter(f"s[0]@{n}", "s", 0, n, n, "screen", "why", b"payload %d" % n)
 
 
-def topic() -> DeadLetterTopic:
+def topic() -> Producer:
     """Where to."""
-    return DeadLetterTopic(TOPIC, sys.argv[2])
+    return Producer(TOPIC, sys.argv[2])
 
 
-def speaking(config: dict[str, Any]) -> Producer:
+def speaking(config: dict[str, Any]) -> confluent_kafka.Producer:
     """A client that writes all that is done with it to stderr, by itself: to the end of Python."""
     del config["logger"]
-    return Producer({**config, "debug": "all"})
+    return confluent_kafka.Producer({**config, "debug": "all"})
 
 
 def forked(child: Callable[[Any], None]) -> None:
@@ -45,7 +45,7 @@ def forked(child: Callable[[Any], None]) -> None:
     vars(client)["Producer"] = speaking
     writer = globals()["left"] = topic().writer()
     writer.write([letter(0)])
-    vars(client)["Producer"] = Producer
+    vars(client)["Producer"] = confluent_kafka.Producer
     if pid := os.fork():
         status = os.waitpid(pid, 0)[1]
         writer.write([letter(1)])

@@ -20,7 +20,7 @@ from kit.warm import Warm
 
 from dali_feed import BadRecords, Decode, Shuffle
 from dali_feed.errors import BadRecordError, BadRecordLimitError, ConfigError, DeadLetterError
-from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic
+from dali_feed.external_sources import DeadLetterFolder, Producer
 from dali_feed.testing import ScriptedSource
 
 FAULTS: dict[int, Any] = {
@@ -277,9 +277,9 @@ def test_options_that_cannot_be() -> None:
     with pytest.raises(ConfigError, match="dead_letter=.*'dead'"):
         BadRecords(dead_letter=wrong)
     with pytest.raises(ConfigError, match="acks"):
-        DeadLetterTopic("t", "h:1", config={"acks": 0})
+        Producer("t", "h:1", config={"acks": 0})
     with pytest.raises(ConfigError, match="timeout"):
-        DeadLetterTopic("t", "h:1", timeout=0)
+        Producer("t", "h:1", timeout=0)
     with pytest.raises(DeadLetterError, match="options of librdkafka"):
-        DeadLetterTopic("t", "h:1", config={"no.such": 1}).writer().write([letter()])
-    assert "secret" not in repr(DeadLetterTopic("t", "h:1", config={"sasl.password": "secret"}))
+        Producer("t", "h:1", config={"no.such": 1}).writer().write([letter()])
+    assert "secret" not in repr(Producer("t", "h:1", config={"sasl.password": "secret"}))

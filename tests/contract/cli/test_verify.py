@@ -14,7 +14,7 @@ from kit.inside import write_shard
 from kit.shelves import letter
 from kit.web import Web
 
-from dali_feed.external_sources import DeadLetterFolder, DeadLetterTopic, ShardSet
+from dali_feed.external_sources import DeadLetterFolder, Producer, ShardSet
 from dali_feed.packing import pack
 from dali_feed.testing import Message
 
@@ -85,7 +85,7 @@ def test_verify_a_topic(cli: Cli, kafka: Kafka) -> None:
     assert "20, by their headers" in done.out
     assert f"{kafka.topic}[0]@10: column 'label' of member 'headers.label': the record has no such" in done.out
     assert f"{kafka.topic}[1]@10: a record must hold an image; this one is a tombstone" in done.out
-    letters = list(DeadLetterTopic(dead, kafka.servers).read())
+    letters = list(Producer(dead, kafka.servers).read())
     assert {found.original.key for found in letters if found.original} == {b"k", b"t"}
     listed = cli("dead-letters", f"kafka://{kafka.servers}/{dead}")
     assert listed.code == 0

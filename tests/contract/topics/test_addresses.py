@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources import DeadLetterTopic, KafkaStream, KafkaTopic, Producer, Topics
+from dali_feed.external_sources import KafkaStream, KafkaTopic, Producer, Topics
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_is_no_address_is_an_error(given: Any, found: str) -> None:
     """At once and by name, where librdkafka asks another port or nobody until the timeout; in all that take servers."""
     with pytest.raises(ConfigError, match=rf"^servers must be addresses as host:port.*{found}"):
         Topics(given)
-    for make in (KafkaTopic, KafkaStream, DeadLetterTopic):
+    for make in (KafkaTopic, KafkaStream):
         with pytest.raises(ConfigError, match=r"host:port"):
             make("t", given)
     with pytest.raises(ConfigError, match=r"host:port"):

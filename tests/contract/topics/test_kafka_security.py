@@ -19,7 +19,7 @@ from kit.broker.secured import SCRAM_PASSWORD, Secured
 from kit.inside import Extents, Letter
 
 from dali_feed.errors import ConfigError, DaliFeedError, SourceDeniedError
-from dali_feed.external_sources import DeadLetterTopic, KafkaTopic, Secret, Topics
+from dali_feed.external_sources import KafkaTopic, Producer, Secret, Topics
 from dali_feed.testing import publish
 
 TOPIC = "guarded"
@@ -148,7 +148,7 @@ def test_no_secret_is_shown(
         objects = (
             KafkaTopic(TOPIC, servers, config=config, timeout=3),
             Topics(servers, config=config, timeout=3),
-            DeadLetterTopic(TOPIC, servers, config=config, timeout=3),
+            Producer(TOPIC, servers, config=config, timeout=3),
         )
         shown.extend(repr(each) for each in objects)
         letter = Letter(
