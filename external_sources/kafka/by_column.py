@@ -59,7 +59,7 @@ def librdkafka() -> str | None:
 def by_column(parts: KafkaParts) -> bool:
     """Whether records can be taken so."""
     names = "".join(parts.headers)
-    if parts.every_header or len(parts.headers) + len(parts.claim) > MOST_HEADERS or "\0" in names:
+    if parts.every_header or parts.whole or len(parts.headers) + len(parts.claim) > MOST_HEADERS or "\0" in names:
         return False
     try:
         names.encode()

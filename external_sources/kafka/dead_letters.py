@@ -10,13 +10,13 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from dali_feed.dead_letters import Letter
 from dali_feed.errors import DaliFeedError, DeadLetterError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.produce import topic_at
-from dali_feed.external_sources.kafka.rows import originals
+from dali_feed.external_sources.kafka.rows import WHOLE, WholeRecord
 from dali_feed.external_sources.kafka.sender import Outcome, Sender
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.external_sources.kafka.writes import Written
@@ -139,7 +139,7 @@ def _record(letter: Letter) -> Written:
     return Written(original.value, where if original.key is None else original.key, [*original.headers, *about])
 
 
-def _records(source: KafkaTopic, snapshot: Snapshot) -> Iterator[tuple[tuple[int, int], Original]]:
+def _records(source: KafkaTopic, snapshot: Snapshot) -> Iterator[tuple[tuple[int, int], WholeRecord]]:
     """All records of a topic with their partition and offset, an extent at a time."""
     reader, slabs = source.whole_reader(), SlabPool()
     with contextlib.closing(reader):
@@ -147,12 +147,12 @@ def _records(source: KafkaTopic, snapshot: Snapshot) -> Iterator[tuple[tuple[int
             for first in range(start, stop, snapshot.extent):
                 lease = slabs.lease()
                 block = reader.read(Extents.one(partition, first, min(first + snapshot.extent, stop)), lease)
-                records = list(originals(block))
+                records: list[WholeRecord | None] = list(cast("Any", block.values[WHOLE]))
                 lease.release()
-                yield from (((partition, first + n), whole[0]) for n, whole in enumerate(records) if whole is not None)
+                yield from (((partition, first + n), record) for n, record in enumerate(records) if record is not None)
 
 
-def _letter(full: Original) -> Letter:
+def _letter(full: WholeRecord) -> Letter:
     told = {name: text or b"" for name, text in full.headers}
 
     def said(name: str) -> str:

@@ -3,7 +3,8 @@
 Members are the value, the key, the timestamp and the headers, by name. `value`, `key` and `timestamp` (milliseconds
 since 1970, int64) are those of the record; any other name is a header's, and `headers.NAME` is one whose name is
 `value`, `key` or `timestamp`; of headers with one name the last counts. `headers.*` are all of them, as a dict, and
-`headers[]` a list of (name, bytes), as they stand in the record. `codec:NAME` is what a codec makes of it (`codec.py`).
+`headers[]` a list of (name, bytes), as they stand in the record. `record[]` is all of a record, as it is. `codec:NAME`
+is what a codec makes of it (`codec.py`).
 
 The law: whoever fills the rows fills the same arrays: Python through memoryviews of them, C by their addresses. A part
 that a record lacks stays without a memory; it is no fault. A fault is a payload that lies elsewhere and cannot be had.
@@ -11,8 +12,8 @@ that a record lacks stays without a memory; it is no fault. A fault is a payload
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from confluent_kafka import Message
@@ -22,23 +23,32 @@ from dali_feed.external_sources.kafka.codec import CODEC, Codec, decoded
 from dali_feed.formats.format import Format
 from dali_feed.records.extents import Int64s, pack_ids
 from dali_feed.records.pieces import Pieces
-from dali_feed.records.source import Block, Fault, Lease, Member, Original
+from dali_feed.records.source import Block, Fault, Lease, Member
 
-__all__ = ["MOST", "OWN", "PAIRS", "WHOLE", "Cells", "KafkaParts", "in_full", "originals", "topic_members"]
+__all__ = ["MOST", "OWN", "PAIRS", "WHOLE", "Cells", "KafkaParts", "WholeRecord", "in_full", "topic_members"]
 
 MOST = 4096  # rows of a stream's block
 OWN = ("value", "key", "timestamp")
 HEADER = "headers."
 EVERY = "headers.*"  # a dict of all headers that a record has
 PAIRS = "headers[]"  # all headers as they are, in order
-WHOLE = (*OWN, PAIRS)  # all that a record has
+WHOLE = "record[]"  # all that a record has, as it is
 NONE = -1  # in the place of a memory: the record has no such part, or a null
 _CHUNKS, _LARGE = 8, 64  # a slab is taken in so many chunks; a part above such a share of it has memory of its own
 
 
 def in_full(name: str) -> str:
     """A member by what it is: a header by its full name."""
-    return name if name in (*OWN, PAIRS) or name.startswith((HEADER, CODEC)) else HEADER + name
+    return name if name in (*OWN, PAIRS, WHOLE) or name.startswith((HEADER, CODEC)) else HEADER + name
+
+
+class WholeRecord(NamedTuple):
+    """A record as it is. `timestamp` is in ms since 1970; 0: it has none."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    timestamp: int
 
 
 class KafkaParts:
@@ -50,6 +60,7 @@ class KafkaParts:
     value, key, timestamp  whether they are wanted
     headers       names of those that are copied
     every_header  whether all headers are kept, as a list
+    whole         whether all of the record is kept, as an object
     coded         whether the codec is wanted
     claim         the headers of a claim, or none
     """
@@ -76,6 +87,7 @@ class KafkaParts:
         self.coded = coded = codec is not None and any(name.startswith(CODEC) for name in wanted)
         self.value, self.key = coded or "value" in wanted, coded or "key" in wanted
         self.timestamp = "timestamp" in wanted
+        self.whole = WHOLE in wanted
         self.every_header = coded or not wanted.keys().isdisjoint((EVERY, PAIRS))
         self.headers = tuple(name.removeprefix(HEADER) for name in wanted if name.startswith(HEADER) and name != EVERY)
         names = (*(["value"] if self.value else []), *(["key"] if self.key else []), *map(HEADER.__add__, self.headers))
@@ -116,6 +128,7 @@ class Cells:
         self._headers = {name: self._first[HEADER + name] for name in parts.headers}
         self._claim = {name: (len(parts.columns) + k) * rows for k, name in enumerate(parts.claim)}
         self._pairs: list[Any] | None = [()] * rows if parts.every_header else None
+        self._records: list[WholeRecord | None] | None = [None] * rows if parts.whole else None
         self._memory, self._number, self._free, self._end = memoryview(b""), NONE, 1, 0  # the one in use; free bytes
 
     @property
@@ -138,6 +151,10 @@ class Cells:
             self._pairs[row] = message.headers() or ()
         if parts.timestamp:
             self.times[row] = message.timestamp()[1]
+        if self._records is not None:
+            headers: Any = message.headers() or []
+            key: Any = message.key()
+            self._records[row] = WholeRecord(key, message.value(), headers, max(0, message.timestamp()[1]))
         self._there[row] = 1
 
     def _take_headers(self, row: int, message: Message, wanted: Mapping[str, int]) -> None:
@@ -175,6 +192,8 @@ class Cells:
             return None  # the codec's, which comes after the others
         if what == "timestamp":
             return self.times[:rows]
+        if self._records is not None and what == WHOLE:
+            return self._records[:rows]
         if self._pairs is not None and what == EVERY:
             return [dict(pairs) for pairs in self._pairs[:rows]]
         if self._pairs is not None and what == PAIRS:
@@ -227,37 +246,22 @@ class Cells:
         self.memories.append(view)
 
 
-def originals(block: Block) -> Iterator[tuple[Original, int] | None]:
-    """Copies of the records of a block that has WHOLE, with their times in ms (0: it has none); None: there is none."""
-    value, key, times, pairs = (cast("Any", block.values[name]) for name in WHOLE)
-    absent = set(block.absent_rows())
-    for row in range(len(block.ids)):
-        if row in absent:
-            yield None
-            continue
-        own = [None if part is None else bytes(part) for part in (key[row], value[row])]
-        yield Original(own[0], own[1], tuple(pairs[row])), max(0, int(times[row]))
-
-
 def topic_members(blocks: Sequence[Block], form: Format | None = None) -> tuple[Member, ...]:
     """Which members the records of some blocks have, and what a format finds in their values.
 
-    The blocks have `value`, `key` and `headers[]`. In the order value, key, timestamp, then headers by name.
+    The blocks have `record[]`. In the order value, key, timestamp, then headers by name.
     """
     sizes: dict[str, list[int]] = {}
-    records = 0
-    for block in blocks:
-        value, key, pairs = (cast("Any", block.values[name]) for name in ("value", "key", PAIRS))
-        for row in np.flatnonzero(block.usable()).tolist():
-            records += 1
-            there = {name: text for name, text in (("value", value[row]), ("key", key[row])) if text is not None}
-            hidden = form is not None
-            named = {HEADER + name if hidden or name in OWN else name: text for name, text in pairs[row]}
-            for name, text in {**there, "timestamp": b"", **named, **_inside(form, there.get("value"))}.items():
-                sizes.setdefault(name, []).append(len(text or b""))
+    records = [record for block in blocks for record in cast("Any", block.values[WHOLE]) if record is not None]
+    for record in records:
+        there = {name: text for name, text in (("value", record.value), ("key", record.key)) if text is not None}
+        hidden = form is not None
+        named = {HEADER + name if hidden or name in OWN else name: text for name, text in record.headers}
+        for name, text in {**there, "timestamp": b"", **named, **_inside(form, there.get("value"))}.items():
+            sizes.setdefault(name, []).append(len(text or b""))
     order = {name: place for place, name in enumerate(OWN)}
     return tuple(
-        Member(name, len(its) / records, round(sum(its) / len(its)))
+        Member(name, len(its) / len(records), round(sum(its) / len(its)))
         for name, its in sorted(sizes.items(), key=lambda item: (order.get(item[0], len(OWN)), item[0]))
     )
 

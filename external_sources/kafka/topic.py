@@ -25,7 +25,7 @@ from dali_feed.external_sources.kafka.codec import CODEC, Codec
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, remade
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.external_sources.kafka.rows import HEADER, OWN, PAIRS, WHOLE, KafkaParts, originals, topic_members
+from dali_feed.external_sources.kafka.rows import HEADER, OWN, PAIRS, WHOLE, KafkaParts, topic_members
 from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned, weigher
 from dali_feed.formats.format import Format
 from dali_feed.records.present import Present
@@ -129,8 +129,9 @@ class TopicSource(Records):
         try:
             if not reader.holds(partition, position):
                 return None
-            (whole,) = originals(reader.read(Extents.one(partition, position, position + 1), lease))
-            return None if whole is None else whole[0]
+            block = reader.read(Extents.one(partition, position, position + 1), lease)
+            (whole,) = block.values[WHOLE]
+            return None if whole is None else Original(whole.key, whole.value, tuple(whole.headers))
         except DataLostError:  # since it was there
             return None
         finally:
@@ -138,8 +139,8 @@ class TopicSource(Records):
             lease.release()
 
     def whole_reader(self, stop: threading.Event | None = None, *, modest: bool = False) -> KafkaReader:
-        """A new reader of records as they are, see `WHOLE`: no codec has seen them, and no claim is followed."""
-        return KafkaReader(self._to, KafkaParts(WHOLE, follow=False), stop, self._identity, modest=modest)
+        """A new reader of `WHOLE`, records as they are: no codec has seen them, and no claim is followed."""
+        return KafkaReader(self._to, KafkaParts([WHOLE], follow=False), stop, self._identity, modest=modest)
 
     def _topic_id(self, cluster: Cluster, known: str) -> str:
         """The topic's id now. It must be the one that the source knew: readers compare what they read with it."""

@@ -6,7 +6,7 @@ A run reads a source here and nowhere else: `SourceRows` is one thread's way to 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy as np
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import Request, open_reader
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.external_sources.kafka.rows import originals
+from dali_feed.external_sources.kafka.rows import WHOLE, WholeRecord
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.formats import Json
 from dali_feed.formats.format import Format
@@ -231,8 +231,9 @@ class SourceRows:
         of, absent = self._reading, set(block.absent_rows())
         try:
             if self._copies:
-                for whole in originals(block):
-                    yield whole and Written(whole[0].value, whole[0].key, list(whole[0].headers), whole[1])
+                records: Iterable[WholeRecord | None] = block.values[WHOLE]
+                for whole in records:
+                    yield whole and Written(whole.value, whole.key, list(whole.headers), whole.timestamp)
                 return
             for row in range(len(block.ids)):
                 if row in absent:
