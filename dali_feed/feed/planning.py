@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from dali_feed.plan import state as states
 from dali_feed.plan.batching import Shares, check_shuffle
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve, window_sizes
-from dali_feed.plan.samplers import check_repeats, digest_of, go_back, indices_of, read_indices, state_of
+from dali_feed.plan.samplers import check_repeats, digest_of, go_back, indices_of, read_order, state_of
 from dali_feed.records.source import Snapshot, Source
 
 __all__ = ["Plan", "Planning", "check_order"]
@@ -44,6 +44,13 @@ def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool 
         raise ConfigError(msg)
 
 
+class Looked(Protocol):
+    """What a planning wants of a source."""
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """What it holds now, or held as `pin` says."""
+
+
 class Planning:
     """Answers what an epoch holds. The source is looked at, and a sampler read, when an answer needs it; then kept.
 
@@ -54,7 +61,7 @@ class Planning:
 
     def __init__(
         self,
-        source: Source,
+        source: Looked,
         ranks: Shares,
         *,
         shuffle: bool | Shuffle,
@@ -136,11 +143,17 @@ class Planning:
     def _sampled(self, sampler: Iterable[int], epoch: int, before: Mapping[str, Any] | None = None) -> Plan:
         """The plan of an order that the sampler gives; `before`: its random numbers stand there, as a state says."""
         count = len(self.snapshot)
-        self._sampler_state = state_of(sampler) if before is None else dict(before)
         if before is None:
-            indices = read_indices(sampler, epoch, count)
+            self._sampler_state = state_of(sampler)
+            items = read_order(sampler, epoch, count)
         else:
-            indices = indices_of(sampler, epoch, go_back(sampler, before, epoch, count))
+            self._sampler_state = dict(before)
+            items = go_back(sampler, before, epoch, count)
+        return self._ordered(sampler, epoch, items)
+
+    def _ordered(self, sampler: Iterable[int], epoch: int, items: list[Any]) -> Plan:
+        """The plan of what a sampler gave for that epoch."""
+        indices = indices_of(sampler, epoch, items)
         self._digest = digest_of(sampler, indices)
         return self._made(epoch, indices)
 
@@ -212,8 +225,11 @@ class Planning:
         """The same of a plan."""
         return self.shares.counts(plan.lane_length - consumed, drop_last=self.drop_last)
 
-    def made_for(self, epoch: int, decode: Decode) -> dict[str, Any]:
-        """What a position in that epoch depends on: source, order, seed and so on, and how images are decoded."""
+    def made_for(self, epoch: int, decode: Decode | None) -> dict[str, Any]:
+        """What a position in that epoch depends on: source, order, seed and so on, and how images are decoded.
+
+        `decode`: None where another loader makes the samples.
+        """
         self.plan(epoch)
         return states.made_for(
             self.snapshot,
@@ -231,7 +247,7 @@ class Planning:
             self._said = True
             self.shares.log_world_sizes()
 
-    def restored(self, state: Mapping[str, Any], decode: Decode) -> Planning:
+    def restored(self, state: Mapping[str, Any], decode: Decode | None) -> Self:
         """The planning to go on with from `state`, on the source as it was then; this one stays as it is.
 
         Raises StateError that lists every difference where the state was made for something else.

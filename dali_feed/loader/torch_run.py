@@ -12,18 +12,20 @@ import copy
 import hashlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
 from dali_feed.draws import check_seed
-from dali_feed.errors import ClosedError, ConfigError, StateError
+from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.machine import loop_stages
 from dali_feed.feed.meter import Meter
+from dali_feed.feed.planning import Plan, Planning
 from dali_feed.feed.stats import Running, Stats
 from dali_feed.loader.arguments import as_config_error
 from dali_feed.loader.dataset_source import chosen_of
@@ -35,15 +37,11 @@ from dali_feed.plan.batching import (
     check_epoch,
     check_shuffle,
 )
-from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve
+from dali_feed.plan.mixed import MixedPlan
+from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.plan.samplers import (
-    announce_epoch,
-    check_repeats,
     digest_of,
-    go_back,
     length_of,
-    read_whole,
-    state_of,
 )
 from dali_feed.plan.state import Position
 from dali_feed.records.source import Snapshot, unpack_ids
@@ -51,82 +49,44 @@ from dali_feed.records.source import Snapshot, unpack_ids
 __all__ = ["TorchFeed"]
 
 
-# What the epochs of torch's own loader are made of: our order, or a sampler's, over a dataset's positions.
-#
-# The law: order is our plan's, pure in (seed, epoch), or the user's sampler's, so a map-style dataset resumes at the
-# exact sample. An iterable-style dataset has no positions and no state.
+class _Positions:
+    """A dataset's positions 0..len-1, as a plan has them; `snapshot` is all that a planning asks of a source."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Epoch:
-    """An epoch's order: `batches_from` position `consumed` on, of `length` positions in all; a sampler's digest."""
-
-    epoch: int
-    digest: str | None
-    length: int
-    batches_from: Callable[[int], list[Any]]
-    repeats: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """What is left of an epoch, as torch's loader gets it.
-
-    asked   lists of indices, or of `single` samples the indices; empty where the dataset itself says what comes
-    count   how many there are; None if unknown
-    length  of the epoch, in positions
-    part    positions that each takes: samples of each lane, or one batch of a batch sampler
-    size    samples in each, where the batches are not counted
-    """
-
-    asked: Sequence[Any]
-    count: int | None
-    length: int
-    part: int
-    size: int
-    single: bool
-
-
-def _snapshot(dataset: Any, count: int) -> Snapshot:
-    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
-    return Snapshot(
-        source=f"{name} with torch's own DataLoader",
-        names=(type(dataset).__name__,),
-        starts=np.zeros(1, np.int64),
-        stops=np.array([count], np.int64),
-        extent=1,
-        record_bytes=1,
-        random_access=True,
-        interleaved=False,
-        fingerprint=hashlib.sha256(f"{name} {count} {chosen_of(dataset)}".encode()).hexdigest(),
-    )
-
-
-def _whole(dataset: Any, shares: Shares, *, ordered: bool) -> Snapshot | None:
-    """All positions of a dataset, None of an iterable-style one; `ordered`: samplers say which. ConfigError."""
-    if isinstance(dataset, IterableDataset):
-        if shares.world_size > 1:
+    def __init__(self, dataset: Any, *, ordered: bool) -> None:
+        self._dataset = dataset
+        if not ordered and length_of(dataset) is None:
             msg = (
-                "dataset: an iterable-style one gives every rank the same samples; found "
-                f"world_size={shares.world_size}. Divide its samples inside the dataset, and give rank=0, "
-                "world_size=1"
+                f"dataset: a map-style one must have a length; found none of {type(dataset).__qualname__}."
+                " Give it a __len__, or the loader a sampler"
             )
             raise ConfigError(msg)
-        return None
-    length = length_of(dataset)
-    if length is None and not ordered:
-        msg = (
-            f"dataset: a map-style one must have a length; found none of {type(dataset).__qualname__}."
-            " Give it a __len__, or the loader a sampler"
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """What the dataset has now."""
+        del pin
+        return self.of_length(length_of(self._dataset) or 0)
+
+    def of_length(self, count: int) -> Snapshot:
+        """As if it had so many."""
+        name = f"{type(self._dataset).__module__}.{type(self._dataset).__qualname__}"
+        return Snapshot(
+            source=f"{name} with torch's own DataLoader",
+            names=(type(self._dataset).__name__,),
+            starts=np.zeros(1, np.int64),
+            stops=np.array([count], np.int64),
+            extent=1,
+            record_bytes=1,
+            random_access=True,
+            interleaved=False,
+            fingerprint=hashlib.sha256(f"{name} {count} {chosen_of(self._dataset)}".encode()).hexdigest(),
         )
-        raise ConfigError(msg)
-    return _snapshot(dataset, length or 0)
 
 
-class TorchPlanning:
-    """Answers what an epoch holds; a sampler is read when an answer needs it, and what it gave is kept.
+class TorchPlanning(Planning):
+    """The epochs of a map-style dataset, as lists of indices for torch's loader.
 
-    `single`: samples are taken one by one. Raises ConfigError for values that are not allowed.
+    A sampler's indices may be of any type that the dataset takes, and a batch sampler's batches are taken as they are:
+    the plan orders their places. `single`: torch takes them one by one.
     """
 
     def __init__(
@@ -135,183 +95,59 @@ class TorchPlanning:
         ranks: Shares,
         *,
         shuffle: bool | Shuffle,
-        sampler: Iterable[int] | None,
-        batch_sampler: Iterable[Any] | None,
-        drop_last: bool,
+        sampler: Iterable[Any] | None,
         seed: int,
+        drop_last: bool,
         single: bool,
     ) -> None:
-        self.drop_last, self.seed = bool(drop_last), check_seed(seed)
-        self._ranks = ranks
-        self._of_state: Shares | None = None  # with the lanes of a state that was loaded
-        self._said = False  # whether the world sizes that a state can go to have been logged
-        self.single = single
-        self._dataset, self._shuffle, self._sampler, self._batch_sampler = dataset, shuffle, sampler, batch_sampler
-        self._snapshot = _whole(dataset, ranks, ordered=sampler is not None or batch_sampler is not None)
-        self._epoch: _Epoch | None = None
-        self._sampler_state: dict[str, Any] | None = None  # where its random numbers stood before that epoch
-        self._checked = False  # whether a sampler without such has been read again
-
-    @property
-    def shares(self) -> Shares:
-        """How global batches are divided; by the dataset's length where nobody gave `lanes`."""
-        if self._of_state is not None:
-            return self._of_state
-        if self._snapshot is None or self._batch_sampler is not None:
-            return self._ranks
-        return self._ranks.widened(self._snapshot, self._mixed(), drop_last=self.drop_last)
-
-    def tell_world_sizes(self) -> None:
-        """See `dali_feed.feed.planning.Planning.tell_world_sizes`."""
-        if self._mixed().shuffled and not self._said:
-            self._said = True
-            self.shares.log_world_sizes()
-
-    @property
-    def has_positions(self) -> bool:
-        """Whether the dataset is a map-style one."""
-        return self._snapshot is not None
-
-    @property
-    def part(self) -> int:
-        """Positions that a batch takes: samples of each lane, or one batch of a batch sampler."""
-        return 1 if self._batch_sampler is not None else self.shares.per_lane
-
-    def lane_length(self, epoch: int) -> int:
-        """Positions in that epoch."""
-        return self._of(epoch).length
-
-    def last_step(self, epoch: int) -> tuple[int, int, int] | None:
-        """See `dali_feed.feed.Feed.last_step`."""
-        if self._snapshot is None or self._batch_sampler is not None:
-            return None
-        its = self._of(epoch)
-        samples, tail = self.shares.last_step(its.length)
-        return samples, 0 if self.drop_last else its.repeats, tail
-
-    @property
-    def positions(self) -> Snapshot:
-        """What the dataset has. StateError for an iterable-style one."""
-        if self._snapshot is None:
-            msg = (
-                "state: an iterable-style dataset has no positions, so there is nothing to go on from; make it a"
-                " map-style one, or a source of dali_feed.external_sources"
-            )
-            raise StateError(msg)
-        return self._snapshot
+        self._positions = _Positions(dataset, ordered=sampler is not None)
+        super().__init__(
+            self._positions,
+            ranks,
+            shuffle=shuffle,
+            sampler=sampler,
+            seed=seed,
+            drop_last=drop_last,
+            may_look=lambda: None,
+        )
+        self._single = single
+        self._keys: list[Any] | None = None  # what the sampler gave
 
     def look(self) -> None:
         """Look at the dataset again, as it may have grown: later epochs have all its samples."""
-        if self._snapshot is None:
-            return
-        length = length_of(self._dataset) or 0
-        if length != len(self._snapshot):
-            self._snapshot, self._epoch = _snapshot(self._dataset, length), None
+        if len(self._positions.snapshot()) != len(self.snapshot):
+            self._snapshot = self._shares = self._plan = None
 
-    def count(self, epoch: int, first: int = 0) -> int:
-        """How many batches there are of that epoch from position `first` on."""
-        left = self._of(epoch).length - first
-        return left // self.part if self.drop_last and self._batch_sampler is None else -(-left // self.part)
+    def _ordered(self, sampler: Iterable[Any], epoch: int, items: list[Any]) -> Plan:
+        self._keys, self._digest = items, digest_of(sampler, items)
+        return self._made(epoch)
 
-    def rest(self, at: Position) -> Rest:
-        """What is left of the epoch that `at` stands in."""
-        size = self.shares.batch_size
-        if self._snapshot is None:
-            return Rest((), None, 0, self.part, size, self.single)
-        epoch = self._of(at.epoch)
-        asked, count = epoch.batches_from(at.consumed), self.count(at.epoch, at.consumed)
-        return Rest(asked, count, epoch.length, self.part, size, self.single)
-
-    def made_for(self, epoch: int) -> dict[str, Any]:
-        """What a position in that epoch depends on: dataset, order, seed. StateError for an iterable-style dataset."""
-        return states.made_for(
-            self.positions,
-            self._mixed(),
-            seed=self.seed,
-            lanes=self.shares.lanes,
-            drop_last=self.drop_last,
-            sampler=self._of(epoch).digest,
-        )
-
-    def restored(self, state: Mapping[str, Any], *, anew: bool) -> TorchPlanning:
-        """The planning to go on with from `state`; `anew`: after a look. This one stays as it is.
-
-        Raises StateError that lists every difference where the state was made for something else.
-        """
-        found, epoch = copy.copy(self), state["epoch"]
-        if anew:
-            found.look()
-        found._of_state = self._ranks.of_state(state["made_for"])
-        if found.shares != self.shares:
-            found._epoch = None
-        before = state.get("order")
-        known = found._epoch is not None and found._epoch.epoch == epoch
-        if isinstance(before, Mapping) and (not known or found._of(epoch).digest != state["made_for"].get("sampler")):
-            found._epoch = found._dealt(epoch, before)
-        states.compare(dict(state), found.made_for(epoch), found.positions, found._of(epoch).length)
-        return found
-
-    def _mixed(self) -> Order:
-        return resolve(self._shuffle, self.positions, sampled=self._sampler is not None)
-
-    def _of(self, epoch: int) -> _Epoch:
-        if self._epoch is None or self._epoch.epoch != epoch:
-            self._epoch = self._dealt(epoch)
-        return self._epoch
-
-    def _read(self, sampler: Any, epoch: int, before: Mapping[str, Any] | None) -> list[Any]:
-        """What it gives for that epoch; `before`: its random numbers stand there, as a state says."""
-        if before is not None:
-            self._sampler_state = dict(before)
-            return go_back(sampler, before, epoch, len(self.positions))
-        self._sampler_state = state_of(sampler)
-        announce_epoch(sampler, epoch)
-        return read_whole(sampler, len(self.positions))
-
-    def order_state(self, epoch: int) -> dict[str, Any] | None:
-        """See `dali_feed.feed.planning.Planning.order_state`."""
-        its = self._of(epoch)
-        sampler = self._sampler if self._batch_sampler is None else self._batch_sampler
-        if sampler is None or its.digest is None:
-            return None
-        if self._sampler_state is None and not self._checked:
-            check_repeats(sampler, epoch, its.digest, len(self.positions))
-            self._checked = True
-        return self._sampler_state
-
-    def _dealt(self, epoch: int, before: Mapping[str, Any] | None = None) -> _Epoch:
-        """This rank's part of that epoch."""
-        if self._batch_sampler is not None:
-            batches = self._read(self._batch_sampler, epoch, before)
-            return _Epoch(epoch, digest_of(self._batch_sampler, batches), len(batches), lambda first: batches[first:])
-        if self._sampler is None:
-            keys, digest, positions, order = None, None, self.positions, self._mixed()
-        else:  # indices may be of any type that the dataset takes: the plan orders their places in a list
-            keys = self._read(self._sampler, epoch, before)
-            digest, positions = digest_of(self._sampler, keys), _snapshot(self._dataset, len(keys))
-            order = resolve(shuffle=False, snapshot=positions)
-        if not len(positions):
-            return _Epoch(epoch, digest, 0, lambda _: [])
-        plan = EpochPlan(
-            positions,
+    def _made(self, epoch: int, indices: NDArray[np.int64] | None = None) -> Plan:
+        snapshot, order = self.snapshot, self.order
+        if self._keys is not None:
+            snapshot = self._positions.of_length(len(self._keys))
+            order = resolve(shuffle=False, snapshot=snapshot)
+        return EpochPlan(
+            snapshot,
             order,
             seed=self.seed,
             epoch=epoch,
             lanes=self.shares.lanes,
             drop_last=self.drop_last,
-            indices=None,
+            indices=indices,
+            may_be_empty=True,
         )
-        part, length = self.part, plan.lane_length
 
-        def batches_from(first: int) -> list[Any]:
-            stop = length - (length - first) % part if self.drop_last else length
-            lines: list[list[Any]] = [unpack_ids(plan.ids(lane, first, stop))[1].tolist() for lane in self.shares.mine]
-            lines = lines if keys is None else [[keys[i] for i in line] for line in lines]
-            if self.single:  # of one line, for lanes divide the samples of a step
-                return lines[0]
-            return [[i for line in lines for i in line[at : at + part]] for at in range(0, stop - first, part)]
-
-        return _Epoch(epoch, digest, length, batches_from, plan.repeats)
+    def rest(self, epoch: int, consumed: int) -> list[Any]:
+        """What torch's loader is asked for from there on: lists of indices, or what it takes one by one."""
+        plan, part = self.plan(epoch), self.shares.per_lane
+        stop = consumed + sum(self.counts_of(plan, consumed))
+        lines: list[list[Any]] = [unpack_ids(plan.ids(lane, consumed, stop))[1].tolist() for lane in self.shares.mine]
+        if self._keys is not None:
+            lines = [[self._keys[i] for i in line] for line in lines]
+        if self._single:  # of one line, for lanes divide the samples of a step
+            return lines[0]
+        return [[i for line in lines for i in line[at : at + part]] for at in range(0, stop - consumed, part)]
 
 
 # One pass of torch's own DataLoader: each batch taken moves the position, and is counted.
@@ -329,19 +165,28 @@ def _rows(item: Any, size: int) -> int:
 
 
 class Passing:
-    """One pass; each batch taken moves the position. Dropping it ends the pass."""
+    """One pass; each batch taken moves the position. Dropping it ends the pass.
+
+    order   what torch's loader is asked for; empty where the dataset itself says what comes
+    counts  samples of each lane, of each batch; None where nobody knows how many there are
+    size    samples in each batch, where `order` does not say; None: each is a single sample
+    """
 
     def __init__(
-        self, loader: TorchLoader[Any], rest: Rest, at: Position, meter: Meter, state: Callable[[], Any]
+        self,
+        loader: TorchLoader[Any],
+        order: Sequence[Any],
+        counts: Sequence[int] | None,
+        size: int | None,
+        at: Position,
+        meter: Meter,
+        state: Callable[[], Any],
     ) -> None:
-        self._loader, self._rest, self._at, self._meter = loader, rest, at, meter
+        self._loader, self._counts, self._size, self._at, self._meter = loader, counts, size, at, meter
         self._state = state  # the dataset's own, where it has no positions
-        self._ahead: list[
-            tuple[Any, Any]
-        ] = []  # a batch that was fetched to see whether it is there, and the state before
-        self._left = rest.count
-        self._asked = iter(rest.asked)
-        self._batch = 0
+        self._ahead: list[tuple[Any, Any]] = []  # a batch that was fetched to see whether it is there, the state before
+        self._order = iter(order)
+        self._taken = 0
         self._batches: Iterator[Any] | None = iter(loader)
         self._ended = False
 
@@ -352,10 +197,10 @@ class Passing:
 
     def __len__(self) -> int:
         """Batches still to come; TypeError for an iterable-style dataset."""
-        if self._left is None:
+        if self._counts is None:
             msg = "an iterable-style dataset does not say how many batches are still to come"
             raise TypeError(msg)
-        return self._left
+        return len(self._counts) - self._taken
 
     def __iter__(self) -> Passing:
         return self
@@ -371,7 +216,7 @@ class Passing:
         if self._batches is None:
             msg = "iterator: an error, a newer pass over the same loader, or load_state_dict() has ended this pass"
             raise ClosedError(msg)
-        self._meter.loop.asked(first=not self._batch)
+        self._meter.loop.asked(first=not self._taken)
         try:
             batch = self._ahead.pop()[0] if self._ahead else next(self._batches)
         except StopIteration:
@@ -381,25 +226,22 @@ class Passing:
         except BaseException:  # a batch is missing: none behind it may count
             self._failed()
             raise
-        self._meter.loop.came(None, first=not self._batch)
-        self._batch += 1
+        self._meter.loop.came(None, first=not self._taken)
         try:
             batch = batch if make is None else make(batch)
         except BaseException:
             self._failed()
             raise
-        self._meter.given(self._size(batch))
-        count = 0
-        if self._left is not None:
-            self._left -= 1
-            count = min(self._rest.part, self._rest.length - self._at.consumed)
-        self._at.took(count, last=self._left == 0)
+        self._meter.given(self._samples(batch))
+        count = 0 if self._counts is None else self._counts[self._taken]
+        self._taken += 1
+        self._at.took(count, last=self._counts is not None and self._taken == len(self._counts))
         return batch
 
     def at_end(self) -> bool:
         """Whether no batch is still to come. Where the dataset does not say how many there are, the next is fetched."""
-        if self._left is not None:
-            return self._left == 0
+        if self._counts is not None:
+            return self._taken == len(self._counts)
         if not self._ahead and self._batches is not None:
             before = self._state()
             try:
@@ -415,12 +257,12 @@ class Passing:
         """The dataset's own, behind the batches that were handed over."""
         return self._ahead[0][1] if self._ahead else self._state()
 
-    def _size(self, batch: Any) -> int:
-        """Samples in a batch: as many as its indices."""
-        if self._rest.single:
+    def _samples(self, batch: Any) -> int:
+        """How many are in a batch: as many as its indices."""
+        if self._size is None:
             return 1
-        asked = next(self._asked, None)
-        return len(asked) if isinstance(asked, Sized) else _rows(batch, self._rest.size)
+        indices = next(self._order, None)
+        return len(indices) if isinstance(indices, Sized) else _rows(batch, self._size)
 
     def _failed(self) -> None:
         self._at.failed()
@@ -490,24 +332,32 @@ class TorchFeed(Dealt):
     ) -> None:
         mixed: bool | Shuffle = False if shuffle is None else shuffle
         check_shuffle(mixed)
-        single = batch_size is None and batch_sampler is None
+        own = batch_sampler is not None
+        self._single = single = batch_size is None and not own
         self.dataset, self.ranks = dataset, Shares.of(1 if batch_size is None else batch_size, rank, world_size, lanes)
-        self._planning = TorchPlanning(
-            dataset,
-            self.ranks,
-            shuffle=mixed,
-            sampler=sampler,
-            batch_sampler=batch_sampler,
-            drop_last=drop_last,
-            seed=seed,
-            single=single,
-        )
-        self.drop_last, self.seed = self._planning.drop_last, self._planning.seed
+        self.drop_last, self.seed = bool(drop_last), check_seed(seed)
+        self._own_batches = own
+        self._planning: TorchPlanning | None = None  # None: an iterable-style dataset says itself what comes
         self._order = _Batches()
         order: dict[str, Any]
-        if not self._planning.has_positions:
+        if isinstance(dataset, IterableDataset):
+            if world_size > 1:
+                msg = (
+                    f"dataset: an iterable-style one gives every rank the same samples; found world_size={world_size}."
+                    " Divide its samples inside the dataset, and give rank=0, world_size=1"
+                )
+                raise ConfigError(msg)
             order = {"batch_size": None if single else self.batch_size, "drop_last": drop_last, "shuffle": shuffle}
         else:
+            self._planning = TorchPlanning(
+                dataset,
+                self.ranks,
+                shuffle=mixed,
+                sampler=batch_sampler if own else sampler,
+                seed=seed,
+                drop_last=self.drop_last,
+                single=single or own,
+            )
             order = {"batch_size": None, "sampler": self._order} if single else {"batch_sampler": self._order}
         with as_config_error():
             self._loader: Any = _loader_class(dataset, options)(dataset, **order, **options)
@@ -519,26 +369,27 @@ class TorchFeed(Dealt):
     @property
     def shares(self) -> Shares:
         """How global batches are divided."""
-        return self._planning.shares
+        return self.ranks if self._planning is None else self._planning.shares
 
-    def _planned(self) -> TorchPlanning:
-        """The planning, after a look at the dataset where an epoch is yet to begin."""
-        if self._at.fresh and self._running is None:
+    def _planned(self) -> TorchPlanning | None:
+        """The planning, after a look at the dataset where an epoch is yet to begin; None of an iterable-style one."""
+        if self._planning is not None and self._at.fresh and self._running is None:
             self._planning.look()
         return self._planning
 
     def __len__(self) -> int:
         """Batches in an epoch; of an iterable-style dataset what torch says, which may be a TypeError."""
-        return self._planned().count(self.epoch) if self._planning.has_positions else len(self._loader)
+        planning = self._planned()
+        return len(self._loader) if planning is None else len(planning.counts(self.epoch))
 
     @property
     def batches_left(self) -> int:
         """Batches that the pass under way still gives, or else the next one will; TypeError if unknown."""
-        run = self._running
+        run, planning = self._running, self._planned()
         if run is not None:
             return len(run)
         _, consumed = self._at.next
-        return self._planned().count(self.epoch, consumed) if self._planning.has_positions else len(self._loader)
+        return len(self._loader) if planning is None else len(planning.counts(self.epoch, consumed))
 
     @property
     def epoch(self) -> int:
@@ -559,7 +410,7 @@ class TorchFeed(Dealt):
 
     def _go_on(self, epoch: int) -> None:
         """The next pass is that of `epoch`, and the dataset hears of it."""
-        if self._planning.has_positions and self._at.set_epoch(epoch):
+        if self._planning is not None and self._at.set_epoch(epoch):
             self._end()
         inner = getattr(self.dataset, "set_epoch", None)
         if callable(inner):
@@ -579,9 +430,11 @@ class TorchFeed(Dealt):
         """The next epoch's batches, or the rest of the one that a restored state stands in."""
         self.check()
         self.leave()
-        rest = self._planned().rest(self._at)
-        self._order.batches = rest.asked
-        run = Passing(self._loader, rest, self._at, self._meter, self._own_state)
+        planning, at = self._planned(), self._at
+        counts = None if planning is None else planning.counts(at.epoch, at.consumed)
+        self._order.batches = () if planning is None else planning.rest(at.epoch, at.consumed)
+        size = None if self._single else self.batch_size
+        run = Passing(self._loader, self._order.batches, counts, size, at, self._meter, self._own_state)
         self._pass = weakref.ref(run)
         return run
 
@@ -594,11 +447,6 @@ class TorchFeed(Dealt):
         self._at.leave()
 
     @property
-    def per_lane(self) -> int:
-        """Positions of each lane that a full batch takes."""
-        return self._planning.part
-
-    @property
     def at_end(self) -> bool:
         """See `dali_feed.feed.Feed.at_end`."""
         at = self._at
@@ -607,11 +455,16 @@ class TorchFeed(Dealt):
     @property
     def lane_length(self) -> int:
         """Positions of a lane in the epoch that state_dict() stands in."""
-        return self._planning.lane_length(self.epoch)
+        return 0 if self._planning is None else self._planning.plan(self.epoch).lane_length
 
     def last_step(self) -> tuple[int, int, int] | None:
         """See `dali_feed.feed.Feed.last_step`."""
-        return self._planned().last_step(self.epoch)
+        planning = self._planned()
+        if planning is None or self._own_batches:
+            return None
+        plan = planning.plan(self.epoch)
+        samples, tail = self.shares.last_step(plan.lane_length)
+        return samples, 0 if self.drop_last or isinstance(plan, MixedPlan) else plan.repeats, tail
 
     def _own_state(self) -> Any:
         """Of a dataset without positions what it says of itself; None where it says nothing."""
@@ -636,25 +489,28 @@ class TorchFeed(Dealt):
         """The training loop's position; counts batches handed over. Of an iterable-style dataset its own state."""
         info = {"engine": "torch", "world_size": self.world_size, "batch_size": self.batch_size}
         planning, at = self._planned(), self._at
-        if not planning.has_positions:
+        if planning is None:
             run = self._running
             own = self._own_state() if run is None else run.state()
             return states.iterable(self.dataset, epoch=at.epoch, own=own, info=info)
-        made = planning.made_for(at.epoch)
+        made = planning.made_for(at.epoch, None)
         planning.tell_world_sizes()
         order = planning.order_state(at.epoch)
-        return states.pack(made, planning.positions, epoch=at.epoch, consumed=at.consumed, info=info, order=order)
+        return states.pack(made, planning.snapshot, epoch=at.epoch, consumed=at.consumed, info=info, order=order)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass go on where `state` was taken: no sample before it is read."""
         self.check()
         state = states.check(state, MAX_EPOCH)
-        if not self._planning.has_positions:
+        if self._planning is None:
             own = states.iterable_of(state, self.dataset)
             self._end()
             (self._loader if isinstance(self._loader, _Stateful) else self.dataset).load_state_dict(own)
         else:
-            self._planning = self._planning.restored(state, anew=not state["consumed"] and self._running is None)
+            planning = copy.copy(self._planning)
+            if not state["consumed"] and self._running is None:
+                planning.look()
+            self._planning = planning.restored(state, None)
             self._end()
         self._next_epoch = None
         self._at.go_to(state["epoch"], state["consumed"])
@@ -664,7 +520,7 @@ class TorchFeed(Dealt):
 
     def describe(self) -> str:
         """What runs the dataset, and why."""
-        how = "one sample at a time" if self._planning.single else f"batches of {self.batch_size}"
+        how = "one sample at a time" if self._single else f"batches of {self.batch_size}"
         return f"{type(self.dataset).__qualname__} with torch's own DataLoader, {how}"
 
     def stats(self) -> Stats:

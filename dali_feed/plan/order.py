@@ -198,6 +198,7 @@ class EpochPlan:
         lanes: int = 1,
         drop_last: bool = False,
         indices: Int64s | None = None,
+        may_be_empty: bool = False,
     ) -> None:
         self.order, self.seed, self.epoch, self.lanes = order, seed, epoch, lanes
         self._located = snapshot.located
@@ -208,7 +209,7 @@ class EpochPlan:
             if order.shuffled:
                 line = line[permutation(seed, epoch, len(line), EXTENT_ORDER)]
         total = int(line.lengths.sum())
-        if total == 0:
+        if total == 0 and not may_be_empty:
             msg = f"{snapshot.source}: an epoch needs at least one record; found none"
             raise SourceEmptyError(msg)
         self.mixes = order.shuffled and indices is None and order.extent > 1

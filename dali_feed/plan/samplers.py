@@ -21,15 +21,13 @@ from numpy.typing import NDArray
 from dali_feed.errors import ConfigError, SourceEmptyError, StateError
 
 __all__ = [
-    "announce_epoch",
     "check_repeats",
     "digest_of",
     "go_back",
     "has_dealt",
     "indices_of",
     "length_of",
-    "read_indices",
-    "read_whole",
+    "read_order",
     "state_of",
 ]
 
@@ -41,13 +39,6 @@ def has_dealt(sampler: Any) -> bool:
     return hasattr(sampler, "num_replicas") and hasattr(sampler, "rank")
 
 
-def announce_epoch(sampler: Any, epoch: int) -> None:
-    """Call a sampler's `set_epoch`, if it has one, with the next epoch."""
-    set_epoch = getattr(sampler, "set_epoch", None)
-    if callable(set_epoch):
-        set_epoch(epoch)
-
-
 def length_of(thing: Any) -> int | None:
     """The length that it gives."""
     try:
@@ -56,8 +47,14 @@ def length_of(thing: Any) -> int | None:
         return None
 
 
-def read_whole(sampler: Iterable[Any], samples: int) -> list[Any]:
-    """All indices that it gives in an epoch. ConfigError where one without a length does not end."""
+def read_order(sampler: Any, epoch: int, samples: int) -> list[Any]:
+    """All that it gives for an epoch, after a call of its `set_epoch`, if it has one.
+
+    ConfigError where one without a length does not end.
+    """
+    set_epoch = getattr(sampler, "set_epoch", None)
+    if callable(set_epoch):
+        set_epoch(epoch)
     if length_of(sampler) is not None:
         return list(sampler)
     most = max(1 << 20, 16 * samples)
@@ -70,12 +67,6 @@ def read_whole(sampler: Iterable[Any], samples: int) -> list[Any]:
         )
         raise ConfigError(msg)
     return items
-
-
-def read_indices(sampler: Iterable[int], epoch: int, samples: int) -> NDArray[np.int64]:
-    """The indices of an epoch, int64; calls `set_epoch` where there is one. Raises as `indices_of`."""
-    announce_epoch(sampler, epoch)
-    return indices_of(sampler, epoch, read_whole(sampler, samples))
 
 
 def indices_of(sampler: Iterable[int], epoch: int, items: Iterable[Any]) -> NDArray[np.int64]:
@@ -156,16 +147,16 @@ def go_back(sampler: Any, state: Mapping[str, Any], epoch: int, samples: int) ->
     try:
         if "own" in state and _has_state(inner):
             inner.load_state_dict(state["own"])
-            return _read(sampler, epoch, samples)
+            return read_order(sampler, epoch, samples)
         if "generator" in state and hasattr(inner, "generator") and inner.generator is not None:
             inner.generator.set_state(_bytes(state["generator"]))
-            return _read(sampler, epoch, samples)
+            return read_order(sampler, epoch, samples)
         if "torch" in state and _draws_from_torch(inner):
             torch = sys.modules["torch"]
             before = torch.get_rng_state()
             torch.set_rng_state(_bytes(state["torch"]))
             try:
-                return _read(sampler, epoch, samples)
+                return read_order(sampler, epoch, samples)
             finally:
                 torch.set_rng_state(before)
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
@@ -175,11 +166,6 @@ def go_back(sampler: Any, state: Mapping[str, Any], epoch: int, samples: int) ->
     wanted = ", ".join(kinds.get(kind, kind) for kind in state) or "of no kind"
     msg = f"state: was taken with a sampler {wanted}; found {type(inner).__name__}. Give the loader such a sampler"
     raise StateError(msg)
-
-
-def _read(sampler: Any, epoch: int, samples: int) -> list[Any]:
-    announce_epoch(sampler, epoch)
-    return read_whole(sampler, samples)
 
 
 def _bytes(text: str) -> Any:
@@ -202,7 +188,7 @@ def check_repeats(sampler: Any, epoch: int, digest: str, samples: int) -> None:
     """
     if isinstance(sampler, list | tuple | range | np.ndarray) or iter(sampler) is sampler:
         return
-    again = _read(sampler, epoch, samples)
+    again = read_order(sampler, epoch, samples)
     if digest not in (digest_of(sampler, again), digest_of(sampler, _as_indices(again))):
         name = type(sampler).__qualname__
         msg = (
