@@ -62,6 +62,7 @@ class Batch(Pixels):
             first output
     beside  what else goes with it, arrays by name
     sent    on a GPU, those of them that can be sent to one, as tensors there, which are not to be given out
+    lanes   of this rank; each has an equal part of the batch, one behind the other
     due     of a stream, what is settled when it is handed over
     """
 
@@ -71,6 +72,7 @@ class Batch(Pixels):
     more: tuple[Pixels, ...] = ()
     beside: dict[str, NDArray[Any]] = field(default_factory=dict)
     sent: dict[str, Any] = field(default_factory=dict)
+    lanes: int = 1
     due: Due | None = None
 
     def __len__(self) -> int:
@@ -230,7 +232,7 @@ class Flight:
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
         work.release()  # else its memory would not serve again before the next batch lands
-        return Batch(first.images, first.tail, fields, self.ids, self.ok, tuple(more), device=first.device)
+        return Batch(first.images, first.tail, fields, self.ids, self.ok, tuple(more), lanes=lanes, device=first.device)
 
 
 # Arrays that go with the images of a batch: made, and sent to a GPU, by the feed thread.

@@ -342,4 +342,4 @@ class Machine:
             self.cache.close()
         if self.engine is not None:
             when_free(self.engine.close)
-        self._beside, self.companions = None, none  # a loader's, which holds its feed
+        self._beside, self.companions = None, none

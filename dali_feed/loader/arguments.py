@@ -7,8 +7,7 @@ import copy
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, NoReturn
 from warnings import warn
 
@@ -16,15 +15,12 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from dali_feed.columns.column import Column
 from dali_feed.engines.device.cuda import chosen, is_there
 from dali_feed.errors import ConfigError
-from dali_feed.options import BadRecords, Decode, Tuning
-from dali_feed.plan.order import Shuffle
+from dali_feed.options import Tuning
 from dali_feed.transforms.mixing import Mixing
 
 __all__ = [
-    "LoaderArguments",
     "as_config_error",
     "check_by_torch",
     "moved",
@@ -69,40 +65,6 @@ def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderArguments:
-    """What a user gave a DataLoader, checked and made one.
-
-    batches  a batch sampler that is not torch's own
-    info     True, or None
-    torchs   torch's arguments for how batches are made, not what is in them, by torch's names
-    """
-
-    dataset: Any
-    batch_size: int | None
-    batches: Iterable[Any] | None
-    device: torch.device
-    shuffle: bool | Shuffle | None
-    sampler: Iterable[int] | None
-    drop_last: bool
-    seed: int
-    lanes: int | None
-    rank: int
-    world_size: int
-    transform: Any
-    columns: Mapping[str, Column] | Sequence[Column] | None
-    decode: Decode
-    bad: BadRecords
-    tuning: Tuning
-    info: bool | None
-    torchs: Mapping[str, Any]
-
-    @property
-    def number(self) -> int | None:
-        """The CUDA device's number; None for the CPU."""
-        return self.device.index if self.device.type == "cuda" else None
-
-
 log = logging.getLogger("dali_feed")
 
 
@@ -129,7 +91,6 @@ def check_by_torch(dataset: object, given: Mapping[str, Any]) -> None:
         "batch_size": int(size) if isinstance(size, np.integer) else size,
         "num_workers": min(given["num_workers"], 1) or 1,
     }
-    del plain["in_order"]  # torch before 2.6 does not know it
     stand_in: Any = dataset if isinstance(dataset, IterableDataset) else range(1)
     with as_config_error():
         torch.utils.data.DataLoader(stand_in, **plain)

@@ -19,6 +19,7 @@ from dali_feed.feed import Batch, Feed
 from dali_feed.loader.arguments import moved
 from dali_feed.loader.functions import UserTransforms
 from dali_feed.loader.mixup import Mixes
+from dali_feed.records.extents import unpack_id
 from dali_feed.transforms.mixing import Mixing
 
 __all__ = ["Info", "Items"]
@@ -105,7 +106,8 @@ class Info:
 class Items:
     """Makes a dict or a tuple of a batch's columns, with `info` behind it, or what collate_fn makes of the samples.
 
-    Where the source's own columns are one image it makes just that.
+    Where the source's own columns are one image it makes just that. It keeps nothing of the feed, which has its
+    `companions`.
     """
 
     def __init__(
@@ -117,9 +119,11 @@ class Items:
         *,
         info: bool,
     ) -> None:
-        self._feed, self._device, self._wants_info = feed, device, info
+        source: Any = feed.source
+        self._where: Callable[[int], str] = lambda sample: source.where(*unpack_id(sample))
+        self._device, self._wants_info = device, info
         mixing = collate_fn if isinstance(collate_fn, Mixing) else Mixing.lowered(collate_fn)
-        self._mixes = None if mixing is None else Mixes(mixing, feed, device, own)
+        self.mixes = None if mixing is None else Mixes(mixing, feed, self._where, own)
         plain = None if isinstance(collate_fn, Mixing) or mixing is not None else collate_fn
         self._collate = None if plain is torch.utils.data.default_collate else plain
         self._columns, self._images = feed.columns, tuple(feed.columns.images)
@@ -127,7 +131,6 @@ class Items:
         self._several = feed.program.several
         self._channels = [output.recipe.channels for output in feed.program.outputs]
         self._own = [*own, *[None] * len(self._channels)][: len(self._channels)]
-        feed.companions = self._companions
 
     def __call__(self, batch: Batch) -> Any:
         """The item of a batch."""
@@ -135,13 +138,12 @@ class Items:
             return self._whole_item(batch)
 
     def _whole_item(self, batch: Batch) -> Any:
-        if self._mixes is not None:
-            return self._whole(batch, self._mixed(batch, self._mixes), self._others(batch))
+        if self.mixes is not None:
+            return self._whole(batch, self._mixed(batch, self.mixes), self._others(batch))
         shown = (batch, *batch.more) if self._channels else ()
         views = [self._cut(self._shown(each), view) for view, each in enumerate(shown)]
-        where = self._where(batch)
         changed = [
-            None if own is None or not len(batch) else own(view, where)
+            None if own is None or not len(batch) else own(view, lambda slot: self._where(int(batch.ids[slot])))
             for view, own in zip(views, self._own, strict=True)
         ]
         if self._collate is None:
@@ -170,11 +172,11 @@ class Items:
             return item
         return (*item, self._info(batch)) if isinstance(item, tuple) else (item, self._info(batch))
 
-    def _companions(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
+    def companions(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
         """What the feed thread prepares with a batch, and sends to a GPU: random numbers, columns that make arrays."""
-        beside = {} if self._mixes is None else self._mixes.drawn(batch, epoch)
+        beside = {} if self.mixes is None else self.mixes.drawn(batch, epoch)
         for name in self._columns.others if self._collate is None else ():
-            if self._mixes is None or name != self._mixes.labels_in:
+            if self.mixes is None or name != self.mixes.labels_in:
                 beside |= arrays_of(_COLUMN + name, batch.fields[name])
         return beside
 
@@ -190,8 +192,8 @@ class Items:
         """The columns but images, arrays as tensors on the device; mixed labels as they are mixed."""
         given, move = functools.partial(self._given, batch), functools.partial(moved, device=self._device)
         return [
-            self._mixes.labels(given)
-            if self._mixes is not None and name == self._mixes.labels_in
+            self.mixes.labels(given)
+            if self.mixes is not None and name == self.mixes.labels_in
             else given_out(_COLUMN + name, batch.fields[name], given, move)
             for name in self._columns.others
         ]
@@ -202,9 +204,6 @@ class Items:
             return batch.device.copy(batch.sent[name])
         there: torch.Tensor = moved(torch.from_numpy(batch.beside[name]), self._device)
         return there
-
-    def _where(self, batch: Batch) -> Callable[[int], str]:
-        return lambda slot: self._feed.where(int(batch.ids[slot]))
 
     def _joined(self, each: list[Any]) -> Any:
         """What the user's functions made of the images, as torch joins samples."""
@@ -224,18 +223,15 @@ class Items:
         return per_sample(values)
 
     def _info(self, batch: Batch) -> Info:
-        where = tuple(map(self._feed.where, batch.ids.tolist()))
+        where = tuple(map(self._where, batch.ids.tolist()))
         return Info(torch.from_numpy(batch.ids), torch.from_numpy(batch.ok), where)
 
     def _shown(self, pixels: Pixels) -> torch.Tensor:
         """The finished images, in torch's order of dimensions."""
-        images = self._as_made(pixels)
+        images = finished(pixels.images, pixels.tail, pixels.device)
         return images.permute(0, 3, 1, 2) if self._last else images
 
     def _cut(self, images: torch.Tensor, view: int) -> torch.Tensor:
         """With as many channels as the user's transform gives: where that is one, the engine gives three equal ones."""
         channels = self._channels[view]
         return images if channels == 3 else images[:, :channels].contiguous()
-
-    def _as_made(self, pixels: Pixels) -> torch.Tensor:
-        return finished(pixels.images, pixels.tail, pixels.device)

@@ -32,7 +32,6 @@ from dali_feed.feed.passes import Batches
 from dali_feed.feed.stats import Stats
 from dali_feed.loader.adapters import Lowered, Unchanged, is_source, lower_dataset
 from dali_feed.loader.arguments import (
-    LoaderArguments,
     check_by_torch,
     moved,
     ranks,
@@ -47,6 +46,7 @@ from dali_feed.loader.dataset_source import DatasetSource
 from dali_feed.loader.frameworks import NoBatchSampler, Registration, Skipped, check_ranks
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.items import Info, Items
+from dali_feed.loader.mixup import Mixes
 from dali_feed.loader.torch_run import Passing, TorchFeed
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.order import Shuffle
@@ -77,21 +77,22 @@ _IDLE = {  # of torch's arguments, and why they have no effect on ours
 }
 
 
-def feed_for(args: LoaderArguments) -> tuple[AnyFeed, Own]:
+def feed_for(loader: DataLoader, rank: int, world_size: int) -> tuple[AnyFeed, Own]:
     """The feed, and what of the transform is left to run. Raises ConfigError, TransformError for what cannot be."""
-    if is_live(args.dataset):
-        return _live(args)
-    found = _native(args)
-    return (_by_torch(args, found), ()) if isinstance(found, str) else found
+    found = _native(loader, rank, world_size)
+    return (_by_torch(loader, rank, world_size, found), ()) if isinstance(found, str) else found
 
 
-def _native(args: LoaderArguments) -> tuple[Feed, Own] | str:
+def _native(loader: DataLoader, rank: int, world_size: int) -> tuple[Feed, Own] | str:
     """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause, "its loader is ..."."""
-    source, transform, theirs, turned = args.dataset, args.transform, False, False
-    if not is_source(source):
-        lowered = lower_dataset(source, columns=args.columns is not None)
+    source, transform, theirs, turned = loader.dataset, loader.transform, False, False
+    live = is_live(source)
+    if live:
+        _check_live(loader)
+    elif not is_source(source):
+        lowered = lower_dataset(source, columns=loader.columns is not None)
         if isinstance(lowered, str):
-            lowered = _by_samples(args, lowered)
+            lowered = _by_samples(loader, lowered)
         if isinstance(lowered, str):
             return lowered
         source, theirs, turned = lowered.source, lowered.transform is not None, lowered.exif
@@ -99,107 +100,86 @@ def _native(args: LoaderArguments) -> tuple[Feed, Own] | str:
             msg = "transform: the dataset has one already; give it to the dataset or to the loader, not to both"
             raise ConfigError(msg)
         transform = lowered.transform if theirs else transform
-        if _wants_pil(source, lowered, args.torchs["collate_fn"], transform):
+        if _wants_pil(loader.dataset, source, loader.collate_fn, transform):
             return "its transform gives PIL images, and its collate_fn takes them"
-    other = _other_batches(args)
+    other = None if live else _other_batches(loader)
     if other is not None:
         return other
+    decode, tuning = loader.decode, tuned(loader.tuning, loader.num_workers, loader.prefetch_factor, _USER)
+    if isinstance(source, DatasetSource) and tuning.readers == Tuning().readers:
+        tuning = replace(tuning, readers=1)  # one thread calls its __getitem__, unless the user says how many may
     try:
-        columns, transform, own = _columns_of(source, args, transform)
+        columns, transform, own = _columns_of(source, loader.columns, transform)
         feed = Feed(
             source,
-            args.batch_size or 1,
-            shuffle=False if args.shuffle is None else args.shuffle,
-            sampler=args.sampler,
-            drop_last=args.drop_last,
+            loader.batch_size or 1,
+            shuffle=False if loader.shuffle is None else loader.shuffle,
+            sampler=None if live else loader.sampler,
+            drop_last=loader.drop_last,
             transform=transform,
-            decode=args.decode if args.decode.exif is not None else replace(args.decode, exif=turned),
-            device=args.number,
+            decode=decode if decode.exif is not None else replace(decode, exif=turned),
+            device=loader.device.index if loader.device.type == "cuda" else None,
             columns=columns,
-            seed=args.seed,
-            lanes=args.lanes,
-            rank=args.rank,
-            world_size=args.world_size,
-            bad=args.bad,
-            tuning=_one_reader(
-                source, tuned(args.tuning, args.torchs["num_workers"], args.torchs["prefetch_factor"], _USER)
-            ),
+            seed=loader.seed,
+            lanes=loader.lanes,
+            rank=rank,
+            world_size=world_size,
+            bad=loader.bad,
+            tuning=tuning,
         )
     except TransformError as error:
         if theirs and not isinstance(error, NotMadeError):
             return f"its transform is not supported ({str(error).removeprefix('transform: ')})"
         raise
-    _warn_of_idle(args, feed)
+    _warn_of_idle(loader, feed)
     return feed, own
 
 
-def _one_reader(source: Source, tuning: Tuning) -> Tuning:
-    """A dataset's `__getitem__` is called by one thread, unless the user says how many may."""
-    single = isinstance(source, DatasetSource) and tuning.readers == Tuning().readers
-    return replace(tuning, readers=1) if single else tuning
-
-
-def _by_samples(args: LoaderArguments, why: str) -> Lowered | str:
+def _by_samples(loader: DataLoader, why: str) -> Lowered | str:
     """A map-style dataset that gives images as they are, where the loader has the transform; else `why`."""
-    dataset = args.dataset
-    wanted = args.transform is not None or args.columns is not None
+    dataset = loader.dataset
+    wanted = loader.transform is not None or loader.columns is not None
     plain = isinstance(dataset, list | tuple | str | bytes | os.PathLike | IterableDataset)
     plain = plain or type(dataset).__module__.startswith("datasets.")  # Hugging Face's are read as rows, or not at all
     if not wanted or plain or not hasattr(dataset, "__getitem__") or length_of(dataset) is None:
         return why
     source = DatasetSource(dataset)
-    return Lowered(source) if args.columns is not None or source.has_image else why
+    return Lowered(source) if loader.columns is not None or source.has_image else why
 
 
-def _live(args: LoaderArguments) -> tuple[Feed, Own]:
-    """The feed of a stream, which has no order to choose and no end."""
-    for name, given in {"shuffle": args.shuffle, "sampler": args.sampler, "batch_sampler": args.batches}.items():
+def _check_live(loader: DataLoader) -> None:
+    """Refuse, or warn of, what a stream cannot do: it has no order to choose and no end."""
+    batches = loader.batch_sampler if loader._own_batches else None
+    for name, given in {"shuffle": loader.shuffle, "sampler": loader.sampler, "batch_sampler": batches}.items():
         if given is not None and given is not False:
             refuse(name, "a stream has its own order, so leave it out")
-    if args.batch_size is None:
+    if loader.batch_size is None:
         refuse("batch_size=None", "use batch_size=1")
-    for name, set_ in {"drop_last": args.drop_last, "lanes": args.lanes is not None}.items():
+    for name, set_ in {"drop_last": loader.drop_last, "lanes": loader.lanes is not None}.items():
         if set_:
-            warn_once(name, "a stream has no last batch, and no lanes", _USER)
-    if args.tuning.readers not in (1, Tuning().readers, "auto"):
-        warn_once("Tuning(readers=)", "a stream has one reader for all its partitions", _USER)
-    columns, transform, own = _columns_of(args.dataset, args, args.transform)
-    feed = Feed(
-        args.dataset,
-        args.batch_size or 1,
-        transform=transform,
-        decode=args.decode,
-        device=args.number,
-        columns=columns,
-        seed=args.seed,
-        rank=args.rank,
-        world_size=args.world_size,
-        bad=args.bad,
-        tuning=tuned(args.tuning, args.torchs["num_workers"], args.torchs["prefetch_factor"], _USER),
-    )
-    _warn_of_idle(args, feed)
-    return feed, own
+            warn_once(name, "a stream has no last batch, and no lanes", _USER + 1)
+    if loader.tuning.readers not in (1, Tuning().readers, "auto"):
+        warn_once("Tuning(readers=)", "a stream has one reader for all its partitions", _USER + 1)
 
 
-def _warn_of_idle(args: LoaderArguments, feed: Feed) -> None:
+def _warn_of_idle(loader: DataLoader, feed: Feed) -> None:
     """Warn, once each, of arguments that have no effect on that feed."""
-    user = _USER + 1
+    user, decode = _USER + 1, loader.decode
     if not feed.program.outputs:
-        for name in _set_in(args.decode):
+        for name in _set_in(decode):
             warn_once(f"Decode({name}=)", "no column is an image", user)
-    elif args.decode.hardware and (feed.program.engine != "dali" or feed.device is None):
+    elif decode.hardware and (feed.program.engine != "dali" or feed.device is None):
         why = "only a GPU has a JPEG engine, and only the dali engine uses it"
         warn_once("Decode(hardware=)", why, user)
     for name, why in _IDLE.items():
-        if args.torchs[name]:
+        if getattr(loader, name):
             warn_once(name, why, user)
-    if not args.torchs["in_order"]:
+    if not loader.in_order:
         warn_once("in_order=False", "batches always come in order", user)
 
 
-def _columns_of(source: Any, args: LoaderArguments, transform: Any) -> tuple[Any, Any, Own]:
+def _columns_of(source: Any, columns: Any, transform: Any) -> tuple[Any, Any, Own]:
     """Columns and transform as an engine runs them, and what of the images' transform is left to run behind it."""
-    columns = args.columns
     if columns is None or transform is not None:
         try:
             return columns, *split(transform)
@@ -224,27 +204,24 @@ def _set_in(decode: Decode) -> list[str]:
     return [name for name in names if getattr(decode, name) != getattr(default, name)]
 
 
-def _wants_pil(dataset: Any, lowered: Lowered, collate: Any, transform: Any) -> bool:
+def _wants_pil(dataset: Any, source: Source, collate: Any, transform: Any) -> bool:
     """Whether torch would hand a collate_fn of the user's the images as they were opened."""
     default = collate is None or collate is default_collate or isinstance(collate, Mixing)
-    named = not isinstance(dataset, list | tuple) and isinstance(lowered.source, FileList)  # else ours gave the samples
+    named = not isinstance(dataset, list | tuple) and isinstance(source, FileList)  # else ours gave the samples
     return not default and named and Mixing.lowered(collate) is None and leaves_pil(transform)
 
 
-def _other_batches(args: LoaderArguments) -> str | None:
+def _other_batches(loader: DataLoader) -> str | None:
     """Why batches of another kind need torch's loader, a clause; None for the usual ones."""
-    if args.batches is not None:
+    if loader._own_batches:
         name, cure = "batch_sampler", "use torch's BatchSampler, or batch_size with sampler"
         why = "it has a batch_sampler that is not torch's BatchSampler"
-    elif args.batch_size is None:
-        name, cure, why = (
-            "batch_size=None",
-            "use batch_size=1",
-            "its samples are wanted without batches (batch_size=None)",
-        )
+    elif loader.batch_size is None:
+        name, cure = "batch_size=None", "use batch_size=1"
+        why = "its samples are wanted without batches (batch_size=None)"
     else:
         return None
-    if is_source(args.dataset) or isinstance(args.dataset, list | tuple):  # torch would give a list's names
+    if is_source(loader.dataset) or isinstance(loader.dataset, list | tuple):  # torch would give a list's names
         refuse(name, cure)
     return why
 
@@ -261,31 +238,31 @@ def _source_for(name: object) -> str:
     return "For a folder of images use FileList.from_folder(root)"
 
 
-def _torch_has(args: LoaderArguments, why: str) -> None:
+def _torch_has(loader: DataLoader, why: str) -> None:
     """Raise ConfigError for what would change the data and torch's own loader, used because of `why`, does not do."""
-    collate = args.torchs["collate_fn"]
+    collate = loader.collate_fn
     if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
         cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
         whose = f"{type(collate).__name__} is for images that we decode"
         refuse("collate_fn", f"{whose}, and not for this dataset, because {why}. {cure}")
-    without = {
-        "transform": "applies none; give it to the dataset",
-        "info": "has no such item; leave it out",
-        "columns": "knows none; use a source of dali_feed.external_sources",
-    }
-    if args.decode.exif is not None:
+    if loader.decode.exif is not None:
         cure = "its dataset decodes; rotate images there, with PIL.ImageOps.exif_transpose in its transform"
         msg = f"Decode(exif=...): torch's own DataLoader runs this dataset, because {why}, and {cure}"
         raise ConfigError(msg)
-    for option, cure in without.items():
-        if getattr(args, option) is not None:
+    without = {
+        "transform": (loader.transform is not None, "applies none; give it to the dataset"),
+        "info": (loader.info, "has no such item; leave it out"),
+        "columns": (loader.columns is not None, "knows none; use a source of dali_feed.external_sources"),
+    }
+    for option, (set_, cure) in without.items():
+        if set_:
             msg = f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}"
             raise ConfigError(msg)
 
 
-def _by_torch(args: LoaderArguments, why: str) -> TorchFeed:
+def _by_torch(loader: DataLoader, rank: int, world_size: int, why: str) -> TorchFeed:
     """Torch's own loader, because of `why`."""
-    dataset = args.dataset
+    dataset = loader.dataset
     name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
     gives = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
     if isinstance(dataset, str | bytes | os.PathLike) or not gives:
@@ -294,11 +271,11 @@ def _by_torch(args: LoaderArguments, why: str) -> TorchFeed:
             f" {_source_for(dataset)}"
         )
         raise ConfigError(msg)
-    _torch_has(args, why)
-    for name in _set_in(args.decode):
-        warn_once(f"Decode({name}=)", "torch's own DataLoader runs this dataset", _USER)
+    _torch_has(loader, why)
+    for field in _set_in(loader.decode):
+        warn_once(f"Decode({field}=)", "torch's own DataLoader runs this dataset", _USER)
     for option, default in {"bad": BadRecords(), "tuning": Tuning()}.items():
-        if getattr(args, option) != default:
+        if getattr(loader, option) != default:
             warn_once(option, "torch's own DataLoader runs this dataset", _USER)
     warn(
         f"dataset: {name} cannot be read by our engines, because {why}; torch's own DataLoader runs it, in our order."
@@ -307,33 +284,44 @@ def _by_torch(args: LoaderArguments, why: str) -> TorchFeed:
         FallbackWarning,
         stacklevel=_USER - 1,
     )
-    options = dict(args.torchs)
-    if options.pop("pin_memory_device"):
+    options = {name: getattr(loader, name) for name in _TORCHS}
+    if loader.pin_memory_device:
         warn_once("pin_memory_device", "torch pins memory for the accelerator that is there", _USER)
-    options["pin_memory"] = options["pin_memory"] or args.device.type == "cuda"
+    options["pin_memory"] = options["pin_memory"] or loader.device.type == "cuda"
     if options["timeout"] and not options["num_workers"]:
         warn_once("timeout", "there are no worker processes to wait for", _USER)
         options["timeout"] = 0
-    if not options["in_order"] and not isinstance(dataset, IterableDataset):
-        warn_once("in_order=False", "batches always come in order, so that a state can count them", _USER)
-        options["in_order"] = True
-    if options["in_order"]:  # torch before 2.6 does not know it
-        del options["in_order"]
+    if not loader.in_order:  # torch before 2.6 does not know it
+        if isinstance(dataset, IterableDataset):
+            options["in_order"] = False
+        else:
+            warn_once("in_order=False", "batches always come in order, so that a state can count them", _USER)
     return TorchFeed(
         dataset,
-        args.batch_size,
-        shuffle=args.shuffle,
-        sampler=args.sampler,
-        batch_sampler=args.batches,
-        drop_last=args.drop_last,
-        seed=args.seed,
-        lanes=args.lanes,
-        rank=args.rank,
-        world_size=args.world_size,
+        loader.batch_size,
+        shuffle=loader.shuffle,
+        sampler=loader.sampler,
+        batch_sampler=loader.batch_sampler if loader._own_batches else None,
+        drop_last=loader.drop_last,
+        seed=loader.seed,
+        lanes=loader.lanes,
+        rank=rank,
+        world_size=world_size,
         options=options,
     )
 
 
+_TORCHS = (  # its arguments for how batches are made, not what is in them
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+)
 _RANDOM = (
     torch.utils.data.RandomSampler,
     torch.utils.data.SubsetRandomSampler,
@@ -424,36 +412,25 @@ class DataLoader:
         info: bool = False,
     ) -> None:
         check_groups(decode=decode, bad=bad, tuning=tuning)
-        torchs: dict[str, Any] = {
-            "num_workers": num_workers,
-            "collate_fn": collate_fn,
-            "pin_memory": pin_memory,
-            "timeout": timeout,
-            "worker_init_fn": worker_init_fn,
-            "multiprocessing_context": multiprocessing_context,
-            "generator": generator,
-            "prefetch_factor": prefetch_factor,
-            "persistent_workers": persistent_workers,
-            "pin_memory_device": pin_memory_device,
-            "in_order": in_order,
-        }
+        self.num_workers, self.collate_fn, self.pin_memory, self.timeout = num_workers, collate_fn, pin_memory, timeout
+        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
+        self.generator, self.prefetch_factor, self.persistent_workers = generator, prefetch_factor, persistent_workers
+        self.pin_memory_device, self.in_order = pin_memory_device, in_order
+        how = {name: getattr(self, name) for name in (*_TORCHS, "pin_memory_device")}
         what = {"batch_size": batch_size, "shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
-        check_by_torch(dataset, {**what, "drop_last": drop_last, **torchs})
+        check_by_torch(dataset, {**what, "drop_last": drop_last, **how})
         plain = None if batch_sampler is None else unwrapped(batch_sampler)
         if plain is not None:
             sampler, batch_size, drop_last = plain
-        own_batches = batch_sampler if plain is None else None
-        batch_size = None if own_batches is not None else batch_size
-        self.dataset, self.batch_size, self.sampler, self.drop_last = dataset, batch_size, sampler, drop_last
-        self.num_workers, self.timeout, self.info = num_workers, timeout, info
+        self._own_batches = own_batches = batch_sampler is not None and plain is None
+        self.dataset, self.batch_size = dataset, None if own_batches else batch_size
+        self.shuffle, self.sampler, self.drop_last = shuffle, sampler, drop_last
         self.batch_sampler = NoBatchSampler(self) if batch_sampler is None else batch_sampler
-        self.collate_fn, self.generator = collate_fn, generator
-        self.pin_memory, self.pin_memory_device, self.in_order = pin_memory, pin_memory_device, in_order
-        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
-        self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
-        self._told: object = getattr(sampler, "epoch", None)
-        self.device = torch_device(device)
-        dealt = has_dealt(sampler) or own_batches is not None
+        self.transform, self.columns, self.lanes, self.info = transform, columns, lanes, info
+        self.decode, self.bad, self.tuning = decode, bad, tuning
+        self.seed, self.device = seeded(seed, generator), torch_device(device)
+        self._sampler_epoch: object = getattr(sampler, "epoch", None)
+        dealt = has_dealt(sampler) or own_batches
         if dealt and (rank is not None or world_size is not None):
             msg = (
                 "rank and world_size: a DistributedSampler, or your own batch_sampler, already divides the "
@@ -467,36 +444,16 @@ class DataLoader:
                 "each rank makes its own order, so samples overlap. Use shuffle=True, or a DistributedSampler",
                 what="does not divide the samples",
             )
-        args = LoaderArguments(
-            dataset=dataset,
-            batch_size=batch_size,
-            batches=own_batches,
-            device=self.device,
-            shuffle=shuffle,
-            sampler=sampler,
-            drop_last=drop_last,
-            seed=seeded(seed, generator),
-            lanes=lanes,
-            rank=rank,
-            world_size=world_size,
-            transform=transform,
-            columns=columns,
-            decode=decode,
-            bad=bad,
-            tuning=tuning,
-            info=info or None,
-            torchs=torchs,
-        )
-        self._feed, own = feed_for(args)
-        # Where torch's own loader runs the dataset, that is asked each time.
+        self._feed, own = feed_for(self, rank, world_size)
         self._pass: weakref.ref[_Tensors] | None = None  # that began last
         self._restored = False  # whether a state has been loaded
-        self._unchanged = Unchanged(dataset if isinstance(self._feed, Feed) and not is_live(dataset) else None)
-        self._made: Callable[[Any], Any] = (
-            Items(self._feed, self.device, collate_fn, own, info=info)
-            if isinstance(self._feed, Feed)
-            else functools.partial(moved, device=self.device)
-        )
+        self._mixes: Mixes | None = None
+        self._items: Callable[[Any], Any] = functools.partial(moved, device=self.device)
+        taken_apart = isinstance(self._feed, Feed) and not is_live(dataset)  # torch's loader asks it for each sample
+        self._unchanged = Unchanged(dataset if taken_apart else None)
+        if isinstance(self._feed, Feed):
+            self._items = items = Items(self._feed, self.device, collate_fn, own, info=info)
+            self._feed.companions, self._mixes = items.companions, items.mixes
         self._close_at_exit = weakref.finalize(self, self._feed.close)
         serve_if_asked(self)
 
@@ -556,13 +513,13 @@ class DataLoader:
         if last is not None:
             last.leave()
         check_ranks(self)
-        told = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
-        if told != self._told and isinstance(told, int):
-            self._feed.set_epoch(told)  # the user called the sampler's set_epoch(), as torch wants it
+        epoch = getattr(self.sampler, "epoch", None) if hasattr(self.sampler, "set_epoch") else None
+        if epoch != self._sampler_epoch and isinstance(epoch, int):
+            self._feed.set_epoch(epoch)  # the user called the sampler's set_epoch(), as torch wants it
         if skipped:
             self._go_ahead(skipped)
         batches: Any = iter(self._feed)
-        self._told = getattr(self.sampler, "epoch", None)
+        self._sampler_epoch = getattr(self.sampler, "epoch", None)
         self._pass = weakref.ref(one)
         return batches
 
@@ -618,11 +575,13 @@ class DataLoader:
         """Let the next pass continue where `state` was saved, in O(1). Raises a StateError that lists every difference.
 
         For a stream each rank has its own state; to continue at another world size, give a list of the states of all
-        ranks.
+        ranks. ConfigError where `collate_fn` cannot mix the lanes of the state.
         """
         any_state: Any = state  # each feed checks it
         self._feed.load_state_dict(any_state)
         self._restored = True
+        if self._mixes is not None:
+            self._mixes.check(self._feed.shares)
 
     def _epoch_of_framework(self, epoch: int) -> None:
         """See `NoBatchSampler.set_epoch`."""
@@ -688,7 +647,7 @@ class _Tensors(Iterator[Any]):
             self._enter()
         timeout = self._loader.timeout
         try:
-            batch = batches.take(timeout or None, self._loader._made)
+            batch = batches.take(timeout or None, self._loader._items)
         except StopIteration:
             self.leave()
             raise

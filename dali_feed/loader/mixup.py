@@ -101,16 +101,17 @@ _LABELS, _WEIGHTS = "labels that meet", "weights of both"
 
 
 class Mixes:
-    """Applies a `Mixing` to the batches of a feed; the column `labels_in` has their labels.
+    """Applies a `Mixing` to the batches of a feed, of which it keeps nothing; the column `labels_in` has their labels.
 
     Raises ConfigError for batches that cannot be mixed: no labels, several views, uint8 images, lanes of one sample.
     """
 
     def __init__(
-        self, mixing: Mixing, feed: Feed, device: torch.device, own: Sequence[UserTransforms | None] = ()
+        self, mixing: Mixing, feed: Feed, where: Callable[[int], str], own: Sequence[UserTransforms | None] = ()
     ) -> None:
-        self._mixing, self._feed, self._device = mixing, feed, device
         program = feed.program
+        self._mixing, self._seed, self._where = mixing, feed.seed, where
+        self._channels_last = program.recipe.layout == "NHWC"
         self.labels_in = labels_of(feed.columns)
         if program.several:
             msg = "collate_fn: MixUp and CutMix mix one image per sample; found several views of it"
@@ -120,7 +121,15 @@ class Mixes:
             raise ConfigError(msg)
         if program.fixed and outline(program.recipe).dtype == "uint8":
             raise self._not_float(torch.uint8)
-        _check_lanes(feed.ranks)  # whose records have not been looked at yet
+        self.check(feed.ranks)  # whose records have not been looked at yet
+
+    def check(self, shares: Shares) -> None:
+        """Raise ConfigError where each sample of a batch is alone in its lane, though the batch has others."""
+        if shares.per_lane == 1 and shares.lanes > 1:
+            rule = "mix a sample with the one before it in its lane, which must be another one"
+            found = f"found lanes={shares.lanes} in global batches of {shares.batch_size * shares.world_size} samples"
+            msg = f"collate_fn: MixUp and CutMix {rule}; {found}. Give a larger batch_size, or fewer lanes"
+            raise ConfigError(msg)
 
     def _not_float(self, found: object) -> ConfigError:
         cure = "Let the transform end in ToDtype(torch.float32, scale=True)"
@@ -135,9 +144,7 @@ class Mixes:
         size = self._size(batch)
         if size is None:
             return {}
-        feed = self._feed
-        _check_lanes(feed.shares)
-        drawn = mixed(self._mixing, batch.ids, feed.seed, epoch, size, self._lanes)
+        drawn = mixed(self._mixing, batch.ids, self._seed, epoch, size, batch.lanes)
         pairs, weights = label_pairs(self._checked(batch), drawn)
         return {
             **{MIX + name: getattr(drawn, name) for name in _NAMES},
@@ -145,18 +152,13 @@ class Mixes:
             _WEIGHTS: weights,
         }
 
-    @property
-    def _lanes(self) -> int:
-        return self._feed.lanes // self._feed.world_size  # each has an equal part of the batch
-
     def _size(self, batch: Batch) -> tuple[int, int] | None:
         if batch.tail is not None:
             return size_of(batch.images)
         shape = shape_of(batch.images)
         if len(shape) != 4:
             return None
-        last = self._feed.program.recipe.layout == "NHWC"
-        height, width, channels = shape[1:] if last else (*shape[2:], shape[1])
+        height, width, channels = shape[1:] if self._channels_last else (*shape[2:], shape[1])
         return (height, width) if channels == 3 else None
 
     def _checked(self, batch: Batch) -> NDArray[Any]:
@@ -169,8 +171,7 @@ class Mixes:
             return labels
         for slot in np.flatnonzero((labels < 0) | (labels >= mixing.classes))[:1].tolist():
             rule = f"labels must lie in 0..{mixing.classes - 1}, because classes={mixing.classes}"
-            where = self._feed.where(int(batch.ids[slot]))
-            msg = f"collate_fn: {rule}; found {labels[slot]} in {where}"
+            msg = f"collate_fn: {rule}; found {labels[slot]} in {self._where(int(batch.ids[slot]))}"
             raise ConfigError(msg)
         return labels.astype(np.int64, copy=False)  # which all of them fit, for a comparison on the device
 
@@ -191,7 +192,7 @@ class Mixes:
             return finished(batch.images, batch.tail, batch.device, _on_gpu(drawn))
         if plain.is_cuda:
             return mixed_up(plain, _on_gpu(drawn))
-        return mix_in_place(plain, Mixed(**drawn), self._lanes)
+        return mix_in_place(plain, Mixed(**drawn), batch.lanes)
 
     def labels(self, given: Callable[[str], torch.Tensor]) -> Any:
         """Labels as a distribution, float32 (n, classes); without `classes` both labels and their weights, (n, 2) each.
@@ -202,15 +203,6 @@ class Mixes:
         if mixing.classes is None:
             return pairs, weights
         return spread(pairs, weights, mixing.classes, mixing.smoothing)
-
-
-def _check_lanes(shares: Shares) -> None:
-    """Raise ConfigError where each sample of a batch is alone in its lane, though the batch has others."""
-    if shares.per_lane == 1 and shares.lanes > 1:
-        rule = "mix a sample with the one before it in its lane, which must be another one"
-        found = f"found lanes={shares.lanes} in global batches of {shares.batch_size * shares.world_size} samples"
-        msg = f"collate_fn: MixUp and CutMix {rule}; {found}. Give a larger batch_size, or fewer lanes"
-        raise ConfigError(msg)
 
 
 def _on_gpu(drawn: dict[str, Any]) -> MixArrays:
