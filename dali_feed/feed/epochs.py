@@ -6,7 +6,6 @@ otherwise nothing of it is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from dali_feed.feed.batch import Batch
@@ -18,13 +17,11 @@ from dali_feed.feed.passes import Batches, Life, Positions
 from dali_feed.feed.planning import Plan, Planning
 from dali_feed.feed.run import Gate, Pass
 from dali_feed.feed.stats import Stats
-from dali_feed.options import BadRecords
+from dali_feed.options import BadRecords, Decode
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import MAX_EPOCH, Shares, check_epoch
 from dali_feed.plan.mixed import MixedPlan
-from dali_feed.plan.order import Shuffle
 from dali_feed.plan.state import Position
-from dali_feed.records.source import Source
 
 __all__ = ["Epochs"]
 
@@ -34,23 +31,11 @@ Place = tuple[int, int]  # an epoch, and the samples of each lane that have been
 class Epochs(Positions):
     """Epochs of a bounded source: `planning` says what they hold."""
 
-    def __init__(  # noqa: PLR0913  what an order is made of
-        self,
-        source: Source,
-        machine: Machine,
-        ranks: Shares,
-        bad: BadRecords,
-        seed: int,
-        life: Life,
-        *,
-        shuffle: bool | Shuffle,
-        sampler: Iterable[int] | None,
-        drop_last: bool,
+    def __init__(
+        self, source: Any, planning: Planning, machine: Machine, ranks: Shares, bad: BadRecords, life: Life
     ) -> None:
         super().__init__(machine, ranks, bad, life)
-        self.planning = Planning(
-            source, ranks, shuffle=shuffle, sampler=sampler, seed=seed, drop_last=drop_last, may_look=life.check
-        )
+        self.planning = planning
         self._source = source
         self._position = Position()
         self._stands: Place | None = None  # where the pass goes on, if the loop has taken all before
@@ -135,7 +120,7 @@ class Epochs(Positions):
         with self._lock:
             epoch, self._wanted = self._wanted, None
             if epoch is not None:
-                self._position.set_epoch(epoch)
+                self._go_to(epoch)
             self._position.leave()
         self._settle()
 
@@ -152,9 +137,13 @@ class Epochs(Positions):
             if self._under_way:
                 return
             self._wanted = None
-            changed = self._position.set_epoch(epoch)
+            changed = self._go_to(epoch)
         if changed:
             self._settle()
+
+    def _go_to(self, epoch: int) -> bool:
+        """The next epoch is that one; False where it is already. Under the lock."""
+        return self._position.set_epoch(epoch)
 
     def _settle(self) -> None:
         """The epoch under way is over; the pass stays where it goes on exactly where the next one begins."""
@@ -174,8 +163,12 @@ class Epochs(Positions):
             self.check(token)
             self._position.took(count, last=last)
             self._given, self._last = last, self.epoch
-        self._machine.meter.given(len(batch))
+        self._machine.meter.given(self._samples(batch))
         return True
+
+    def _samples(self, batch: Any) -> int:
+        """How many are in a batch."""
+        return len(batch)
 
     def ended(self) -> None:
         """The epoch under way came to its end, and the pass goes on with the next one, or has ended."""
@@ -185,7 +178,7 @@ class Epochs(Positions):
             self._position.ended()
             epoch, self._wanted = self._wanted, None
             if epoch is not None:
-                self._position.set_epoch(epoch)
+                self._go_to(epoch)
         self._settle()
 
     def failed(self, token: object) -> None:
@@ -210,23 +203,28 @@ class Epochs(Positions):
 
     def state(self, at: Place) -> dict[str, Any]:
         """See `Positions.state`."""
-        epoch, consumed = at
-        machine, planning = self._machine, self.planning
-        info = {
-            "engine": machine.program.engine,
-            **machine.decode.informing,
-            "world_size": self._ranks.world_size,
-            "batch_size": self._ranks.batch_size,
-        }
-        made = planning.made_for(epoch, machine.decode)
+        (epoch, consumed), planning = at, self.planning
+        made = planning.made_for(epoch, self._decode)
         planning.tell_world_sizes()
         order = planning.order_state(epoch)
-        return states.pack(made, planning.snapshot, epoch=epoch, consumed=consumed, info=info, order=order)
+        return states.pack(made, planning.snapshot, epoch=epoch, consumed=consumed, info=self._info, order=order)
+
+    @property
+    def _decode(self) -> Decode | None:
+        """How images are decoded; None where another loader makes them."""
+        return self._machine.decode
+
+    @property
+    def _info(self) -> dict[str, Any]:
+        """What a state names for people alone."""
+        machine, ranks = self._machine, self._ranks
+        who = {"world_size": ranks.world_size, "batch_size": ranks.batch_size}
+        return {"engine": machine.program.engine, **machine.decode.informing, **who}
 
     def restore(self, state: Any) -> None:
         """See `Positions.restore`."""
         checked = states.check(state, MAX_EPOCH)
-        planning = self.planning.restored(checked, self._machine.decode)
+        planning = self.planning.restored(checked, self._decode)
         with self._lock:
             self._token = None
             self.planning, self._wanted = planning, None

@@ -18,7 +18,7 @@ from dali_feed.feed.batch import Companions
 from dali_feed.feed.epochs import Epochs
 from dali_feed.feed.machine import Machine
 from dali_feed.feed.passes import Batches, Life, Positions
-from dali_feed.feed.planning import check_order
+from dali_feed.feed.planning import Planning, check_order
 from dali_feed.feed.stats import Stats
 from dali_feed.feed.stream import StreamPosition, check_stream
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
@@ -28,99 +28,25 @@ from dali_feed.plan.order import EpochPlan, Order, Shuffle
 from dali_feed.records.live import Stream
 from dali_feed.records.source import Snapshot, Source
 
-__all__ = ["Feed"]
+__all__ = ["AnyFeed", "Feed"]
 
 
-class Feed(Dealt):
-    """Epochs of batches from a bounded source, or batches of a stream for ever.
+class AnyFeed(Dealt):
+    """What a loop may ask of a feed, whatever makes its batches: `Feed`, or torch's own loader.
 
-    Args:
-        source: where records are (`dali_feed.external_sources`); a stream has its own order and no epochs.
-        batch_size: samples per batch on this rank; of a stream at most.
-        shuffle: False, True, or a `Shuffle`.
-        sampler: indices of the source's samples in the order wanted, instead of `shuffle`; read again each epoch.
-        drop_last: leave out the last batch if it is not full.
-        transform: torchvision transforms, a DALI graph function, or None; a list of transforms gives several
-            views of each image, the further ones in `Batch.more`.
-        decode: which engine makes images, how, and which are too large.
-        device: a CUDA device's number, or None for the CPU.
-        seed: of order and augmentation. Of a stream a record's random numbers are those of epoch 0, whatever batch it
-            comes in.
-        lanes: the largest world size this run may ever resume at; None: see `dali_feed.DataLoader`.
-        rank, world_size: which part of each global batch, or of a stream's partitions, this process takes.
-        bad: what is done with records that cannot be used. Of a stream a bad record's slot goes to the next good one of
-            its batch, a batch without a good record is not handed over, and `limit` is of any `window` records in a
-            row, 10,000 unless said.
-        tuning: threads, prefetch, memory.
-        columns: what a batch holds, by name or as a sequence, of `dali_feed.columns`; None: the source's own.
-
-    Raises ConfigError for values that are not allowed; a SourceError, at the first use, where records cannot be read.
+    source  what is named where there is no epoch
     """
 
-    def __init__(  # noqa: PLR0913  what a run is made of; tuning and policy come in groups
-        self,
-        source: Source | Stream,
-        batch_size: int = 1,
-        *,
-        shuffle: bool | Shuffle = False,
-        sampler: Iterable[int] | None = None,
-        drop_last: bool = False,
-        transform: object = None,
-        decode: Decode = Decode(),
-        device: int | None = None,
-        seed: int = 0,
-        lanes: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        bad: BadRecords = BadRecords(),
-        tuning: Tuning = Tuning(),
-        columns: Mapping[str, Column] | Sequence[Column] | None = None,
-    ) -> None:
-        if not isinstance(source, Stream):
-            check_order(source, sampler, shuffle=shuffle)
-        check_groups(decode=decode, bad=bad, tuning=tuning)
-        if isinstance(source, Stream):
-            check_stream(tuning, shuffle=shuffle, sampler=sampler)
-        self.columns = Columns.of(source, columns, transform, decode)
-        self.source: Any = source
-        if isinstance(source, Stream):
-            self.ranks = Shares(batch_size, rank, world_size, lanes=world_size)
-        else:
-            most = world_size if self.columns.joined else MOST_LANES
-            self.ranks = Shares.of(batch_size, rank, world_size, lanes, most)
-        self.seed, self.drop_last, self.device = check_seed(seed), bool(drop_last), device
-        self.decode, self.bad, self.tuning = decode, bad, tuning
-        self.program = compile_images(self.columns, decode, device)
-        self._outbox = Outbox(source, bad.dead_letter)
-        self._machine = Machine(
-            source, self.columns, self.program, self.batch_size, device, decode, tuning, self._outbox
-        )
-        self._slabs = self._machine.slabs
-        self._life = Life()
-        common = self._machine, self.ranks, bad, self.seed, self._life
-        self._positions: Positions
-        if isinstance(source, Stream):
-            self._positions = StreamPosition(source, *common)
-        else:
-            self._positions = Epochs(source, *common, shuffle=shuffle, sampler=sampler, drop_last=self.drop_last)
+    source: Any
+    _life: Life
+    _positions: Positions
+    _machine: Any
+    _outbox: Outbox
 
     @property
     def shares(self) -> Shares:
         """How global batches are divided."""
         return self._positions.shares
-
-    @property
-    def companions(self) -> Companions:
-        """What a loader wants with each batch; the feed thread asks for it."""
-        return self._machine.companions
-
-    @companions.setter
-    def companions(self, companions: Companions) -> None:
-        self._machine.companions = companions
-
-    def where(self, sample: int) -> str:
-        """The coordinates of the record of that id, as people write them."""
-        return self._machine.where(sample)
 
     def check(self) -> None:
         """Raise ClosedError after close(), ConfigError in another process."""
@@ -283,3 +209,97 @@ class Feed(Dealt):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Feed(AnyFeed):
+    """Epochs of batches from a bounded source, or batches of a stream for ever.
+
+    Args:
+        source: where records are (`dali_feed.external_sources`); a stream has its own order and no epochs.
+        batch_size: samples per batch on this rank; of a stream at most.
+        shuffle: False, True, or a `Shuffle`.
+        sampler: indices of the source's samples in the order wanted, instead of `shuffle`; read again each epoch.
+        drop_last: leave out the last batch if it is not full.
+        transform: torchvision transforms, a DALI graph function, or None; a list of transforms gives several
+            views of each image, the further ones in `Batch.more`.
+        decode: which engine makes images, how, and which are too large.
+        device: a CUDA device's number, or None for the CPU.
+        seed: of order and augmentation. Of a stream a record's random numbers are those of epoch 0, whatever batch it
+            comes in.
+        lanes: the largest world size this run may ever resume at; None: see `dali_feed.DataLoader`.
+        rank, world_size: which part of each global batch, or of a stream's partitions, this process takes.
+        bad: what is done with records that cannot be used. Of a stream a bad record's slot goes to the next good one of
+            its batch, a batch without a good record is not handed over, and `limit` is of any `window` records in a
+            row, 10,000 unless said.
+        tuning: threads, prefetch, memory.
+        columns: what a batch holds, by name or as a sequence, of `dali_feed.columns`; None: the source's own.
+
+    Raises ConfigError for values that are not allowed; a SourceError, at the first use, where records cannot be read.
+    """
+
+    def __init__(  # noqa: PLR0913  what a run is made of; tuning and policy come in groups
+        self,
+        source: Source | Stream,
+        batch_size: int = 1,
+        *,
+        shuffle: bool | Shuffle = False,
+        sampler: Iterable[int] | None = None,
+        drop_last: bool = False,
+        transform: object = None,
+        decode: Decode = Decode(),
+        device: int | None = None,
+        seed: int = 0,
+        lanes: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        bad: BadRecords = BadRecords(),
+        tuning: Tuning = Tuning(),
+        columns: Mapping[str, Column] | Sequence[Column] | None = None,
+    ) -> None:
+        if not isinstance(source, Stream):
+            check_order(source, sampler, shuffle=shuffle)
+        check_groups(decode=decode, bad=bad, tuning=tuning)
+        if isinstance(source, Stream):
+            check_stream(tuning, shuffle=shuffle, sampler=sampler)
+        self.columns = Columns.of(source, columns, transform, decode)
+        self.source = source
+        if isinstance(source, Stream):
+            self.ranks = Shares(batch_size, rank, world_size, lanes=world_size)
+        else:
+            most = world_size if self.columns.joined else MOST_LANES
+            self.ranks = Shares.of(batch_size, rank, world_size, lanes, most)
+        self.seed, self.drop_last, self.device = check_seed(seed), bool(drop_last), device
+        self.decode, self.bad, self.tuning = decode, bad, tuning
+        self.program = compile_images(self.columns, decode, device)
+        self._outbox = Outbox(source, bad.dead_letter)
+        self._machine: Machine = Machine(
+            source, self.columns, self.program, self.batch_size, device, decode, tuning, self._outbox
+        )
+        self._slabs = self._machine.slabs
+        self._life = Life()
+        if isinstance(source, Stream):
+            self._positions = StreamPosition(source, self._machine, self.ranks, bad, self.seed, self._life)
+            return
+        planning = Planning(
+            source,
+            self.ranks,
+            shuffle=shuffle,
+            sampler=sampler,
+            seed=self.seed,
+            drop_last=self.drop_last,
+            may_look=self._life.check,
+        )
+        self._positions = Epochs(source, planning, self._machine, self.ranks, bad, self._life)
+
+    @property
+    def companions(self) -> Companions:
+        """What a loader wants with each batch; the feed thread asks for it."""
+        return self._machine.companions
+
+    @companions.setter
+    def companions(self, companions: Companions) -> None:
+        self._machine.companions = companions
+
+    def where(self, sample: int) -> str:
+        """The coordinates of the record of that id, as people write them."""
+        return self._machine.where(sample)

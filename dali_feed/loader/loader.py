@@ -47,7 +47,7 @@ from dali_feed.loader.frameworks import NoBatchSampler, Registration, Skipped, c
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.items import Info, Items
 from dali_feed.loader.mixup import Mixes
-from dali_feed.loader.torch_run import Passing, TorchFeed
+from dali_feed.loader.torch_run import TorchFeed
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.order import Shuffle
 from dali_feed.plan.samplers import has_dealt, length_of
@@ -624,7 +624,7 @@ class _Tensors(Iterator[Any]):
 
     def __init__(self, loader: DataLoader, skipped: int = 0) -> None:
         self._loader, self._skipped = loader, skipped
-        self._batches: Batches | Passing | None = None
+        self._batches: Batches | None = None
         self._beginning = threading.Lock()  # threads may share a pass: one of them begins it
         self._entered = False
         self._registered: Registration | None = None
@@ -658,7 +658,7 @@ class _Tensors(Iterator[Any]):
             self._registered.end_of_dataloader = batches.at_end()
         return batch
 
-    def begin(self) -> Batches | Passing:
+    def begin(self) -> Batches:
         """The pass of the feed, which begins with the first call."""
         batches = self._batches
         if batches is None:

@@ -8,9 +8,7 @@ dataset has no positions: its state is its own `state_dict()`, where it has one.
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -21,29 +19,30 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
-from dali_feed.draws import check_seed
+from dali_feed.dead_letters import Outbox
 from dali_feed.errors import ClosedError, ConfigError
+from dali_feed.feed.epochs import Epochs
+from dali_feed.feed.feed import AnyFeed
 from dali_feed.feed.machine import loop_stages
 from dali_feed.feed.meter import Meter
+from dali_feed.feed.passes import Batches, Life, Positions
 from dali_feed.feed.planning import Plan, Planning
+from dali_feed.feed.run import Gate
 from dali_feed.feed.stats import Running, Stats
 from dali_feed.loader.arguments import as_config_error
 from dali_feed.loader.dataset_source import chosen_of
+from dali_feed.options import BadRecords
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import (
     MAX_EPOCH,
-    Dealt,
     Shares,
-    check_epoch,
     check_shuffle,
 )
-from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.plan.samplers import (
     digest_of,
     length_of,
 )
-from dali_feed.plan.state import Position
 from dali_feed.records.source import Snapshot, unpack_ids
 
 __all__ = ["TorchFeed"]
@@ -100,7 +99,7 @@ class TorchPlanning(Planning):
         drop_last: bool,
         single: bool,
     ) -> None:
-        self._positions = _Positions(dataset, ordered=sampler is not None)
+        self._positions = _Positions(dataset, ordered=sampler is not None or isinstance(dataset, IterableDataset))
         super().__init__(
             self._positions,
             ranks,
@@ -150,130 +149,7 @@ class TorchPlanning(Planning):
         return [[i for line in lines for i in line[at : at + part]] for at in range(0, stop - consumed, part)]
 
 
-# One pass of torch's own DataLoader: each batch taken moves the position, and is counted.
-
-
-def _rows(item: Any, size: int) -> int:
-    """How many samples are in a batch of unknown size: the rows of the first tensor in it, or else `size`."""
-    if isinstance(item, torch.Tensor):
-        return len(item) if item.ndim else 1
-    if isinstance(item, Mapping):
-        item = list(item.values())
-    if isinstance(item, list | tuple) and item:
-        return len(item) if isinstance(item[0], str | bytes | int | float) else _rows(item[0], size)
-    return size
-
-
-class Passing:
-    """One pass; each batch taken moves the position. Dropping it ends the pass.
-
-    order   what torch's loader is asked for; empty where the dataset itself says what comes
-    counts  samples of each lane, of each batch; None where nobody knows how many there are
-    size    samples in each batch, where `order` does not say; None: each is a single sample
-    """
-
-    def __init__(
-        self,
-        loader: TorchLoader[Any],
-        order: Sequence[Any],
-        counts: Sequence[int] | None,
-        size: int | None,
-        at: Position,
-        meter: Meter,
-        state: Callable[[], Any],
-    ) -> None:
-        self._loader, self._counts, self._size, self._at, self._meter = loader, counts, size, at, meter
-        self._state = state  # the dataset's own, where it has no positions
-        self._ahead: list[tuple[Any, Any]] = []  # a batch that was fetched to see whether it is there, the state before
-        self._order = iter(order)
-        self._taken = 0
-        self._batches: Iterator[Any] | None = iter(loader)
-        self._ended = False
-
-    @property
-    def under_way(self) -> bool:
-        """Whether it may still give batches."""
-        return self._batches is not None
-
-    def __len__(self) -> int:
-        """Batches still to come; TypeError for an iterable-style dataset."""
-        if self._counts is None:
-            msg = "an iterable-style dataset does not say how many batches are still to come"
-            raise TypeError(msg)
-        return len(self._counts) - self._taken
-
-    def __iter__(self) -> Passing:
-        return self
-
-    def __next__(self) -> Any:
-        return self.take()
-
-    def take(self, timeout: float | None = None, make: Callable[[Any], Any] | None = None) -> Any:
-        """The next batch as torch's loader made it, which has its own timeout. An error of it ends the pass."""
-        del timeout
-        if self._ended:
-            raise StopIteration
-        if self._batches is None:
-            msg = "iterator: an error, a newer pass over the same loader, or load_state_dict() has ended this pass"
-            raise ClosedError(msg)
-        self._meter.loop.asked(first=not self._taken)
-        try:
-            batch = self._ahead.pop()[0] if self._ahead else next(self._batches)
-        except StopIteration:
-            self._batches, self._ended = None, True
-            self._at.ended()
-            raise
-        except BaseException:  # a batch is missing: none behind it may count
-            self._failed()
-            raise
-        self._meter.loop.came(None, first=not self._taken)
-        try:
-            batch = batch if make is None else make(batch)
-        except BaseException:
-            self._failed()
-            raise
-        self._meter.given(self._samples(batch))
-        count = 0 if self._counts is None else self._counts[self._taken]
-        self._taken += 1
-        self._at.took(count, last=self._counts is not None and self._taken == len(self._counts))
-        return batch
-
-    def at_end(self) -> bool:
-        """Whether no batch is still to come. Where the dataset does not say how many there are, the next is fetched."""
-        if self._counts is not None:
-            return self._taken == len(self._counts)
-        if not self._ahead and self._batches is not None:
-            before = self._state()
-            try:
-                self._ahead.append((next(self._batches), before))
-            except StopIteration:
-                return True
-            except BaseException:
-                self._failed()
-                raise
-        return False
-
-    def state(self) -> Any:
-        """The dataset's own, behind the batches that were handed over."""
-        return self._ahead[0][1] if self._ahead else self._state()
-
-    def _samples(self, batch: Any) -> int:
-        """How many are in a batch: as many as its indices."""
-        if self._size is None:
-            return 1
-        indices = next(self._order, None)
-        return len(indices) if isinstance(indices, Sized) else _rows(batch, self._size)
-
-    def _failed(self) -> None:
-        self._at.failed()
-        self.drop()
-
-    def drop(self) -> None:
-        """Leave the pass; workers that are not persistent end, also where an error's traceback still holds them."""
-        batches, self._batches = self._batches, None
-        shutdown = getattr(batches, "_shutdown_workers", None)
-        if shutdown is not None and batches is not getattr(self._loader, "_iterator", None):
-            shutdown()
+# What runs it: torch's own DataLoader, in the place of our readers and our engine.
 
 
 @runtime_checkable
@@ -308,7 +184,299 @@ class _Batches:
         return len(self.batches)
 
 
-class TorchFeed(Dealt):
+def _rows(item: Any, size: int) -> int:
+    """How many samples are in a batch of unknown size: the rows of the first tensor in it, or else `size`."""
+    if isinstance(item, torch.Tensor):
+        return len(item) if item.ndim else 1
+    if isinstance(item, Mapping):
+        item = list(item.values())
+    if isinstance(item, list | tuple) and item:
+        return len(item) if isinstance(item[0], str | bytes | int | float) else _rows(item[0], size)
+    return size
+
+
+class TorchMachine:
+    """Torch's loader; what it makes is given out as it is. `size`: samples in a batch; None: single samples.
+
+    `options` are torch's own arguments for how, not what: num_workers, collate_fn, pin_memory, ...
+    """
+
+    def __init__(
+        self, dataset: Any, size: int | None, options: Mapping[str, Any], how: Mapping[str, Any] | None = None
+    ) -> None:
+        self.dataset, self.size, self.meter = dataset, size, Meter()
+        self.order = _Batches()
+        if how is None:
+            how = {"batch_size": None, "sampler": self.order} if size is None else {"batch_sampler": self.order}
+        with as_config_error():
+            self.loader: Any = _loader_class(dataset, options)(dataset, **how, **options)
+
+    @property
+    def _owner(self) -> Any:
+        """What has the dataset's own state; None where it cannot go on: worker processes have datasets of their own."""
+        if isinstance(self.loader, _Stateful):
+            return self.loader
+        return self.dataset if not self.loader.num_workers and isinstance(self.dataset, _Stateful) else None
+
+    def own_state(self) -> Any:
+        """Of a dataset without positions what it says of itself; None where it says nothing."""
+        return None if self._owner is None else self._owner.state_dict()
+
+    def go_to(self, own: Any) -> None:
+        """Let it go on from what it said of itself."""
+        owner = self.dataset if self._owner is None else self._owner
+        owner.load_state_dict(own)
+
+    def stats(self) -> Stats:
+        """Samples, batches, and how long the loop was in next() (`engine_wait`) and elsewhere (`trainer_wait`)."""
+        loop, stats = self.meter.loop, replace(self.meter.stats(0), cpu=None)
+        if not stats.batches:
+            return stats
+        return replace(
+            stats,
+            engine_wait=stats.step_wait + loop.handover,
+            trainer_wait=loop.worked,
+            stages=loop_stages(self.meter),
+            running=Running("torch", on_gpu=False, prefetch=self.loader.prefetch_factor or 0, memory=0),
+        )
+
+    def close(self, when_free: object) -> None:
+        """End the workers."""
+        del when_free
+        workers = getattr(self.loader, "_iterator", None)
+        if workers is not None and hasattr(workers, "_shutdown_workers"):
+            workers._shutdown_workers()
+
+
+class TorchRun:
+    """One pass of torch's loader, in the place of `dali_feed.feed.run.Pass`: it has no thread, and ends with its epoch.
+
+    samples  of the batch that was taken last
+    """
+
+    alive, ended_epoch = False, -1
+
+    def __init__(self, machine: TorchMachine, order: Sequence[Any], epoch: int) -> None:
+        self._machine, self._indices = machine, iter(order)
+        self.samples = 0
+        self.gate = Gate(epoch)
+        self.gate.finish()  # it does not go on with the next epoch
+        self._ahead: list[tuple[Any, Any]] = []  # a batch that was fetched to see whether it is there, the state before
+        self._first = True
+        machine.order.batches = order
+        self._batches: Iterator[Any] | None = None
+
+    def begin(self) -> None:
+        """Have torch's loader begin."""
+        self._batches = iter(self._machine.loader)
+
+    def request(self, epoch: int) -> bool:
+        """It never goes on with another epoch."""
+        del epoch
+        return False
+
+    def take(self, timeout: float | None = None) -> Any:
+        """The next batch as torch's loader made it, which has its own timeout."""
+        del timeout
+        loop = self._machine.meter.loop
+        loop.asked(first=self._first)
+        batch = self._ahead.pop()[0] if self._ahead else self._next()
+        loop.came(None, first=self._first)
+        self._first = False
+        self.samples = self._size(batch)
+        return batch
+
+    def _next(self) -> Any:
+        batches = self._batches
+        if batches is None:
+            msg = "iterator: an error, a newer pass over the same loader, or load_state_dict() has ended this pass"
+            raise ClosedError(msg)
+        return next(batches)
+
+    def has_more(self) -> bool:
+        """Whether a batch is still to come: it is fetched."""
+        if not self._ahead:
+            before = self._machine.own_state()
+            try:
+                self._ahead.append((self._next(), before))
+            except StopIteration:
+                return False
+        return True
+
+    def own_state(self) -> Any:
+        """The dataset's own, behind the batches that were handed over."""
+        return self._ahead[0][1] if self._ahead else self._machine.own_state()
+
+    def _size(self, batch: Any) -> int:
+        """How many samples are in a batch: as many as its indices."""
+        if self._machine.size is None:
+            return 1
+        indices = next(self._indices, None)
+        return len(indices) if isinstance(indices, Sized) else _rows(batch, self._machine.size)
+
+    def close(self) -> None:
+        """Leave it; workers that are not persistent end, also where an error's traceback still holds them."""
+        batches, self._batches = self._batches, None
+        shutdown = getattr(batches, "_shutdown_workers", None)
+        if shutdown is not None and batches is not getattr(self._machine.loader, "_iterator", None):
+            shutdown()
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Call it when no thread of this pass is left: at once."""
+        call()
+
+
+class TorchEpochs(Epochs):
+    """Epochs of a map-style dataset; `own_batches`: a batch sampler of the user's says what is in a batch."""
+
+    run: Any  # a TorchRun
+
+    def __init__(
+        self, planning: TorchPlanning, machine: TorchMachine, ranks: Shares, life: Life, *, own_batches: bool = False
+    ) -> None:
+        self._torch = machine
+        in_place: Any = machine  # of ours, which it stands for
+        super().__init__(machine.dataset, planning, in_place, ranks, BadRecords(), life)
+        self._own_batches = own_batches
+
+    @property
+    def planning(self) -> Planning:
+        """After a look at the dataset where an epoch is yet to begin: it may have grown."""
+        self._check_grown()
+        return self._planning
+
+    @planning.setter
+    def planning(self, planning: Any) -> None:
+        self._planning: TorchPlanning = planning
+
+    def _check_grown(self) -> None:
+        if self._position.fresh and not self._under_way:
+            self._planning.look()
+
+    def last_step(self) -> tuple[int, int, int] | None:
+        """See `Feed.last_step`."""
+        return None if self._own_batches else super().last_step()
+
+    def _start(self, epoch: int, consumed: int, owner: Any) -> Any:
+        del owner
+        self._check_grown()
+        run: Any = TorchRun(self._torch, self._planning.rest(epoch, consumed), epoch)
+        return self._begin(run)
+
+    def _go_to(self, epoch: int) -> bool:
+        """The dataset hears of it, too."""
+        changed = super()._go_to(epoch)
+        self._announce(epoch)
+        return changed
+
+    def _announce(self, epoch: int) -> None:
+        set_epoch = getattr(self._source, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+
+    def _samples(self, batch: Any) -> int:
+        del batch
+        return 0 if self.run is None else int(self.run.samples)
+
+    @property
+    def _info(self) -> dict[str, Any]:
+        return {"engine": "torch", "world_size": self._ranks.world_size, "batch_size": self._ranks.batch_size}
+
+    @property
+    def _decode(self) -> None:
+        return None
+
+    def commit(self) -> None:
+        """Does nothing: there is no consumer group."""
+
+    def placed(self, stats: Stats) -> Stats:
+        """See `Positions.placed`: there are no partitions."""
+        return stats
+
+    def describe(self) -> str:
+        """What runs the dataset."""
+        how = "one sample at a time" if self._torch.size is None else f"batches of {self._ranks.batch_size}"
+        return f"{type(self._source).__qualname__} with torch's own DataLoader, {how}"
+
+
+class Iterations(TorchEpochs):
+    """Epochs of an iterable-style dataset, which has no positions: its state is its own."""
+
+    def count(self) -> int:
+        """What torch says, which may be a TypeError."""
+        return len(self._torch.loader)
+
+    def left(self) -> int:
+        """The same: TypeError for a pass that is under way."""
+        if self._under_way:
+            raise TypeError(_NO_LENGTH)
+        return self.count()
+
+    @property
+    def shares(self) -> Shares:
+        """As they are given."""
+        return self._ranks
+
+    def last_step(self) -> None:
+        """Nobody knows."""
+
+    def begin(self, owner: Any) -> Batches:
+        """See `Epochs.begin`."""
+        self.leave()
+        run: Any = TorchRun(self._torch, (), self.epoch)
+        self._begin(run)
+        self._given = False
+        self._token = token = object()
+        self._dirty = False
+        return IterationBatches(owner, self, run, token, None)
+
+    def _go_to(self, epoch: int) -> bool:
+        """It has no epochs to go to; the dataset hears of it."""
+        self._announce(epoch)
+        return False
+
+    def state(self, at: tuple[int, int]) -> dict[str, Any]:
+        """The dataset's own."""
+        own = self._torch.own_state() if self.run is None else self.run.own_state()
+        return states.iterable(self._source, epoch=at[0], own=own, info=self._info)
+
+    def restore(self, state: Any) -> None:
+        """See `Positions.restore`."""
+        checked = states.check(state, MAX_EPOCH)
+        own = states.iterable_of(checked, self._source)
+        self.end()
+        self._torch.go_to(own)
+        self._wanted = None
+        self._position.go_to(checked["epoch"], 0)
+
+    def close(self) -> None:
+        """See `Positions.close`."""
+        Positions.close(self)
+
+
+class IterationBatches(Batches):
+    """A pass over an iterable-style dataset, which does not say how long it is."""
+
+    def __len__(self) -> int:
+        raise TypeError(_NO_LENGTH)
+
+    def at_end(self) -> bool:
+        """Whether no batch is still to come: the next is fetched."""
+        positions = self._positions
+        if self._ended or positions.run is None:
+            return False
+        try:
+            run: Any = positions.run
+            return not run.has_more()
+        except BaseException:
+            positions.failed(self._token)
+            raise
+
+
+_NO_LENGTH = "an iterable-style dataset does not say how many batches are still to come"
+
+
+class TorchFeed(AnyFeed):
     """Epochs of batches as torch's loader gives them; the same calls as `Feed`.
 
     `batch_size` None gives samples, or the batches of a batch sampler. `options` are torch's own arguments for how, not
@@ -333,13 +501,12 @@ class TorchFeed(Dealt):
         mixed: bool | Shuffle = False if shuffle is None else shuffle
         check_shuffle(mixed)
         own = batch_sampler is not None
-        self._single = single = batch_size is None and not own
-        self.dataset, self.ranks = dataset, Shares.of(1 if batch_size is None else batch_size, rank, world_size, lanes)
-        self.drop_last, self.seed = bool(drop_last), check_seed(seed)
-        self._own_batches = own
-        self._planning: TorchPlanning | None = None  # None: an iterable-style dataset says itself what comes
-        self._order = _Batches()
-        order: dict[str, Any]
+        single = batch_size is None and not own
+        self.source = dataset
+        self.ranks = ranks = Shares.of(1 if batch_size is None else batch_size, rank, world_size, lanes)
+        size = None if single else ranks.batch_size
+        self._life, self._outbox = Life(), Outbox(self.source, None)
+        how = None
         if isinstance(dataset, IterableDataset):
             if world_size > 1:
                 msg = (
@@ -347,199 +514,16 @@ class TorchFeed(Dealt):
                     " Divide its samples inside the dataset, and give rank=0, world_size=1"
                 )
                 raise ConfigError(msg)
-            order = {"batch_size": None if single else self.batch_size, "drop_last": drop_last, "shuffle": shuffle}
-        else:
-            self._planning = TorchPlanning(
-                dataset,
-                self.ranks,
-                shuffle=mixed,
-                sampler=batch_sampler if own else sampler,
-                seed=seed,
-                drop_last=self.drop_last,
-                single=single or own,
-            )
-            order = {"batch_size": None, "sampler": self._order} if single else {"batch_sampler": self._order}
-        with as_config_error():
-            self._loader: Any = _loader_class(dataset, options)(dataset, **order, **options)
-        self._meter = Meter()
-        self._at, self._closed = Position(), False
-        self._next_epoch: int | None = None  # where the user has said it while a pass was under way
-        self._pass: weakref.ref[Passing] | None = None  # dropping a pass ends it, and its workers
-
-    @property
-    def shares(self) -> Shares:
-        """How global batches are divided."""
-        return self.ranks if self._planning is None else self._planning.shares
-
-    def _planned(self) -> TorchPlanning | None:
-        """The planning, after a look at the dataset where an epoch is yet to begin; None of an iterable-style one."""
-        if self._planning is not None and self._at.fresh and self._running is None:
-            self._planning.look()
-        return self._planning
-
-    def __len__(self) -> int:
-        """Batches in an epoch; of an iterable-style dataset what torch says, which may be a TypeError."""
-        planning = self._planned()
-        return len(self._loader) if planning is None else len(planning.counts(self.epoch))
-
-    @property
-    def batches_left(self) -> int:
-        """Batches that the pass under way still gives, or else the next one will; TypeError if unknown."""
-        run, planning = self._running, self._planned()
-        if run is not None:
-            return len(run)
-        _, consumed = self._at.next
-        return len(self._loader) if planning is None else len(planning.counts(self.epoch, consumed))
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that state_dict() stands in."""
-        return self._at.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be that of `epoch`; where a restored state stands inside it, it goes on there.
-
-        A pass under way goes on to its end.
-        """
-        epoch = check_epoch(epoch)
-        if self._running is not None:
-            self._next_epoch = epoch
-            return
-        self._next_epoch = None
-        self._go_on(epoch)
-
-    def _go_on(self, epoch: int) -> None:
-        """The next pass is that of `epoch`, and the dataset hears of it."""
-        if self._planning is not None and self._at.set_epoch(epoch):
-            self._end()
-        inner = getattr(self.dataset, "set_epoch", None)
-        if callable(inner):
-            inner(epoch)
-
-    @property
-    def _running(self) -> Passing | None:
-        run = None if self._pass is None else self._pass()
-        return run if run is not None and run.under_way else None
-
-    def _end(self) -> None:
-        run, self._pass = self._running, None
-        if run is not None:
-            run.drop()
-
-    def __iter__(self) -> Passing:
-        """The next epoch's batches, or the rest of the one that a restored state stands in."""
-        self.check()
-        self.leave()
-        planning, at = self._planned(), self._at
-        counts = None if planning is None else planning.counts(at.epoch, at.consumed)
-        self._order.batches = () if planning is None else planning.rest(at.epoch, at.consumed)
-        size = None if self._single else self.batch_size
-        run = Passing(self._loader, self._order.batches, counts, size, at, self._meter, self._own_state)
-        self._pass = weakref.ref(run)
-        return run
-
-    def leave(self) -> None:
-        """End the current pass and go to where the next one begins."""
-        self._end()
-        epoch, self._next_epoch = self._next_epoch, None
-        if epoch is not None:
-            self._go_on(epoch)
-        self._at.leave()
-
-    @property
-    def at_end(self) -> bool:
-        """See `dali_feed.feed.Feed.at_end`."""
-        at = self._at
-        return self._running is None and at.pending and at.consumed > 0 and not self.batches_left
-
-    @property
-    def lane_length(self) -> int:
-        """Positions of a lane in the epoch that state_dict() stands in."""
-        return 0 if self._planning is None else self._planning.plan(self.epoch).lane_length
-
-    def last_step(self) -> tuple[int, int, int] | None:
-        """See `dali_feed.feed.Feed.last_step`."""
-        planning = self._planned()
-        if planning is None or self._own_batches:
-            return None
-        plan = planning.plan(self.epoch)
-        samples, tail = self.shares.last_step(plan.lane_length)
-        return samples, 0 if self.drop_last or isinstance(plan, MixedPlan) else plan.repeats, tail
-
-    def _own_state(self) -> Any:
-        """Of a dataset without positions what it says of itself; None where it says nothing."""
-        owner = self._loader if isinstance(self._loader, _Stateful) else self.dataset
-        own = getattr(owner, "state_dict", None)
-        return own() if callable(own) and self._keeps_state else None
-
-    @property
-    def _keeps_state(self) -> bool:
-        """Whether it can go on from such a state: worker processes have datasets of their own."""
-        if isinstance(self._loader, _Stateful):
-            return True
-        return not self._loader.num_workers and isinstance(self.dataset, _Stateful)
-
-    def check(self) -> None:
-        """Raise ClosedError after close()."""
-        if self._closed:
-            msg = "loader: used after close(); make a new one"
-            raise ClosedError(msg)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The training loop's position; counts batches handed over. Of an iterable-style dataset its own state."""
-        info = {"engine": "torch", "world_size": self.world_size, "batch_size": self.batch_size}
-        planning, at = self._planned(), self._at
-        if planning is None:
-            run = self._running
-            own = self._own_state() if run is None else run.state()
-            return states.iterable(self.dataset, epoch=at.epoch, own=own, info=info)
-        made = planning.made_for(at.epoch, None)
-        planning.tell_world_sizes()
-        order = planning.order_state(at.epoch)
-        return states.pack(made, planning.snapshot, epoch=at.epoch, consumed=at.consumed, info=info, order=order)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let the next pass go on where `state` was taken: no sample before it is read."""
-        self.check()
-        state = states.check(state, MAX_EPOCH)
-        if self._planning is None:
-            own = states.iterable_of(state, self.dataset)
-            self._end()
-            (self._loader if isinstance(self._loader, _Stateful) else self.dataset).load_state_dict(own)
-        else:
-            planning = copy.copy(self._planning)
-            if not state["consumed"] and self._running is None:
-                planning.look()
-            self._planning = planning.restored(state, None)
-            self._end()
-        self._next_epoch = None
-        self._at.go_to(state["epoch"], state["consumed"])
-
-    def commit(self) -> None:
-        """Does nothing: there is no consumer group."""
-
-    def describe(self) -> str:
-        """What runs the dataset, and why."""
-        how = "one sample at a time" if self._single else f"batches of {self.batch_size}"
-        return f"{type(self.dataset).__qualname__} with torch's own DataLoader, {how}"
-
-    def stats(self) -> Stats:
-        """Samples, batches, and how long the loop was in next() (`engine_wait`) and elsewhere (`trainer_wait`)."""
-        loop, stats = self._meter.loop, replace(self._meter.stats(0), cpu=None)
-        if not stats.batches:
-            return stats
-        return replace(
-            stats,
-            engine_wait=stats.step_wait + loop.handover,
-            trainer_wait=loop.worked,
-            stages=loop_stages(self._meter),
-            running=Running("torch", on_gpu=False, prefetch=self._loader.prefetch_factor or 0, memory=0),
+            how = {"batch_size": size, "drop_last": drop_last, "shuffle": shuffle}
+        planning = TorchPlanning(
+            dataset,
+            ranks,
+            shuffle=mixed,
+            sampler=batch_sampler if own else sampler,
+            seed=seed,
+            drop_last=drop_last,
+            single=single or own,
         )
-
-    def close(self) -> None:
-        """End the workers. Safe to call twice."""
-        self._closed = True
-        self._end()
-        workers = getattr(self._loader, "_iterator", None)
-        if workers is not None and hasattr(workers, "_shutdown_workers"):
-            workers._shutdown_workers()
+        self._machine = machine = TorchMachine(dataset, size, options, how)
+        kind = TorchEpochs if how is None else Iterations
+        self._positions = kind(planning, machine, ranks, self._life, own_batches=own)

@@ -100,4 +100,4 @@ def running(loader: Any) -> Any:
 
 def torchs(loader: Any) -> Any:
     """Torch's own loader, where that runs ours: what it was given says how arguments are handed on."""
-    return loader._feed._loader
+    return loader._feed._machine.loader
