@@ -24,7 +24,7 @@ from dali_feed.checks import name_of
 from dali_feed.errors import ConfigError, DaliFeedError, FormatError, MissingPackageError
 from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.writes import Reading, Row, SourceRows, Writing, Written
+from dali_feed.external_sources.kafka.writes import Row, SourceRows, Writing, Written
 from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.source import Snapshot, Source
 
@@ -95,13 +95,13 @@ class Numbered:
 class ProduceJob:
     """What a run is to do; `Producer` and `Producer.run` document the values.
 
-    reading        what is read of the source
+    rows           gives a thread its way to the source's rows
     transactional  "auto": by an id of the run's own
     """
 
     to: Connection
     source: Source
-    reading: Reading
+    rows: Callable[[threading.Event], SourceRows]
     writing: Writing
     map: Callable[[bytes], bytes] | None
     claim: Claim | None
@@ -133,10 +133,6 @@ class ProduceJob:
             return record
         size = len(record.value or b"")
         return record._replace(value=b"", headers=[*record.headers, *claim], elsewhere=size)
-
-    def rows(self, stop: threading.Event) -> SourceRows:
-        """A thread's way to the rows."""
-        return SourceRows(self.source, self.reading, self.writing, stop)
 
     def options(self) -> dict[str, Any]:
         """What a run must go on with. Of a function its name and code are known."""

@@ -267,7 +267,7 @@ class Producer:
         job = ProduceJob(
             to=self._to,
             source=source,
-            reading=writing.reading(topic, source),
+            rows=writing.rows_of(topic, source),
             writing=writing,
             map=map,
             claim=self._claim,

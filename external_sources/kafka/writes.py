@@ -6,8 +6,9 @@ A run reads a source here and nowhere else: `SourceRows` is one thread's way to 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import LABEL, Block, Reader, Source, unpack_id
 
-__all__ = ["WHERE", "Headers", "Reading", "Row", "SourceRows", "Writing", "Written"]
+__all__ = ["WHERE", "Headers", "Row", "SourceRows", "Writing", "Written"]
 
 Headers = Sequence[tuple[str, str | bytes | None]]
 WHERE = "$where"  # no member of anybody: the record's coordinates, `train-0007.tar#118`
@@ -139,8 +140,11 @@ class Writing:
             return {"writes": "payload", **about, "label": self.label}
         return {"writes": told_of(self.format), "values": dict(self._members), **about}
 
-    def reading(self, subject: str, source: Source) -> Reading:
-        """What is read of a source. ConfigError for one that does not end, and for what its records cannot have."""
+    def rows_of(self, subject: str, source: Source) -> Callable[[threading.Event], SourceRows]:
+        """What gives a thread its way to a source's rows, which a stop event ends.
+
+        ConfigError for a source that does not end, and for what its records cannot have.
+        """
         if not isinstance(source, Source):
             lacks = ", ".join(name for name in ("snapshot", "reader") if not hasattr(source, name))
             msg = (
@@ -152,35 +156,11 @@ class Writing:
             if not isinstance(source, KafkaTopic):
                 msg = f"{subject}: copy: the source must be a KafkaTopic, whose records have keys; found {source!r}"
                 raise ConfigError(msg)
-            return Reading()
+            return partial(SourceRows, source=source, writing=self)
         value, label = _payload_of(subject, source) if self.payload else (None, None)
-        reading = Reading(value, label, tuple(name for name in self.members if name != WHERE))
-        Request.of(source, reading.members, reading.members)  # whether there are any such
-        return reading
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What is read of a source, by the names that columns have.
-
-    value    the member that is the payload; None: none is wanted
-    label    the member that is the label; None: there is none
-    members  what is read beside
-    """
-
-    value: str | None = None
-    label: str | None = None
-    members: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All of it, each once."""
-        return tuple(dict.fromkeys(filter(None, (self.value, self.label, *self.members))))
-
-    @property
-    def optional(self) -> set[str]:
-        """What a record may lack without being a bad one."""
-        return {name for name in self.members if name not in (self.value, self.label)}
+        members = [name for name in self.members if name != WHERE]
+        Request.of(source, members, members)  # whether there are any such
+        return partial(SourceRows, source=source, writing=self, value=value, label=label)
 
 
 def _payload_of(subject: str, source: Source) -> tuple[str, str | None]:
@@ -200,21 +180,30 @@ class SourceRows:
     """Reads what records are made of. Used by one thread, but for the rows that it has given.
 
     Args:
-        source: whose records are read, and whose coordinates are told.
-        reading: what `Writing.reading` gave.
-        writing: what is wanted.
         stop: ends a read.
+        source: whose records are read, and whose coordinates are told.
+        writing: what is wanted.
+        value: the member that is the payload; None: none is wanted.
+        label: the member that is the label; None: there is none.
     """
 
-    def __init__(self, source: Source, reading: Reading, writing: Writing, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        stop: threading.Event,
+        source: Source,
+        writing: Writing,
+        value: str | None = None,
+        label: str | None = None,
+    ) -> None:
         self._where = source.where if WHERE in writing.members else None
-        self._reading, self._slabs = reading, SlabPool()
-        self._copies = writing.copy and isinstance(source, KafkaTopic)
-        self._reader: Reader = (
-            source.whole_reader(stop)
-            if writing.copy and isinstance(source, KafkaTopic)
-            else open_reader(source, reading.names, stop, reading.optional)
-        )
+        self._value, self._label, self._slabs = value, label, SlabPool()
+        self._members = [name for name in writing.members if name != WHERE]
+        self._copies = writing.copy
+        if writing.copy and isinstance(source, KafkaTopic):
+            self._reader: Reader = source.whole_reader(stop)
+        else:
+            names = dict.fromkeys(filter(None, (value, label, *self._members)))
+            self._reader = open_reader(source, tuple(names), stop, set(self._members) - {value, label})
 
     def read(self, extents: Extents) -> Iterator[Row | Written | str | None]:
         """The records: what each is made of, a whole one, why there is none, or None where there is none to be had."""
@@ -228,7 +217,7 @@ class SourceRows:
 
     def _rows(self, block: Block) -> Iterator[Row | Written | str | None]:
         """A row holds copies, so that it outlasts the block."""
-        of, absent = self._reading, set(block.absent_rows())
+        absent = set(block.absent_rows())
         try:
             if self._copies:
                 records: Iterable[WholeRecord | None] = block.values[WHOLE]
@@ -241,18 +230,18 @@ class SourceRows:
                 elif row in block.faults:
                     yield block.faults[row].reason
                 else:
-                    yield self._row(block, row, of)
+                    yield self._row(block, row)
         finally:
             block.lease.release()
 
-    def _row(self, block: Block, row: int, of: Reading) -> Row | str:
-        value = b"" if of.value is None else _value(block, of.value, row)
+    def _row(self, block: Block, row: int) -> Row | str:
+        value = b"" if self._value is None else _value(block, self._value, row)
         if value is None:
-            return f"the record has no member {of.value!r}" + (" (a tombstone)" if of.value == "value" else "")
-        label = None if of.label is None else _label(_value(block, of.label, row))
+            return f"the record has no member {self._value!r}" + (" (a tombstone)" if self._value == "value" else "")
+        label = None if self._label is None else _label(_value(block, self._label, row))
         if isinstance(label, str):
             return label
-        members = {name: _value(block, name, row) for name in of.members}
+        members = {name: _value(block, name, row) for name in self._members}
         if self._where is not None:
             members[WHERE] = self._where(*unpack_id(int(block.ids[row])))
         return Row(bytes(value), label, members)
