@@ -7,6 +7,7 @@ import math
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -109,11 +110,8 @@ class ArrayPart:
         if self.array is not None:
             rows = self.array[row : row + 1 + (size - 1) // self.form.size]
             return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)[:size].tobytes()
-        file = LOCAL.open(self.path)
-        try:
+        with closing(LOCAL.open(self.path)) as file:
             found = read_at(file, size, self.at + row * self.form.size)
-        finally:
-            file.close()
         if len(found) < size:
             where = f"{self.path}#{row + len(found) // self.form.size}"
             msg = f"{where}: the file ended inside this row; fetch the file again"
@@ -162,14 +160,12 @@ def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | 
         SourceError: its dtype or its order cannot be taken.
         DataLostError: it ends inside a row, or before the last that its header promises.
     """
-    file = LOCAL.open(path)
-    try:
-        stamp, head = file.stamp(), read_at(file, _HEAD, 0)
-    except OSError as error:
-        msg = f"{path}: an array file must be readable; found: {error.strerror} (errno {error.errno})"
-        raise SourceError(msg) from error
-    finally:
-        file.close()
+    with closing(LOCAL.open(path)) as file:
+        try:
+            stamp, head = file.stamp(), read_at(file, _HEAD, 0)
+        except OSError as error:
+            msg = f"{path}: an array file must be readable; found: {error.strerror} (errno {error.errno})"
+            raise SourceError(msg) from error
     if head[: len(MAGIC)] == MAGIC:
         return _npy(path, stamp, head, dtype, shape)
     if path.endswith(".npy"):

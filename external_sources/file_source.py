@@ -12,6 +12,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -246,11 +247,8 @@ class FileSource(Source):
         """These members of records that are spread over all files."""
         table = self.table()
         file, position = table.located(sampled(int(table.counts.sum())))
-        reader = self.reader(members)
-        try:
+        with closing(self.reader(members)) as reader:
             return reader.read(Extents(file, position, position + 1), SlabPool(1 << 20).lease())
-        finally:
-            reader.close()
 
 
 def images_and_labels(title: str, image: str | None, label: str | None) -> dict[str, Any]:

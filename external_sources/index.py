@@ -24,6 +24,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -250,16 +251,14 @@ def scanned(path: str, store: Store, kind: str, scan: Callable[[File, int], _T])
         SourceError: the disk fails.
         SourceChangedError: it is being written.
     """
-    file = store.open(path)
-    try:
-        before = file.stamp()
-        found = scan(file, before.size)
-        after = file.stamp()
-    except OSError as error:
-        msg = f"{path}: a {kind} must be readable to be indexed; found {error.strerror}; check the disk"
-        raise SourceError(msg) from error
-    finally:
-        file.close()
+    with closing(store.open(path)) as file:
+        try:
+            before = file.stamp()
+            found = scan(file, before.size)
+            after = file.stamp()
+        except OSError as error:
+            msg = f"{path}: a {kind} must be readable to be indexed; found {error.strerror}; check the disk"
+            raise SourceError(msg) from error
     if changed := before.change(after):
         msg = f"{path}: a {kind} must not be written while it is indexed; {changed}; try again later"
         raise SourceChangedError(msg)

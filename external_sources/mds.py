@@ -10,6 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -354,22 +355,20 @@ def shard_index(shard: MdsShard, store: Store, columns: bytes) -> RecordIndex:
         SourceNotFoundError, SourceDeniedError: the file cannot be opened.
         DataLostError: it is not what index.json says.
     """
-    file = store.open(shard.path)
-    try:
-        stamp = file.stamp()
-        if stamp.size != shard.bytes:
-            raise _lost(shard, f"{stamp.size} bytes, but {INDEX} says {shard.bytes}")
-        head = np.frombuffer(read_at(file, 4 * (shard.samples + 2), 0), "<u4").astype(np.int64)
-        if len(head) < shard.samples + 2 or head[0] != shard.samples:
-            raise _lost(shard, f"{head[0] if len(head) else 'no'} samples, but {INDEX} says {shard.samples}")
-        borders = head[1:]
-        if borders[0] < 4 * len(head) or borders[-1] != stamp.size or (np.diff(borders) < 0).any():
-            raise _lost(shard, "a table of samples that does not fit the file")
-    except OSError as error:
-        msg = f"{shard.path}: a shard must be readable; found {error.strerror}; check the disk"
-        raise SourceError(msg) from error
-    finally:
-        file.close()
+    with closing(store.open(shard.path)) as file:
+        try:
+            stamp = file.stamp()
+            if stamp.size != shard.bytes:
+                raise _lost(shard, f"{stamp.size} bytes, but {INDEX} says {shard.bytes}")
+            head = np.frombuffer(read_at(file, 4 * (shard.samples + 2), 0), "<u4").astype(np.int64)
+            if len(head) < shard.samples + 2 or head[0] != shard.samples:
+                raise _lost(shard, f"{head[0] if len(head) else 'no'} samples, but {INDEX} says {shard.samples}")
+            borders = head[1:]
+            if borders[0] < 4 * len(head) or borders[-1] != stamp.size or (np.diff(borders) < 0).any():
+                raise _lost(shard, "a table of samples that does not fit the file")
+        except OSError as error:
+            msg = f"{shard.path}: a shard must be readable; found {error.strerror}; check the disk"
+            raise SourceError(msg) from error
     described = columns + json.dumps(shard.hashes, sort_keys=True).encode()
     return RecordIndex(stamp, borders[:-1], np.diff(borders), described)
 
@@ -388,13 +387,10 @@ def has_right_hashes(shard: MdsShard, store: Store) -> bool:
     """
     if not any(map(_maker, (*shard.hashes, *(shard.packed.hashes if shard.packed else ())))):
         return False
-    file = store.open(shard.path)
-    try:
+    with closing(store.open(shard.path)) as file:
         parts = (read_at(file, min(_PIECE, shard.bytes - at), at) for at in range(0, shard.bytes, _PIECE))
         if wrong := _wrong_hash(shard.hashes, parts):
             raise _lost(shard, wrong)
-    finally:
-        file.close()
     return True
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,13 +226,11 @@ class ShardSet(FileSource):
         """The member of the labels by the first sample; "" where it has none."""
         if first.cls or first.json_at < 0:
             return "cls" if first.cls else ""
-        file = self._store.open(self._paths[first.shard])
-        try:
-            found = json.loads(read_at(file, first.json_size, first.json_at))
-        except (ValueError, RecursionError):
-            return f"json:{LABEL}"  # the reader of such a sample says what is wrong with it
-        finally:
-            file.close()
+        with closing(self._store.open(self._paths[first.shard])) as file:
+            try:
+                found = json.loads(read_at(file, first.json_size, first.json_at))
+            except (ValueError, RecursionError):
+                return f"json:{LABEL}"  # the reader of such a sample says what is wrong with it
         return f"json:{LABEL}" if isinstance(found, dict) and LABEL in found else ""
 
 

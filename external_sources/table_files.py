@@ -10,6 +10,7 @@ import functools
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
@@ -123,14 +124,11 @@ def table_file(path: str) -> FileGroups:
         SourceDeniedError, SourceNotFoundError: the file cannot be opened.
         DataLostError: it is cut off or damaged. SourceError: it is no file of a table.
     """
-    file = LOCAL.open(path)
-    try:
+    with closing(LOCAL.open(path)) as file:
         stamp = file.stamp()
         if read_at(file, 4, 0) == _END:
             return _parquet(path, file, stamp)
         return _arrow(path, file, stamp)
-    finally:
-        file.close()
 
 
 class GroupsRead:
@@ -382,11 +380,8 @@ def _framed(header: bytes) -> bytes:
 
 def _walked(path: str, size: int) -> tuple[list[ArrowMessage], str]:
     """The file's messages, and a digest of their headers and of pieces of their bodies."""
-    file = LOCAL.open(path)
-    try:
+    with closing(LOCAL.open(path)) as file:
         return _walk(path, file, size)
-    finally:
-        file.close()
 
 
 def _walk(path: str, file: File, size: int) -> tuple[list[ArrowMessage], str]:

@@ -12,6 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -412,8 +413,7 @@ def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
     It is believed by the shard's size: members are compared with their checksums when they are read. ValueError where
     there is none, or it is of a shard of another size; or what opening a file raises.
     """
-    file = store.open(path + SUFFIX)
-    try:
+    with closing(store.open(path + SUFFIX)) as file:
         if not is_sealed(read_at(file, SEALED_HEAD, 0)):
             msg = "not sealed"
             raise ValueError(msg)
@@ -427,8 +427,6 @@ def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
         except ValueError as error:
             msg = "damaged"
             raise _UnfitError(msg) from error
-    finally:
-        file.close()
     if index.stamp.size != shard.size:
         msg = f"of a shard of {index.stamp.size} bytes, and this shard has {shard.size}"
         raise _UnfitError(msg)
@@ -445,18 +443,16 @@ def tar_keys(path: str, most: int | None = None, store: Store = LOCAL) -> list[s
     """
     found: list[str] = []
     last = b""
-    file = store.open(path)
-    try:
-        for member, _, _ in members(reads_of(file), file.stamp().size):
-            length = key_length(member)
-            if length and member[:length] != last:
-                if most is not None and len(found) == most:
-                    break
-                last = member[:length]
-                found.append(os.fsdecode(last))
-    except DamageError as damage:
-        msg = f"{path}: a shard must be whole; found at byte {damage.byte}: {damage.what}; fetch or write it again"
-        raise DataLostError(msg) from None
-    finally:
-        file.close()
+    with closing(store.open(path)) as file:
+        try:
+            for member, _, _ in members(reads_of(file), file.stamp().size):
+                length = key_length(member)
+                if length and member[:length] != last:
+                    if most is not None and len(found) == most:
+                        break
+                    last = member[:length]
+                    found.append(os.fsdecode(last))
+        except DamageError as damage:
+            msg = f"{path}: a shard must be whole; found at byte {damage.byte}: {damage.what}; fetch or write it again"
+            raise DataLostError(msg) from None
     return found

@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 
 from dali_feed.errors import DataLostError, SourceError
@@ -129,11 +130,8 @@ def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterat
 
 
 def _whole(store: SetStore, path: str) -> bytes:
-    file = store.open(path)
-    try:
+    with closing(store.open(path)) as file:
         return read_at(file, file.stamp().size, 0)
-    finally:
-        file.close()
 
 
 def _records(file: File, index: TarIndex) -> Iterator[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,8 +106,8 @@ def blocks(
     optional: Collection[str] = (),
 ) -> Generator[Block, None, None]:
     """A block with these names for each, by a reader of its own; its memory is gone when the next one comes."""
-    reader, pool = open_reader(source, names, stop, optional), SlabPool()
-    try:
+    pool = SlabPool()
+    with closing(open_reader(source, names, stop, optional)) as reader:
         for extents in every:
             lease = pool.lease()
             try:
@@ -117,8 +118,6 @@ def blocks(
                     block.values.clear()
             finally:
                 lease.release()
-    finally:
-        reader.close()
 
 
 def probed(snapshot: Snapshot) -> Iterator[Extents]:

@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,12 +55,9 @@ def index(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, 
 
 def _indexed(path: str, digest: str) -> None:
     found = tar_index.build(path)
-    file = LOCAL.open(path)
-    try:
+    with closing(LOCAL.open(path)) as file:
         members = zip(found.offset.tolist(), found.length.tolist(), strict=True)
         crc = [zlib.crc32(read_at(file, size, at)) for at, size in members]
-    finally:
-        file.close()
     if found.behind:
         msg = (
             f"{path}: a shard must have no bytes after its archive, which ends before byte {found.behind}; write it "
