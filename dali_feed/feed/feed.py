@@ -198,11 +198,12 @@ class AnyFeed(Dealt):
         the interpreter waits for it before it exits. Waits until dead letters are written; DeadLetterError if they
         cannot be written and no error has said so yet.
         """
-        if self._life.closed or not self._life.here:
+        if self._life.released or not self._life.here:
             return
         self._life.closed = True
         self._positions.close()
         self._outbox.close()
+        self._life.released = True  # at the end: what Ctrl-C has cut short is done by the next call
 
     def __enter__(self) -> Self:
         return self

@@ -24,10 +24,13 @@ __all__ = ["Batches", "Life", "Positions"]
 
 
 class Life:
-    """Whether a feed may still be used: until its owner sets `closed`, and in the process that made it."""
+    """Whether a feed may still be used: until its owner sets `closed`, and in the process that made it.
+
+    released  whether its owner has ended all that it has
+    """
 
     def __init__(self) -> None:
-        self.closed = False
+        self.closed = self.released = False
         self._getpid = os.getpid  # kept here: a child of a fork drops its passes when modules have been taken apart
         self._pid = self._getpid()
 

@@ -279,10 +279,12 @@ class ReadPool:
         self._stop.set()
 
     def resume(self) -> None:
-        """Wait until no requested read is left, and be ready for new tasks."""
-        with self._idle:
-            self._idle.wait_for(lambda: self._asked == 0, timeout=5)
-        self._stop.clear()
+        """Wait until no requested read is left, and be ready for new tasks, also where Ctrl-C ends the wait."""
+        try:
+            with self._idle:
+                self._idle.wait_for(lambda: self._asked == 0, timeout=5)
+        finally:
+            self._stop.clear()
 
     def close(self, timeout: float = 2.0) -> None:
         """End all reads and the threads, and wait for them up to `timeout` seconds each."""

@@ -156,6 +156,7 @@ class Schedule:
         self._left = 1
         self._points = 0  # where Ctrl-C could have come
         self._ctrl_c: list[int] = []
+        self._garbage: list[object] = []
         self._begun = 0
 
     @classmethod
@@ -190,6 +191,10 @@ class Schedule:
         """None comes from here on."""
         self._ctrl_c = []
 
+    def garbage(self, left: object) -> None:
+        """Whoever runs at some later step lets go of it, as the collector may run in any thread, with any lock."""
+        self._garbage.append(left)
+
     def sleep(self, seconds: float) -> None:
         """So much virtual time passes for this thread."""
         self.wait("sleeps", _never, seconds)
@@ -206,6 +211,8 @@ class Schedule:
         if self._left <= 0:
             self._next_gap()
             self._switch()
+            if self._garbage and self._rng.random() < 0.1:
+                self._garbage.pop()
 
     def point(self) -> None:
         """Another thread may run here, and Ctrl-C come."""
@@ -215,10 +222,7 @@ class Schedule:
                 self._ctrl_c.pop(0)
                 self._note("Ctrl-C")
                 raise KeyboardInterrupt
-        self._left -= 1
-        if self._left <= 0:
-            self._next_gap()
-            self._switch()
+        self.step()
 
     def wait(self, why: str, ready: Callable[[], bool], seconds: float | None = None) -> bool:
         """Until `ready()`, or so many seconds; whether it was. `ready` is called while others have the turn."""

@@ -58,4 +58,4 @@ def passes_on(schedule: Schedule) -> None:
 
 def test_any_schedule() -> None:
     """Items come in order, none twice and none lost; close ends every wait, of both sides."""
-    explore(passes_on, seeds(300), modules=[channel])
+    explore(passes_on, seeds(500), modules=[channel])

@@ -97,4 +97,4 @@ def works(schedule: Schedule) -> None:
 
 def test_any_schedule() -> None:
     """Each chunk runs once; a job's error is its own; what is halted or closed ends; nobody reads memory given back."""
-    explore(works, seeds(400), modules=[workers])
+    explore(works, seeds(500), modules=[workers])

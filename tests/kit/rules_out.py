@@ -1,0 +1,256 @@
+"""What the rules of concurrency are for: each is taken out of a copy of the product, and schedules run until one fails.
+
+    .venv/bin/python tests/kit/rules_out.py [schedules] [rule...]      # 10,000 and all rules, unless said
+
+The table says which seed failed and by which law; a rule whose absence no schedule sees is named as such, and is either
+not needed, or not looked at by the laws of tests/simulation. A patch that no longer applies is an error: who changes
+the code says here what the rule has become.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["RULES", "Rule", "patched"]
+
+ROOT = Path(__file__).resolve().parents[2]
+FEED, GROUP = "test_simulated_feeds", "test_simulated_groups"
+BATCH = 250  # schedules of one process, whose end frees what failed ones leave
+KAFKA = "external_sources/kafka/"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: its number and words, where it stands in the product, what is there without it, and who sees it."""
+
+    number: int
+    name: str
+    says: str
+    file: str
+    old: str
+    new: str
+    scenario: str = FEED
+
+
+RULES = (
+    Rule(
+        *(1, "ticket", "a pass at its end discards every batch that it has submitted", "feed/run.py"),
+        "                self.setting.engine.discard(flight.work)",
+        "                pass",
+    ),
+    Rule(
+        *(2, "lease", "memory goes back when no job reads it any more", "engines/workers.py"),
+        "    lingers = True  #",
+        "    lingers = False  #",
+    ),
+    Rule(
+        *(3, "waits", "close wakes whatever the feed thread waits for", "feed/run.py"),
+        "            self.closed = True\n            self._changed.notify_all()",
+        "            self.closed = True",
+    ),
+    Rule(
+        *(4, "place", "an error belongs to the epoch of its batch", "feed/run.py"),
+        "epoch = oldest.epoch if isinstance(oldest, Flight | EpochEnd | FailedTake) else supply.epoch",
+        "epoch = supply.epoch",
+    ),
+    Rule(
+        *(5, "adopt", "a thread ends quietly, or its pass goes on: one of both", "feed/run.py"),
+        "        with self._changed:\n            quietly = epoch > self.requested\n",
+        "        quietly = epoch > self.requested\n        sync.sleep(0.0)\n        with self._changed:\n",
+    ),
+    Rule(
+        *(6, "dirty", "a batch that was taken out and not counted ends its pass", "feed/passes.py"),
+        "        positions._dirty = True\n",
+        "        positions._dirty = False\n",
+    ),
+    Rule(
+        *(7, "token", "an older iterator ends nobody's pass", "feed/epochs.py"),
+        "        if token is self._token and self._life.here:",
+        "        if self._life.here:",
+    ),
+    Rule(
+        *(7, "endmark", "the end of an epoch that was left at its last batch is skipped", "feed/run.py"),
+        "while isinstance(item, EpochEnd) and item.epoch < self.gate.requested:",
+        "while False:",
+    ),
+    Rule(
+        *(8, "swap", "the position moves only for the newest iterator", "feed/epochs.py"),
+        "            self.check(token)\n            self._position.took",
+        "            self._position.took",
+    ),
+    Rule(
+        *(9, "lives", "no pass begins once the feed is closed", "feed/passes.py"),
+        "            self._life.check()  # another thread may have closed the feed meanwhile\n",
+        "",
+    ),
+    Rule(
+        *(10, "leaving", "no pass begins before the thread of the one before has ended", "feed/epochs.py"),
+        "            self._wait()\n            run = self._start",
+        "            run = self._start",
+    ),
+    Rule(
+        *(11, "state", "a state reads the position, then waits for letters", "feed/feed.py"),
+        "        at = self._positions.at()\n        self._outbox.drain()  #",
+        "        self._outbox.drain()\n        at = self._positions.at()  #",
+    ),
+    Rule(
+        *(12, "ahead", "of an epoch not asked for only the first windows are read", "feed/epoch_supply.py"),
+        "narrow=epoch > self._gate.requested)",
+        "narrow=False)",
+    ),
+    Rule(
+        *(13, "config", "too little memory is judged by the windows of one batch", "feed/window.py"),
+        "(held := sum(lease.size for lease in self._leases))",
+        "(held := self._pool._slabs.leased)  # type: ignore[union-attr]\n        ",
+    ),
+    Rule(
+        *(14, "room", "a reader never waits for memory", "records/slabs.py"),
+        "    def _take(self, size: int, *, lent: bool) -> memoryview:\n",
+        "    def _take(self, size: int, *, lent: bool) -> memoryview:\n"
+        "        while self.most is not None and self.leased + size > self.most:\n            sync.sleep(0.01)\n",
+    ),
+    Rule(
+        *(15, "one", "a batch of a stream is of one generation", "feed/gather.py"),
+        "            self._part.release()\n            self._part = Gathered(polled.generation)\n",
+        "            self._part.generation = polled.generation\n",
+        GROUP,
+    ),
+    Rule(
+        *(16, "stamp", "a block's generation is that of when its records were queued", KAFKA + "live_reader.py"),
+        "            return LiveBlock(taken.block(), position, generation)",
+        "            return LiveBlock(taken.block(), position, self._progress.generation)",
+        GROUP,
+    ),
+    Rule(
+        *(17, "first", "what comes of a poll in which partitions went is dropped", KAFKA + "live_reader.py"),
+        "        if self.progress.generation != generation:  # it is not known",
+        "        if False:  # it is not known",
+        GROUP,
+    ),
+    Rule(
+        *(18, "none", "a batch without a good record goes the way of all others, unseen", "feed/stream.py"),
+        "            return self._unshown\n",
+        "            self._windows.pop()\n            window.release()\n            return self._course, []\n",
+        GROUP,
+    ),
+    Rule(
+        *(19, "after", "a batch is made, then taken: nothing behind that may fail", "feed/passes.py"),
+        "            made = None if self._positions.void(batch) else make(batch)\n"
+        "            count = 0 if counts is None else counts[n]\n"
+        "            self._taken = n + 1\n"
+        "            last = counts is not None and n + 1 == len(counts)\n"
+        "            given = self._positions.took(self._token, batch, count, last=last)\n",
+        "            void = self._positions.void(batch)\n"
+        "            count = 0 if counts is None else counts[n]\n"
+        "            self._taken = n + 1\n"
+        "            last = counts is not None and n + 1 == len(counts)\n"
+        "            given = self._positions.took(self._token, batch, count, last=last)\n"
+        "            made = None if void else make(batch)\n",
+        GROUP,
+    ),
+    Rule(
+        *(20, "durable", "what a partition's hand-over commits has its dead letters kept", "records/live.py"),
+        "        return done if self._durable(max(LETTER_SECONDS, ends - sync.monotonic())) else {}",
+        "        return done",
+        GROUP,
+    ),
+    Rule(
+        *(21, "levels", "a commit leaves out what is another's, or has gone on", KAFKA + "group.py"),
+        "level = {p: n for p, n in position.items() if n > self._committed.get(p, n)}",
+        "level = dict(position)",
+        GROUP,
+    ),
+    Rule(
+        *(22, "closing", "close does not wait for the batch that the loop has", "records/live.py"),
+        "while not stopped() and any(",
+        "while any(",
+        GROUP,
+    ),
+    Rule(
+        *(23, "begun", "a commit that waits goes on when partitions come or go", KAFKA + "group.py"),
+        "            self._inside = True\n            self._progress.changed.notify_all()\n",
+        "            self._inside = True\n",
+        GROUP,
+    ),
+)
+
+
+def patched(rule: Rule, folder: Path) -> None:
+    """Take a rule out of the product in that folder. ValueError where it is not there, or several times."""
+    path = folder / rule.file if rule.file.startswith(KAFKA) else folder / "dali_feed" / rule.file
+    text = path.read_text()
+    if text.count(rule.old) != 1:
+        msg = f"rule {rule.number} ({rule.name}): {rule.file} must have it once; found {text.count(rule.old)} times"
+        raise ValueError(msg)
+    path.write_text(text.replace(rule.old, rule.new))
+
+
+def _copied(folder: Path) -> None:
+    """The product, with its links."""
+    for name in ("dali_feed", "external_sources", "kernels"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+RUN = """
+import importlib, sys
+module = importlib.import_module(sys.argv[1])
+first, count = int(sys.argv[2]), int(sys.argv[3])
+from kit.schedules import explore
+seed = first
+def seeds():
+    global seed
+    for seed in range(first, first + count):
+        yield seed
+with module.prepared():
+    try:
+        explore(module.loops, seeds(), modules=module.MODULES)
+    except BaseException as error:
+        print(f"SEED {seed} {type(error).__name__}: {error}")
+sys.stdout.flush()
+import os
+os._exit(0)  # threads of a schedule that failed never end
+"""
+
+
+def _first(rule: Rule, count: int, folder: Path) -> str:
+    """The first seed that fails, and how; empty where none does."""
+    tests = ROOT / "tests"
+    path = os.pathsep.join(map(str, (folder, tests, tests / "simulation")))
+    for first in range(0, count, BATCH):
+        command = [sys.executable, "-P", "-c", RUN, rule.scenario, str(first), str(min(BATCH, count - first))]
+        said = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": path}, cwd=folder, capture_output=True, text=True, check=False
+        )
+        found = [line for line in said.stdout.splitlines() if line.startswith("SEED")]
+        if found or said.returncode:
+            return found[0] if found else f"the run ended: {said.stderr.strip().splitlines()[-1:]}"
+    return ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the table; how many rules nobody sees."""
+    count = int(arguments[0]) if arguments else 10_000
+    unseen = 0
+    for rule in RULES:
+        if arguments[1:] and rule.name not in arguments[1:]:
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            _copied(folder)
+            patched(rule, folder)
+            seen = _first(rule, count, folder)
+        unseen += not seen
+        line = f"{rule.number:2} {rule.name:8} {seen[:110] or f'no schedule of {count}'}   [{rule.says}]"
+        print(line, flush=True)  # noqa: T201  the table
+    return unseen
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]) > 0)
