@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -33,16 +33,9 @@ from dali_feed.loader.arguments import as_config_error
 from dali_feed.loader.dataset_source import chosen_of
 from dali_feed.options import BadRecords
 from dali_feed.plan import state as states
-from dali_feed.plan.batching import (
-    MAX_EPOCH,
-    Shares,
-    check_shuffle,
-)
+from dali_feed.plan.batching import MAX_EPOCH, Shares, check_shuffle
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
-from dali_feed.plan.samplers import (
-    digest_of,
-    length_of,
-)
+from dali_feed.plan.samplers import digest_of, length_of
 from dali_feed.records.source import Snapshot, unpack_ids
 
 __all__ = ["TorchFeed"]
@@ -320,10 +313,6 @@ class TorchRun:
         shutdown = getattr(batches, "_shutdown_workers", None)
         if shutdown is not None and batches is not getattr(self._machine.loader, "_iterator", None):
             shutdown()
-
-    def at_end(self, call: Callable[[], None]) -> None:
-        """Call it when no thread of this pass is left: at once."""
-        call()
 
 
 class TorchEpochs(Epochs):
