@@ -26,6 +26,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -41,7 +42,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceError, SourceNotFoundError, SourceUnreachableError
-from dali_feed.external_sources.kafka.client import admin, close_in_time, consumer, modest
+from dali_feed.external_sources.kafka.client import StuckError, admin, close_in_time, consumer, modest, timely
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import (
     NO_RIGHTS,
@@ -355,6 +356,10 @@ class Cluster:
         try:
             patience.until(ask, again=lambda error: error.code() in _SOON | _SILENT)
         except (KafkaException, SourceUnreachableError, SourceDeniedError) as error:
+            client, self._consumer = self._consumer, None
+            if client is not None:  # the loop waits for no close: one with a commit on its way may take a minute
+                with suppress(StuckError, KafkaException, RuntimeError):
+                    timely(client.close, 0.0)
             cause, more = error.__cause__ or error, self.trouble.denied or self.trouble.last
             said = cause.args[0].str() if isinstance(cause, KafkaException) else "no answer"
             msg = (
