@@ -13,7 +13,7 @@ from typing import Any
 
 from dali_feed.errors import MissingPackageError
 
-__all__ = ["lazily", "needed"]
+__all__ = ["LazyModule", "lazily", "needed"]
 
 _PACKAGES = {  # module: how people call it, its package for pip, and a further hint
     "nvidia.dali": ("NVIDIA DALI", "nvidia-dali-cuda120", "nvidia-dali-cuda130 where the driver's CUDA is 13"),
@@ -50,6 +50,21 @@ def needed() -> Iterator[None]:
         name, package, more = _PACKAGES[module]
         msg = f"{name}: this needs it, and it is not installed; pip install {package}{f' ({more})' if more else ''}"
         raise MissingPackageError(msg, name=module) from None
+
+
+class LazyModule:
+    """A module of others that is imported when one of its names is first used; a missing one is as in `needed`."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what looks at objects of any kind must import nothing
+            raise AttributeError(name)
+        with needed():
+            value = getattr(importlib.import_module(self.__name__), name)
+        setattr(self, name, value)
+        return value
 
 
 def _missing(error: ImportError) -> str | None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dali_feed.draws import STREAMS_PER_OP
 from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
-from dali_feed.transforms.op import Draws, Effect, Floats, Ints
+from dali_feed.transforms.op import Draws, Effect, Floats, Ints, torch, v2
 from dali_feed.transforms.settings import (
     READ,
     Background,
@@ -108,10 +108,8 @@ class Auto(Effect):
 
     def run(self, image: Any, chain: list[list[int]]) -> Any:
         """The operations of a chain, one after the other, by torchvision's own kernels."""
-        from torchvision.transforms.v2 import InterpolationMode, functional
-
         space, fill = self.space, list(self.fill) if isinstance(self.fill, tuple) else self.fill
-        outside = {"interpolation": InterpolationMode(self.interpolation), "fill": fill}
+        outside = {"interpolation": v2.InterpolationMode(self.interpolation), "fill": fill}
         for which, strong, sign in chain:
             name = space.names[which] if which >= 0 else "Identity"
             known = OPERATIONS[name]
@@ -121,7 +119,7 @@ class Auto(Effect):
                 value = strengths(name, space, self.grades, image.shape[edge] if edge else 0)[strong] * sign
             if known.kernel:
                 more = {**outside, **known.how} if name in MOVES else {}
-                image = getattr(functional, f"{known.kernel}_image")(image, *known.arguments(value), **more)
+                image = getattr(v2.functional, f"{known.kernel}_image")(image, *known.arguments(value), **more)
         return image
 
 
@@ -166,8 +164,6 @@ OPERATIONS = {
 @functools.lru_cache(4096)
 def strengths(name: str, space: Space, bins: int, edge: int) -> tuple[float, ...]:
     """The values of an operation's strengths on an image of that `edge`, by torchvision's own calls of torch."""
-    import torch
-
     strongest = OPERATIONS[name].strongest
     most = 0.0 if strongest is None else strongest(space, edge)
     if name == "Posterize":
@@ -365,8 +361,6 @@ class AugMix(Auto):
 
     def image(self, image: Any, row: Any, weights: Any = None) -> Any:
         """Image and chains added up by the weights (float32)."""
-        import torch
-
         batch, shares = image[None], torch.from_numpy(weights).to(image.device)
         mixed = shares[:1].view(1, 1, 1, 1) * batch
         for k, chain in enumerate(row.tolist()):

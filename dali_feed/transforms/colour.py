@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.op import Draws, Effect, Graph, Ints
+from dali_feed.transforms.op import Draws, Effect, Graph, Ints, fn, types, v2
 from dali_feed.transforms.settings import Probability, Range, Rule, fail, refuse, span
 
 __all__ = [
@@ -94,8 +94,6 @@ def add_colours(graph: Graph, count: int, *, contrast: bool, hue: bool, fold: An
     """Add `count` colour steps to a graph, with or without a mean and a hue, as `fold` gives them: (n, count, 14)."""
 
     def build(image: Any, steps: Any) -> Any:
-        from nvidia.dali import fn, types
-
         for n in range(count):
             matrix = fn.reshape(steps[n, 0:9], shape=[3, 3])
             shift = steps[n, 10] + _CUT
@@ -113,14 +111,10 @@ def add_colours(graph: Graph, count: int, *, contrast: bool, hue: bool, fold: An
 
 
 def _moved(image: Any, matrix: Any, shift: Any, dtype: Any) -> Any:
-    from nvidia.dali import fn
-
     return fn.coord_transform(image, M=matrix, T=fn.stack(*[shift] * 3), dtype=dtype)
 
 
 def _gray_mean(image: Any, *, device: str = "cpu") -> Any:
-    from nvidia.dali import fn, types
-
     mean = fn.reductions.mean(image, axes=[0, 1])
     return fn.reductions.sum(mean * types.Constant(GRAY, device=device), axes=[0])
 
@@ -130,8 +124,6 @@ def _contrast_apart(image: Any, matrix: Any, shift: Any, gain: Any, *, device: s
 
     As an argument of the matrix it would be copied to the host, and DALI's thread would wait for the GPU.
     """
-    from nvidia.dali import fn, types
-
     moved = _moved(image, matrix, shift, types.FLOAT)
     return fn.cast(moved + gain * _gray_mean(image, device=device), dtype=types.UINT8)
 
@@ -142,7 +134,7 @@ def _turn_hue(image: Any, sixths: Any, *, device: str = "cpu") -> Any:
     Value v and chroma c stay; with the hue in sixths, channel n of red 5, green 3, blue 1 becomes
     v - c * clamp(min(k, 4 - k), 0, 1), k = (n + hue) mod 6 (Alvy Ray Smith's hexcone without its cases).
     """
-    from nvidia.dali import fn, math, types
+    from nvidia.dali import math
 
     # Given as lists: numbers in their place would be constants on the GPU, which DALI copies back in every batch.
     r, g, b = (fn.cast(fn.slice(image, start=[n], shape=[1], axes=[2]), dtype=types.FLOAT) for n in range(3))
@@ -196,11 +188,9 @@ class ColorJitter(Effect):
 
     def image(self, image: Any, factors: Any, order: Any) -> Any:
         """The adjustments in their order."""
-        from torchvision.transforms.v2 import functional
-
         settings, values = self.settings, factors.tolist()
         for k in order.tolist():
-            image = getattr(functional, f"adjust_{settings[k]}_image")(image, values[k])
+            image = getattr(v2.functional, f"adjust_{settings[k]}_image")(image, values[k])
         return image
 
     def dali(self, graph: Graph) -> None:
@@ -233,9 +223,7 @@ def permutations(drawn: NDArray[np.float32]) -> Ints:
 
 def permuted(image: Any, order: Any) -> Any:
     """An image with its channels in `order`, int64 (3,), by torchvision's own function; one channel has no other."""
-    from torchvision.transforms.v2 import functional
-
-    return functional.permute_channels_image(image, order.tolist()) if image.shape[-3] == len(order) else image
+    return v2.functional.permute_channels_image(image, order.tolist()) if image.shape[-3] == len(order) else image
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +240,6 @@ class RandomChannelPermutation(Effect):
         """By a matrix of zeros and ones, which is exact; the identity where it is not for an image."""
 
         def build(image: Any, matrix: Any) -> Any:
-            from nvidia.dali import fn, types
-
             return fn.reshape(fn.coord_transform(image, M=matrix, dtype=types.UINT8), layout="HWC")
 
         def matrices(fold: Any, orders: Ints) -> NDArray[np.float32]:
@@ -309,12 +295,10 @@ class RandomPhotometricDistort(Effect):
 
     def image(self, image: Any, factors: Any, turns: Any, channels: Any) -> Any:
         """The factors that come, in their order, and then that of the channels."""
-        from torchvision.transforms.v2 import functional
-
         values = factors.tolist()
         for k in turns.tolist():
             if k >= 0:
-                image = getattr(functional, f"adjust_{_FACTORS[k]}_image")(image, values[k])
+                image = getattr(v2.functional, f"adjust_{_FACTORS[k]}_image")(image, values[k])
         return permuted(image, channels)
 
 
@@ -327,9 +311,7 @@ class Gray(Effect):
     __slots__ = ()
 
     def image(self, image: Any, on: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.rgb_to_grayscale_image(image, getattr(self, "channels", 3)) if on else image
+        return v2.functional.rgb_to_grayscale_image(image, getattr(self, "channels", 3)) if on else image
 
     def dali(self, graph: Graph) -> None:
         cut = graph.place.dtype == "uint8"

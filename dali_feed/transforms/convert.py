@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dali_feed.errors import TransformError
-from dali_feed.transforms.op import Effect, Graph, Op, Place
+from dali_feed.transforms.op import Effect, Graph, Op, Place, torch, v2
 from dali_feed.transforms.settings import DType, fail, numbers, refuse
 
 __all__ = ["Normalize", "ToFloat", "UserFunction", "name_of"]
@@ -81,10 +81,7 @@ class ToFloat(Op):
         return replace(place, dtype=self.dtype, scale=place.scale / 255 if scales else place.scale)
 
     def image(self, image: Any) -> Any:
-        import torch
-        from torchvision.transforms.v2 import functional
-
-        return functional.to_dtype_image(image, getattr(torch, self.dtype), scale=self.scale)
+        return v2.functional.to_dtype_image(image, getattr(torch, self.dtype), scale=self.scale)
 
     def dali(self, graph: Graph) -> None:
         """Left for the last step, which goes by the units of its place."""
@@ -129,9 +126,7 @@ class Normalize(Op):
         return replace(place, scale=place.scale / std, bias=(place.bias - mean) / std)
 
     def image(self, image: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.normalize_image(image, list(self.mean), list(self.std))
+        return v2.functional.normalize_image(image, list(self.mean), list(self.std))
 
     def dali(self, graph: Graph) -> None:
         """Left for the last step, which goes by the units of its place."""
@@ -171,9 +166,7 @@ class UserFunction(Effect):
 
     def image(self, image: Any, on: Any) -> Any:
         """What the function makes of the image. Raises TransformError where it fails, or changes mode or size."""
-        from torchvision.transforms.v2 import functional
-
-        picture = functional.to_pil_image((image[:1] if self.gray else image).contiguous())
+        picture = v2.functional.to_pil_image((image[:1] if self.gray else image).contiguous())
         try:
             changed = self.function(picture)
         except Exception as error:
@@ -186,4 +179,4 @@ class UserFunction(Effect):
             rule = f"must give a PIL image of the mode and size that it was given, {mode} of {picture.size}"
             msg = f"transform: {name_of(self.function)} {rule}; found {shown}. Use torch's own DataLoader with it"
             raise TransformError(msg)
-        return functional.pil_to_tensor(changed).to(image.device)
+        return v2.functional.pil_to_tensor(changed).to(image.device)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.op import Draws, Effect, Graph, Ints, Op, Sizes, Window, columns
+from dali_feed.transforms.op import Draws, Effect, Graph, Ints, Op, Sizes, Window, columns, torch, v2
 from dali_feed.transforms.settings import (
     Edges,
     Fill,
@@ -40,8 +40,6 @@ def cut(image: Any, window: Any, fill: Fill = 0.0) -> Any:
     h, w = image.shape[-2:]
     if y >= 0 and x >= 0 and y + height <= h and x + width <= w:
         return image[:, y : y + height, x : x + width]
-    import torch
-
     out = image.new_empty((image.shape[0], height, width))
     colour = torch.tensor(as_list(fill)).to(image.dtype)  # cut off to a whole level, as torchvision does
     out[:] = colour.view(-1, 1, 1)
@@ -54,16 +52,15 @@ def cut_follower(value: Any, window: Any, fill: float = 0.0) -> Any:
     """The same of what follows an image, by torchvision's own function for it; `fill` outside of a mask."""
     if window is None:
         return value
-    from torchvision.transforms.v2 import functional
     from torchvision.tv_tensors import Mask
 
     y, x, height, width = window.tolist()
     if fill and isinstance(value, Mask):  # torchvision's crop knows no fill: its transforms pad before it
-        high, wide = functional.get_size(value)
+        high, wide = v2.functional.get_size(value)
         edges = [max(0, edge) for edge in (-x, -y, x + width - wide, y + height - high)]
-        value = functional.pad(value, edges, fill=fill)
+        value = v2.functional.pad(value, edges, fill=fill)
         y, x = y + edges[1], x + edges[0]
-    return functional.crop(value, y, x, height, width)
+    return v2.functional.crop(value, y, x, height, width)
 
 
 def center_window(h: Ints, w: Ints, size: tuple[int, int]) -> Window:
@@ -144,10 +141,8 @@ class Crop(Op):
         return cut_follower(self._padded("", value, margin, fill), window, fill)
 
     def _padded(self, kind: str, value: Any, margin: Any, fill: float | list[float]) -> Any:
-        from torchvision.transforms.v2 import functional
-
         edges = () if margin is None else margin.tolist()
-        return getattr(functional, f"pad{kind}")(value, edges, fill, self.mode) if any(edges) else value
+        return getattr(v2.functional, f"pad{kind}")(value, edges, fill, self.mode) if any(edges) else value
 
     def dali(self, graph: Graph) -> None:
         if self.pads and self.mode != "constant":
@@ -356,9 +351,7 @@ class Flip(Effect):
         return image.flip(-1 if self.axis == "x" else -2) if on else image
 
     def follow(self, value: Any, on: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        turned = functional.horizontal_flip if self.axis == "x" else functional.vertical_flip
+        turned = v2.functional.horizontal_flip if self.axis == "x" else v2.functional.vertical_flip
         return turned(value) if on else value
 
     def dali(self, graph: Graph) -> None:

@@ -13,7 +13,21 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import TransformError
 from dali_feed.transforms.filters import generator_of, normal, seeds_of
-from dali_feed.transforms.op import TRIES, Draws, Effect, Floats, Graph, Ints, Place, Window, columns, rectangles
+from dali_feed.transforms.op import (
+    TRIES,
+    Draws,
+    Effect,
+    Floats,
+    Graph,
+    Ints,
+    Place,
+    Window,
+    columns,
+    fn,
+    rectangles,
+    torch,
+    v2,
+)
 from dali_feed.transforms.settings import Fill, Probability, Range, Rule, as_list, one_of, refuse, span, span_of
 
 __all__ = ["NoisyErasing", "RandomErasing", "colour_of", "either", "either_of_timm"]
@@ -52,20 +66,16 @@ class RandomErasing(Effect):
 
     def image(self, image: Any, row: Any) -> Any:
         """In a copy, since others may use the image's memory."""
-        from torchvision.transforms.v2 import functional
-
         y, x, height, width = row.tolist()
         if not height or not width:
             return image
-        return functional.erase_image(image, y, x, height, width, colour_of(self.value))
+        return v2.functional.erase_image(image, y, x, height, width, colour_of(self.value))
 
     def dali(self, graph: Graph) -> None:
         """The rectangle is empty for an image that is left as it is."""
         fill = list(self._levels(graph.place))
 
         def build(image: Any, rect: Any) -> Any:
-            from nvidia.dali import fn
-
             return fn.erase(image, anchor=rect[0:2], shape=rect[2:4], axis_names="HW", fill_value=fill)
 
         def rects(fold: Any, windows: NDArray[np.int32]) -> NDArray[np.float32]:
@@ -87,8 +97,6 @@ class RandomErasing(Effect):
 @functools.cache
 def colour_of(value: Fill | None) -> Any:
     """The value as a tensor that broadcasts over an image; None is 0."""
-    import torch
-
     return torch.tensor(as_list(value or 0.0))[:, None, None]
 
 
@@ -158,8 +166,6 @@ class NoisyErasing(Effect):
 
     def image(self, image: Any, row: Any, seed: Any) -> Any:
         """Fill the rectangles of the row, by a generator of that seed (int64)."""
-        import torch
-
         erased = [each for each in row.tolist() if each[2] and each[3]]
         if not erased:
             return image

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.op import Draws, Effect, Graph, Ints
+from dali_feed.transforms.op import Draws, Effect, Graph, Ints, fn, torch, v2
 from dali_feed.transforms.settings import Range, Rule, at_least_zero, refuse, span
 
 __all__ = ["GaussianBlur", "GaussianNoise", "generator_of", "normal", "seeds_of"]
@@ -46,16 +46,12 @@ class GaussianBlur(Effect):
         return {"effect": (low + (high - low) * d.u()[0]).astype(np.float32)}
 
     def image(self, image: Any, sigma: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.gaussian_blur_image(image, list(self.kernel), [sigma.item()] * 2)
+        return v2.functional.gaussian_blur_image(image, list(self.kernel), [sigma.item()] * 2)
 
     def dali(self, graph: Graph) -> None:
         """The kernel is a single pixel for an image that is left as it is."""
 
         def build(image: Any, sigma: Any) -> Any:
-            from nvidia.dali import fn
-
             return fn.gaussian_blur(image, sigma=sigma, window_size=self.kernel[::-1])
 
         graph.step("sigma", "FLOAT", 0, build, lambda fold, sigma: np.where(fold.on, sigma, np.float32(_SHARP)))
@@ -82,8 +78,6 @@ class GaussianNoise(Effect):
 
     def image(self, image: Any, on: Any, seed: Any) -> Any:
         """Add noise of a generator of that seed (int64)."""
-        import torch
-
         drawn = normal(tuple(image.shape), generator_of(seed), image)
         if image.is_floating_point():
             out = image + (self.mean + drawn.to(image.dtype) * self.sigma)
@@ -102,13 +96,9 @@ def seeds_of(d: Draws) -> NDArray[np.int64]:
 
 def generator_of(seed: Any) -> Any:
     """Torch's generator with that seed."""
-    import torch
-
     return torch.Generator().manual_seed(int(seed))
 
 
 def normal(shape: tuple[int, ...], generator: Any, image: Any) -> Any:
     """Normal numbers, float32, on the image's device."""
-    import torch
-
     return torch.randn(shape, generator=generator).to(image.device)

@@ -3,7 +3,7 @@
 The law: the random numbers of a transform are drawn once, by `Op.draw`. Engines, columns that follow an image, and
 commands that show draws all take the same rows.
 
-Importing a transform loads NumPy and nothing else. What runs on pixels imports its library when it is called.
+Importing a transform loads NumPy and nothing else. The libraries that run on pixels are imported by their first use.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dali_feed.draws import DEEPEST, NEST_BITS, STREAMS_PER_OP, TOP_BITS, uniforms
 from dali_feed.errors import TransformError
+from dali_feed.packages import LazyModule
 from dali_feed.transforms.keys import Arrays, Key, of_op
 from dali_feed.transforms.settings import KEPT, READ, DType, Fill, Layout, Range, Rule
 
@@ -36,11 +37,18 @@ __all__ = [
     "Sizes",
     "Window",
     "columns",
+    "fn",
     "inner_numbers",
     "rectangles",
+    "torch",
+    "types",
+    "v2",
     "walk",
 ]
 
+
+torch, v2 = LazyModule("torch"), LazyModule("torchvision.transforms.v2")
+fn, types = LazyModule("nvidia.dali.fn"), LazyModule("nvidia.dali.types")
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import TransformError
-from dali_feed.transforms.op import Effect, Graph, Place
+from dali_feed.transforms.op import Effect, Graph, Place, fn, types, v2
 from dali_feed.transforms.settings import Probability, Rule, at_least_zero, refuse, whole
 
 __all__ = ["POINTWISE", "Pointwise"]
@@ -43,8 +43,6 @@ def _inverted(op: Pointwise, graph: Graph) -> None:
     level = int(np.count_nonzero(values < op.setting)) if op.name == "RandomSolarize" else 0
 
     def build(image: Any, start: Any) -> Any:
-        from nvidia.dali import fn, types
-
         light = fn.cast(image >= start, dtype=types.UINT8)
         return image ^ (light * types.Constant(255, types.UINT8))
 
@@ -119,10 +117,8 @@ class Pointwise(Effect):
             raise TransformError(msg)
 
     def image(self, image: Any, on: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
         settings = (self.setting,) if self._known.setting else ()
-        return getattr(functional, self._known.function)(image, *settings) if on else image
+        return getattr(v2.functional, self._known.function)(image, *settings) if on else image
 
     def dali(self, graph: Graph) -> None:
         if self._known.dali is None:

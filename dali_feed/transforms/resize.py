@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.transforms.crops import cut, cut_follower
-from dali_feed.transforms.op import TRIES, Draws, Floats, Graph, Ints, Op, Sizes, Window, columns, rectangles
+from dali_feed.transforms.op import TRIES, Draws, Floats, Graph, Ints, Op, Sizes, Window, columns, rectangles, torch, v2
 from dali_feed.transforms.settings import (
     DRAWN,
     READ,
@@ -95,8 +95,6 @@ class Resizing(Op):
         A call of torchvision's costs ten microseconds under the interpreter's lock; tests hold the two equal bit for
         bit.
         """
-        import torch
-
         height, width, *which = scale.tolist()
         name = DRAWN[which[0]] if which else self.interpolation
         image = cut(image, window)
@@ -105,10 +103,8 @@ class Resizing(Op):
             return image
         smooth = name != "nearest-exact"
         if image.dtype != torch.uint8 or image.is_cuda or (smooth and not _native_uint8(name)):
-            from torchvision.transforms.v2 import InterpolationMode, functional
-
-            mode = InterpolationMode(name)
-            return functional.resize_image(image, [height, width], interpolation=mode, antialias=self.antialias)
+            mode = v2.InterpolationMode(name)
+            return v2.functional.resize_image(image, [height, width], interpolation=mode, antialias=self.antialias)
         across, down, right = image.stride()
         if (across, right) == (1, channels):  # as decoded, or a window of it: say so, or torch copies the output
             batch = image.as_strided((1, channels, h, w), (h * down, 1, down, channels))
@@ -123,9 +119,7 @@ class Resizing(Op):
         )[0]
 
     def follow(self, value: Any, window: Any, scale: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return functional.resize(cut_follower(value, window), scale.tolist()[:2])
+        return v2.functional.resize(cut_follower(value, window), scale.tolist()[:2])
 
     def dali(self, graph: Graph) -> None:
         graph.resize(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dali_feed.transforms.auto_augment import mixture
 from dali_feed.transforms.colour import GAMMA_TRIES
-from dali_feed.transforms.op import Draws, Effect, Floats, Ints
+from dali_feed.transforms.op import Draws, Effect, Floats, Ints, v2
 from dali_feed.transforms.settings import check_uint8, probability, refuse
 
 __all__ = ["TimmAugMix", "TimmAutoAugment", "TimmPart", "TimmRandAugment"]
@@ -205,13 +205,11 @@ class Pillow(Effect):
     def image(self, image: Any, row: Any, weights: Any = None) -> Any:
         """One chain of operations; with `weights` several are mixed."""
         del weights
-        from torchvision.transforms.v2 import functional
-
         chain = row.tolist()[0]
         if not any(which >= 0 for which, *_ in chain):
             return image
-        changed = chained(functional.to_pil_image(image.contiguous()), chain, self.every, self.look)
-        return functional.pil_to_tensor(changed).to(image.device)
+        changed = chained(v2.functional.to_pil_image(image.contiguous()), chain, self.every, self.look)
+        return v2.functional.pil_to_tensor(changed).to(image.device)
 
 
 def chained(image: Any, chain: list[list[float]], parts: tuple[TimmPart, ...], look: PillowLook) -> Any:
@@ -369,15 +367,13 @@ class TimmAugMix(Pillow):
 
     def image(self, image: Any, row: Any, weights: Any = None) -> Any:
         """Image and chains mixed by the weights (float32)."""
-        from torchvision.transforms.v2 import functional
-
-        plain = functional.to_pil_image(image.contiguous())
+        plain = v2.functional.to_pil_image(image.contiguous())
         chains = [chained(plain, chain, self.parts, self.look) for chain in row.tolist()]
         share, *rest = weights.tolist()
         amount = 1.0 - share
         shares = [weight / amount if amount else 0.0 for weight in rest]
         mix = _blended if self.blended else _mixed
-        return functional.pil_to_tensor(mix(plain, chains, shares, amount)).to(image.device)
+        return v2.functional.pil_to_tensor(mix(plain, chains, shares, amount)).to(image.device)
 
 
 def _mixed(image: Any, chains: list[Any], shares: list[float], amount: float) -> Any:

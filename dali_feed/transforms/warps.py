@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.op import Draws, Effect, Floats, Graph, Ints, Op, Place
+from dali_feed.transforms.op import Draws, Effect, Floats, Graph, Ints, Op, Place, fn, types, v2
 from dali_feed.transforms.settings import (
     READ,
     Fill,
@@ -61,23 +61,19 @@ class Warp(Effect):
         raise NotImplementedError
 
     def image(self, image: Any, row: Any) -> Any:
-        from torchvision.transforms.v2 import InterpolationMode
-
-        mode = InterpolationMode(self.interpolation)
+        mode = v2.InterpolationMode(self.interpolation)
         return self.warped("_image", image, row, interpolation=mode, fill=as_list(self.fill))
 
     def follow(self, value: Any, row: Any) -> Any:
         return self.warped("", value, row, fill=mask_fill(self.fill, self.masks))
 
     def add_to(self, graph: Graph, name: str, ndim: int, call: Any, fold: Any) -> None:
-        """Add what `call` makes of DALI's functions, an image, its array, and how to fill and interpolate."""
+        """Add what `call` makes of an image, its array, and how to fill and interpolate."""
         fill = one_level(self, self.fill, graph.place)
 
         def build(image: Any, values: Any) -> Any:
-            from nvidia.dali import fn, types
-
             mode = getattr(types, _DALI[self.interpolation])
-            return call(fn, image, values, interp_type=mode, fill_value=fill)
+            return call(image, values, interp_type=mode, fill_value=fill)
 
         graph.step(name, "FLOAT", ndim, build, fold)
 
@@ -137,11 +133,9 @@ class RandomAffine(Warp):
         return {"move": np.stack([between(self.degrees, 0), *moved, between(self.scale, 3), *shears], axis=1)}
 
     def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
         angle, *moved, scale, x, y = row.tolist()
         center = None if self.center is None else list(self.center)
-        return getattr(functional, f"affine{kind}")(value, angle, moved, scale, [x, y], center=center, **settings)
+        return getattr(v2.functional, f"affine{kind}")(value, angle, moved, scale, [x, y], center=center, **settings)
 
     def dali(self, graph: Graph) -> None:
         """Pixel (x, y) is taken from matrix (float32: 2, 3) @ (x, y, 1); halves are pixel centres."""
@@ -150,7 +144,7 @@ class RandomAffine(Warp):
             inverse = source_matrices(move, fold.h, fold.w, self.center, (fold.mirror["x"], fold.mirror["y"]))
             return np.where(fold.on[:, None, None], inverse, np.eye(2, 3, dtype=np.float32))
 
-        def warp(fn: Any, image: Any, matrix: Any, **how: Any) -> Any:
+        def warp(image: Any, matrix: Any, **how: Any) -> Any:
             return fn.warp_affine(image, matrix=matrix, inverse_map=True, **how)
 
         self.add_to(graph, "matrix", 2, warp, matrices)
@@ -203,15 +197,13 @@ class RandomPerspective(Warp):
 
     def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
         """Move the corners of the image to their new places."""
-        from torchvision.transforms.v2 import functional
-
         ends = row.tolist()
         if ends[0] < 0:
             return value
-        height, width = value.shape[-2:] if kind else functional.get_size(value)
+        height, width = value.shape[-2:] if kind else v2.functional.get_size(value)
         start = [[0, 0], [width - 1, 0], [width - 1, height - 1], [0, height - 1]]
         end = [ends[k : k + 2] for k in range(0, 8, 2)]
-        return getattr(functional, f"perspective{kind}")(value, start, end, **settings)
+        return getattr(v2.functional, f"perspective{kind}")(value, start, end, **settings)
 
 
 def corners(op: RandomPerspective, drawn: NDArray[np.float32], h: Ints, w: Ints) -> Ints:
@@ -258,9 +250,7 @@ class Rotation(Warp):
         return {"angle": (low + (high - low) * d.u()[0]).astype(np.float32)}
 
     def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
-        from torchvision.transforms.v2 import functional
-
-        return getattr(functional, f"rotate{kind}")(value, float(row), **settings)
+        return getattr(v2.functional, f"rotate{kind}")(value, float(row), **settings)
 
     def dali(self, graph: Graph) -> None:
         """In a mirrored image the other way; twice mirrored it is turned as a whole."""
@@ -269,7 +259,7 @@ class Rotation(Warp):
             turned = np.where(fold.mirror["x"] ^ fold.mirror["y"], -angle, angle)
             return np.where(fold.on, turned, 0).astype(np.float32)
 
-        def turn(fn: Any, image: Any, angle: Any, **how: Any) -> Any:
+        def turn(image: Any, angle: Any, **how: Any) -> Any:
             return fn.rotate(image, angle=angle, keep_size=True, **how)
 
         self.add_to(graph, "angle", 0, turn, angles)
