@@ -28,28 +28,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dali_feed.errors import ConfigError
 
-__all__ = [
-    "COLUMNS",
-    "DEEPEST",
-    "EXTENT_ORDER",
-    "MIXING",
-    "NEST_BITS",
-    "ORDER",
-    "PROGRAM",
-    "REPEATS",
-    "STRANDS",
-    "STREAMS_PER_OP",
-    "TOP_BITS",
-    "VIEWS",
-    "WINDOW_ORDER",
-    "check_seed",
-    "permutation",
-    "philox4x32",
-    "seed_of_turn",
-    "seed_within",
-    "uniforms",
-]
-
 PROGRAM = range(1 << 30)
 MIXING = range(1 << 30, 3 << 29)
 VIEWS = range(3 << 29, 7 << 28)

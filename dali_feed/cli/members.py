@@ -25,7 +25,8 @@ from dali_feed.formats.npy import header_of as npy_header
 from dali_feed.formats.paths import steps_of
 from dali_feed.packing.plan import blocks
 from dali_feed.records.source import Block, Extents, Source, alternatives
-from dali_feed.screen.screen import UnusableError, header_of
+from dali_feed.screen.header import UnusableError
+from dali_feed.screen.screen import header_of
 
 __all__ = [
     "LOOKED_AT",

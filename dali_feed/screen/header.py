@@ -20,8 +20,6 @@ from typing import TypeVar
 
 from dali_feed.packages import needed
 
-__all__ = ["MIRRORED_X", "MIRRORED_Y", "SIDEWAYS", "Header", "UnusableError", "calmly", "orientation_in"]
-
 MAX_SIDE = (1 << 31) - 1
 # A stored image is mirrored, left to right and top to bottom, and then its axes are exchanged. By orientations:
 MIRRORED_X, MIRRORED_Y, SIDEWAYS = (2, 3, 7, 8), (3, 4, 6, 7), (5, 6, 7, 8)

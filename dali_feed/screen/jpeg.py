@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from dali_feed.screen.header import Header, UnusableError
 
-__all__ = ["FRAMES", "LEAST", "SCAN_BYTES", "SKIPPED", "jpeg_header", "overworked", "scans"]
-
 MAX_SEGMENTS = 1 << 16  # header segments and fill bytes
 MAX_STRAY = 1 << 16  # bytes in a row that are no segment
 TAIL = 2048  # bytes, where an end marker is looked for

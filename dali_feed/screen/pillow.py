@@ -30,8 +30,6 @@ from dali_feed.screen.header import SIDEWAYS, Header, UnusableError, calmly
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["decode", "is_usual", "kind_of", "opened", "pillow_header", "pnm", "raw_pixels"]
-
 NETPBM_HEADER = 1 << 16  # bytes; comments are part of it
 COMMENTS = 1 << 10
 TILE = 1 << 22  # pixels that a TIFF's tiles may cover whatever its image has: a decoder makes room for whole ones

@@ -11,8 +11,6 @@ import zlib
 
 from dali_feed.screen.header import Header, UnusableError
 
-__all__ = ["png_header"]
-
 MAX_CHUNKS = 1 << 16
 
 _CHUNK = struct.Struct(">I4s").unpack_from

@@ -24,18 +24,6 @@ from dali_feed.screen.jpeg import FRAMES, LEAST, SCAN_BYTES, SKIPPED, jpeg_heade
 from dali_feed.screen.pillow import kind_of, pillow_header
 from dali_feed.screen.png import png_header
 
-__all__ = [
-    "MAX_PIXELS",
-    "MAX_WORK",
-    "Header",
-    "Screened",
-    "UnusableError",
-    "header_of",
-    "orientations",
-    "screen",
-    "turned",
-]
-
 MAX_PIXELS = 1 << 27  # a bound on width * height: a few bytes can announce an image that fills all memory
 
 PASSES = 16  # over an image of the most pixels that work allows, where it has no bound of its own

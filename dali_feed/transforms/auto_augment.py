@@ -33,9 +33,6 @@ from dali_feed.transforms.settings import (
     whole,
 )
 
-__all__ = ["OPERATIONS", "AugMix", "Auto", "AutoAugment", "Policy", "RandAugment", "TrivialAugmentWide", "mixture"]
-
-
 MOVES = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 COLOURS = ("Brightness", "Color", "Contrast", "Sharpness")
 SIGNED = (*MOVES, *COLOURS)

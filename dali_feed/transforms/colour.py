@@ -24,24 +24,6 @@ from numpy.typing import NDArray
 from dali_feed.transforms.op import Draws, Effect, Graph, Ints, fn, types, v2
 from dali_feed.transforms.settings import Probability, Range, Rule, fail, refuse, span
 
-__all__ = [
-    "GAMMA_TRIES",
-    "KIND",
-    "KINDS",
-    "MAX_STEPS",
-    "STEP",
-    "WIDTH",
-    "ColorJitter",
-    "Grayscale",
-    "RandomChannelPermutation",
-    "RandomGrayscale",
-    "RandomPhotometricDistort",
-    "add_colours",
-    "log_gammas",
-    "permutations",
-]
-
-
 Floats = NDArray[np.float32]
 
 GRAY = np.array([0.2989, 0.587, 0.114], np.float32)

@@ -13,9 +13,6 @@ from dali_feed.errors import TransformError
 from dali_feed.transforms.op import Effect, Graph, Op, Place, torch, v2
 from dali_feed.transforms.settings import DType, fail, numbers, refuse
 
-__all__ = ["Normalize", "ToFloat", "UserFunction", "name_of"]
-
-
 _DTYPES: dict[str, DType] = {
     "torch.uint8": "uint8",
     "torch.float32": "float32",

@@ -26,9 +26,6 @@ from dali_feed.transforms.settings import (
     whole,
 )
 
-__all__ = ["CenterCrop", "CropOrPad", "Flip", "Pad", "RandomCrop", "TrimBorder", "center_window", "cut", "cut_follower"]
-
-
 # One image, and what follows it, cut to a window.
 
 

@@ -30,9 +30,6 @@ from dali_feed.transforms.op import (
 )
 from dali_feed.transforms.settings import Fill, Probability, Range, Rule, as_list, one_of, refuse, span, span_of
 
-__all__ = ["NoisyErasing", "RandomErasing", "colour_of", "either", "either_of_timm"]
-
-
 _RULES: dict[str, Rule] = {"scale": span(0.0, 1.0), "ratio": span(1e-6, 1e6)}
 
 

@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from dali_feed.transforms.op import Draws, Effect, Graph, Ints, fn, torch, v2
 from dali_feed.transforms.settings import Range, Rule, at_least_zero, refuse, span
 
-__all__ = ["GaussianBlur", "GaussianNoise", "generator_of", "normal", "seeds_of"]
-
-
 _SHARP = 0.01  # the sigma of a kernel whose neighbours weigh exp(-5000), which is 0
 
 

@@ -23,8 +23,6 @@ from dali_feed.transforms.op import Draws, OnImage, Op, Place, Recipe
 from dali_feed.transforms.program import Finish, Ints, Parameters, erased_at, finish_at, last_erasing, outline, turns
 from dali_feed.transforms.settings import DType, Layout
 
-__all__ = ["HostProgram", "HostStep", "compile_host"]
-
 
 @dataclass(frozen=True, slots=True)
 class HostStep:

@@ -12,22 +12,6 @@ from typing import Any, NewType
 
 from numpy.typing import NDArray
 
-__all__ = [
-    "ADJUST",
-    "CANVAS",
-    "ERASE",
-    "FLIPS",
-    "SIZE",
-    "TURN",
-    "WINDOW",
-    "Arrays",
-    "Key",
-    "numbered",
-    "of_op",
-    "viewed",
-]
-
-
 Key = NewType("Key", str)
 Arrays = Mapping[Key, NDArray[Any]]
 

@@ -23,23 +23,6 @@ from dali_feed.transforms.crops import CenterCrop
 from dali_feed.transforms.op import Op, Recipe
 from dali_feed.transforms.resize import Resize
 
-__all__ = [
-    "NESTS",
-    "TIMM",
-    "TORCHVISION",
-    "Chain",
-    "NotMadeError",
-    "flatten",
-    "is_theirs",
-    "is_timm",
-    "is_torchvision",
-    "lower",
-    "maker",
-    "unknown",
-    "unwrap",
-]
-
-
 # The table of lowerings: which op a transform of torchvision's or timm's is translated to, by the name of its class.
 #
 # A line says "file:attribute": the file in this folder, and what in it makes the op. It is text, so lowering loads only

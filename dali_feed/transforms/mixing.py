@@ -17,9 +17,6 @@ from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
 from dali_feed.transforms.lower import is_torchvision
 
-__all__ = ["Mixed", "Mixing", "label_pairs", "mixed", "soft_labels"]
-
-
 Ints = NDArray[np.int64]
 
 

@@ -22,31 +22,6 @@ from dali_feed.packages import LazyModule
 from dali_feed.transforms.keys import Arrays, Key, of_op
 from dali_feed.transforms.settings import KEPT, READ, DType, Fill, Layout, Range, Rule
 
-__all__ = [
-    "TRIES",
-    "Arrays",
-    "Draws",
-    "Effect",
-    "Floats",
-    "Graph",
-    "Ints",
-    "OnImage",
-    "Op",
-    "Place",
-    "Recipe",
-    "Sizes",
-    "Window",
-    "columns",
-    "fn",
-    "inner_numbers",
-    "rectangles",
-    "torch",
-    "types",
-    "v2",
-    "walk",
-]
-
-
 torch, v2 = LazyModule("torch"), LazyModule("torchvision.transforms.v2")
 fn, types = LazyModule("nvidia.dali.fn"), LazyModule("nvidia.dali.types")
 

@@ -13,8 +13,6 @@ from dali_feed.errors import TransformError
 from dali_feed.transforms.op import Effect, Graph, Place, fn, types, v2
 from dali_feed.transforms.settings import Probability, Rule, at_least_zero, refuse, whole
 
-__all__ = ["POINTWISE", "Pointwise"]
-
 
 def _number(op: str, name: str, value: float) -> None:
     if math.isnan(value):

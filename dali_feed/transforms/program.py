@@ -13,38 +13,13 @@ from numpy.typing import NDArray
 from dali_feed.draws import COLUMNS, STREAMS_PER_OP, TOP_BITS, VIEWS, seed_within
 from dali_feed.errors import TransformError
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
-from dali_feed.transforms.keys import ADJUST, CANVAS, ERASE, FLIPS, Key, of_op
+from dali_feed.transforms.keys import ADJUST, CANVAS, ERASE, FLIPS, Arrays, Key, of_op
 from dali_feed.transforms.lower import unwrap
-from dali_feed.transforms.op import Arrays, Draws, OnImage, Op, Place, Recipe, walk
+from dali_feed.transforms.op import Draws, OnImage, Op, Place, Recipe, walk
 from dali_feed.transforms.settings import DType, Fill, Layout
 
 if TYPE_CHECKING:
     from dali_feed.columns.column import Follower
-
-__all__ = [
-    "Colours",
-    "Finish",
-    "Followed",
-    "ImageProgram",
-    "Ints",
-    "Output",
-    "Parameters",
-    "Program",
-    "RowKey",
-    "Tail",
-    "Views",
-    "as_views",
-    "compile_following",
-    "erased_at",
-    "finish_at",
-    "last_erasing",
-    "outline",
-    "seed_of_column",
-    "stored",
-    "turns",
-    "unfit",
-]
-
 
 Ints = NDArray[np.int64]
 

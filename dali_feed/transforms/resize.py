@@ -31,8 +31,6 @@ from dali_feed.transforms.settings import (
     span,
 )
 
-__all__ = ["RandomResizedCrop", "Resize", "ResizeKeepRatio", "resized"]
-
 
 def resized(h: Ints, w: Ints, size: int | tuple[int, int], max_size: int | None) -> Sizes:
     """Output heights and widths of Resize: both edges, or the shorter one with the ratio kept (rounded down)."""

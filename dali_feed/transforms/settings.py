@@ -11,46 +11,6 @@ from typing import Any, Literal, NoReturn
 
 from dali_feed.errors import TransformError
 
-__all__ = [
-    "DRAWN",
-    "KEPT",
-    "READ",
-    "Antialias",
-    "Background",
-    "DType",
-    "Drawn",
-    "Edges",
-    "Fill",
-    "Interpolation",
-    "Layout",
-    "Masks",
-    "PadMode",
-    "Probability",
-    "Range",
-    "Rule",
-    "Size",
-    "Turning",
-    "above_zero",
-    "as_list",
-    "at_least_zero",
-    "check_uint8",
-    "fail",
-    "fill_of",
-    "four_edges",
-    "height_width",
-    "mask_fill",
-    "masks_of",
-    "numbers",
-    "one_of",
-    "pair",
-    "probability",
-    "refuse",
-    "span",
-    "span_of",
-    "whole",
-]
-
-
 Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
 Drawn = Literal["random"]  # one of these, at random for each sample
 DRAWN: tuple[Interpolation, ...] = ("bilinear", "bicubic")

@@ -15,8 +15,6 @@ from dali_feed.transforms.colour import GAMMA_TRIES
 from dali_feed.transforms.op import Draws, Effect, Floats, Ints, v2
 from dali_feed.transforms.settings import check_uint8, probability, refuse
 
-__all__ = ["TimmAugMix", "TimmAutoAugment", "TimmPart", "TimmRandAugment"]
-
 
 @dataclass(frozen=True, slots=True)
 class TimmPart:

@@ -34,9 +34,6 @@ from dali_feed.transforms.settings import (
     span,
 )
 
-__all__ = ["RandomAffine", "RandomPerspective", "Rotation", "corners", "one_level", "rotation"]
-
-
 _DALI = {"nearest": "INTERP_NN", "bilinear": "INTERP_LINEAR"}  # of `nvidia.dali.types`
 
 

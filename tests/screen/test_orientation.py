@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
-from dali_feed.screen.header import orientation_in
-from dali_feed.screen.screen import UnusableError, header_of, orientations, screen
+from dali_feed.screen.header import UnusableError, orientation_in
+from dali_feed.screen.screen import header_of, orientations, screen
 
 FORMATS = ["JPEG", "PNG", "WEBP"]
 

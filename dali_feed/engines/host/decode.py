@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.screen import pillow
-from dali_feed.screen.screen import UnusableError, header_of
+from dali_feed.screen.header import UnusableError
+from dali_feed.screen.screen import header_of
 
 __all__ = ["decoded", "decoded_jpegs", "jpegs", "new_decoder", "nvimgcodec", "refusal", "turned", "undecodable"]
 
