@@ -153,37 +153,37 @@ def layout_of(
         ConfigError: what is told is not enough.
         FormatError: the value is not what is told, or no array: it should be another record's turn to be first.
     """
-    told = None if dtype is None else np.dtype(dtype)
+    wanted = None if dtype is None else np.dtype(dtype)
     if isinstance(first, _BYTES):
-        found, sides = _of_bytes(first, told, shape)
+        own, sides = _of_bytes(first, wanted, shape)
     elif isinstance(first, np.ndarray | list):
-        if told is None and isinstance(first, list):
+        if wanted is None and isinstance(first, list):
             msg = "Array: the dtype of numbers in a list must be told; give dtype="
             raise ConfigError(msg)
         array = _plain(first)
-        found, sides = told or array.dtype.newbyteorder("="), array.shape
+        own, sides = wanted or array.dtype.newbyteorder("="), array.shape
     else:
         msg = f"array: must be bytes, an array or a list of numbers; found {type(first).__name__}"
         raise FormatError(msg)
-    layout = told or found, sides if shape is None else shape
+    layout = wanted or own, sides if shape is None else shape
     array_from(*layout, first)
     return layout
 
 
 def _of_bytes(
-    value: bytes | bytearray | memoryview, told: np.dtype[Any] | None, shape: tuple[int, ...] | None
+    value: bytes | bytearray | memoryview, wanted: np.dtype[Any] | None, shape: tuple[int, ...] | None
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    whole = told is not None and shape is not None and len(value) == math.prod(shape) * told.itemsize
+    whole = wanted is not None and shape is not None and len(value) == math.prod(shape) * wanted.itemsize
     if value[: len(MAGIC)] == MAGIC and not whole:  # bytes without a header may begin like that too
         _, dtype, sides, _ = header_of(value)
         return dtype.newbyteorder("="), sides
-    if told is None:
+    if wanted is None:
         msg = "Array: the dtype of bytes without a header must be told; give dtype="
         raise ConfigError(msg)
-    if shape is None and len(value) % told.itemsize:
-        msg = f"array: must be a row of {told}, {told.itemsize} bytes each; found {len(value)} bytes"
+    if shape is None and len(value) % wanted.itemsize:
+        msg = f"array: must be a row of {wanted}, {wanted.itemsize} bytes each; found {len(value)} bytes"
         raise FormatError(msg)
-    return told, (len(value) // told.itemsize,)
+    return wanted, (len(value) // wanted.itemsize,)
 
 
 def array_from(dtype: np.dtype[Any], shape: tuple[int, ...], value: Any) -> NDArray[Any]:

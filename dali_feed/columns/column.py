@@ -147,7 +147,7 @@ class Late(Column):
         """Whether anything is left to make."""
         return True
 
-    def made(self, data: memoryview) -> Any:
+    def value_of(self, data: memoryview) -> Any:
         """The value, of bytes in memory of their own: it may be a view of them. Called by many threads at once.
 
         What it raises makes the record a bad one, but for errors that speak of no record (see `attempt`).
@@ -161,7 +161,7 @@ def attempt(column: Late, data: memoryview) -> tuple[Any, str]:
     Errors of ours that speak of no record go on, and so does what is no Exception, such as KeyboardInterrupt.
     """
     try:
-        return column.made(data), ""
+        return column.value_of(data), ""
     except Exception as error:
         if isinstance(error, DaliFeedError) and not isinstance(error, BadRecordError | FormatError):
             raise

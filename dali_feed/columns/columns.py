@@ -37,7 +37,7 @@ Fits = Callable[[NDArray[Any]], Mapping[int, str]]  # sizes of images -> why tho
 class Columns:
     """The columns of a batch by name, in order; threads share it.
 
-    given     as they were given, with the loader's way to decode
+    by_name   all of them, with the loader's way to decode
     reads     by column what is asked of the source
     as_tuple  whether a batch is a tuple of them, not a dict
     alone     whether it is not even that, but its one image
@@ -51,19 +51,19 @@ class Columns:
 
     def __init__(
         self,
-        given: Mapping[str, Column],
+        columns: Mapping[str, Column],
         reads: Mapping[str, str],
         *,
         as_tuple: bool,
         preset: bool = False,
         unit: str = "record",
     ) -> None:
-        self.given, self.reads, self.as_tuple, self.preset = dict(given), dict(reads), as_tuple, preset
+        self.by_name, self.reads, self.as_tuple, self.preset = dict(columns), dict(reads), as_tuple, preset
         self._unit = unit
-        self.images = {name: column for name, column in given.items() if isinstance(column, Image)}
+        self.images = {name: column for name, column in columns.items() if isinstance(column, Image)}
         self.drawn_as = drawn_as(self.images)
-        self.alone = preset and as_tuple and len(given) == 1 and bool(self.images)
-        self.late = {name: column for name, column in given.items() if isinstance(column, Late) and column.late}
+        self.alone = preset and as_tuple and len(columns) == 1 and bool(self.images)
+        self.late = {name: column for name, column in columns.items() if isinstance(column, Late) and column.late}
         self.fits: Mapping[str, Fits] = {}
         self.lacks: Mapping[str, str] = {}
         self._lock = threading.Lock()  # guards that columns are settled once
@@ -110,17 +110,17 @@ class Columns:
             name: source.image_of(column.member) if column.stage == "screen" else column.member
             for name, column in named.items()
         }
-        given = {name: column.decoding(decode) for name, column in named.items()}
-        made = cls(given, reads, as_tuple=as_tuple, preset=preset, unit=source.unit)
-        made.lacks = {name: said for name, member in reads.items() if (said := source.lacks(member))}
+        bounded = {name: column.decoding(decode) for name, column in named.items()}
+        result = cls(bounded, reads, as_tuple=as_tuple, preset=preset, unit=source.unit)
+        result.lacks = {name: reason for name, member in reads.items() if (reason := source.lacks(member))}
         if not preset and source.known:
-            Request.of(source, made.members, made.optional)
-        return made
+            Request.of(source, result.members, result.optional)
+        return result
 
     @property
     def names(self) -> tuple[str, ...]:
         """All of them, in order."""
-        return tuple(self.given)
+        return tuple(self.by_name)
 
     @property
     def image(self) -> str | None:
@@ -135,12 +135,12 @@ class Columns:
     @property
     def others(self) -> tuple[str, ...]:
         """All but the images."""
-        return tuple(name for name in self.given if name not in self.images)
+        return tuple(name for name in self.by_name if name not in self.images)
 
     @property
     def joined(self) -> bool:
         """Whether a column makes something of several records of a lane together."""
-        return any(type(column).of_lanes is not Column.of_lanes for column in self.given.values())
+        return any(type(column).of_lanes is not Column.of_lanes for column in self.by_name.values())
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -150,28 +150,28 @@ class Columns:
     @property
     def optional(self) -> frozenset[str]:
         """The members that a record may lack without being a bad one."""
-        needed = {self.reads[name] for name, column in self.given.items() if not column.optional}
+        needed = {self.reads[name] for name, column in self.by_name.items() if not column.optional}
         return frozenset(self.members) - needed
 
     @property
     def followers(self) -> dict[str, dict[str, Follower]]:
         """For each image column what is moved with it. ConfigError for a column that follows none."""
-        found: dict[str, dict[str, Follower]] = {name: {} for name in self.images}
-        for name, column in self.given.items():
+        by_image: dict[str, dict[str, Follower]] = {name: {} for name in self.images}
+        for name, column in self.by_name.items():
             if isinstance(column, Follower):
-                if column.of not in found:
-                    images = ", ".join(map(repr, found)) or None
+                if column.of not in by_image:
+                    images = ", ".join(map(repr, by_image)) or None
                     rule = f"{name!r} is changed together with the image column {column.of!r}, which must be there"
                     msg = f"columns: {rule}; found {images}. Give of="
                     raise ConfigError(msg)
-                found[column.of][name] = column
-        return found
+                by_image[column.of][name] = column
+        return by_image
 
     def title(self, name: str) -> str:
         """A column before the reason why a record is bad; empty for the only image."""
         if name in self.images and len(self.images) == 1:
             return ""
-        return f"column {name!r} of member {self.given[name].member!r}: "
+        return f"column {name!r} of member {self.by_name[name].member!r}: "
 
     def reader(self, source: Source, stop: threading.Event | None = None) -> Reader:
         """A reader of a bounded source that gives what the columns are made from, by the names of `members`."""
@@ -182,7 +182,7 @@ class Columns:
     @property
     def open(self) -> bool:
         """Whether a column leaves something to the first record that has not been seen yet."""
-        return self._settled is None and any(column.open for column in self.given.values())
+        return self._settled is None and any(column.open for column in self.by_name.values())
 
     def settle(self, block: Block | None) -> None:
         """Settle each open column by the first record of a block of members that has its member and is no fault.
@@ -201,7 +201,7 @@ class Columns:
         with self._lock:
             if self._settled is not None:
                 return
-            if not any(column.open for column in self.given.values()):
+            if not any(column.open for column in self.by_name.values()):
                 self._settle(None)
                 return
             snapshot = source.snapshot()
@@ -218,7 +218,7 @@ class Columns:
         """With the lock held. A block is needed only where a column is open."""
         settled = {
             name: column.settled(_first(block, self.reads[name])) if block is not None and column.open else column
-            for name, column in self.given.items()
+            for name, column in self.by_name.items()
         }
         self._defaults = {name: _default(name, column) for name, column in settled.items() if column.optional}
         self._settled = settled
@@ -244,17 +244,17 @@ class Columns:
             if self.open and not len(block.ids):
                 return Block(block.ids, {}, block.lease, block.faults, block.absent)
             self.settle(block)
-        there, faults, made = block.usable(), dict(block.faults), dict[str, Any]()
+        there, faults, kept = block.usable(), dict(block.faults), dict[str, Any]()
         first = self.image
         # The first image comes last: what else is wrong with a record is said before what is wrong with that.
         for name, column in sorted(self.settled().items(), key=lambda each: each[0] == first):
-            made[name] = self._read(name, column, block.values[self.reads[name]], there, faults)
+            kept[name] = self._read(name, column, block.values[self.reads[name]], there, faults)
         for name, fits in self.fits.items():
-            for row, why in fits(made[name].sizes).items():
+            for row, why in fits(kept[name].sizes).items():
                 faults.setdefault(row, self._refused(name, why))
         if first is not None:
-            self._keep_refused(made[first], block)
-        values = {name: made[name] for name in self.given}
+            self._keep_refused(kept[first], block)
+        values = {name: kept[name] for name in self.by_name}
         return Block(block.ids, values, block.lease, faults, block.absent)
 
     def _read(self, name: str, column: Column, values: Any, there: NDArray[np.bool_], faults: dict[int, Fault]) -> Any:
@@ -282,21 +282,23 @@ class Columns:
 
         So no decoder sees them.
         """
-        given = block.values[self.reads[str(self.image)]]
+        values = block.values[self.reads[str(self.image)]]
         for row in block.faults:
-            value = given[row]
+            value = values[row]
             if isinstance(value, memoryview | bytes | bytearray):
                 images.payloads[row] = memoryview(value)
 
     def _lacks(self, name: str) -> str:
         """Why a record without the member of a column is a bad one."""
-        title, said = self.title(name), self.lacks.get(name)
-        if said and name in self.images:
-            return f"{title}a record must hold an image; this one {said}"
-        return f"{title}the record {said or 'has no such member'}" if title else f"the {self._unit} has no image member"
+        title, reason = self.title(name), self.lacks.get(name)
+        if reason and name in self.images:
+            return f"{title}a record must hold an image; this one {reason}"
+        if not title:
+            return f"the {self._unit} has no image member"
+        return f"{title}the record {reason or 'has no such member'}"
 
     def _refused(self, name: str, why: str) -> Fault:
-        column = self.given[name]
+        column = self.by_name[name]
         return Fault(column.stage, self.title(name) + why, column.member)
 
     def batch(self, kept: Mapping[str, Any], lanes: int, room: Room | None = None) -> dict[str, Any]:

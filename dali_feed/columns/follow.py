@@ -199,16 +199,16 @@ class Boxes(_Rows):
         from torchvision.transforms.v2 import functional
         from torchvision.tv_tensors import BoundingBoxes
 
-        given = torch.from_numpy(value[:, :4].copy())
-        boxes = moved(BoundingBoxes(given, format=self.format.upper(), canvas_size=size))
-        found = np.concatenate([boxes.numpy(), value[:, 4:]], axis=1)
+        own = torch.from_numpy(value[:, :4].copy())
+        boxes = moved(BoundingBoxes(own, format=self.format.upper(), canvas_size=size))
+        rows = np.concatenate([boxes.numpy(), value[:, 4:]], axis=1)
         if self.min_size is None:
-            return found
+            return rows
         corners = functional.convert_bounding_box_format(boxes, new_format="XYXY").numpy()
         high, wide = boxes.canvas_size
         edges = corners[:, 2:] - corners[:, :2]
         kept = (edges >= self.min_size).all(axis=1) & (corners >= 0).all(axis=1)
-        return found[kept & (corners[:, [0, 2]] <= wide).all(axis=1) & (corners[:, [1, 3]] <= high).all(axis=1)]
+        return rows[kept & (corners[:, [0, 2]] <= wide).all(axis=1) & (corners[:, [1, 3]] <= high).all(axis=1)]
 
 
 @dataclass(frozen=True)

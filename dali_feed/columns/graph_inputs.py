@@ -69,7 +69,7 @@ class _Input(Column):
         if isinstance(column, Tokens):
             return column.batch(kept).ids if kept else kept
         if isinstance(column, Late) and column.late:
-            return _all_made(column, kept, faults)
+            return _all_values(column, kept, faults)
         if isinstance(column, Array):
             dtype, shape = np.dtype(column.dtype), column.shape or ()
             return [
@@ -79,7 +79,7 @@ class _Input(Column):
         return kept
 
 
-def _all_made(column: Late, values: Sequence[Any], faults: Faults) -> list[Any]:
+def _all_values(column: Late, values: Sequence[Any], faults: Faults) -> list[Any]:
     """What the user's function makes of each row: here as they are read, for the graph is fed before it runs."""
     out: list[Any] = [None] * len(values)
     for row, value in enumerate(values):

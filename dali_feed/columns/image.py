@@ -146,9 +146,9 @@ class EncodedColumn(Column):
                 elif not isinstance(value, memoryview):
                     faults[row] = f"an encoded image must be bytes; found {type(value).__name__}"
                     views[row] = None
-        found = screen(views, self._decode.max_pixels, self._decode.max_work)
-        faults.update(found.reasons)
-        return views, found
+        verdict = screen(views, self._decode.max_pixels, self._decode.max_work)
+        faults.update(verdict.reasons)
+        return views, verdict
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,10 @@ class Image(EncodedColumn):
 
     def read(self, values: Any, faults: Faults) -> Images:
         """Views with their sizes; what is no bytes, or refused by the screen, is a fault."""
-        views, found = self.screened(values, faults)
+        views, verdict = self.screened(values, faults)
         if self._decode.exif:
-            found = turned(found, views)
-        return Images(views, found.sizes, found.plain)
+            verdict = turned(verdict, views)
+        return Images(views, verdict.sizes, verdict.plain)
 
 
 def drawn_as(images: Mapping[str, Image]) -> dict[str, str]:
@@ -180,7 +180,7 @@ def drawn_as(images: Mapping[str, Image]) -> dict[str, str]:
 
     Where one takes those of a column that takes another's, it takes the other's.
     """
-    found = {}
+    drawn = {}
     for name in images:
         last, at, seen = name, images[name].draws, {name}
         while at is not None:
@@ -192,5 +192,5 @@ def drawn_as(images: Mapping[str, Image]) -> dict[str, str]:
                 raise ConfigError(msg)
             last, at = at, images[at].draws
             seen.add(last)
-        found[name] = last
-    return found
+        drawn[name] = last
+    return drawn

@@ -62,13 +62,13 @@ def _digits(values: Sequence[Any]) -> NDArray[np.int64] | None:
     """Decimal digits or an int in every row, the common case, by a few calls for all of them; else None."""
     if isinstance(values, Pieces):
         return values.decimals()
-    held = set(map(type, values))
-    if held == {int}:
+    kinds = set(map(type, values))
+    if kinds == {int}:
         try:
             return np.array(values, np.int64)
         except OverflowError:
             return None
-    if not held or not held <= {memoryview, bytes}:
+    if not kinds or not kinds <= {memoryview, bytes}:
         return None
     size = np.fromiter(map(len, values), np.int64, len(values))
     if size.max() > MOST_DIGITS:

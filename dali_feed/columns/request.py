@@ -238,12 +238,12 @@ def _unknown(source: Records, name: str, choices: Sequence[_Part] = ()) -> Confi
     near = difflib.get_close_matches(choices[0].path or choices[0].member if choices else name, known, n=1)
     member, colon, path = name.partition(":")
     if colon and path and member in known:
-        said = f'none of that name. To read a path inside {member!r}, give the source format={{{member!r}: "json"}}'
+        hint = f'none of that name. To read a path inside {member!r}, give the source format={{{member!r}: "json"}}'
     elif near:
-        said = f"{shown}. Did you mean {near[0]!r}?"
+        hint = f"{shown}. Did you mean {near[0]!r}?"
     else:
-        said = f"none of that name{f', but {shown}' if shown else ''}. `dali-feed inspect` lists them"
-    return ConfigError(f"member {name!r}: no {source.unit} has it; found {said}")
+        hint = f"none of that name{f', but {shown}' if shown else ''}. `dali-feed inspect` lists them"
+    return ConfigError(f"member {name!r}: no {source.unit} has it; found {hint}")
 
 
 def _part_of(source: Records, one: str) -> _Part:

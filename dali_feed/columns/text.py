@@ -89,7 +89,7 @@ class Bytes(Late):
                 faults[row] = f"must be bytes; found {type(value).__name__}"
         return values
 
-    def made(self, data: memoryview) -> Any:
+    def value_of(self, data: memoryview) -> Any:
         """As `decode` has it."""
         return data if self.decode is None else self.decode(data)
 

@@ -58,8 +58,8 @@ class _Batch:
     special: bool
 
     def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        found = self.tokenizer.encode_batch(texts, add_special_tokens=self.special)
-        return [each.ids for each in found]
+        encoded = self.tokenizer.encode_batch(texts, add_special_tokens=self.special)
+        return [each.ids for each in encoded]
 
 
 def tokenizing(kind: str, tokenizer: Any, *, special: bool, length: int | None = None, cut: Side = "right") -> Tokenize:
@@ -68,39 +68,39 @@ def tokenizing(kind: str, tokenizer: Any, *, special: bool, length: int | None =
     The tokenizer itself is not changed: truncation and padding are set in a copy.
     """
     if isinstance(tokenizer, str | os.PathLike):
-        made = _opened(kind, os.fspath(tokenizer))
+        ours = _opened(kind, os.fspath(tokenizer))
     elif (inner := getattr(tokenizer, "backend_tokenizer", tokenizer)) and hasattr(inner, "encode_batch"):
-        made = _copied(kind, inner)
+        ours = _copied(kind, inner)
     elif callable(tokenizer):
         return _Each(tokenizer)
     else:
         rule = "tokenizer must be a file, a Tokenizer of the tokenizers library or a function"
         msg = f"{kind}: {rule}; found {tokenizer!r}"
         raise ConfigError(msg)
-    if getattr(made.model, "dropout", None):
+    if getattr(ours.model, "dropout", None):
         rule = "tokenizer must give a text the same ids each time it is read"
         msg = f"{kind}: {rule}; found BPE with dropout; set model.dropout = None"
         raise ConfigError(msg)
-    made.no_padding()
-    made.no_truncation()
+    ours.no_padding()
+    ours.no_truncation()
     if length is not None:
-        own = made.num_special_tokens_to_add(is_pair=False) if special else 0
+        own = ours.num_special_tokens_to_add(is_pair=False) if special else 0
         if length <= own:
             msg = f"{kind}: length must be more than the {own} special tokens that the tokenizer adds; found {length}"
             raise ConfigError(msg)
-        made.enable_truncation(length, direction=cut)
-    return _Batch(made, special)
+        ours.enable_truncation(length, direction=cut)
+    return _Batch(ours, special)
 
 
 def tokenized(tokenize: Tokenize, texts: Sequence[str], faults: Faults) -> list[Ids]:
     """The ids of each text, int32; none for rows with a fault, now or before."""
     rows = [row for row in range(len(texts)) if row not in faults]
     out = [_NONE] * len(texts)
-    found: Sequence[Any] = [None] * len(rows)
+    every: Sequence[Any] = [None] * len(rows)
     if isinstance(tokenize, _Batch):
         with contextlib.suppress(Exception):  # one of them is to blame: which, and why, is asked of each below
-            found = tokenize([texts[row] for row in rows])
-    for row, ids in zip(rows, found, strict=True):
+            every = tokenize([texts[row] for row in rows])
+    for row, ids in zip(rows, every, strict=True):
         try:
             out[row] = _whole(tokenize([texts[row]])[0] if ids is None else ids)
         except Exception as error:  # noqa: BLE001  whatever a user's function raises is about this record
@@ -187,10 +187,10 @@ class Tokens(Column):
         whole(f"{name}: pad", self.pad, 0)
         check_side(f"{name}: truncation_side", self.truncation_side)
         check_side(f"{name}: padding_side", self.padding_side)
-        made = tokenizing(
+        tokenize = tokenizing(
             name, self.tokenizer, special=self.add_special_tokens, length=self.length, cut=self.truncation_side
         )
-        object.__setattr__(self, "_tokenize", made)
+        object.__setattr__(self, "_tokenize", tokenize)
 
     def read(self, values: Sequence[Any], faults: Faults) -> list[NDArray[np.int32]]:
         """The ids of each, `length` at most."""

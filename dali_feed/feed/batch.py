@@ -336,7 +336,7 @@ class EmptyBatches:
 
     def _begun(self) -> dict[str, Any]:
         """The fields before any batch has been seen."""
-        return {name: _column(self._columns.given[name]) for name in self._columns.others}
+        return {name: _column(self._columns.by_name[name]) for name in self._columns.others}
 
 
 def _none_of(values: Any) -> Any:

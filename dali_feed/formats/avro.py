@@ -67,7 +67,7 @@ class Avro:
             named: dict[str, Any] = {}
             return _parse(Types(named), parsed(written(self.schema), named), wanted)
         schemas = Schemas(self.schemas)
-        made: dict[int, Parse] = {}
+        parses: dict[int, Parse] = {}
 
         def parse(value: Value) -> tuple[Any, ...]:
             buf = memoryview(value)
@@ -75,9 +75,9 @@ class Avro:
                 msg = f"avro: must begin with a zero byte and a schema's id; found {bytes(buf[:5])!r}"
                 raise FormatError(msg)
             number = _FRAME.unpack_from(buf)[1]
-            if number not in made:
-                made[number] = self._of(schemas, number, wanted)
-            return made[number](buf[_FRAME.size :])
+            if number not in parses:
+                parses[number] = self._of(schemas, number, wanted)
+            return parses[number](buf[_FRAME.size :])
 
         return parse
 
@@ -374,8 +374,8 @@ def _flat(dtype: str, least: int, block: Callable[[memoryview, int, int], tuple[
             items, at = _count(buf, at, least)
             if not items:
                 return blocks[0] if len(blocks) == 1 else np.concatenate([np.empty(0, dtype), *blocks]), at
-            found, at = block(buf, at, items)
-            blocks.append(found)
+            numbers, at = block(buf, at, items)
+            blocks.append(numbers)
 
     return read
 
@@ -399,11 +399,11 @@ def _longs(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
 
 
 def _few(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
-    found = []
+    values = []
     for _ in range(items):
         value, at = _long(buf, at)
-        found.append(value)
-    return np.array(found, np.int64), at
+        values.append(value)
+    return np.array(values, np.int64), at
 
 
 def _ends(buf: memoryview, at: int, items: int) -> NDArray[np.intp]:

@@ -84,7 +84,7 @@ class Schemas:
             reason = self._unknown.get(number)
             if reason is None:
                 try:
-                    return self._found(number, named)
+                    return self._resolved(number, named)
                 except FormatError as error:
                     reason = str(error)
                     if len(self._unknown) >= _MOST_UNKNOWN:
@@ -92,16 +92,16 @@ class Schemas:
                     self._unknown[number] = reason
             raise FormatError(reason)
 
-    def _found(self, number: int, named: dict[str, Any]) -> Any:
-        said = self._asked(number, lambda: self._look_up(number))
-        text: Any = said
+    def _resolved(self, number: int, named: dict[str, Any]) -> Any:
+        answer = self._answer(number, lambda: self._look_up(number))
+        text: Any = answer
         references: Any = ()
-        if not isinstance(said, str | Mapping | list):  # an object as confluent_kafka has it
-            kind = getattr(said, "schema_type", None)
+        if not isinstance(answer, str | Mapping | list):  # an object as confluent_kafka has it
+            kind = getattr(answer, "schema_type", None)
             if kind not in {None, "AVRO"}:
                 msg = f"avro: schema {number} must be a schema of Avro; found one of type {kind}"
                 raise FormatError(msg)
-            text, references = getattr(said, "schema_str", None), getattr(said, "references", None) or ()
+            text, references = getattr(answer, "schema_str", None), getattr(answer, "references", None) or ()
         try:
             self._refer(number, list(references), named, set())
             return parsed(json.loads(text) if isinstance(text, str) else text, named)
@@ -121,8 +121,8 @@ class Schemas:
             if len(seen) > _MOST_REFERENCES:
                 msg = f"more than {_MOST_REFERENCES} references"
                 raise ValueError(msg)
-            said = self._asked(number, functools.partial(self._where.get_version, subject, version))
-            schema = getattr(said, "schema", said)
+            answer = self._answer(number, functools.partial(self._where.get_version, subject, version))
+            schema = getattr(answer, "schema", answer)
             self._refer(number, list(getattr(schema, "references", None) or ()), named, seen)
             parsed(json.loads(schema.schema_str), named)
 
@@ -131,9 +131,9 @@ class Schemas:
             return Path(self._where, f"{number}.avsc").read_text(encoding="utf-8")
         return self._where.get_schema(number) if hasattr(self._where, "get_schema") else self._where(number)
 
-    def _asked(self, number: int, ask: Callable[[], Any]) -> Any:
+    def _answer(self, number: int, ask: Callable[[], Any]) -> Any:
         try:
-            said = ask()
+            answer = ask()
         except DaliFeedError:
             raise
         except Exception as error:
@@ -143,7 +143,7 @@ class Schemas:
                 raise FormatError(msg) from error
             msg = f"Avro: schema {number}: must be available from {self._where!r}; {type(error).__name__}: {error}"
             raise SourceUnreachableError(msg) from error
-        if said is None:
+        if answer is None:
             msg = f"avro: there is no schema {number}"
             raise FormatError(msg)
-        return said
+        return answer

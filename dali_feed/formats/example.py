@@ -72,12 +72,12 @@ def _member(feature: Any, *, as_row: bool) -> Any:
     kind = feature.WhichOneof("kind")
     if kind is None:
         return None
-    held = getattr(feature, kind).value
-    if not as_row and len(held) < 2:
-        if not held:
+    values = getattr(feature, kind).value
+    if not as_row and len(values) < 2:
+        if not values:
             return None
-        return memoryview(held[0]) if kind == "bytes_list" else held[0]
-    return [memoryview(one) for one in held] if kind == "bytes_list" else np.array(held, _DTYPES[kind])
+        return memoryview(values[0]) if kind == "bytes_list" else values[0]
+    return [memoryview(one) for one in values] if kind == "bytes_list" else np.array(values, _DTYPES[kind])
 
 
 @functools.cache
@@ -90,12 +90,12 @@ def example_class() -> type[Any]:
     file = descriptor_pb2.FileDescriptorProto(name="dali_feed/example.proto", package=package, syntax="proto3")
 
     def add(to: Any, name: str, number: int, kind: int | str, *, many: bool = False) -> Any:
-        made = to.field.add(name=name, number=number, label=field.LABEL_REPEATED if many else field.LABEL_OPTIONAL)
+        new = to.field.add(name=name, number=number, label=field.LABEL_REPEATED if many else field.LABEL_OPTIONAL)
         if isinstance(kind, str):
-            made.type, made.type_name = field.TYPE_MESSAGE, f".{package}.{kind}"
+            new.type, new.type_name = field.TYPE_MESSAGE, f".{package}.{kind}"
         else:
-            made.type = kind
-        return made
+            new.type = kind
+        return new
 
     lists = {"bytes_list": field.TYPE_BYTES, "float_list": field.TYPE_FLOAT, "int64_list": field.TYPE_INT64}
     feature = file.message_type.add(name="Feature")
@@ -112,5 +112,5 @@ def example_class() -> type[Any]:
     add(file.message_type.add(name="Example"), "features", 1, "Features")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    made: type[Any] = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Example"))
-    return made
+    message: type[Any] = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Example"))
+    return message

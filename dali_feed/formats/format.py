@@ -65,20 +65,20 @@ def bound(form: Format, members: Sequence[str]) -> Parse:
         ConfigError: a member that no value can have.
     """
     names = checked(members)
-    parse, told, count = form.bind(names), type(form).__name__, len(names)
+    parse, title, count = form.bind(names), type(form).__name__, len(names)
 
     def read(value: Value) -> tuple[Any, ...]:
         try:
-            found = parse(value)
+            members = parse(value)
         except (DaliFeedError, MemoryError):
             raise
         except Exception as error:
-            said = " ".join(str(error).split())[:200]
-            msg = f"{told}: {type(error).__name__}{f': {said}' if said else ''}"
+            reason = " ".join(str(error).split())[:200]
+            msg = f"{title}: {type(error).__name__}{f': {reason}' if reason else ''}"
             raise FormatError(msg) from error
-        if found.__class__ is tuple and len(found) == count:
-            return found
-        msg = f"{told}: must give a tuple of {count} members; found {type(found).__name__}"
+        if members.__class__ is tuple and len(members) == count:
+            return members
+        msg = f"{title}: must give a tuple of {count} members; found {type(members).__name__}"
         raise FormatError(msg)
 
     return read

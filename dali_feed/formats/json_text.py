@@ -58,8 +58,8 @@ class Json:
     def members(self, value: Value) -> dict[str, Any]:
         """All members by path. FormatError where the value is no JSON."""
         record = loads(value)
-        found = flatten(record)
-        return found | {path: _unwrapped(found[path], path, _decoder()) for path in self.base64 if path in found}
+        members = flatten(record)
+        return members | {path: _unwrapped(members[path], path, _decoder()) for path in self.base64 if path in members}
 
 
 def _unwrapped(text: Any, path: str, decode: Decode) -> memoryview:

@@ -71,9 +71,9 @@ def array_of(value: Value) -> NDArray[Any]:
         FormatError: it is none, or it is cut off, or bytes follow it.
     """
     start, dtype, shape, order = header_of(value)
-    held, needs = len(value) - start, math.prod(shape) * dtype.itemsize
-    if held != needs:
-        msg = f"npy: {dtype.name} {shape} must have {needs} bytes after its header; found {held}"
+    rest, needs = len(value) - start, math.prod(shape) * dtype.itemsize
+    if rest != needs:
+        msg = f"npy: {dtype.name} {shape} must have {needs} bytes after its header; found {rest}"
         raise FormatError(msg)
     return np.ndarray(shape, dtype, value, start, None, order)
 
@@ -114,12 +114,12 @@ def header_of(value: Value) -> Header:
 
 def _read(whole: bytes, start: int) -> Header:
     text = whole[start:].decode("latin-1")
-    found = _HEADER.fullmatch(text)
-    if found is None:
+    fields = _HEADER.fullmatch(text)
+    if fields is None:
         msg = f"npy: must be an array of numbers or booleans; found the header {text.strip()[:120]!r}"
         raise FormatError(msg)
-    shape = tuple(int(digits) for digits in re.findall("[0-9]+", found["shape"]))
+    shape = tuple(int(digits) for digits in re.findall("[0-9]+", fields["shape"]))
     if len(shape) > _MOST_DIMENSIONS or math.prod(max(length, 1) for length in shape) > 1 << 48:
         msg = f"npy: must have at most {_MOST_DIMENSIONS} dimensions, and a possible size; found {shape}"
         raise FormatError(msg)
-    return len(whole), np.dtype(found["dtype"]), shape, "F" if found["fortran"] == "True" else "C"
+    return len(whole), np.dtype(fields["dtype"]), shape, "F" if fields["fortran"] == "True" else "C"

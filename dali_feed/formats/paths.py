@@ -36,10 +36,10 @@ def steps_of(path: str) -> Steps:
         return ()
     steps: list[str | int] = []
     at = 0
-    while found := _STEP.match(path, at):
-        name, index, quoted = found.groups()
+    while step := _STEP.match(path, at):
+        name, index, quoted = step.groups()
         steps.append(int(index) if index is not None else name if name is not None else quoted)
-        at = found.end()
+        at = step.end()
     if at < len(path) or not steps:
         msg = f'member {path!r}: must be a path such as body.features, images[0].data or ["a.b"], or {WHOLE!r}'
         raise ConfigError(msg)
@@ -65,32 +65,32 @@ def pick(record: Any, steps: Steps, of: str) -> Any:
     Raises:
         MissingPathError: nothing does; the message says how far the path goes and what is there.
     """
-    found = record
+    value = record
     try:
         for step in steps:
-            if step.__class__ is int and found.__class__ is not list and found.__class__ is not np.ndarray:
+            if step.__class__ is int and value.__class__ is not list and value.__class__ is not np.ndarray:
                 raise TypeError
-            found = found[step]
+            value = value[step]
     except (KeyError, IndexError, TypeError):
         msg = f"{of}: {path_of(steps)}: no such member{_lost(record, steps)}"
         raise MissingPathError(msg) from None
-    return found.item() if isinstance(found, np.generic) else found
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _lost(record: Any, steps: Steps) -> str:
-    found = record
+    value = record
     for done, step in enumerate(steps):
         there = "the record" if not done else path_of(steps[:done])
-        if isinstance(step, str) and isinstance(found, dict):
-            if step not in found:
-                return f"; {there} has {_names(found)}"
-        elif isinstance(step, int) and isinstance(found, list | np.ndarray):
-            if step >= len(found):
-                return f"; {there} has {len(found)} items"
+        if isinstance(step, str) and isinstance(value, dict):
+            if step not in value:
+                return f"; {there} has {_names(value)}"
+        elif isinstance(step, int) and isinstance(value, list | np.ndarray):
+            if step >= len(value):
+                return f"; {there} has {len(value)} items"
         else:
             wanted = "a list" if isinstance(step, int) else "a record"
-            return f"; {there} must be {wanted}, found {type(found).__name__}"
-        found = found[step]
+            return f"; {there} must be {wanted}, found {type(value).__name__}"
+        value = value[step]
     return ""
 
 
@@ -102,9 +102,9 @@ def _names(record: Mapping[Any, Any]) -> str:
 
 def flatten(record: Any) -> dict[str, Any]:
     """Members of nested dicts and lists, by path: what is no record, and lists of such. At most 200 of them."""
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     ahead: list[tuple[Steps, Any]] = [((), record)]
-    while ahead and len(found) < MOST:
+    while ahead and len(members) < MOST:
         steps, value = ahead.pop()
         below: Sequence[tuple[str | int, Any]] = ()
         if len(steps) < DEEPEST:
@@ -115,5 +115,5 @@ def flatten(record: Any) -> dict[str, Any]:
         if below:
             ahead += [((*steps, step), each) for step, each in reversed(below)]
         else:
-            found[path_of(steps)] = value
-    return found
+            members[path_of(steps)] = value
+    return members

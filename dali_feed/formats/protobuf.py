@@ -55,37 +55,37 @@ class Protobuf:
 
         def parse(value: Value) -> tuple[Any, ...]:
             try:
-                found = from_string(value)
+                message = from_string(value)
             except Exception as error:
                 msg = f"protobuf: {' '.join(str(error).split())}"
                 raise FormatError(msg) from error
-            return tuple([get(found) for get in gets])
+            return tuple([get(message) for get in gets])
 
         return parse
 
     def members(self, value: Value) -> dict[str, Any]:
         """All fields that are set, by path."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         ahead: list[tuple[Steps, Any]] = [((), self.message.FromString(value))]
-        while ahead and len(found) < MOST:
+        while ahead and len(fields) < MOST:
             steps, message = ahead.pop()
-            for each, held in message.ListFields():
+            for each, content in message.ListFields():
                 path = (*steps, each.name)
                 if each.cpp_type != _MESSAGE:
-                    found[path_of(path)] = _given(each)(held)
+                    fields[path_of(path)] = _giver(each)(content)
                 elif not is_repeated(each):
-                    ahead.append((path, held))
+                    ahead.append((path, content))
                 elif not is_map(each):
-                    ahead += [((*path, k), one) for k, one in enumerate(held[:MOST])]
+                    ahead += [((*path, k), one) for k, one in enumerate(content[:MOST])]
                 elif each.message_type.fields_by_name["value"].cpp_type != _MESSAGE:
-                    found[path_of(path)] = dict(held)
-        return found
+                    fields[path_of(path)] = dict(content)
+        return fields
 
 
 def is_repeated(each: Any) -> bool:
     """Whether a field holds several, a map too."""
-    told = getattr(each, "is_repeated", None)  # newer than `label`, which is gone where this is there
-    return bool(each.label == each.LABEL_REPEATED if told is None else told)
+    answer = getattr(each, "is_repeated", None)  # newer than `label`, which is gone where this is there
+    return bool(each.label == each.LABEL_REPEATED if answer is None else answer)
 
 
 def is_map(each: Any) -> bool:
@@ -166,11 +166,11 @@ def _one_of(each: Any, steps: Steps, done: int) -> Get:
         raise ConfigError(msg)
 
     def get(message: Any) -> Any:
-        held = getattr(message, name)
-        if step not in (held if keys else range(len(held))):
-            msg = _lost(steps, done, f"has {len(held)} items")
+        items = getattr(message, name)
+        if step not in (items if keys else range(len(items))):
+            msg = _lost(steps, done, f"has {len(items)} items")
             raise FormatError(msg)
-        return held[step]
+        return items[step]
 
     return get
 
@@ -180,17 +180,17 @@ def _one(each: Any) -> Get:
 
 
 def _many(each: Any) -> Get:
-    name, given = each.name, dict if is_map(each) else _given(each)
-    return lambda message: given(getattr(message, name))
+    name, give = each.name, dict if is_map(each) else _giver(each)
+    return lambda message: give(getattr(message, name))
 
 
-def _given(each: Any) -> Get:
+def _giver(each: Any) -> Get:
     """How what a field holds is given."""
     if not is_repeated(each):
         return _one(each)
     if each.type == _BYTES:
-        return lambda held: [memoryview(one) for one in held]
+        return lambda items: [memoryview(one) for one in items]
     if each.cpp_type == _ENUM:
-        return lambda held: np.array(held, np.int32)
+        return lambda items: np.array(items, np.int32)
     dtype = _DTYPES.get(each.cpp_type)
-    return list if dtype is None else lambda held: np.array(held, dtype)
+    return list if dtype is None else lambda items: np.array(items, dtype)

@@ -101,13 +101,13 @@ def real(*, single: bool) -> Fit:
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
             raise FormatError(_odd("a number", value))
         try:
-            found = float(value)
+            number = float(value)
         except OverflowError:
-            found = math.inf
-        if (single and _FLOAT32 < abs(found) < math.inf) or (math.isinf(found) and isinstance(value, int)):
+            number = math.inf
+        if (single and _FLOAT32 < abs(number) < math.inf) or (math.isinf(number) and isinstance(value, int)):
             msg = f"must be a number of {32 if single else 64} bits; found {str(value)[:_LONGEST]}"
             raise FormatError(msg)
-        return found
+        return number
 
     return fit
 
@@ -141,13 +141,13 @@ def _parsed(kind: Callable[[str], Any], value: Any) -> Any:
     try:
         if len(shown) > _LONGEST or "_" in shown:
             raise ValueError
-        found = kind(shown)
-        if isinstance(found, float) and math.isinf(found) and "n" not in shown.lower():
+        number = kind(shown)
+        if isinstance(number, float) and math.isinf(number) and "n" not in shown.lower():
             raise ValueError  # too large
     except ValueError:
         msg = f"must be a number in decimal text; found {shown[:_LONGEST]!r}"
         raise FormatError(msg) from None
-    return found
+    return number
 
 
 def _odd(wanted: str, value: Any) -> str:
@@ -322,14 +322,14 @@ def _of_record(types: Types, about: Any, value: Any, steps: Steps) -> Any:
     if not isinstance(value, Mapping):
         msg = f"avro: {path_of(steps)}: must be a record; found {'nothing' if value is None else type(value).__name__}"
         raise FormatError(msg)
-    made: dict[str, Any] = {}
+    record: dict[str, Any] = {}
     for field in about["fields"]:
         name = field["name"]
         if name in value:
-            made[name] = _fitted(types, field["type"], value[name], (*steps, name))
+            record[name] = _fitted(types, field["type"], value[name], (*steps, name))
         elif "default" not in field:
-            made[name] = _fitted(types, field["type"], None, (*steps, name))
-    return made
+            record[name] = _fitted(types, field["type"], None, (*steps, name))
+    return record
 
 
 # Messages written in Protobuf, of a class of the user's, by Google's library; what goes into a field fits it first.
@@ -362,20 +362,20 @@ def protobuf_encoder(message: type[Any], names: Sequence[str]) -> Any:
     puts = [(name, _putter(message.DESCRIPTOR, name)) for name in names]
 
     def encode(members: Mapping[str, Any]) -> bytes:
-        made = message()
+        filled = message()
         for name, put in puts:
             value = members[name]
             if value is not None:
                 try:
-                    put(made, value)
+                    put(filled, value)
                 except (FormatError, TypeError, ValueError) as error:
                     msg = f"protobuf: {name}: {error}"
                     raise FormatError(msg) from None
-        if lacking := made.FindInitializationErrors():
+        if lacking := filled.FindInitializationErrors():
             msg = f"protobuf: {lacking[0]}: is required, and has no value"
             raise FormatError(msg)
-        found: bytes = made.SerializeToString(deterministic=True)
-        return found
+        data: bytes = filled.SerializeToString(deterministic=True)
+        return data
 
     return encode
 
@@ -409,9 +409,9 @@ def _putter(about: Any, name: str) -> Put:
 def _field(each: Any, name: str) -> Put:
     field = each.name
     if is_map(each):
-        key, held = (each.message_type.fields_by_name[part] for part in ("key", "value"))
-        if held.cpp_type != _MESSAGE:
-            of_key, of_value = _fit(key), _fit(held)
+        key, content = (each.message_type.fields_by_name[part] for part in ("key", "value"))
+        if content.cpp_type != _MESSAGE:
+            of_key, of_value = _fit(key), _fit(content)
 
             def put_map(message: Any, value: Any) -> None:
                 if not isinstance(value, Mapping):
@@ -487,9 +487,9 @@ def told_of(form: Format | str) -> str:
 
 
 def _form(form: Format | str) -> Format:
-    made = _NAMED[form]() if isinstance(form, str) and form in _NAMED else form
-    if isinstance(made, Json | MsgPack | Npy | Avro | Protobuf):
-        return made
+    known = _NAMED[form]() if isinstance(form, str) and form in _NAMED else form
+    if isinstance(known, Json | MsgPack | Npy | Avro | Protobuf):
+        return known
     msg = (
         "format: must be 'json', 'msgpack', 'npy', Json(...), MsgPack(), Npy(), Avro(schema) or Protobuf(message);"
         f" found {form!r}"

@@ -42,7 +42,7 @@ _MIX = "collate_fn: MixUp and CutMix mix"
 def labels_of(columns: Columns) -> str:
     """The column's name. ConfigError where there is none, or where columns hold what mixing would falsify."""
     if not columns.preset:
-        return _column(columns.given, as_tuple=columns.as_tuple)
+        return _column(columns.by_name, as_tuple=columns.as_tuple)
     if LABEL not in columns.others:
         found = ", ".join(columns.others) or "none"
         msg = f"{_MIX} labels; the source's columns must have {LABEL!r}, found {found}"

@@ -163,23 +163,23 @@ def scans(view: memoryview, most: int) -> int:
 
 def _pairs(data: NDArray[np.uint8]) -> int:
     """How often a scan header's first two bytes are there: in other segments and behind the image as well."""
-    found = 0
+    count = 0
     for first in range(0, len(data), PIECE):
         piece = data[first : first + PIECE + 1]
-        found += int(np.count_nonzero((piece[:-1] == 0xFF) & (piece[1:] == _SOS)))
-    return found
+        count += int(np.count_nonzero((piece[:-1] == 0xFF) & (piece[1:] == _SOS)))
+    return count
 
 
 def _walked(data: memoryview, at: int, most: int) -> int:
     """The scan headers from `at` on up to the end of the image, or one more than `most`."""
-    found = 0
-    while found <= most and (marker := _MARKER.search(data, at)):
+    count = 0
+    while count <= most and (marker := _MARKER.search(data, at)):
         at, kind = marker.end(), marker[1][0]
         if kind in _LAST:
             break
-        found += kind == _SOS
+        count += kind == _SOS
         at += _length(data, at, kind)
-    return found
+    return count
 
 
 def _length(data: memoryview, at: int, kind: int) -> int:

@@ -138,14 +138,14 @@ def raw_pixels(payload: memoryview, window: Sequence[int] | None) -> NDArray[np.
 
     The bits are those of `decode`. What is given may be a view of the payload, so nobody may write into it.
     """
-    found = _PLAIN.match(payload[:_HEAD].tobytes())
-    if found is None:
+    header = _PLAIN.match(payload[:_HEAD].tobytes())
+    if header is None:
         return None
-    width, height = int(found[1]), int(found[2])
+    width, height = int(header[1]), int(header[2])
     size = width * height * 3
-    if not size or found.end() + size > len(payload):
+    if not size or header.end() + size > len(payload):
         return None  # the decoder's way says what is wrong
-    pixels = np.frombuffer(payload, np.uint8, size, found.end()).reshape(height, width, 3)
+    pixels = np.frombuffer(payload, np.uint8, size, header.end()).reshape(height, width, 3)
     if window is not None:
         y, x, h, w = window
         pixels = pixels[y : y + h, x : x + w]
@@ -154,8 +154,8 @@ def raw_pixels(payload: memoryview, window: Sequence[int] | None) -> NDArray[np.
 
 def is_usual(payload: memoryview) -> bool:
     """Whether it is a file of pixels that any decoder reads as we do: its header as usual, and nothing behind them."""
-    found = _USUAL.match(payload[:_HEAD].tobytes())
-    return found is not None and found.end() + int(found[1]) * int(found[2]) * 3 == len(payload) > found.end()
+    header = _USUAL.match(payload[:_HEAD].tobytes())
+    return header is not None and header.end() + int(header[1]) * int(header[2]) * 3 == len(payload) > header.end()
 
 
 def pnm(pixels: NDArray[np.uint8]) -> bytes:

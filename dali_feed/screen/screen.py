@@ -83,13 +83,11 @@ class Screened:
              turned, (n, 3): height and width once turned, and the orientation 1..8
     reasons  row -> why its payload is unusable
     plain    row -> what a decoder must be given instead of its payload (`Header.plain`)
-    bare     whether no decoder will be given any: they are no images, and have no bytes
     """
 
     sizes: NDArray[np.int32]
     reasons: dict[int, str]
     plain: dict[int, memoryview] = field(default_factory=dict)
-    bare: bool = False
 
 
 def header_of(payload: memoryview | bytes) -> Header:
@@ -169,15 +167,15 @@ def screen(
     # What stood before and behind the last size. Equal bytes are walked to equal ends, so a header that
     # differs in its size alone needs no walk. The first are longer than a head, which none equals.
     start = tail = bytes(_HEAD + 1)
-    behind = 0
+    after = 0
     for view in payloads:
         if view is None:
             put(_NO_SIZE)
             continue
         head = view[first].tobytes()
         if head[:2] == b"\xff\xd8" and view[-1] == 0xD9 and view[-2] == 0xFF:
-            if head.startswith(start) and head.startswith(tail, behind):
-                put(head[behind - 4 : behind])
+            if head.startswith(start) and head.startswith(tail, after):
+                put(head[after - 4 : after])
                 continue
             at = 2
             while step := steps[head[at : at + 4]]:
@@ -190,30 +188,30 @@ def screen(
                 put(head[at + 5 : at + 9])
                 tail = tail if known else new
                 if whole:
-                    start, behind = head[: at + 5], at + 9
+                    start, after = head[: at + 5], at + 9
                 continue
         put(_NO_SIZE)
     sizes = np.frombuffer(b"".join(stored), ">u2").reshape(-1, 2).astype(np.int32)
-    found = Screened(sizes, {})
-    _settle(found, payloads, max_pixels, max_work)
+    result = Screened(sizes, {})
+    _settle(result, payloads, max_pixels, max_work)
     largest = max(map(len, filter(None, payloads)), default=0)
     if max(int(sizes.max(initial=0)) ** 2, LEAST) * (largest // SCAN_BYTES) > max_work:
-        _weigh(found, payloads, max_work)
-    return found
+        _weigh(result, payloads, max_work)
+    return result
 
 
-def _weigh(found: Screened, payloads: Sequence[memoryview | None], max_work: int) -> None:
+def _weigh(result: Screened, payloads: Sequence[memoryview | None], max_work: int) -> None:
     """Take away what has too many scans for its size, and say so."""
-    for row, (payload, (height, width)) in enumerate(zip(payloads, found.sizes.tolist(), strict=True)):
-        view = found.plain.get(row, payload)  # what the decoder is given
+    for row, (payload, (height, width)) in enumerate(zip(payloads, result.sizes.tolist(), strict=True)):
+        view = result.plain.get(row, payload)  # what the decoder is given
         if view is not None and height and (reason := overworked(view, width, height, max_work)):
-            found.reasons[row] = reason
-            found.sizes[row] = 0
+            result.reasons[row] = reason
+            result.sizes[row] = 0
 
 
-def _settle(found: Screened, payloads: Sequence[memoryview | None], max_pixels: int, max_work: int) -> None:
+def _settle(result: Screened, payloads: Sequence[memoryview | None], max_pixels: int, max_work: int) -> None:
     """Fill in the sizes that the quick way left at 0, take away those above the bound, and say why."""
-    sizes, reasons, works = found.sizes, found.reasons, dict[int, Header]()
+    sizes, reasons, works = result.sizes, result.reasons, dict[int, Header]()
     for row in [] if sizes.all() else np.flatnonzero((sizes == 0).any(axis=1)).tolist():
         view = payloads[row]
         if view is None:
@@ -226,7 +224,7 @@ def _settle(found: Screened, payloads: Sequence[memoryview | None], max_pixels: 
         else:
             sizes[row] = header.height, header.width
             if header.plain is not None:
-                found.plain[row] = memoryview(header.plain)
+                result.plain[row] = memoryview(header.plain)
             if header.work > max_work:
                 works[row] = header
     if int(sizes.max(initial=0)) ** 2 > max_pixels:
@@ -242,13 +240,13 @@ def _settle(found: Screened, payloads: Sequence[memoryview | None], max_pixels: 
         sizes[row] = 0
 
 
-def turned(found: Screened, payloads: Sequence[memoryview | None]) -> Screened:
+def turned(result: Screened, payloads: Sequence[memoryview | None]) -> Screened:
     """The screened with sizes of the images as they are once turned, and a third column: their orientations."""
-    ways = orientations(payloads, found.sizes)
-    sizes = np.column_stack([found.sizes, ways])
+    ways = orientations(payloads, result.sizes)
+    sizes = np.column_stack([result.sizes, ways])
     sideways = np.isin(ways, SIDEWAYS)
     sizes[sideways, :2] = sizes[sideways, 1::-1]
-    return Screened(sizes, found.reasons, found.plain)
+    return Screened(sizes, result.reasons, result.plain)
 
 
 def orientations(payloads: Sequence[memoryview | None], sizes: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -92,7 +92,7 @@ class HostProgram:
         arrays.update({FLIPS[axis]: rows.astype(np.int32) for axis, rows in turned.items()})
 
 
-def _place_behind(ops: Iterable[Op], place: Place) -> Place:
+def _place_after(ops: Iterable[Op], place: Place) -> Place:
     for op in ops:
         place = op.output_place(place)
     return place
@@ -101,12 +101,12 @@ def _place_behind(ops: Iterable[Op], place: Place) -> Place:
 def _finish(recipe: Recipe, on_cpu: int) -> Finish:
     """The finish step that replaces the ops from `on_cpu` on, for uint8 pixels."""
     left = recipe.ops[on_cpu:]
-    behind, value = _place_behind(left, Place()), None
+    after, value = _place_after(left, Place()), None
     for n, op in enumerate(left):
         erased = op.erases()
         if erased is not None:
-            value = erased_at(_place_behind(left[:n], Place()), erased, behind)
-    return finish_at(behind, {op.axis for op in left if isinstance(op, Flip)}, recipe.layout, value)
+            value = erased_at(_place_after(left[:n], Place()), erased, after)
+    return finish_at(after, {op.axis for op in left if isinstance(op, Flip)}, recipe.layout, value)
 
 
 def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
@@ -118,7 +118,7 @@ def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
     erasing, on_cpu = last_erasing(ops), len(ops)
     while on_gpu and on_cpu and (on_cpu - 1 == erasing or ops[on_cpu - 1].of_finish):
         on_cpu -= 1
-    bytes_to_gpu = on_gpu and _place_behind(ops[:on_cpu], Place()).dtype == "uint8"
+    bytes_to_gpu = on_gpu and _place_after(ops[:on_cpu], Place()).dtype == "uint8"
     if not bytes_to_gpu:
         on_cpu = len(ops)
     program = HostProgram(

@@ -167,11 +167,11 @@ class Followed:
         rows = {key: np.ascontiguousarray(draws.arrays[key]) for key in self.taking if key in draws.arrays}
         return rows | {CANVAS: np.ascontiguousarray(draws.sizes[:, :2], np.int32)}
 
-    def run(self, given: Any, arrays: Arrays, slot: int) -> Any:
+    def run(self, value: Any, arrays: Arrays, slot: int) -> Any:
         """A tv_tensor, moved as the image in that slot is."""
         for step in self.steps:
-            given = step(given, arrays, slot)
-        return given
+            value = step(value, arrays, slot)
+        return value
 
 
 def compile_following(recipe: Recipe, *, boxes: bool, masks: bool = True) -> Followed:
@@ -304,12 +304,12 @@ class Program:
             epoch: of the run.
         """
         rows: dict[RowKey, NDArray[Any]] = {}
-        given = []
+        parts = []
         for number, (output, part) in enumerate(zip(self.outputs, self._parts(sizes), strict=True)):
             own, size = output.draw(part, ids, seed, epoch)
             rows |= {(number, name): values for name, values in own.items()}
-            given.append(size)
-        return rows, np.concatenate(given, axis=1) if given else np.zeros((len(ids), 0), np.int64)
+            parts.append(size)
+        return rows, np.concatenate(parts, axis=1) if parts else np.zeros((len(ids), 0), np.int64)
 
     def split(self, rows: Mapping[RowKey, NDArray[Any]]) -> tuple[list[dict[Key, Any]], list[dict[Key, Any]]]:
         """Each output's own rows, by the names of its program; and those of what follows each output."""
@@ -398,8 +398,8 @@ def turns(sizes: NDArray[Any]) -> NDArray[np.int32] | None:
         return None
     high, wide, way = sizes.T
     sideways = np.isin(way, SIDEWAYS)
-    found = np.isin(way, MIRRORED_Y), np.isin(way, MIRRORED_X), sideways
-    return np.stack([*found, np.where(sideways, wide, high), np.where(sideways, high, wide)], axis=1).astype(np.int32)
+    ways = np.isin(way, MIRRORED_Y), np.isin(way, MIRRORED_X), sideways
+    return np.stack([*ways, np.where(sideways, wide, high), np.where(sideways, high, wide)], axis=1).astype(np.int32)
 
 
 def stored(windows: NDArray[Any], rows: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -458,12 +458,12 @@ class Tail:
 _LARGEST = 3.4e38  # exact in float32, and so in the finish step
 
 
-def erased_at(place: Place, value: Fill, behind: Place) -> Colours:
+def erased_at(place: Place, value: Fill, after: Place) -> Colours:
     """The value that an op writes in the units of `place`, in the units of `behind`, without rounding to a level."""
     three = np.broadcast_to(value, 3)
     three = np.trunc(three) if place.dtype == "uint8" else three
-    gain = behind.scale / place.scale
-    red, green, blue = (three * gain + (behind.bias - place.bias * gain)).tolist()
+    gain = after.scale / place.scale
+    red, green, blue = (three * gain + (after.bias - place.bias * gain)).tolist()
     return red, green, blue
 
 
