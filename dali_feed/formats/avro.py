@@ -126,7 +126,7 @@ class Types:
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
-        self._records: dict[str, Read] = {}  # a record may hold others of its own name
+        self._records: dict[str, Read] = {}  # by their names
 
     def plain(self, schema: Any) -> tuple[str, Any]:
         """What kind a schema is of ("union", "record", "long", ...), and its definition."""
@@ -185,11 +185,9 @@ class Types:
 
     def _record(self, about: Any) -> Read:
         name = about["name"]
-        known = self._records.get(name)
-        if known is not None:
-            return known if known is not _cut else self._named_record(name)
-        self._records[name] = _cut
-        fields = [(each["name"], self.read(each["type"])) for each in about["fields"]]
+        if name in self._records:
+            return self._records[name]
+        fields: list[tuple[str, Read]] = []  # known only below: a record may hold others of its own name
 
         def read(buf: memoryview, at: int) -> tuple[dict[str, Any], int]:
             record = {}
@@ -198,14 +196,7 @@ class Types:
             return record, at
 
         self._records[name] = read
-        return read
-
-    def _named_record(self, name: str) -> Read:
-        """Of a record inside a record of its own type: what reads it is not made yet."""
-
-        def read(buf: memoryview, at: int) -> tuple[Any, int]:
-            return self._records[name](buf, at)
-
+        fields += [(each["name"], self.read(each["type"])) for each in about["fields"]]
         return read
 
     def _array(self, about: Any) -> Read:
@@ -236,10 +227,6 @@ class Types:
             inside = seen | {about["name"]}
             return all(self._empty(field["type"], inside) for field in about["fields"])
         return kind == "null" or (kind == "fixed" and not about["size"])
-
-
-def _cut(_buf: memoryview, _at: int) -> tuple[Any, int]:
-    raise IndexError
 
 
 def _within(buf: memoryview, end: int) -> int:
