@@ -62,7 +62,7 @@ class _Part:
     def check(self) -> None:
         """Raise ConfigError that names the source where its records cannot have a name."""
         with self._blamed():
-            Request.of(self.source, self.names.values(), self.optional)
+            Request(self.source, self.names.values(), self.optional)
 
     def reader(self, stop: threading.Event | None) -> Reader:
         """One of it. Raises as `check` does."""

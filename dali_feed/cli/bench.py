@@ -155,7 +155,7 @@ def _records(options: SimpleNamespace) -> tuple[Iterator[tuple[memoryview, int]]
     snapshot = source.snapshot()
 
     def records() -> Iterator[tuple[memoryview, int]]:
-        columns = Columns.of(source)
+        columns = Columns(source)
         for block in judged(source, columns, snapshot, spread(snapshot, options.images)):
             images, labels = block.values[str(columns.image)], block.values.get(LABEL)
             for row in block.usable().nonzero()[0].tolist():

@@ -48,12 +48,12 @@ def judging(source: Source, *, labelled: bool = False) -> Columns | None:
     """
     if isinstance(source, KafkaTopic):
         label = Number(_OF_TOPIC) if labelled else Number(_OF_TOPIC, default=NO_LABEL)
-        return Columns.of(source, {IMAGE: Image("value"), HEADERS: _AsRead("headers.*", default={}), LABEL: label})
+        return Columns(source, {IMAGE: Image("value"), HEADERS: _AsRead("headers.*", default={}), LABEL: label})
     try:
         preset = source.preset
     except ConfigError:
         return None
-    return Columns.of(source) if any(isinstance(column, Image) for column in preset.values()) else None
+    return Columns(source) if any(isinstance(column, Image) for column in preset.values()) else None
 
 
 def all_members(source: Source) -> tuple[str, ...]:

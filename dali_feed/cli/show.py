@@ -118,7 +118,7 @@ def _sizes(source: Source, feed: Feed, ids: NDArray[np.int64]) -> NDArray[np.int
     unique = np.unique(ids)
     partition, position = unpack_ids(unique)
     sizes: dict[int, tuple[int, int]] = {}
-    columns = Columns.of(source)
+    columns = Columns(source)
     for block in judged(source, columns, feed.snapshot, Extents(partition, position, position + 1)):
         images = block.values[str(columns.image)]
         sizes |= {sample: tuple(size) for sample, size in zip(block.ids.tolist(), images.sizes.tolist(), strict=True)}

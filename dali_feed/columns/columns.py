@@ -35,50 +35,29 @@ Fits = Callable[[NDArray[Any]], Mapping[int, str]]  # sizes of images -> why tho
 
 
 class Columns:
-    """The columns of a batch by name, in order; threads share it.
+    """What batches of a source hold: its columns by name, in order; threads share it.
 
-    by_name   all of them, with the loader's way to decode
-    reads     by column what is asked of the source
-    as_tuple  whether a batch is a tuple of them, not a dict
-    alone     whether it is not even that, but its one image
-    preset    whether they are the source's own
-    images    those that are images, in order
-    drawn_as  image column -> the one whose random numbers it takes
-    late      those that are made when their batch is run
-    lacks     by column what the source says of a record without its member, where it says anything
-    fits      by image column what tells which sizes its transform cannot take; the feed knows it
+    Attributes:
+        by_name: all of them, with the loader's way to decode.
+        reads: by column what is asked of the source.
+        as_tuple: whether a batch is a tuple of them, not a dict.
+        alone: whether it is not even that, but its one image.
+        preset: whether they are the source's own.
+        images: those that are images, in order.
+        drawn_as: image column -> the one whose random numbers it takes.
+        late: those that are made when their batch is run.
+        lacks: by column what the source says of a record without its member, where it says anything.
+        fits: by image column what tells which sizes its transform cannot take; the feed knows it.
     """
 
     def __init__(
         self,
-        columns: Mapping[str, Column],
-        reads: Mapping[str, str],
-        *,
-        as_tuple: bool,
-        preset: bool = False,
-        unit: str = "record",
-    ) -> None:
-        self.by_name, self.reads, self.as_tuple, self.preset = dict(columns), dict(reads), as_tuple, preset
-        self._unit = unit
-        self.images = {name: column for name, column in columns.items() if isinstance(column, Image)}
-        self.drawn_as = drawn_as(self.images)
-        self.alone = preset and as_tuple and len(columns) == 1 and bool(self.images)
-        self.late = {name: column for name, column in columns.items() if isinstance(column, Late) and column.late}
-        self.fits: Mapping[str, Fits] = {}
-        self.lacks: Mapping[str, str] = {}
-        self._lock = threading.Lock()  # guards that columns are settled once
-        self._settled: dict[str, Column] | None = None
-        self._defaults: dict[str, Any] = {}  # of the settled: a row of what each keeps, where it has a default
-
-    @classmethod
-    def of(
-        cls,
         source: Records,
         columns: Mapping[str, Column] | Sequence[Column] | None = None,
         transform: object = None,
         decode: Decode = Decode(),
-    ) -> Columns:
-        """What batches of that source hold.
+    ) -> None:
+        """Name what batches of that source hold.
 
         Args:
             source: whose preset it is where nothing else is given.
@@ -90,14 +69,14 @@ class Columns:
             ConfigError: what are no columns; a transform beside `columns`, or for no image; draws of no image column;
                 a follower of none; a member that no record can have.
         """
-        preset = columns is None
+        self.preset = columns is None
         if columns is None:
-            columns, as_tuple = preset_of(source, transform), not source.named
+            columns, self.as_tuple = preset_of(source, transform), not source.named
         elif transform is not None:
             msg = "transform: with columns=, each column has its own; write Image(member, transform) in columns"
             raise ConfigError(msg)
         else:
-            as_tuple = not isinstance(columns, Mapping)
+            self.as_tuple = not isinstance(columns, Mapping)
         named = dict(columns) if isinstance(columns, Mapping) else {str(k): each for k, each in enumerate(columns)}
         if not named:
             msg = "columns: must name at least one; found none. Leave columns out for what the source gives"
@@ -106,16 +85,23 @@ class Columns:
             if not isinstance(column, Column):
                 msg = f"columns: {name!r} must be a class of dali_feed.columns such as Text('txt'); found {column!r}"
                 raise ConfigError(msg)
-        reads = {
+        self.reads = {
             name: source.image_of(column.member) if column.stage == "screen" else column.member
             for name, column in named.items()
         }
-        bounded = {name: column.decoding(decode) for name, column in named.items()}
-        result = cls(bounded, reads, as_tuple=as_tuple, preset=preset, unit=source.unit)
-        result.lacks = {name: reason for name, member in reads.items() if (reason := source.lacks(member))}
-        if not preset and source.known:
-            Request.of(source, result.members, result.optional)
-        return result
+        self.by_name = {name: column.decoding(decode) for name, column in named.items()}
+        self.images = {name: column for name, column in self.by_name.items() if isinstance(column, Image)}
+        self.drawn_as = drawn_as(self.images)
+        self.alone = self.preset and self.as_tuple and len(named) == 1 and bool(self.images)
+        self.late = {name: column for name, column in self.by_name.items() if isinstance(column, Late) and column.late}
+        self.lacks = {name: reason for name, member in self.reads.items() if (reason := source.lacks(member))}
+        self.fits: Mapping[str, Fits] = {}
+        self._unit = source.unit
+        self._lock = threading.Lock()  # guards that columns are settled once
+        self._settled: dict[str, Column] | None = None
+        self._defaults: dict[str, Any] = {}  # of the settled: a row of what each keeps, where it has a default
+        if not self.preset and source.known:
+            Request(source, self.members, self.optional)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -74,26 +74,13 @@ class _Opener:
 class Request:
     """The plain members that names need, and the stage that makes the names' values of them. Pure; threads share it.
 
-    members   what a source's reader is asked for, each once
-    names     as they were asked for
+    Attributes:
+        members: what a source's reader is asked for, each once.
+        names: as they were asked for.
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        parts: Mapping[str, tuple[_Part, ...]],
-        openers: dict[str, _Opener],
-        optional: Collection[str],
-        inner: str | None,
-    ) -> None:
-        self.names, self._parts, self._openers, self._inner = tuple(names), parts, openers, inner
-        self._optional = frozenset(optional)
-        self.members = tuple(dict.fromkeys(part.member for name in names for part in parts[name]))
-        self._plain = all(parts[name] == (_Part(name),) for name in names)
-
-    @classmethod
-    def of(cls, source: Records, names: Iterable[str], optional: Collection[str] = ()) -> Request:
-        """What these names are of that source.
+    def __init__(self, source: Records, names: Iterable[str], optional: Collection[str] = ()) -> None:
+        """Resolve these names of that source.
 
         Args:
             source: whose members they are.
@@ -103,22 +90,25 @@ class Request:
         Raises:
             ConfigError: a name that no record can have; a path that no value of its format can have.
         """
-        names = tuple(dict.fromkeys(names))
+        self.names, self._optional, self._inner = tuple(dict.fromkeys(names)), frozenset(optional), source.inner
+        self._openers: dict[str, _Opener] = {}
+        self._parts: dict[str, tuple[_Part, ...]]
         if source.any_names:
-            if unknown := [name for name in names if not source.can_have(name)]:
+            if unknown := [name for name in self.names if not source.can_have(name)]:
                 raise _unknown(source, unknown[0])
-            return cls(names, {name: (_Part(name),) for name in names}, {}, optional, None)
-        parts, openers = {name: _parts_of(source, name) for name in names}, dict[str, _Opener]()
-        for its in parts.values():
-            for part in its:
-                if part.path is not None:
-                    form = source.format_of(part.member)
-                    if form is not None:
-                        places = openers.setdefault(part.member, _Opener(form)).places
-                        places.setdefault(part.path, len(places))
-        for opener in openers.values():
+            self._parts = {name: (_Part(name),) for name in self.names}
+        else:
+            self._parts = {name: _parts_of(source, name) for name in self.names}
+        every = [part for name in self.names for part in self._parts[name]]
+        for part in every:
+            form = None if part.path is None else source.format_of(part.member)
+            if form is not None and part.path is not None:
+                places = self._openers.setdefault(part.member, _Opener(form)).places
+                places.setdefault(part.path, len(places))
+        for opener in self._openers.values():
             opener.bind()
-        return cls(names, parts, openers, optional, source.inner)
+        self.members = tuple(dict.fromkeys(part.member for part in every))
+        self._plain = all(self._parts[name] == (_Part(name),) for name in self.names)
 
     def __call__(self, block: Block) -> Block:
         """A block of the plain members becomes one of the names; what cannot be parsed is a fault of its row."""
@@ -341,8 +331,8 @@ class RequestReader(LiveReader):
 def open_reader(
     source: Source, names: Iterable[str], stop: threading.Event | None = None, optional: Collection[str] = ()
 ) -> Reader:
-    """A reader of a source that gives these names, as columns have them; see `Request.of`."""
-    request = Request.of(source, names, optional)
+    """A reader of a source that gives these names, as columns have them; see `Request`."""
+    request = Request(source, names, optional)
     if source.any_names:
         return source.named_reader(request.names, optional, stop)
     return RequestReader(source.reader(request.members, stop), request)

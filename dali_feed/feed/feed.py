@@ -262,7 +262,7 @@ class Feed(AnyFeed):
         check_groups(decode=decode, bad=bad, tuning=tuning)
         if isinstance(source, Stream):
             check_stream(tuning, shuffle=shuffle, sampler=sampler)
-        self.columns = Columns.of(source, columns, transform, decode)
+        self.columns = Columns(source, columns, transform, decode)
         self.source = source
         if isinstance(source, Stream):
             self.ranks = Shares(batch_size, rank, world_size, lanes=world_size)

@@ -190,7 +190,7 @@ class Machine:
             steering, readers = None, self.tuning.readers
             if readers == "auto":
                 steering, readers = Steering(self.meter, Climb()), FIRST_READERS
-            Request.of(self.source, self.columns.members, self.columns.optional)  # names that no record can have
+            Request(self.source, self.columns.members, self.columns.optional)  # names that no record can have
             self.pool = ReadPool(self._bounded, self._opened, self.slabs, readers, steering)
             self._wanted()
         if self.cache is not None:

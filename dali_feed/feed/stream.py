@@ -67,7 +67,7 @@ class StreamPosition(Positions):
     def __init__(self, source: Stream, machine: Machine, ranks: Shares, bad: BadRecords, seed: int, life: Life) -> None:
         super().__init__(machine, ranks, replace(bad, window=bad.window or WINDOW), life)
         self._source, self._name, self._seed = source, repr(source), check_seed(seed)
-        self._request = Request.of(source, machine.columns.members, machine.columns.optional)
+        self._request = Request(source, machine.columns.members, machine.columns.optional)
         self._mark: dict[str, Any] | None = None  # where the pass began, or one that was loaded
         self.progress = Progress(self._letters_kept)
 

@@ -372,7 +372,7 @@ def _rows(dataset: Any) -> Lowered | None:
             table = table.set_column(k, name, table[name].cast("float" if formatted else "double"))
     try:
         source = _table(dataset, table, images[0])
-        Columns.of(source)
+        Columns(source)
     except ConfigError as error:
         _refuse(f"it cannot be read as rows ({error})")
     return Lowered(source, exif=feature.decode)

@@ -271,7 +271,7 @@ def contents_of(source: Source, members: Mapping[str, str] | Sequence[str] | Non
     )
     paths = source.paths if isinstance(source, FileList) else ()
     found = Samples(source, wanted, sample_keys, paths=paths, named=isinstance(members, Mapping))
-    Request.of(source, found.members)
+    Request(source, found.members)
     return found
 
 

@@ -159,7 +159,7 @@ class Writing:
             return partial(SourceRows, source=source, writing=self)
         value, label = _payload_of(subject, source) if self.payload else (None, None)
         members = [name for name in self.members if name != WHERE]
-        Request.of(source, members, members)  # whether there are any such
+        Request(source, members, members)  # whether there are any such
         return partial(SourceRows, source=source, writing=self, value=value, label=label)
 
 

@@ -90,7 +90,7 @@ def pieces(values: Any, lease: Lease) -> Any:
 
 def made(columns: Any, values: dict[str, Any], decode: Decode = Decode(), **more: Any) -> Block:
     """What the stage makes of a block."""
-    return Columns.of(Rows(), columns, decode=decode)(block(values, **more))
+    return Columns(Rows(), columns, decode=decode)(block(values, **more))
 
 
 def letters(text: str) -> list[int]:
@@ -121,7 +121,7 @@ def test_a_default_stands_for_what_is_missing(case: tuple[Column, Any, Any, Any]
     if column.open and len(missing) == 4:
         return
     boxes = {"image": Image("jpg"), "boxes": column} if isinstance(column, Boxes) else {"boxes": column}
-    columns = Columns.of(Rows(), boxes)
+    columns = Columns(Rows(), boxes)
     found = columns(block({column.member: values, "jpg": [PICTURE] * 4}))
     assert not found.faults
     batch = columns.batch({"boxes": found.values["boxes"]}, 1)["boxes"]
@@ -203,7 +203,7 @@ def test_a_record_that_the_source_refused_keeps_its_image() -> None:
 
 def test_what_else_is_wrong_is_said_before_what_is_wrong_with_the_first_image() -> None:
     """And a size that the transforms cannot take comes last."""
-    columns = Columns.of(Rows(), {"image": Image("jpg"), "n": Number("cls")})
+    columns = Columns(Rows(), {"image": Image("jpg"), "n": Number("cls")})
     columns.fits = {"image": lambda sizes: dict.fromkeys(np.flatnonzero(sizes[:, 0] == 6).tolist(), "too small")}
     found = columns(block({"jpg": [b"junk", b"junk", PICTURE, LARGE], "cls": [b"x", b"1", b"2", b"3"]}))
     assert {row: (fault.stage, fault.reason) for row, fault in found.faults.items()} == {
@@ -235,22 +235,22 @@ def test_rows_of_images_are_taken_joined_and_put() -> None:
 def test_a_preset_is_used_where_no_columns_are_given() -> None:
     """A transform goes into its first image; there is no other place for one."""
     source = Rows(preset={"image": Image("jpg"), "label": Number("cls")})
-    columns = Columns.of(source, transform="t")
+    columns = Columns(source, transform="t")
     assert (columns.names, columns.as_tuple, columns.images["image"].transform) == (("image", "label"), True, "t")
     assert columns.members == ("jpg", "cls")
     with pytest.raises(ConfigError, match="transform: is for images"):
-        Columns.of(Rows(preset={"label": Number("cls")}), transform="t")
+        Columns(Rows(preset={"label": Number("cls")}), transform="t")
     with pytest.raises(ConfigError, match="columns: must name at least one"):
-        Columns.of(Rows())
+        Columns(Rows())
 
 
 def test_open_columns_are_settled_once_by_the_first_records() -> None:
     """In canonical order, by the first that has the member; of a stream by its first block."""
     rows: list[dict[str, Any]] = [{"txt": b"a"}, {"vec": np.ones(2, np.float32)}, {"vec": np.ones(3)}]
-    columns = Columns.of(Rows(rows), {"it": Array("vec")})
+    columns = Columns(Rows(rows), {"it": Array("vec")})
     columns.settle_by(Rows(rows))
     assert columns.settled()["it"] == Array("vec", "float32", (2,))
-    stream = Columns.of(Rows(), {"it": Array("vec")})
+    stream = Columns(Rows(), {"it": Array("vec")})
     with pytest.raises(ConfigError, match="none has come"):
         stream.settled()
     assert stream(block({"vec": []})).values == {}
@@ -262,7 +262,7 @@ def test_open_columns_are_settled_once_by_the_first_records() -> None:
 def test_members_that_only_optional_columns_need_are_optional() -> None:
     """One that another column needs is not."""
     columns = {"a": Number("cls", default=0), "b": Text("txt", default=""), "c": Tokens("txt", letters, 3)}
-    found = Columns.of(Rows(), columns)
+    found = Columns(Rows(), columns)
     assert found.optional == {"cls"}
     packed = Packed("txt", letters, 3, default="")
-    assert Columns.of(Rows(), {**columns, "c": packed}).optional == {"cls", "txt"}
+    assert Columns(Rows(), {**columns, "c": packed}).optional == {"cls", "txt"}

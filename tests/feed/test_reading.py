@@ -187,7 +187,7 @@ def test_slots_are_there_up_to_the_first_read_that_is_not() -> None:
     order = np.array([0, 5, 1, 4, 2, 9, 3, 6, 7, 8, 10, 11])
     plan = WindowPlan(0, Extents(np.zeros(3, np.int64), begins, begins + 4), order, begins + 4)
     sizes = MeanSize(200, 1000, 1 << 30)  # four records to a read
-    reads = WindowSource(Columns.of(source, {"value": Bytes("value")}), str, pool, sizes, Proof())
+    reads = WindowSource(Columns(source, {"value": Bytes("value")}), str, pool, sizes, Proof())
     window = Window.planned(plan, 0, reads, lambda: iter(()))
     try:
         assert len(window.tasks) == 3

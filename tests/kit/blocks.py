@@ -117,7 +117,7 @@ class Reads:
 
 def columns_of(source: Source, columns: Mapping[str, Column] | None = None) -> Block:
     """All records as columns have them, those of the source's preset unless told."""
-    made = Columns.of(source, columns)
+    made = Columns(source, columns)
     reader = open_reader(source, made.members, optional=made.optional)
     block = reader.read(everything(source), SlabPool().lease())
     made.settle(block)

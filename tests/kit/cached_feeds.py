@@ -83,7 +83,7 @@ def keys(folder: Path) -> dict[str, str]:
     for name, made in SOURCES.items():
         source = made(folder)
         columns = {"image": Image("jpg", CROP), "n": JsonValue("json")} if name == "columns" else None
-        asked = Columns.of(source, columns).members
+        asked = Columns(source, columns).members
         snapshot = source.snapshot()
         found[name] = key_of(source, asked, snapshot.fingerprint, ())
         with Feed(source, 2, columns=columns, transform=CROP if columns is None else None, tuning=QUICK) as feed:

@@ -106,7 +106,7 @@ class OpenedStream(Opened):
 
     def __init__(self, source: Stream, at: Any = None, *names: str, pool: SlabPool | None = None, **how: Any) -> None:
         self.pool = pool or SlabPool()
-        request = Request.of(source, names or [each.member for each in source.preset.values()])
+        request = Request(source, names or [each.member for each in source.preset.values()])
         self.reader = RequestReader(source.live(at, request.members, **how), request)
 
     def commit(self, position: Any) -> None:
@@ -127,7 +127,7 @@ def labels(block: Block) -> list[int]:
 
 def made(source: Source, block: Block) -> Block:
     """The columns of the source's preset, of what they are made from."""
-    return Columns.of(source)(block)
+    return Columns(source)(block)
 
 
 def read(source: KafkaTopic, extents: Extents, *names: str) -> Block:
