@@ -24,8 +24,8 @@ from dali_feed.external_sources.file_source import FileSource, named_files
 from dali_feed.external_sources.index import TarIndex
 from dali_feed.external_sources.ranges import EXTENT_BYTES, FileTable, RangeReader, Spans
 from dali_feed.external_sources.replay import Replay
+from dali_feed.formats import format_of
 from dali_feed.formats.format import Format
-from dali_feed.formats.named import format_of
 from dali_feed.formats.paths import path_of
 from dali_feed.records.source import LABEL, Member, Reader, Snapshot, alternatives
 from dali_feed.storage.local import LOCAL

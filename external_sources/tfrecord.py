@@ -21,9 +21,9 @@ from dali_feed.external_sources.file_source import (
     members_of,
 )
 from dali_feed.external_sources.index import DamageError, Pread, ReadWindow, RecordIndex
+from dali_feed.formats import format_of
 from dali_feed.formats.example import Example
 from dali_feed.formats.format import Format
-from dali_feed.formats.named import format_of
 from dali_feed.packages import needed
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Fault, Member

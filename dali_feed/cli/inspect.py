@@ -26,7 +26,7 @@ from dali_feed.columns.columns import Columns
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import FileList, KafkaTopic, ShardSet
 from dali_feed.external_sources.file_source import RecordFiles
-from dali_feed.formats.named import format_of
+from dali_feed.formats import format_of
 from dali_feed.records.source import LABEL, MANY_ABSENT, Block, Snapshot, Source, unpack_id, unpack_ids
 from dali_feed.screen.screen import header_of
 

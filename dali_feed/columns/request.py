@@ -18,8 +18,8 @@ from typing import Any, cast
 import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError, SourceError
+from dali_feed.formats import format_of
 from dali_feed.formats.format import Format, Parse, bound
-from dali_feed.formats.named import format_of
 from dali_feed.formats.paths import MissingPathError
 from dali_feed.records.gauges import KafkaStats, StorageStats
 from dali_feed.records.live import LiveBlock, LiveReader, Positions

@@ -1,21 +1,21 @@
 """Formats: what a record's value holds, read into the members that were asked for.
 
-Never: a source, a batch, torch. Sources read values through `bound`; kinds of columns read arrays through `arrays`.
+Never: a source, a batch, torch. What reads a value comes of `bound`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from dali_feed.errors import ConfigError
+from dali_feed.formats.format import Format, bound
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.formats.avro import Avro
     from dali_feed.formats.example import Example
-    from dali_feed.formats.format import Format, bound
     from dali_feed.formats.json_text import Json
     from dali_feed.formats.message_pack import MsgPack
-    from dali_feed.formats.named import format_of
     from dali_feed.formats.npy import Npy
     from dali_feed.formats.protobuf import Protobuf
 
@@ -26,12 +26,32 @@ __getattr__ = lazily(
     {
         "Avro": "avro",
         "Example": "example",
-        "Format": "format",
         "Json": "json_text",
         "MsgPack": "message_pack",
         "Npy": "npy",
         "Protobuf": "protobuf",
-        "bound": "format",
-        "format_of": "named",
     },
 )
+
+_NAMED = {"json": "Json", "msgpack": "MsgPack", "npy": "Npy", "tf-example": "Example"}
+
+
+def format_of(what: Any) -> Format:
+    """The format itself, or the one of that name: `json`, `msgpack`, `npy`, `tf-example`.
+
+    Raises:
+        ConfigError: it keeps no contract, or no format has that name.
+    """
+    if isinstance(what, str):
+        if what not in _NAMED:
+            msg = (
+                f"format {what!r}: must be one of {', '.join(sorted(_NAMED))}, or an object; Avro and Protobuf need a"
+                " schema: give Avro(...), Protobuf(...)"
+            )
+            raise ConfigError(msg)
+        what = __getattr__(_NAMED[what])()
+    if isinstance(what, type) or not isinstance(what, Format):
+        cure = "; give an object, not its class" if isinstance(what, type) else ""
+        msg = f"format {what!r}: must have the methods bind(members) and members(value){cure}"
+        raise ConfigError(msg)
+    return what
