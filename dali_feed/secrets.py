@@ -15,8 +15,6 @@ from typing import Any
 
 from dali_feed.errors import ConfigError
 
-__all__ = ["Secret", "hidden", "is_secret", "revealed", "revealed_options"]
-
 SHORTEST = 3  # fewer letters are in every message, and keep nothing secret
 _NAMES = re.compile(r"password|passphrase|secret|token|private|key\.pem|oauthbearer\.config|jaas")
 _STORES = re.compile(r"_key$|access_key_id|authori[sz]ation|credential|cookie|\bsas\b|sas_")  # and those of obstore

@@ -19,9 +19,6 @@ from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.npy import MAGIC, array_of, header_of
 from dali_feed.records.pieces import ArrayPieces, Pieces
 
-__all__ = ["LARGE", "Array", "Room", "array_from", "layout_of"]
-
-
 LARGE, LARGE_BATCH = 1 << 13, 1 << 18  # bytes of a record and of a batch, of which a second copy costs more than calls
 
 Room = Callable[[int], NDArray[np.uint8]]  # memory of so many bytes

@@ -15,9 +15,6 @@ from dali_feed.errors import BadRecordError, ConfigError, DaliFeedError, FormatE
 from dali_feed.options import Decode
 from dali_feed.records.source import Stage
 
-__all__ = ["REQUIRED", "Column", "Faults", "Follower", "Late", "Moved", "Required", "attempt"]
-
-
 Faults = dict[int, str]  # row -> why its record cannot be used
 
 

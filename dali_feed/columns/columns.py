@@ -26,9 +26,6 @@ from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Fault, Reader, Records, Source
 
-__all__ = ["Columns", "Fits", "preset_of"]
-
-
 _LOOKED_AT = 64  # records, for the first that a column can be settled by
 
 Fits = Callable[[NDArray[Any]], Mapping[int, str]]  # sizes of images -> why those of some rows cannot be transformed

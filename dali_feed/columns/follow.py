@@ -18,9 +18,6 @@ from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
 from dali_feed.screen.pillow import opened
 from dali_feed.screen.screen import header_of
 
-__all__ = ["Boxes", "Counted", "Keypoints", "Mask"]
-
-
 _MODES = ("1", "L", "P", "I;16", "I")  # of Pillow: one number a pixel; a palette's indices, not its colours
 
 

@@ -21,8 +21,6 @@ from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 from dali_feed.records.source import Stage
 
-__all__ = ["graph_inputs"]
-
 
 @dataclass(frozen=True)
 class _Input(Column):

@@ -22,8 +22,6 @@ from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Stage
 from dali_feed.screen.screen import Screened, screen, turned
 
-__all__ = ["Encoded", "EncodedColumn", "Image", "Images", "drawn_as"]
-
 
 class Encoded(NamedTuple):
     """A screened image, as a decoder gets it; its height and width, and where images are turned its orientation."""

@@ -14,9 +14,6 @@ from dali_feed.columns.column import Column, Faults
 from dali_feed.errors import ConfigError
 from dali_feed.records.pieces import MOST_DIGITS, Pieces
 
-__all__ = ["Number"]
-
-
 _SHOWN = 40
 
 

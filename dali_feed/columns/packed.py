@@ -25,8 +25,6 @@ from dali_feed.columns.text import texts
 from dali_feed.columns.tokens import MOST, Tokenize, tokenized, tokenizing
 from dali_feed.errors import ConfigError
 
-__all__ = ["Packed", "PackedBatch"]
-
 Int64s = NDArray[np.int64]
 
 

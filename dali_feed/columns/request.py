@@ -26,8 +26,6 @@ from dali_feed.records.live import LiveBlock, LiveReader, Positions
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Extents, Fault, Lease, Reader, Records, Source, alternatives
 
-__all__ = ["Request", "RequestReader", "formats_of", "open_reader"]
-
 _SHOWN = 8  # members that an error lists
 _BYTES = (memoryview, bytes, bytearray, str)
 

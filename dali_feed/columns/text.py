@@ -11,9 +11,6 @@ from dali_feed.columns.column import Column, Faults, Late
 from dali_feed.formats.json_text import loads
 from dali_feed.records.pieces import Pieces
 
-__all__ = ["Bytes", "JsonValue", "Text", "texts"]
-
-
 _BYTES = (memoryview, bytes, bytearray)
 
 

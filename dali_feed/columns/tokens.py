@@ -16,9 +16,6 @@ from dali_feed.columns.column import Column, Faults
 from dali_feed.columns.text import texts
 from dali_feed.errors import ConfigError
 
-__all__ = ["MOST", "TokenBatch", "Tokenize", "Tokens", "tokenized", "tokenizing"]
-
-
 # Tokenizing: from texts to token ids, by a file or an object of the `tokenizers` library, or by any callable.
 #
 # The law: the ids of a text depend on the text alone, not on the texts that are tokenized with it; and a text that

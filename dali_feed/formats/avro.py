@@ -23,8 +23,6 @@ from dali_feed.formats.avro_schemas import Schemas, parsed, written
 from dali_feed.formats.format import Parse, Value
 from dali_feed.formats.paths import SHOWN, WHOLE, Steps, flatten, path_of, pick, steps_of
 
-__all__ = ["Avro", "Types"]
-
 Read = Callable[[memoryview, int], tuple[Any, int]]  # a value, and where the next one begins
 
 _FRAME = struct.Struct(">BI")  # a zero and the schema's id, as Confluent's serializers write them

@@ -13,8 +13,6 @@ from typing import Any
 from dali_feed.errors import ConfigError, DaliFeedError, FormatError, SourceUnreachableError
 from dali_feed.packages import needed
 
-__all__ = ["Schemas", "parsed", "written"]
-
 _MOST_UNKNOWN = 1024  # ids without a schema that are remembered
 _MOST_REFERENCES = 256
 _NO_SUCH = 404

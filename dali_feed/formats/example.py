@@ -23,8 +23,6 @@ from dali_feed.errors import FormatError
 from dali_feed.formats.format import Parse, Value, checked
 from dali_feed.packages import needed
 
-__all__ = ["Example", "example_class"]
-
 _ROW = "[]"
 _DTYPES = {"float_list": np.float32, "int64_list": np.int64}
 

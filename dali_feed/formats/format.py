@@ -13,8 +13,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from dali_feed.errors import ConfigError, DaliFeedError, FormatError
 
-__all__ = ["Format", "Parse", "Value", "bound", "checked"]
-
 Value = bytes | bytearray | memoryview
 Parse = Callable[[Value], tuple[Any, ...]]
 

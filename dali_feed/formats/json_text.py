@@ -13,8 +13,6 @@ from dali_feed.errors import FormatError
 from dali_feed.formats.format import Parse, Value, checked
 from dali_feed.formats.paths import flatten, pick, steps_of
 
-__all__ = ["Json", "loads"]
-
 Decode = Callable[[str], bytes]
 
 

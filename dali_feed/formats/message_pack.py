@@ -15,8 +15,6 @@ from dali_feed.formats.format import Parse, Value
 from dali_feed.formats.paths import WHOLE, flatten, pick, steps_of
 from dali_feed.packages import needed
 
-__all__ = ["MsgPack"]
-
 
 @dataclass(frozen=True, slots=True)
 class MsgPack:

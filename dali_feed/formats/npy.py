@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.format import Parse, Value, checked
 
-__all__ = ["ARRAY", "MAGIC", "Npy", "array_of", "header_of"]
-
 ARRAY = "array"
 MAGIC = b"\x93NUMPY"
 _LONGEST = 4096  # bytes of a header; NumPy writes 118 unless there are very many dimensions

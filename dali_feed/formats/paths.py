@@ -10,8 +10,6 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError
 
-__all__ = ["WHOLE", "MissingPathError", "Steps", "flatten", "path_of", "pick", "steps_of"]
-
 Steps = tuple[str | int, ...]
 
 WHOLE = "$"

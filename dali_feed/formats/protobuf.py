@@ -16,8 +16,6 @@ from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.format import Parse, Value
 from dali_feed.formats.paths import MOST, Steps, path_of, steps_of
 
-__all__ = ["Protobuf", "is_map", "is_repeated"]
-
 Get = Callable[[Any], Any]
 
 _DTYPES = {1: np.int32, 2: np.int64, 3: np.uint32, 4: np.uint64, 5: np.float64, 6: np.float32, 7: np.bool_}

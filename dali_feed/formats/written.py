@@ -26,8 +26,6 @@ from dali_feed.formats.paths import Steps, path_of, steps_of
 from dali_feed.formats.protobuf import Protobuf, is_map, is_repeated
 from dali_feed.packages import needed
 
-__all__ = ["Encode", "encoder", "has_paths", "plain", "told_of"]
-
 # Values of a source made into what a schema wants: bytes and decimal text too, which is all that tar shards have.
 #
 # The law: nothing is lost on the way but digits, or it is an error.
