@@ -16,6 +16,7 @@ from dali_feed.draws import MIXING, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
 from dali_feed.transforms.lower import is_torchvision
+from dali_feed.transforms.settings import refuse
 
 Ints = NDArray[np.int64]
 
@@ -68,18 +69,15 @@ class Mixing:
         for name in ("mixup", "cutmix"):
             alpha = getattr(self, name)
             if alpha is not None and not 0 < alpha < float("inf"):
-                msg = f"Mixing({name}=...): must be a number above 0, or None; found {alpha!r}"
-                raise TransformError(msg)
+                refuse(f"Mixing({name}=...)", "must be a number above 0, or None", alpha)
         if self.classes is not None and not (isinstance(self.classes, int) and self.classes > 0):
-            msg = f"Mixing(classes=...): must be a number of classes, or None; found {self.classes!r}"
-            raise TransformError(msg)
+            refuse("Mixing(classes=...)", "must be a number of classes, or None", self.classes)
         if self.smoothing and self.classes is None:
             msg = f"Mixing(smoothing=...): needs classes= too; found {self.smoothing!r} without it"
             raise TransformError(msg)
         for name in ("p", "switch", "smoothing"):
             if not 0 <= getattr(self, name) <= 1:
-                msg = f"Mixing({name}=...): must lie in 0..1; found {getattr(self, name)!r}"
-                raise TransformError(msg)
+                refuse(f"Mixing({name}=...)", "must lie in 0..1", getattr(self, name))
         if self.mixup is None and self.cutmix is None:
             msg = "Mixing: mixup, cutmix or both must be given; found neither"
             raise TransformError(msg)

@@ -149,21 +149,18 @@ def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
 # The law: the numbers are those of the image's own steps, for draws belong to the sample.
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Followed:
-    """The steps of tv_tensors that follow an image, in turn."""
+    """The steps of tv_tensors that follow an image, in turn.
 
-    recipe: Recipe
-    streams: list[int] = field(default_factory=list)
-    steps: list[OnImage] = field(default_factory=list)
-    taking: tuple[Key, ...] = ()  # the rows that they take
+    taking  the rows that they take
+    """
 
-    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> dict[Key, NDArray[Any]]:
-        """What samples `ids`, whose images are of `sizes` (n, 2 or 3), see `Program`, take into the steps."""
-        return self.taken(Draws(self.streams, sizes, ids, seed, epoch).through(enumerate(self.recipe.ops)))
+    steps: list[OnImage]
+    taking: tuple[Key, ...]
 
     def taken(self, draws: Draws) -> dict[Key, NDArray[Any]]:
-        """The same of what the recipe's ops have drawn."""
+        """What the steps take of what the recipe's ops have drawn, a row per sample."""
         rows = {key: np.ascontiguousarray(draws.arrays[key]) for key in self.taking if key in draws.arrays}
         return rows | {CANVAS: np.ascontiguousarray(draws.sizes[:, :2], np.int32)}
 
@@ -180,7 +177,6 @@ def compile_following(recipe: Recipe, *, boxes: bool, masks: bool = True) -> Fol
     TransformError where nothing can follow an op, where boxes and points cannot (padding that mirrors), or where masks
     cannot (a fill of three numbers, which torchvision cannot fill them with either).
     """
-    known = outline(recipe)
     for _, op in walk(recipe.ops) if masks else ():
         _check_fill(op)
     steps = [op.follower(n) for n, op in enumerate(recipe.ops)]
@@ -196,7 +192,7 @@ def compile_following(recipe: Recipe, *, boxes: bool, masks: bool = True) -> Fol
         if n % (1 << TOP_BITS) in moves and (op.moves or op.inner())
         for name in op.names
     )
-    return Followed(recipe, known.streams, [step for step in steps if step is not None], taking)
+    return Followed([step for step in steps if step is not None], taking)
 
 
 def _check_fill(op: Op) -> None:

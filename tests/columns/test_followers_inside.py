@@ -20,7 +20,8 @@ from dali_feed.errors import TransformError
 from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.program import compile_following
+from dali_feed.transforms.op import Draws
+from dali_feed.transforms.program import compile_following, outline
 
 
 def theirs(transform: Any, numbers: list[int], ids: np.ndarray[Any, Any], seed: int) -> list[tuple[Any, Any, Any]]:
@@ -143,8 +144,10 @@ def test_masks_are_filled_as_torchvision_fills_them(name: str, fill: Any) -> Non
     """With the number for masks, for all others, or for everything; 0 where none of them is told."""
     mask = tv_tensors.Mask(torch.ones(1, 20, 24, dtype=torch.int32))
     transform = FILLING[name](fill)
-    followed = compile_following(lower(transform), boxes=False)
-    arrays = followed.parameters(np.array([[20, 24]]), np.array([1]), 0, 0)
+    recipe = lower(transform)
+    followed = compile_following(recipe, boxes=False)
+    draws = Draws(outline(recipe).streams, np.array([[20, 24]]), np.array([1]), 0, 0)
+    arrays = followed.taken(draws.through(enumerate(recipe.ops)))
     if name == "perspective":  # the one whose draws matter here
         start, ends = [[0, 0], [23, 0], [23, 19], [0, 19]], arrays[Key("effect0")][0].reshape(4, 2).tolist()
         wanted = transform.transform(mask, {"coefficients": _get_perspective_coeffs(start, ends)})
