@@ -169,17 +169,30 @@ class FileSource(Source):
             msg = f"{self._title}: its files are fixed and take no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
         table = self._checked_table()
-        extent, record_bytes = self._sizes
+        single = self._store.random_access
+        return self._snapshot(self._names, table.counts, *self._sizes, self._fingerprint(table), random_access=single)
+
+    def _snapshot(
+        self,
+        names: tuple[str, ...],
+        counts: Int64s,
+        extent: int,
+        record_bytes: int,
+        fingerprint: str,
+        *,
+        random_access: bool,
+    ) -> Snapshot:
+        """The snapshot of partitions that hold so many records, int64 (partitions,), from position 0 on."""
         return Snapshot(
             source=self._title,
-            names=self._names,
-            starts=np.zeros(len(table.counts), np.int64),
-            stops=table.counts.copy(),
+            names=names,
+            starts=np.zeros(len(counts), np.int64),
+            stops=counts.copy(),
             extent=extent,
             record_bytes=record_bytes,
-            random_access=self._store.random_access,
+            random_access=random_access,
             interleaved=False,
-            fingerprint=self._fingerprint(table),
+            fingerprint=fingerprint,
         )
 
     def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
@@ -286,13 +299,10 @@ class Framing:
     name    for messages, and what marks an index of its files
     frames  where each record lies, with what of its frame is needed to check it: byte and size, int64 (records,) each,
             of a file that is read by a `Pread` and has so many bytes. It may raise a DamageError
-    other   of a file that begins with these bytes and is broken at once: what it is instead, and the cure; "" where
-            that cannot be said
     """
 
     name: str
     frames: Callable[[Pread, int], Frames]
-    other: Callable[[bytes, str], str]
 
 
 def load(
@@ -320,18 +330,23 @@ def _framed(path: str, framing: Framing, file: File, end: int) -> Frames:
     try:
         return framing.frames(lambda count, first: read_at(file, count, first), end)
     except DamageError as damage:
-        other = framing.other(read_at(file, 16, 0), path) if damage.byte == 0 else ""
-        if other:
-            msg = (
-                f"{path}: must be a {framing.name} file that is not compressed, so that records can be read by "
-                f"position; found {other}"
-            )
+        if damage.byte == 0 and (packed := _packed(read_at(file, 2, 0))):
+            rule = f"must be a {framing.name} file that is not compressed, so that records can be read by position"
+            msg = f"{path}: {rule}; found a file compressed by {packed}; unpack it"
             raise SourceError(msg) from None
         msg = (
             f"{path}#{damage.record}: a {framing.name} file must be whole; found at byte {damage.byte} of"
             f" {end}: {damage.what}; fetch or write the file again"
         )
         raise DataLostError(msg) from None
+
+
+def _packed(head: bytes) -> str:
+    """What compressed a file that begins with these two bytes; "" where that cannot be said."""
+    if head == b"\x1f\x8b":
+        return "GZIP"
+    zlib = len(head) == 2 and head[0] & 15 == 8 and int.from_bytes(head, "big") % 31 == 0  # RFC 1950
+    return "ZLIB" if zlib else ""
 
 
 class RecordFiles(FileSource):

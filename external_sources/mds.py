@@ -199,7 +199,6 @@ class PackedStore:
 # files have, and all shards have the same columns. What is not understood is refused with the cure, never guessed.
 
 
-_UNPACK = {"zstd": "zstd -d", "gz": "gzip -dk", "bz2": "bzip2 -dk"}
 _LARGEST = 1 << 30  # bytes of an index.json
 _PIECE = 1 << 20
 
@@ -304,9 +303,8 @@ def _shard(folder: str, described: dict[str, Any], store: Store) -> MdsShard:
             packed = _packed(folder, described, path, size)
             if packed is None:
                 how = str(described["compression"]).partition(":")[0]
-                there = f"{folder}/{described['zip_data']['basename']}"
-                cure = f"unpack all files: {_UNPACK[how]} {there}" if how in _UNPACK else "unpack the files first"
-                msg = f"{path}: must be uncompressed, or compressed with zstd; found it compressed with {how}; {cure}"
+                found = f"it compressed with {how}; unpack all files"
+                msg = f"{path}: must be uncompressed, or compressed with zstd; found {found}"
                 raise SourceError(msg) from error
     return MdsShard(path, samples, size, _hashes(raw), packed)
 

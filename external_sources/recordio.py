@@ -84,7 +84,7 @@ def joined(parts: memoryview) -> bytes | None:
     return _MARK.join(found) if stop == len(parts) else None
 
 
-RECORDIO = Framing("RecordIO", _frames, lambda *_: "")
+RECORDIO = Framing("RecordIO", _frames)
 MEMBERS = ("image", "label", "id", "id2")
 
 # MXNet's `IRHeader` before what a record holds, as python/mxnet/recordio.py has it. Behind it come `flag` times

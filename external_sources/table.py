@@ -205,17 +205,10 @@ class Table(FileSource):
             raise SourceEmptyError(msg)
         record_bytes, most = groups.record_bytes(list(groups.known)), int(groups.count.max())
         places = zip(groups.file.tolist(), groups.nth.tolist(), strict=True)
-        return Snapshot(
-            source=self._title,
-            names=tuple(f"{self._names[file]}[{nth}]" for file, nth in places),
-            starts=np.zeros(len(groups.count), np.int64),
-            stops=groups.count.copy(),
-            extent=min(most, max(1, EXTENT_BYTES // record_bytes)) if groups.views else most,
-            record_bytes=record_bytes,
-            random_access=groups.views,
-            interleaved=False,
-            fingerprint=self._fingerprint(table),
-        )
+        names = tuple(f"{self._names[file]}[{nth}]" for file, nth in places)
+        extent = min(most, max(1, EXTENT_BYTES // record_bytes)) if groups.views else most
+        fingerprint = self._fingerprint(table)
+        return self._snapshot(names, groups.count, extent, record_bytes, fingerprint, random_access=groups.views)
 
     def members(self) -> tuple[Member, ...]:
         """The columns, and the parts of structs among them; of files their mean size as the files tell it."""
@@ -311,18 +304,9 @@ class Table(FileSource):
         if pin is not None:
             msg = f"{self._title}: a table is fixed and takes no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
-        record_bytes = memory.mean_size()
-        return Snapshot(
-            source=self._title,
-            names=self._names,
-            starts=np.zeros(1, np.int64),
-            stops=np.array([len(memory.rows)], np.int64),
-            extent=max(1, EXTENT_BYTES // record_bytes),
-            record_bytes=record_bytes,
-            random_access=True,
-            interleaved=False,
-            fingerprint=memory.fingerprint(),
-        )
+        record_bytes, rows = memory.mean_size(), np.array([len(memory.rows)], np.int64)
+        extent = max(1, EXTENT_BYTES // record_bytes)
+        return self._snapshot(self._names, rows, extent, record_bytes, memory.fingerprint(), random_access=True)
 
 
 class _GroupReader(RowReader):

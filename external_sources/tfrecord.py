@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import shlex
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -87,17 +86,7 @@ def _frames(pread: Pread, end: int) -> Frames:
     return np.array(starts, np.int64) + _HEAD, np.array(sizes, np.int64) + _TAIL
 
 
-def _other(head: bytes, path: str) -> str:
-    """A compressed file is what a TFRecordWriter with options writes."""
-    name = shlex.quote(path)
-    if head.startswith(b"\x1f\x8b"):
-        return f"a file compressed by GZIP; unpack it: gzip -dc < {name} > {name}.plain"
-    if len(head) > 1 and head[0] & 15 == 8 and (head[0] << 8 | head[1]) % 31 == 0:  # RFC 1950
-        return f"a file compressed by ZLIB; unpack it: zlib-flate -uncompress < {name} > {name}.plain"
-    return ""
-
-
-TFRECORD = Framing("TFRecord", _frames, _other)
+TFRECORD = Framing("TFRecord", _frames)
 
 AUTO, VALUE = "auto", "value"
 IMAGES = ("image/encoded", "image", "image_raw", "jpeg", "jpg", "png")  # what people call them, the foremost counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from kit.blocks import Reads
 from kit.record_files import frame, packed, tfrecord
 
-from dali_feed.errors import DataLostError, SourceDeniedError
+from dali_feed.errors import DataLostError, SourceDeniedError, SourceError
 from dali_feed.external_sources import Table, TFRecords
 from dali_feed.external_sources.file_source import load
 from dali_feed.external_sources.index import ReadWindow
@@ -176,3 +177,10 @@ def test_a_footer_is_parsed_once_however_many_files_a_shuffle_goes_through(
     block = reader.read(Extents(every, np.zeros(40, np.int64), np.ones(40, np.int64)))
     assert block.values["n"].tolist() == [*range(20)] * 2
     assert len(parsed) == 20
+
+
+def test_a_compressed_file_of_any_kind_is_told_by_what(tmp_path: Path) -> None:
+    """It cannot be read by position, and says so instead of being taken for a damaged one."""
+    (tmp_path / "a.rec").write_bytes(gzip.compress(b"records", mtime=0))
+    with pytest.raises(SourceError, match="must be a RecordIO file that is not compressed.* compressed by GZIP"):
+        RecordIO(tmp_path / "a.rec").snapshot()
