@@ -108,7 +108,7 @@ RULES = (
     Rule(
         *(13, "config", "too little memory is judged by the windows of one batch", "feed/window.py"),
         "(held := sum(lease.size for lease in self._leases))",
-        "(held := self._pool._slabs.leased)  # type: ignore[union-attr]\n        ",
+        "(held := source.pool._slabs.leased)",
     ),
     Rule(
         *(14, "room", "a reader never waits for memory", "records/slabs.py"),
@@ -129,15 +129,15 @@ RULES = (
         GROUP,
     ),
     Rule(
-        *(17, "first", "what comes of a poll in which partitions went is dropped", KAFKA + "live_reader.py"),
-        "        if self.progress.generation != generation:  # it is not known",
-        "        if False:  # it is not known",
+        *(17, "first", "what is fetched before partitions are sought again is dropped", KAFKA + "live_reader.py"),
+        "            elif offset >= self._at[p] and p not in self._seeks:",
+        "            elif offset >= self._at[p]:",
         GROUP,
     ),
     Rule(
-        *(18, "none", "a batch without a good record goes the way of all others, unseen", "feed/stream.py"),
-        "            return self._unshown\n",
-        "            self._windows.pop()\n            window.release()\n            return self._course, []\n",
+        *(18, "none", "a batch without a good record is settled as all others are", "feed/stream.py"),
+        "            self._note(row, window.bad_record(row))\n        window.release()",
+        "            window.bad_record(row)\n        window.release()",
         GROUP,
     ),
     Rule(

@@ -211,8 +211,7 @@ class Schedule:
         if self._left <= 0:
             self._next_gap()
             self._switch()
-            if self._garbage and self._rng.random() < 0.1:
-                self._garbage.pop()
+            self._collect()
 
     def point(self) -> None:
         """Another thread may run here, and Ctrl-C come."""
@@ -226,6 +225,7 @@ class Schedule:
 
     def wait(self, why: str, ready: Callable[[], bool], seconds: float | None = None) -> bool:
         """Until `ready()`, or so many seconds; whether it was. `ready` is called while others have the turn."""
+        self._collect()
         me = self.turn
         self._left -= 1
         if self._left > 0 and ready():
@@ -254,12 +254,16 @@ class Schedule:
     # Inside.
 
     def _unraisable(self, what: sys.UnraisableHookArgs) -> None:
-        """An error in a finalizer is one of the schedule, but for Ctrl-C, which Python only reports."""
-        if self._error is None and not isinstance(what.exc_value, KeyboardInterrupt):
+        """An error in a finalizer is the schedule's, but for Ctrl-C and what that leaves of a constructor."""
+        if self._error is None and not isinstance(what.exc_value, KeyboardInterrupt | AttributeError):
             self._error = what.exc_value
 
     def _some_weight(self) -> float:
         return self._rng.choice((0.05, 1.0, 1.0, 4.0, 20.0))
+
+    def _collect(self) -> None:
+        if self._garbage and self._rng.random() < 0.1:
+            self._garbage.pop()
 
     def _next_gap(self) -> None:
         self._left = 1 + int(self._rng.expovariate(1 / self._gap))

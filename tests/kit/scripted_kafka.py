@@ -78,6 +78,7 @@ class Broker:
         self.owner: dict[int, ScriptedConsumer | None] = dict.fromkeys(range(partitions))
         self.target: dict[int, ScriptedConsumer | None] = dict.fromkeys(range(partitions))
         self.times = dict.fromkeys(range(partitions), 0)  # how often each was dealt
+        self.begins = dict.fromkeys(range(partitions), 0)  # where each was to be read from when it was dealt
         self.members: list[ScriptedConsumer] = []
         self.check: Callable[[ScriptedConsumer, dict[int, int]], None] = lambda _, __: None
         self.losses = 0
@@ -271,6 +272,7 @@ class ScriptedConsumer:
             for p in coming:
                 broker.owner[p] = self
                 broker.times[p] += 1
+                broker.begins[p] = broker.committed.get(p, 0)
             on_assign(self, [TopicPartition(TOPIC, p) for p in coming])
 
     def _next(self) -> Message | None:

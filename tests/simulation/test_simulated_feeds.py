@@ -62,7 +62,6 @@ class Loop:
                 continue
             except ClosedError:
                 assert self.moved, "closed by nobody"
-                break
         begun = self.schedule.now
         try:
             feed.close()
@@ -80,7 +79,7 @@ class Loop:
     def step(self) -> None:
         """One thing that a loop does."""
         rng, feed = self.rng, self.feed
-        what = rng.choice(("pass", "pass", "pass", "epoch", "look", "set_epoch", "state", "load", "beside"))
+        what = rng.choice(("pass", "pass", "pass", "epoch", "all", "look", "set_epoch", "state", "load", "beside"))
         match what:
             case "set_epoch":
                 self.loaded, self.jumped = None, True
@@ -93,10 +92,10 @@ class Loop:
             case "beside":
                 sync.Thread(target=self.beside, name="beside").start()
             case _:
-                self.take({"epoch": 99, "look": 1}.get(what, rng.randrange(1, 14)))
+                self.take({"epoch": 99, "all": 0, "look": 1}.get(what, rng.randrange(1, 14)))
 
     def take(self, count: int) -> None:
-        """So many batches of a new pass, at most."""
+        """So many batches of a new pass, at most; 0: all, but without asking for the end."""
         feed, rng = self.feed, self.rng
         epoch, at = place(feed)
         assert self.loaded in (None, (epoch, at)), f"loaded {self.loaded}, and goes on at {epoch, at}"
@@ -107,7 +106,7 @@ class Loop:
         if rng.random() < 0.3:
             self.schedule.garbage(batches)
         expected, cut = self.epochs[epoch], False
-        for _ in range(count):
+        for _ in range(count or len(expected) - at):
             try:
                 if self.interrupts and rng.random() < 0.1:
                     self.ctrl_c(150)
@@ -175,7 +174,7 @@ class Loop:
         rng = self.rng
         sync.sleep(rng.choice((0.0, 0.01, 0.3)))
         with suppress(ClosedError):
-            match rng.choice(("state", "state", "close", "load", "stats")):
+            match rng.choice(("state", "state", "close", "load", "load", "stats")):
                 case "state":
                     self.beheld.append((self.feed.state_dict(), set(self.world.letters.written)))
                 case "stats":

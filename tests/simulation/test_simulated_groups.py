@@ -107,11 +107,7 @@ class Worker:
     def given(self, batch: Any) -> None:
         """The loop has it."""
         for sample in batch.ids[batch.ok].tolist():
-            at = unpack_id(sample)
-            owner = self.world.broker.owner[at[0]]
-            mine = owner is not None and owner.name == self.name
-            assert mine or self.world.broker.losses, f"{at} is given while its partition is another's"
-            self.world.times[at] += 1
+            self.world.gave(self, *unpack_id(sample))
 
 
 class World:
@@ -122,9 +118,25 @@ class World:
         rng = self.rng
         self.broker = Cluster.broker = Broker(schedule, rng.choice((1, 2, 3)), rng.choice((4, 12)))
         self.times: Counter[tuple[int, int]] = Counter()
-        self.next: dict[int, int] = {}
+        self.next: dict[tuple[int, int], int] = {}  # of a partition, each time that it was dealt: what comes next
         self.broker.check = self.commits
         self.workers = [Worker(name, self) for name in ("a", "b")[: rng.choice((1, 2, 2))]]
+
+    def gave(self, worker: Worker, partition: int, offset: int) -> None:
+        """A loop has a record: while its partition is that worker's, behind the one before, and none is passed over."""
+        broker = self.broker
+        self.times[partition, offset] += 1
+        if broker.losses:  # a worker that is removed hears of it late
+            return
+        owner = broker.owner[partition]
+        assert owner is not None, f"{partition}@{offset} is given while its partition is nobody's"
+        assert owner.name == worker.name, f"{partition}@{offset} is given while its partition is another's"
+        which = partition, broker.times[partition]
+        expected = self.next.get(which, broker.begins[partition])
+        assert offset >= expected, f"{partition}@{offset} is given where {expected} comes next"
+        lost = [at for at in range(expected, offset) if broker.records[partition].get(at, b"bad") != b"bad"]
+        assert not lost, f"{partition}@{offset} is given, and {lost} were not"
+        self.next[which] = offset + 1
 
     def commits(self, consumer: ScriptedConsumer, offsets: dict[int, int]) -> None:
         """A commit arrives: it never goes back, and what lies before it was given, or is bad and its letter durable."""
@@ -147,8 +159,8 @@ class World:
         ended = [False]
 
         def balances() -> None:
-            for _ in range(rng.choice((0, 1, 3, 6))):
-                sync.sleep(rng.choice((0.02, 0.3, 2.0)))
+            for _ in range(rng.choice((0, 1, 3, 10))):
+                sync.sleep(rng.choice((0.0, 0.02, 0.3, 2.0)))
                 if ended[0]:
                     return
                 if rng.random() < 0.15 and broker.members:
