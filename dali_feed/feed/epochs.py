@@ -170,9 +170,10 @@ class Epochs(Positions):
         """How many are in a batch."""
         return len(batch)
 
-    def ended(self) -> None:
-        """The epoch under way came to its end, and the pass goes on with the next one, or has ended."""
+    def ended(self, token: object) -> None:
+        """See `Positions.ended`: the pass goes on with the next epoch, or has ended."""
         with self._lock:
+            self.check(token)  # another thread may have loaded a state, which this must not move
             self._stands = self.epoch + 1, 0
             self._given, self._token = False, None
             self._position.ended()

@@ -170,8 +170,8 @@ class Positions(ABC):
         Raises ClosedError where that iterator is not the newest any more.
         """
 
-    def ended(self) -> None:  # noqa: B027  a stream does not
-        """The pass under way came to its end."""
+    def ended(self, token: object) -> None:  # noqa: B027  a stream does not
+        """The pass of that iterator came to its end. ClosedError where it is not the newest any more."""
 
     def failed(self, token: object) -> None:
         """A batch of that iterator is missing: none behind it may count."""
@@ -274,7 +274,7 @@ class Batches:
             return self._run.take(timeout)
         except StopIteration:
             self._ended = True
-            positions.ended()
+            positions.ended(self._token)
             raise
         except WaitError:
             positions._dirty = False

@@ -213,6 +213,33 @@ def closes(schedule: Schedule) -> None:
     assert leased(feed) == 0, f"{leased(feed)} bytes are never given back"
 
 
+def loads(schedule: Schedule) -> None:
+    """Another thread loads a state while the loop comes to the end of an epoch."""
+    world = World(schedule.rng.choice(SHAPES), schedule)
+    world.fails = world.hangs = 0.0
+    feed = world.feed()
+    state = feed.state_dict()
+
+    last = sync.Event()
+
+    def other() -> None:
+        last.wait()
+        feed.load_state_dict(state)
+
+    thread = sync.Thread(target=other, name="other")
+    thread.start()
+    batches = iter(feed)
+    for _ in range(len(feed)):
+        batches.take()
+    last.set()
+    with suppress(ClosedError, StopIteration):
+        batches.take()
+    thread.join()
+    assert place(feed) == (0, 0), f"a state of the begin was loaded, and the loop stands at {place(feed)}"
+    feed.close()
+    schedule.rest()
+
+
 @contextmanager
 def prepared() -> Iterator[None]:
     """Within, schedules may run."""
@@ -232,6 +259,12 @@ def test_a_close_that_was_interrupted() -> None:
     """The next one does the rest: no thread and no memory is left."""
     with prepared():
         explore(closes, seeds(200), modules=MODULES)
+
+
+def test_a_state_that_is_loaded_at_the_end() -> None:
+    """Whatever the loop is at, the next pass begins where the state says."""
+    with prepared():
+        explore(loads, seeds(200), modules=MODULES)
 
 
 @pytest.mark.long(form="test_any_schedule")
