@@ -30,7 +30,8 @@ class Channel(Generic[T]):
         for _ in range(size):
             self._room.put(None)
         self._closed = False
-        self._closing = sync.Lock()
+        # Guards that no item comes behind the last. Reentrant: the garbage collector may close a feed in here.
+        self._closing = sync.RLock()
 
     def __len__(self) -> int:
         return 0 if self._closed else self._items.qsize()
@@ -75,6 +76,12 @@ class Channel(Generic[T]):
         self._room.put(None)
         taken: T = item
         return taken
+
+    def drop(self) -> None:
+        """Wake both sides, which find that it is closed; for finalizers, as it takes no lock. `close` is still due."""
+        self._closed = True
+        self._items.put(_CLOSED)
+        self._room.put(None)
 
     def close(self) -> list[T]:
         """Drop what is in it, which is given back, and wake both sides."""

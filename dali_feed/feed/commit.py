@@ -127,4 +127,4 @@ def reached(state: Mapping[str, Any], snapshot: Snapshot) -> Int64s:
     epoch, consumed = found["epoch"], found["consumed"]
     plan = EpochPlan(snapshot, order, seed=seed, epoch=epoch, lanes=lanes, drop_last=drop_last, indices=None)
     left = bool(shares.counts(plan.lane_length - consumed, drop_last=drop_last))
-    return progress(snapshot, plan, Position(epoch, consumed), left=left)
+    return progress(snapshot, plan, Position((epoch, consumed)), left=left)

@@ -279,9 +279,9 @@ class EpochSupply(Supply):
         """See `Supply.halt`."""
         self._pool.halt()
 
-    def resume(self) -> None:
+    def resume(self, seconds: float) -> None:
         """See `Supply.resume`."""
-        self._pool.resume()
+        self._pool.resume(seconds)
 
     def release(self) -> None:
         """See `Supply.release`."""

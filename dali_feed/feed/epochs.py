@@ -41,6 +41,7 @@ class Epochs(Positions):
         self._stands: Place | None = None  # where the pass goes on, if the loop has taken all before
         self._given, self._last = False, -1  # whether all batches of the epoch under way have been taken; which one
         self._wanted: int | None = None  # the next epoch, where the user has said it while one was under way
+        self._dropped: object = None  # the newest iterator's token, if that is gone
         self._placing = Placing()
 
     @property
@@ -61,7 +62,7 @@ class Epochs(Positions):
     @property
     def _under_way(self) -> bool:
         """Whether an iterator may still give batches."""
-        return self._token is not None
+        return self._token is not None and self._token is not self._dropped
 
     def count(self) -> int:
         """See `Positions.count`."""
@@ -69,9 +70,13 @@ class Epochs(Positions):
 
     def left(self) -> int:
         """See `Positions.left`."""
-        at = self._position
-        _, consumed = (at.epoch, at.consumed) if self._under_way else at.next
-        return len(self.planning.counts(at.epoch, consumed))
+        at, planning = self._position, self.planning
+        epoch, consumed = at.place if self._under_way else at.next
+        plan = planning.made(epoch)
+        if plan is None:  # a sampler is not asked for an epoch before that begins: all of its epochs are as long
+            mixes = planning.snapshot.mix is not None
+            plan = planning.foreseen(epoch) if mixes else planning.plan(at.epoch)
+        return len(planning.counts_of(plan, consumed))
 
     def at_end(self) -> bool:
         """See `Feed.at_end`."""
@@ -102,7 +107,7 @@ class Epochs(Positions):
             self._wait()
             run = self._start(at.epoch, at.consumed, owner)
         self._given = False
-        return self._iterator(owner, run, self.planning.counts(at.epoch, at.consumed))
+        return self._iterator(owner, run, self.planning.counts(*at.place))
 
     def _start(self, epoch: int, consumed: int, owner: Any) -> Pass:
         """A pass that begins there: known here before its thread runs, so that no interrupt leaves one to itself."""
@@ -151,7 +156,7 @@ class Epochs(Positions):
             run, at, self._token = self.run, self._position, None
             if run is not None and self._given and run.ended_epoch >= self._last:
                 self._stands = self._last + 1, 0
-            stays = run is not None and not run.gate.over and at.fresh and self._stands == (at.epoch, at.consumed)
+            stays = run is not None and not run.gate.over and at.fresh and self._stands == at.place
         if not stays:
             self.end()
 
@@ -190,17 +195,18 @@ class Epochs(Positions):
             self._position.failed()
         self.end()
 
-    def dropped(self, token: object) -> None:
-        """See `Positions.dropped`."""
+    def dropped(self, token: object, run: Pass) -> None:
+        """See `Positions.dropped`: the pass is of no use any more, unless all of its epoch has been given."""
         if token is self._token and self._life.here:
-            self.end()
+            self._dropped = token
+            if not self._given:
+                run.drop()
 
     # State.
 
     def at(self) -> Place:
         """See `Positions.at`."""
-        with self._lock:
-            return self._position.epoch, self._position.consumed
+        return self._position.place
 
     def state(self, at: Place) -> dict[str, Any]:
         """See `Positions.state`."""

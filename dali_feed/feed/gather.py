@@ -38,7 +38,7 @@ class Shared:
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
-        self._lock = sync.Lock()  # guards the number of holders
+        self._lock = sync.RLock()  # guards the number of holders; reentrant, as a collection may end a batch in here
         self._holders = 1  # the thread that reads, until it goes on to the next one
 
     def hold(self) -> None:
@@ -132,11 +132,11 @@ class Gatherer:
         self._quiet = 0.0  # since when none has come
         self._came = sync.monotonic()
         self._reader: LiveReader
-        self._thread = sync.Thread(target=self._run, name="dali_feed-live", daemon=True)
+        self.thread = sync.Thread(target=self._run, name="dali_feed-live", daemon=True)
 
     def begin(self) -> None:
         """Read; whoever stops it is known by then, for an interrupt may come out of here."""
-        self._thread.start()
+        self.thread.start()
 
     # For the feed thread, and others.
 
@@ -170,15 +170,15 @@ class Gatherer:
         """The reader, once there is one."""
         return getattr(self, "_reader", None)
 
-    def stop(self, timeout: float = 5.0) -> None:
+    def stop(self, timeout: float = 3.0) -> None:
         """End the reader, and wait for it so long. Safe to call twice."""
         self._stop.set()
         for dropped in self._out.close():
             if isinstance(dropped, Gathered):
                 dropped.release()
         self._progress.moved()
-        if self._thread.is_alive() and self._thread is not sync.current_thread():  # where the collector may run
-            self._thread.join(timeout)
+        if self.thread.is_alive() and self.thread is not sync.current_thread():  # where the collector may run
+            self.thread.join(timeout)
 
     # The thread's own.
 

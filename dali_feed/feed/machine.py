@@ -333,6 +333,11 @@ class Machine:
             msg = "loader: closed by another thread while its first pass began; make a new one"
             raise ClosedError(msg)
 
+    @property
+    def threads(self) -> list[sync.Thread]:
+        """Threads that read, and have not ended."""
+        return [] if self.pool is None else self.pool.alive
+
     def close(self, when_free: Callable[[Callable[[], None]], None]) -> None:
         """End the readers; end the engine in the function given to `when_free`, which calls it when that is safe."""
         self._closed = True

@@ -180,7 +180,8 @@ class Pauses:
     def __init__(self) -> None:
         self.last: deque[tuple[float, float]] = deque(maxlen=PAUSES_KEPT)
         self._begun: float | None = None  # of the collection under way; None: none, or it began before it was watched
-        self._watched, self._lock = 0, sync.Lock()
+        self._watched = 0
+        self._lock = sync.RLock()  # guards how many watch; reentrant, as a signal's handler may close a feed
 
     def watch(self) -> None:
         """Note them down from here on; each call wants its `leave`."""
@@ -292,7 +293,7 @@ class PassClock:
     """Wall time and the process's CPU time while at least one pass is under way: read twice per pass."""
 
     def __init__(self) -> None:
-        self._lock = sync.Lock()  # guards all: several threads begin passes, and others look
+        self._lock = sync.RLock()  # guards all: several threads begin passes, others look, handlers of signals close
         self._passes = 0
         self._wall = self._cpu = 0.0  # while passes are under way less by the clocks' readings when the first began
         self._cores = cores()
@@ -352,7 +353,7 @@ class Meter:
         self._clocks: dict[sync.Thread, FeedClock] = {}
         self._spent = dict.fromkeys(STATES, 0.0)  # of threads that have ended
         # Guards which clocks there are, what those of ended threads add up to, and what the readers count.
-        self._lock = sync.Lock()
+        self._lock = sync.RLock()
 
     def clock(self) -> FeedClock:
         """This thread's; the newest one is that of the pass under way."""

@@ -6,6 +6,7 @@ handed and nothing else; where the next pass begins is the business of the two k
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from dali_feed.options import BadRecords
 from dali_feed.plan.batching import Shares
 
 __all__ = ["Batches", "Life", "Positions"]
+
+log = logging.getLogger("dali_feed")
 
 
 class Life:
@@ -138,10 +141,19 @@ class Positions(ABC):
                 self.run = None if self.run is run else self.run
 
     def close(self) -> None:
-        """End all passes, and the machine as soon as no thread uses it."""
+        """End all passes, and the machine as soon as no thread uses it.
+
+        A thread that a decoder or a user's function keeps is left to itself, with the memory that it works on.
+        """
+        run = self.run or self._leaving
         self.end()
         leaving = self._leaving
         self._machine.close((lambda call: call()) if leaving is None else leaving.at_end)
+        left = [*self._machine.threads, *(() if run is None else run.threads)]
+        names = sorted(thread.name for thread in left if thread is not sync.current_thread())
+        if names:
+            what = "they are inside calls that have not returned, and end with those; their memory stays until then"
+            log.warning("loader: closed, but for %s: %s", ", ".join(names), what)
 
     # What the iterator reports.
 
@@ -178,8 +190,8 @@ class Positions(ABC):
         if token is self._token:
             self.end()
 
-    def dropped(self, token: object) -> None:  # noqa: B027  a stream's pass goes on
-        """No batches of that iterator are taken any more."""
+    def dropped(self, token: object, run: Pass) -> None:  # noqa: B027  a stream's pass goes on
+        """No batches of that iterator are taken any more. A finalizer says so, whose thread may have any lock."""
 
     # For the two kinds.
 
@@ -307,4 +319,4 @@ class Batches:
         return batch
 
     def __del__(self) -> None:
-        self._positions.dropped(self._token)
+        self._positions.dropped(self._token, self._run)

@@ -209,9 +209,9 @@ class Planning:
         return self._begun(epoch) or self._made(epoch)
 
     def close(self) -> None:
-        """No plan is made ahead any more; one under way is waited for, up to two seconds, as nothing can stop it."""
+        """No plan is made ahead any more; one under way is waited for, up to a second, as nothing can stop it."""
         if self._ahead is not None and self._ahead[2].ident is not None:
-            self._ahead[2].join(2.0)
+            self._ahead[2].join(1.0)
 
     def made(self, epoch: int) -> Plan | None:
         """The plan of that epoch, where it is there already."""

@@ -56,7 +56,7 @@ class ReadTask:
         self._block: Block | None = None
         self._error: BaseException | None = None
         self._dropped = False
-        self._lock = sync.Lock()
+        self._lock = sync.RLock()  # guards the block against two who would release it; reentrant, as a collection may
 
     @property
     def held(self) -> int:
@@ -83,6 +83,15 @@ class ReadTask:
             msg = "read: taken after it was dropped"
             raise ClosedError(msg)
         return self._block
+
+    def cancel(self) -> None:
+        """Who waits for it goes on, with a ClosedError: what reads it may hang, and has its memory until it ends."""
+        with self._lock:
+            if self.done.is_set():
+                return
+            msg = "read: its pass has ended"
+            self._dropped, self._error = True, ClosedError(msg)
+        self.done.set()
 
     def drop(self) -> None:
         """The block will not be taken: release the memory, now or when the read ends."""
@@ -112,7 +121,7 @@ class ReadPool:
         self._tasks: sync.SimpleQueue[ReadTask | None] = sync.SimpleQueue()
         self._stop = sync.Event()
         self._idle = sync.Condition()
-        self._asked = 0  # tasks requested and not finished
+        self._asked = set[ReadTask]()  # tasks requested and not finished; guarded by `_idle`, as is `_closed`
         self._closed = False
         self._at: dict[int, tuple[ReadTask, float, Reader]] = {}  # thread -> what it reads, since when
         self._readers: dict[int, Reader] = {}  # thread -> its reader
@@ -161,7 +170,7 @@ class ReadPool:
             task.requested = True
             with self._idle:
                 if not self._closed:
-                    self._asked += 1
+                    self._asked.add(task)
                     self._tasks.put(task)
                     return
             msg = "read: asked for after close()"
@@ -254,7 +263,7 @@ class ReadPool:
         """A read, begun at that CPU time of its thread, is over: count it; whether the thread is one too many."""
         _, since, _ = self._at.pop(thread, (None, sync.monotonic(), None))
         with self._idle:
-            self._asked -= 1
+            self._asked.discard(task)
             if not self._stop.is_set():
                 self._busy += sync.monotonic() - since
                 self._rows += int(task.extents.lengths.sum())
@@ -275,24 +284,34 @@ class ReadPool:
         return f"{int(extents.lengths.sum())} records from {self._source.where(*first)}"
 
     def halt(self) -> None:
-        """End the reads under way, those queued and those still to be requested."""
+        """End the reads under way, those queued and those still to be requested. Who waits for one waits no longer."""
         self._stop.set()
+        with self._idle:
+            unfinished = list(self._asked)
+        for task in unfinished:
+            task.cancel()
 
-    def resume(self) -> None:
-        """Wait until no requested read is left, and be ready for new tasks, also where Ctrl-C ends the wait."""
+    def resume(self, seconds: float) -> None:
+        """Wait so long until no requested read is left, and be ready for new tasks, also where Ctrl-C ends the wait."""
         try:
             with self._idle:
-                self._idle.wait_for(lambda: self._asked == 0, timeout=5)
+                self._idle.wait_for(lambda: not self._asked, timeout=seconds)
         finally:
             self._stop.clear()
 
+    @property
+    def alive(self) -> list[sync.Thread]:
+        """Threads that have not ended."""
+        return [thread for thread in self._threads if thread.is_alive()]
+
     def close(self, timeout: float = 2.0) -> None:
-        """End all reads and the threads, and wait for them up to `timeout` seconds each."""
-        self._stop.set()
+        """End all reads and the threads, and wait for them up to `timeout` seconds."""
+        self.halt()
         with self._idle:  # a task queued after the marks that end the threads would never be done
             self._closed = True
             for _ in range(self._staying):
                 self._tasks.put(None)
-        for thread in self._threads:
-            if thread is not sync.current_thread() and thread.is_alive():  # the garbage collector may run here
-                thread.join(timeout)
+        ends = sync.monotonic() + timeout
+        for thread in self.alive:
+            if thread is not sync.current_thread():  # the garbage collector may run here
+                thread.join(max(0.0, ends - sync.monotonic()))

@@ -15,7 +15,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dali_feed import sync
@@ -36,7 +36,7 @@ __all__ = ["EpochEnd", "Gate", "Late", "Pass", "Setting", "Supply"]
 
 RECORDS = 32  # of a batch that a message names: as many as one call of a decoder takes, any of which may hold it
 LONGEST = sync.TIMEOUT_MAX  # seconds that the system can wait: two centuries; above that it is for ever
-PATIENCE = 5.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it
+PATIENCE = 4.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it
 
 log = logging.getLogger("dali_feed")
 
@@ -188,8 +188,12 @@ class Supply(ABC):
     def halt(self) -> None:
         """End the reads under way and those still to come."""
 
-    def resume(self) -> None:  # noqa: B027  a stream's reader ends with its pass
-        """Reads may be asked for again, for another pass."""
+    def resume(self, seconds: float) -> None:  # noqa: B027  a stream's reader ends with its pass
+        """Reads may be asked for again, for another pass, once those under way have ended, or so long from now."""
+
+    def threads(self) -> Sequence[sync.Thread]:
+        """Threads of this pass alone."""
+        return ()
 
     @abstractmethod
     def release(self) -> None:
@@ -354,12 +358,13 @@ class Pass:
                 log.log(self.supply.alarm(), "no batch for %.0f s: %s", sync.monotonic() - begun, self._stuck())
                 speaks *= 2
 
-    def stop(self) -> None:
-        """No batch is given any more; its thread finds that out wherever it is. Waits for nothing."""
-        self._stop.set()
-        self._out.close()  # before the gate: what that raises is no error for the loop
-        self.gate.close()
-        self.setting.engine.halt()
+    def drop(self) -> None:
+        """No batch is wanted any more: its thread finds that out with the next one.
+
+        For finalizers, which may run in any thread and in the middle of anything: it takes no lock and waits for
+        nothing. `close` is still due.
+        """
+        self._out.drop()
 
     def close(self) -> None:
         """End the pass in whatever state it is; reads and batches under way are dropped.
@@ -367,14 +372,18 @@ class Pass:
         Who was interrupted in here calls it again: all of it is done again.
         """
         self._noted.end()
-        self.stop()
+        self._stop.set()
+        self._out.close()  # before the gate: what that raises is no error for the loop
+        self.gate.close()
+        self.setting.engine.halt()
         if sync.current_thread() is self._worker.thread:
             return  # the garbage collector ran here; the next put ends the thread
+        ends = sync.monotonic() + PATIENCE
         self.supply.halt()  # for as long as the thread may still ask for reads
         try:
             self._worker.join(PATIENCE)
         finally:  # a second Ctrl-C: the next pass reads all the same
-            self.supply.resume()
+            self.supply.resume(max(0.0, ends - sync.monotonic()))
         if self.alive:
             linger(self._worker.thread)
 
@@ -382,6 +391,11 @@ class Pass:
     def alive(self) -> bool:
         """Whether its thread may still use the engine: it may be inside a decoder."""
         return self._worker.alive
+
+    @property
+    def threads(self) -> list[sync.Thread]:
+        """Its threads that have not ended."""
+        return [thread for thread in (self._worker.thread, *self.supply.threads()) if thread.is_alive()]
 
     def at_end(self, call: Callable[[], None]) -> None:
         """Call it when the thread no longer uses the engine: in that thread, or at once."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -341,6 +341,10 @@ class StreamSupply(Supply):
     def halt(self) -> None:
         """See `Supply.halt`."""
         self.gatherer.stop()
+
+    def threads(self) -> Sequence[sync.Thread]:
+        """See `Supply.threads`."""
+        return (self.gatherer.thread,)
 
     def release(self) -> None:
         """See `Supply.release`."""

@@ -194,6 +194,8 @@ class TorchMachine:
     `options` are torch's own arguments for how, not what: num_workers, collate_fn, pin_memory, ...
     """
 
+    threads = ()  # of ours
+
     def __init__(
         self, dataset: Any, size: int | None, options: Mapping[str, Any], how: Mapping[str, Any] | None = None
     ) -> None:
@@ -248,6 +250,7 @@ class TorchRun:
     """
 
     alive, ended_epoch = False, -1
+    threads = ()  # of ours
 
     def __init__(self, machine: TorchMachine, order: Sequence[Any], epoch: int) -> None:
         self._machine, self._indices = machine, iter(order)
@@ -374,6 +377,12 @@ class TorchEpochs(Epochs):
     @property
     def _decode(self) -> None:
         return None
+
+    def dropped(self, token: object, run: Any) -> None:
+        """See `Positions.dropped`: torch's workers end with its iterator."""
+        del run
+        if token is self._token and self._life.here:
+            self.end()
 
     def commit(self) -> None:
         """Does nothing: there is no consumer group."""

@@ -265,10 +265,12 @@ LOOKS = 3  # in a row change nothing; later ones count, so that a loop of next(i
 
 @dataclass(slots=True)
 class Position:
-    """`consumed` of `epoch` has been given; `pending`: the next pass begins here, none has taken a batch from here."""
+    """`consumed` of `epoch` has been given; `pending`: the next pass begins here, none has taken a batch from here.
 
-    epoch: int = 0
-    consumed: int = 0
+    place  both, changed in one step: whoever saves a state, in another thread or in a signal's handler, sees no other
+    """
+
+    place: tuple[int, int] = (0, 0)
     pending: bool = True
     _began: int = 0  # where in its epoch the last pass did
     _taken: int = 0  # batches that it gave
@@ -276,10 +278,20 @@ class Position:
     _looks: int = 0  # in a row
 
     @property
+    def epoch(self) -> int:
+        """The epoch that the loop is in."""
+        return self.place[0]
+
+    @property
+    def consumed(self) -> int:
+        """Samples of each lane that have been given in it."""
+        return self.place[1]
+
+    @property
     def next(self) -> tuple[int, int]:
         """The epoch of the next pass, and where in it that begins."""
         if self.pending:
-            return self.epoch, self.consumed
+            return self.place
         return (self.epoch, self._began) if self._looked else (self.epoch + 1, 0)
 
     @property
@@ -300,7 +312,7 @@ class Position:
 
     def took(self, count: int, *, last: bool) -> None:
         """The training loop got a batch with `count` samples of each lane; `last`: no more will come."""
-        self.consumed += count
+        self.place = self.epoch, self.consumed + count
         self.pending, self._whole = False, last
         self._taken += 1
         self._looks = 0 if self._taken > 1 else self._looks
@@ -317,7 +329,7 @@ class Position:
 
     def leave(self) -> None:
         """The pass before is over: go to where the next one begins."""
-        (self.epoch, self.consumed), self._looks = self.next, self._looks + self._looked
+        self.place, self._looks = self.next, self._looks + self._looked
         self.pending, self._began, self._taken = True, self.consumed, 0
 
     def skip(self) -> None:
@@ -340,4 +352,4 @@ class Position:
 
     def go_to(self, epoch: int, consumed: int = 0) -> None:
         """Let the next pass begin there."""
-        self.epoch, self.consumed, self.pending, self._began, self._taken, self._looks = epoch, consumed, True, 0, 0, 0
+        self.place, self.pending, self._began, self._taken, self._looks = (epoch, consumed), True, 0, 0, 0

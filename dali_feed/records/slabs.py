@@ -179,7 +179,9 @@ class SlabPool:
         self._keep = keep_bytes // slab_bytes
         self._idle: list[memoryview] = []
         self._reused = Reused()
-        self._lock = sync.Lock()  # guards the counts and `_idle`
+        # Guards the counts and `_idle`. Reentrant: a collection of garbage, wherever it comes, may end a lease in here.
+        # So a statement that changes a count calls nothing.
+        self._lock = sync.RLock()
         self.leased = 0
         self.peak = 0
         self.filled = 0
@@ -204,8 +206,9 @@ class SlabPool:
         with self._lock:
             self.filled += filled
             for slab in slabs:
-                self.leased -= len(slab)
-                if not lent and len(slab) == self.slab_bytes and len(self._idle) < self._keep:
+                size = len(slab)
+                self.leased -= size
+                if not lent and size == self.slab_bytes and len(self._idle) < self._keep:
                     self._idle.append(slab)
 
 

@@ -1,0 +1,313 @@
+"""close() and finalizers at any moment: what hangs is left to itself, and nothing that ends waits for a lock."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import pytest
+from kit.images import QUICK, jpeg, labelled
+from kit.limits import LONG
+
+from dali_feed import BadRecords
+from dali_feed.dead_letters import Letter
+from dali_feed.errors import ClosedError
+from dali_feed.external_sources import Mix
+from dali_feed.feed import Feed
+from dali_feed.feed.channel import Channel
+from dali_feed.plan.order import Shuffle
+from dali_feed.plan.state import Position
+from dali_feed.records.live import Pace
+from dali_feed.records.slabs import SlabPool
+from dali_feed.testing import ScriptedSource, ScriptedStream
+from dali_feed.testing.scripted import Corrupt, Item
+
+
+class Hangs(list[Any]):
+    """Records of which one is not given before it is `free`, whatever else happens: as a user's function that hangs."""
+
+    def __init__(self, items: Sequence[Item], at: int) -> None:
+        super().__init__(items)
+        self.at, self.free, self.reached = at, threading.Event(), threading.Event()
+
+    def __getitem__(self, n: Any) -> Any:
+        if n == self.at:
+            self.reached.set()
+            self.free.wait(LONG)
+        return super().__getitem__(n)
+
+
+def hanging(at: int) -> tuple[ScriptedSource, Hangs]:
+    """A source that hangs at that record, and what frees it."""
+    source = ScriptedSource(labelled(24), extent=4)
+    items = Hangs(source._items[0], at)
+    source._items = [items, *source._items[1:]]
+    return source, items
+
+
+def ours() -> set[str]:
+    """The threads of feeds."""
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("dali_feed")}
+
+
+def test_a_source_that_hangs_keeps_its_reader_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """All other threads end, one warning names that one, and what it has leased is given back when it ends."""
+    source, items = hanging(0)
+    with Feed(source, 4, tuning=QUICK) as feed:
+        iter(feed)
+        assert items.reached.wait(LONG)
+        reader = {name for name in ours() if "read" in name}
+        with caplog.at_level(logging.WARNING, "dali_feed"):
+            feed.close()
+        (left,) = ours()
+        assert left in reader
+        said = [record.getMessage() for record in caplog.records if "closed, but for" in record.getMessage()]
+        assert len(said) == 1
+        assert left in said[0]
+        items.free.set()
+        for thread in threading.enumerate():
+            if thread.name == left:
+                thread.join(LONG)
+        assert feed._slabs.leased == 0
+
+
+def test_a_pass_whose_close_was_interrupted_is_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C between taking a pass out and ending its reads: whoever comes next ends them, and does not only wait."""
+    source, items = hanging(9)
+    items.free.set()
+    with Feed(source, 4, tuning=QUICK) as feed:
+        next(iter(feed))
+        run, hits = feed._positions.run, [KeyboardInterrupt()]
+        assert run is not None
+        halt = run.supply.halt
+
+        def interrupted() -> None:
+            if hits:
+                raise hits.pop()
+            halt()
+
+        monkeypatch.setattr(run.supply, "halt", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            feed.leave()
+        feed.set_epoch(1)
+        assert len(list(feed)) == 6
+        assert not run.alive
+
+
+def test_a_collection_may_end_a_lease_where_its_pool_is_at_work() -> None:
+    """In the very thread that has the pool's lock: nobody waits for himself, and the counts stay right."""
+    pool = SlabPool(1 << 10)
+    lease = pool.lease()
+    lease.room(100)
+
+    class Last:
+        def __del__(self) -> None:
+            lease.release()
+
+    cycle: list[Any] = [Last()]
+    cycle.append(cycle)
+
+    def work() -> None:
+        with pool._lock:
+            gc.collect()
+
+    del cycle
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(LONG)
+    assert (thread.is_alive(), pool.leased, pool.filled) == (False, 0, 100)
+
+
+def test_an_iterator_that_is_collected_takes_no_lock() -> None:
+    """Another thread may have any lock of the feed then, and wait for the one that collects."""
+    with Feed(ScriptedSource(labelled(24), extent=4), 4, tuning=QUICK) as feed:
+        batches = iter(feed)
+        next(batches)
+        run, has, free = feed._positions.run, threading.Event(), threading.Event()
+        assert run is not None
+
+        def hold() -> None:
+            with feed._positions._lock, run.gate._changed, run._out._closing:
+                has.set()
+                free.wait(LONG)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert has.wait(LONG)
+        del batches
+        gc.collect()
+        alive = thread.is_alive()
+        free.set()
+        thread.join(LONG)
+        assert alive
+        run._worker.join(LONG)
+        assert not run.alive
+        feed.set_epoch(0)
+        assert len(list(feed)) == 6
+
+
+def test_a_channel_that_is_dropped_wakes_both_sides() -> None:
+    """Who waits for room and who waits for an item: both hear that it is closed."""
+    full, empty, errors = Channel[int](1), Channel[int](1), list[BaseException]()
+    full.put(1)
+
+    def wait(call: Any, *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except ClosedError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=wait, args=args) for args in ((full.put, 2), (empty.get,))]
+    for thread in threads:
+        thread.start()
+    full.drop()
+    empty.drop()
+    for thread in threads:
+        thread.join(LONG)
+    assert len(errors) == 2
+
+
+def test_a_position_is_whole_at_every_step() -> None:
+    """A signal's handler, which may come between any two instructions, saves one that the loop was at."""
+    seen = set[tuple[int, int]]()
+    position = Position((3, 8))
+    codes = {each.__code__ for each in vars(Position).values() if hasattr(each, "__code__")}
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        frame.f_trace_opcodes = True
+        seen.add(position.place)
+        return trace if event != "return" else None
+
+    def entered(frame: FrameType, event: str, argument: object) -> Any:
+        return trace(frame, event, argument) if frame.f_code in codes else None
+
+    before = sys.gettrace()
+    sys.settrace(entered)
+    try:
+        position.took(4, last=True)
+        position.ended()
+        position.took(4, last=False)
+        position.took(4, last=False)
+        position.leave()
+    finally:
+        sys.settrace(before)
+    assert seen == {(3, 8), (3, 12), (4, 0), (4, 4), (4, 8), (5, 0)}
+
+
+def test_a_state_that_is_loaded_while_a_batch_is_made_stays() -> None:
+    """The thread that makes it gets no batch, and does not move the position of the pass to come."""
+    with Feed(ScriptedSource(labelled(24)), 4, tuning=QUICK) as feed:
+        batches, began, go_on = iter(feed), threading.Event(), threading.Event()
+        batches.take()
+        state = feed.state_dict()
+        batches.take()
+
+        def make(batch: Any) -> Any:
+            began.set()
+            go_on.wait(LONG)
+            return batch
+
+        raised = list[BaseException]()
+
+        def take() -> None:
+            try:
+                batches.take(None, make)
+            except ClosedError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        assert began.wait(LONG)
+        feed.load_state_dict(state)
+        go_on.set()
+        thread.join(LONG)
+        assert len(raised) == 1
+        assert feed.state_dict()["consumed"] == state["consumed"] == 4
+
+
+class Slow:
+    """Dead letters that are written when they may be."""
+
+    def __init__(self) -> None:
+        self.may, self.begun = threading.Event(), threading.Event()
+
+    def writer(self) -> Slow:
+        """Itself."""
+        return self
+
+    def write(self, letters: Sequence[Letter]) -> None:
+        """Wait."""
+        self.begun.set()
+        self.may.wait(LONG)
+
+    def read(self) -> Iterator[Letter]:
+        """None."""
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_state_that_waits_for_letters_is_of_when_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that another thread takes meanwhile are not in it: their letters may not be written yet."""
+    letters = Slow()
+    items: list[Item] = [*labelled(24)]
+    items[1] = Corrupt()
+    with Feed(ScriptedSource(items), 4, tuning=QUICK, bad=BadRecords(limit=None, dead_letter=letters)) as feed:
+        batches = iter(feed)
+        next(batches)
+        assert letters.begun.wait(LONG)
+        states = list[Any]()
+        asked = threading.Event()
+        drain = feed._outbox.drain
+
+        def drained(*arguments: Any) -> None:
+            asked.set()
+            drain(*arguments)
+
+        monkeypatch.setattr(feed._outbox, "drain", drained)  # to know when it waits
+        thread = threading.Thread(target=lambda: states.append(feed.state_dict()))
+        thread.start()
+        assert asked.wait(LONG)
+        next(batches)
+        letters.may.set()
+        thread.join(LONG)
+        assert json.loads(json.dumps(states[0]))["consumed"] == 4
+
+
+def test_batches_left_are_those_of_the_epoch_that_comes_next() -> None:
+    """Whose length is another one where the weights of a mixture change with the epoch."""
+    parts = [ScriptedSource(labelled(count), extent=4, name=name) for count, name in ((12, "one"), (12, "two"))]
+    with Feed(Mix(parts, weights={0: (1, 1), 1: (3, 1)}), 2, shuffle=Shuffle(4, 1), tuning=QUICK, lanes=1) as feed:
+        batches = iter(feed)
+        next(batches)
+        next(batches)
+        del batches
+        left = feed.batches_left
+        assert left == len(list(feed))
+
+
+def test_a_stream_that_hangs_is_left_to_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """Its reading thread alone stays, named in one warning; the feed thread ends."""
+    source = ScriptedStream([(jpeg(n), n) for n in range(8)], pace=Pace(timeout=0.02))
+    items = Hangs(source._items[0], 6)
+    source._items[0] = items
+    with Feed(source, 2, tuning=QUICK) as feed:
+        next(iter(feed))
+        assert items.reached.wait(LONG)
+        with caplog.at_level(logging.WARNING, "dali_feed"):
+            feed.close()
+        assert ours() == {"dali_feed-live"}
+        said = [record.getMessage() for record in caplog.records if "closed, but for" in record.getMessage()]
+        assert len(said) == 1
+        items.free.set()
+        for thread in threading.enumerate():
+            if thread.name == "dali_feed-live":
+                thread.join(LONG)
+        assert feed._slabs.leased == 0
