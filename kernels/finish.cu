@@ -10,7 +10,7 @@
 //   out            one rounding to the output type, ties to even
 //
 // Law: every float operation that can round comes from _numbers.cuh. So the result is a function of the arguments alone,
-// and finish_reference in finish.py gives it bit for bit.
+// and by_torch in dali_feed/engines/finish.py gives it bit for bit.
 //
 // Chosen by the compiler's options:
 //   OUT_FLOAT32 | OUT_FLOAT16 | OUT_BFLOAT16 | OUT_UINT8     the output type (uint8 takes no scale and no bias)

@@ -1,7 +1,7 @@
 """`finish`: flips, normalisation, erasing, mixing, cast and layout of a batch, in one launch (finish.cu).
 
-Law: `finish_reference` is the truth. It does the same float32 operations in the same order in NumPy, each rounded once,
-and the kernel equals it bit for bit, in every variant and on every architecture.
+Law: each float32 operation is rounded once, whatever the variant and the architecture. What is right is said by torch,
+in `dali_feed.engines.finish.by_torch`, and the kernel equals it bit for bit.
 
 Beside torchvision's v2.ToDtype(float32, scale=True) and v2.Normalize with ImageNet's mean and std, over all 256 values
 of the three channels: at most 7.2e-7 apart, which is 8 ulps where the result is 0.25 or more in size and up to 325 ulps
@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from dali_feed.kernels._numbers import cast, fma
-from dali_feed.kernels.arguments import COUNT_LIMIT, GRID_Y, ITEMSIZE, LAYOUTS, Factors, Rules
+from dali_feed.kernels.arguments import COUNT_LIMIT, GRID_Y, Factors, Rules
 from dali_feed.kernels.launch import Launch, device_array, launch
 
-__all__ = ["MixArrays", "bytes_moved", "finish", "finish_reference", "mixed_values", "normalize_factors", "prepare"]
+__all__ = ["MixArrays", "finish", "normalize_factors", "prepare"]
 
 _BLOCK = 256
 _RULES = Rules("finish")
@@ -31,7 +29,7 @@ _RULES = Rules("finish")
 
 @dataclass(frozen=True, slots=True)
 class MixArrays:
-    """MixUp and CutMix: what each sample is mixed with, in arrays of its GPU (of NumPy's for a reference).
+    """MixUp and CutMix: what each sample is mixed with, in arrays of its GPU.
 
     partner  int32 (N,): the sample mixed in, of the same batch; a number outside the batch leaves the sample as it is
     weight   float32 (N,), 0..1: of the sample itself, the rest is the partner's (MixUp). None: 1
@@ -178,42 +176,6 @@ def prepare(  # noqa: PLR0913 - the same as finish
     )
 
 
-def finish_reference(  # noqa: PLR0913 - the same as finish
-    images: npt.NDArray[np.uint8],
-    *,
-    dtype: str = "float32",
-    layout: str = "NCHW",
-    flip_x: npt.ArrayLike | None = None,
-    flip_y: npt.ArrayLike | None = None,
-    scale: Factors = None,
-    bias: Factors = None,
-    erase: npt.NDArray[np.int32] | None = None,
-    erase_value: Factors = None,
-    mix: MixArrays | None = None,
-) -> npt.NDArray[Any]:
-    """The same on the host: (N, H, W, 3) uint8 in, (N, 3, H, W) or (N, H, W, 3) out, bfloat16 as its bits in uint16."""
-    if dtype not in ITEMSIZE:
-        _RULES.refuse("dtype", f"must be one of {', '.join(ITEMSIZE)}", repr(dtype))
-    if layout not in LAYOUTS:
-        _RULES.refuse("layout", f"must be one of {', '.join(LAYOUTS)}", repr(layout))
-    scales, biases = _factors(dtype, scale, bias)
-    work = np.array(images)
-    for axis, flips in ((2, flip_x), (1, flip_y)):
-        if flips is not None:
-            chosen = np.asarray(flips) != 0
-            work[chosen] = np.flip(work[chosen], axis)
-    value = work.astype(np.float32)
-    if dtype != "uint8":
-        value = fma(value, np.array(scales), np.array(biases))
-    if erase is not None:
-        value = np.where(_within(erase, value), np.array(_erase_value(dtype, erase, erase_value)), value)
-    if mix is not None:
-        value = mixed_values(value, mix)
-    if layout == "NCHW":
-        value = value.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(cast(value, dtype))
-
-
 def normalize_factors(mean: Sequence[float], std: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The scale 1 / (255 std) and bias -mean / std that do ToDtype(float32, scale=True) and Normalize(mean, std)."""
     if len(mean) != 3 or len(std) != 3:
@@ -221,15 +183,6 @@ def normalize_factors(mean: Sequence[float], std: Sequence[float]) -> tuple[tupl
     if not all(math.isfinite(s) and s != 0 for s in std) or not all(math.isfinite(m) for m in mean):
         _RULES.refuse("mean and std", "must be finite, and no std 0", f"{mean} and {std}")
     return tuple(1 / (255 * s) for s in std), tuple(-m / s for m, s in zip(mean, std, strict=True))
-
-
-def bytes_moved(shape: Sequence[int], dtype: str, *, mixed: float = 0.0) -> int:
-    """Bytes that one launch reads and writes for images of `shape` (N, H, W, 3).
-
-    `mixed`: the share of the pixels whose weight is not 1, for which a partner is read. What there is once per sample
-    is not counted.
-    """
-    return round(math.prod(shape) * (1 + mixed + ITEMSIZE[dtype]))
 
 
 def _mix_pointers(mixing: MixArrays | None, samples: int) -> tuple[Any, Any, Any]:
@@ -257,36 +210,3 @@ def _erase_value(kind: str, erase: object, value: Factors) -> list[np.float32]:
     if kind == "uint8" and not all(v == np.rint(v) and 0 <= v <= 255 for v in values):
         _RULES.refuse("erase_value", "must be whole and from 0 to 255 if out is uint8", repr(value))
     return values
-
-
-def mixed_values(value: npt.NDArray[np.float32], mixing: MixArrays) -> npt.NDArray[np.float32]:
-    """Samples (N, H, W, C) mixed with their partners: float32 products and a sum, each rounded once.
-
-    With one weight for all and each sample's neighbour as its partner these are torchvision's v2.MixUp, and its bits.
-    """
-    share, other = _shares(value, mixing), value[_partners(mixing, len(value))]
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        both = value * share + other * (np.float32(1) - share)
-    mixed: npt.NDArray[np.float32] = np.where(share == 1, value, np.where(share == 0, other, both))
-    return mixed
-
-
-def _partners(mixing: MixArrays, samples: int) -> npt.NDArray[Any]:
-    partner = np.asarray(mixing.partner)
-    return np.where((partner < 0) | (partner >= samples), np.arange(samples), partner)
-
-
-def _shares(value: npt.NDArray[Any], mixing: MixArrays) -> npt.NDArray[np.float32]:
-    """The weight of each pixel's own sample: float32 (N, 1 or H, 1 or W, 1)."""
-    share = np.ones((len(value), 1, 1, 1), np.float32)
-    if mixing.weight is not None:
-        share = np.asarray(mixing.weight, np.float32)[:, None, None, None]
-    return share if mixing.box is None else np.where(_within(mixing.box, value), np.float32(0), share)
-
-
-def _within(boxes: npt.NDArray[np.int32], value: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Whether each pixel of (N, H, W, C) lies in its sample's y, x, height, width: (N, H, W, 1)."""
-    y, x = np.ogrid[: value.shape[1], : value.shape[2]]
-    top, left, height, width = np.asarray(boxes, np.int64).T[:, :, None, None]
-    inside: npt.NDArray[np.bool_] = (y >= top) & (y < top + height) & (x >= left) & (x < left + width)
-    return inside[..., None]

@@ -11,8 +11,6 @@ in float32, and its mean may be off in the last digits: single values differ by 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from dali_feed.kernels.arguments import COUNT_LIMIT, Rules
 from dali_feed.kernels.launch import Launch, launch
 from dali_feed.transforms.colour import KINDS, MAX_STEPS
 
-__all__ = ["bytes_moved", "jitter", "jitter_reference", "prepare"]
+__all__ = ["jitter", "jitter_reference", "prepare"]
 
 _THREADS = 1024
 _RULES = Rules("jitter")
@@ -101,14 +99,6 @@ def jitter_reference(images: Bytes, steps: npt.ArrayLike) -> Bytes:
                 value = _stepped(value, _NAMES.get(float(number), "nothing"), factor)
             target[...] = value.astype(np.uint8)
     return out
-
-
-def bytes_moved(shape: Sequence[int], *, contrasts: float = 1.0) -> int:
-    """Bytes that one launch reads and writes for images of `shape` (N, H, W, 3).
-
-    `contrasts`: steps per sample that need a mean, each an extra pass. The steps themselves are not counted.
-    """
-    return round(math.prod(shape) * (2 + contrasts))
 
 
 def _stepped(value: Floats, name: str, factor: np.float32) -> Floats:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -193,7 +194,8 @@ def launch(job: Launch, *, stream: object = None) -> None:
     Raises ConfigError for another kind of stream and for arrays elsewhere, EngineError if the kernel cannot be compiled
     or launched.
     """
-    handle = None if stream is None else _Handle(stream_handle(job.kernel, stream))
+    # All that CuPy asks of a stream is its `ptr`; its own wrapper class differs between CuPy 13 and 14.
+    handle = None if stream is None else SimpleNamespace(ptr=stream_handle(job.kernel, stream))
     device = int(_cupy().cuda.runtime.getDevice())
     _check_places(job, device)
     function = kernel(job.kernel, job.options)
@@ -230,13 +232,6 @@ def _check_places(job: Launch, device: int) -> None:
             rule = f"must lie on the current device, cuda:{device}, which torch.cuda.device(...) chooses"
             msg = f"{job.kernel}: {name} {rule}, found cuda:{place.device}"
             raise ConfigError(msg)
-
-
-@dataclass(frozen=True, slots=True)
-class _Handle:
-    """All that CuPy's launch asks of a stream; its own wrapper class differs between CuPy 13 and 14."""
-
-    ptr: int
 
 
 @functools.cache

@@ -78,7 +78,7 @@ def _finishes(cp: Any, batch: int) -> Iterator[Case]:
         " mixup": {"mix": _mix(cp, batch, "mixup")},
         " cutmix": {"mix": _mix(cp, batch, "cutmix")},
     }
-    shares = {" mixup": 1.0, " cutmix": 100 * 120 / SIZE**2}
+    shares = {" mixup": 1.0, " cutmix": 100 * 120 / SIZE**2}  # of the pixels, for which a partner is read
     for dtype, memory in DTYPES.items():
         for layout in ("NCHW", "NHWC"):
             shape = (batch, 3, SIZE, SIZE) if layout == "NCHW" else (batch, SIZE, SIZE, 3)
@@ -89,8 +89,8 @@ def _finishes(cp: Any, batch: int) -> Iterator[Case]:
                 def prepare(out: Any = out, arguments: dict[str, Any] = arguments) -> Launch:
                     return finish_module.prepare(images, out, **arguments)
 
-                moved = finish_module.bytes_moved(images.shape, dtype, mixed=shares.get(name, 0.0))
-                yield Case("finish", f"{dtype} {layout}{name}", prepare, moved)
+                moved = images.nbytes * (1 + shares.get(name, 0.0)) + out.nbytes
+                yield Case("finish", f"{dtype} {layout}{name}", prepare, round(moved))
 
 
 def _jitters(cp: Any, batch: int) -> Iterator[Case]:
@@ -107,8 +107,8 @@ def _jitters(cp: Any, batch: int) -> Iterator[Case]:
         def prepare(steps: Any = steps) -> Launch:
             return jitter_module.prepare(images, out, steps)
 
-        moved = jitter_module.bytes_moved(images.shape, contrasts=names.count("contrast"))
-        yield Case("jitter", ", ".join(names), prepare, moved)
+        passes = 1 + names.count("contrast")  # a mean takes one of its own
+        yield Case("jitter", ", ".join(names), prepare, images.nbytes * passes + out.nbytes)
 
 
 def _unpacks(cp: Any, batch: int) -> Iterator[Case]:

@@ -31,6 +31,7 @@ from torchvision.transforms import v2
 from dali_feed.bench.data import BenchJob, payloads_of
 from dali_feed.bench.runner import Contestant, Opens, Steps, installed
 from dali_feed.engines.choose import choose_engine, compile_for, make_engine
+from dali_feed.engines.device.parcel import Parcels
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.finish import finished
 from dali_feed.engines.host.decode import decoded, new_decoder
@@ -211,6 +212,7 @@ class _Ceiling(Steps):
         self._engine = engine
         self._works, self._at = works, 0
         self._stop, self._flying = threading.Event(), deque[Work]()
+        self._parcels = None if engine.device is None else Parcels(engine.device)
         for _ in range(engine.depth):
             self._submit()
 
@@ -226,7 +228,8 @@ class _Ceiling(Steps):
             msg = f"ceiling: every image must be decodable; one is not: {next(iter(work.bad.values()))}; leave it out"
             raise EngineError(msg)
         (pixels,) = work.outputs
-        if pixels.device is not None:
+        if pixels.device is not None and self._parcels is not None:
+            (pixels.tail,), _ = self._parcels.with_tails([pixels.tail], {})
             pixels.device.wait()
         with pixels.reading():
             images = finished(pixels.images, pixels.tail, pixels.device)

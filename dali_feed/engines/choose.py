@@ -59,7 +59,7 @@ def make_engine(
     batch_size: int,
     device: int | None,
     tuning: Tuning,
-    before: Callable[[ImageMaker, Output, Device | None], ImageMaker] | None = None,
+    before: Callable[[ImageMaker, Output, Device], ImageMaker] | None = None,
 ) -> Engine:
     """The engine of a program; its libraries are imported here and not before.
 
@@ -79,7 +79,7 @@ def make_engine(
                 maker = getattr(importlib.import_module(module), kind)
             images[column] = maker(outputs, workers, batch_size=batch_size, device=gpu, tuning=tuning)
             begun.callback(images[column].close)
-            if before is not None:
+            if before is not None and gpu is not None:
                 images[column] = before(images[column], outputs[0], gpu)
         begun.pop_all()
     return Engine(program, images, late or {}, workers, depth=tuning.prefetch, device=gpu)

@@ -7,6 +7,7 @@ operations do the same.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -72,7 +73,7 @@ def finished(images: Any, tail: Tail | None, device: Device | None, mixing: MixA
     """(n, 3, height, width), or the recipe's layout; on a GPU new memory, filled on torch's current stream.
 
     `images`: with a `tail` uint8 (n, height, width, 3) of `device`, torch's or DALI's. Rows of the tail and of `mixing`
-    are tensors there, or arrays of NumPy's.
+    are tensors there, as `Parcels` has sent them.
     """
     if tail is None or device is None:
         return tensor_of(images, device)
@@ -83,7 +84,7 @@ def finished(images: Any, tail: Tail | None, device: Device | None, mixing: MixA
         shape = (n, channels, height, width) if layout == "NCHW" else (n, height, width, channels)
         if tail.adjust is not None:  # new memory: what DALI gave may belong to another view too
             adjusted = device.empty(tuple(pixels.shape), torch.uint8)
-            device.launch(jitter, pixels, adjusted, _row(tail.adjust, device))
+            device.launch(jitter, pixels, adjusted, tail.adjust)
             pixels = adjusted
         out = device.empty(shape, dtype)
         whole = dtype == torch.uint8  # pixels as they are; only a float has a scale
@@ -93,11 +94,11 @@ def finished(images: Any, tail: Tail | None, device: Device | None, mixing: MixA
             out,
             scale=None if whole else tail.finish.scale,
             bias=None if whole else tail.finish.bias,
-            flip_x=_row(tail.flip_x, device),
-            flip_y=_row(tail.flip_y, device),
-            erase=_row(tail.erase, device),
+            flip_x=tail.flip_x,
+            flip_y=tail.flip_y,
+            erase=tail.erase,
             erase_value=tail.finish.erase,
-            mix=None if mixing is None else _mix(mixing, device),
+            mix=mixing,
             layout=layout,
         )
         return out
@@ -125,25 +126,10 @@ def exported(images: Any, tail: Tail | None, device: Device, stream: int | None,
         return finished(images, tail, device).__dlpack__(stream=-1, **options)
 
 
-def _row(rows: Any, device: Device) -> torch.Tensor | None:
-    """A parameter of a batch on the device. One that was not sent before is sent now."""
-    if rows is None or isinstance(rows, torch.Tensor):
-        return rows
-    here = device.pinned(rows.shape, torch.from_numpy(rows).dtype)
-    here.copy_(torch.from_numpy(rows))
-    there = device.send(here)
-    device.wait()
-    return there
-
-
-def _mix(mixing: MixArrays, device: Device) -> MixArrays:
-    return MixArrays(*(_row(each, device) for each in (mixing.partner, mixing.weight, mixing.box)))
-
-
 def mixed_up(images: torch.Tensor, mixing: MixArrays) -> torch.Tensor:
     """Finished images (n, 3, height, width) mixed into new memory, by torch: a graph of the user's made them.
 
-    Rows of `mixing` as in `finished`; the arithmetic is that of `finish_reference`, whatever device they are on.
+    Rows of `mixing` as in `finished`; the arithmetic is that of the kernel `finish`, whatever device they are on.
     """
     with FINISH:
         return _mixed(images.float(), mixing).to(images.dtype)
@@ -163,10 +149,10 @@ def by_torch(  # noqa: PLR0913 - what the kernel does, one keyword each
     layout: str = "NCHW",
     stream: object = None,
 ) -> None:
-    """Do what the kernel `finish` does, on the current stream, in a dozen passes over memory instead of one.
+    """Do what the kernel `finish` does, and judge it, on any device's current stream, in dozens of passes over memory.
 
-    To the bit: float64 holds value * scale + bias of usual factors whole, which is then rounded once. No number goes to
-    the GPU as a tensor: that would wait for its queued work.
+    To the bit: value * scale + bias is rounded once. No number goes to the GPU as a tensor: that would wait for its
+    queued work.
     """
     del stream
     whole, planes = images.permute(0, 3, 1, 2), []
@@ -175,12 +161,27 @@ def by_torch(  # noqa: PLR0913 - what the kernel does, one keyword each
             whole = torch.where(flips.view(-1, 1, 1, 1) != 0, whole.flip(axis), whole)
     gains, shifts, fills = _three(scale, 1), _three(bias, 0), _three(erase_value, 0)
     for plane, gain, shift, erased in zip(whole.unbind(1), gains, shifts, fills, strict=True):
-        value = plane.double().mul_(gain).add_(shift).float()
+        value = _fma(plane, gain, shift)
         planes.append(value if erase is None else value.masked_fill(_within(erase, value), erased))
     value = torch.stack(planes, 1)
     value = value if mix is None else _mixed(value, mix)
     value = value.round() if out.dtype == torch.uint8 else value
     out.copy_(value if layout == "NCHW" else value.permute(0, 2, 3, 1))
+
+
+def _fma(levels: torch.Tensor, gain: float, shift: float) -> torch.Tensor:
+    """Return levels * gain + shift as float32, rounded once.
+
+    The product is whole in float64; where the sum is not, its last bit is set, so that the rounding to float32 sees on
+    which side of a tie the exact value lies.
+    """
+    product = levels.double() * gain
+    total = product + shift
+    part = total - product
+    lost = (product - (total - part)) + (shift - part)
+    odd = torch.nextafter(total, torch.full_like(total, math.inf).copysign(lost))
+    inexact = total.isfinite() & (lost != 0) & (total.view(torch.int64) & 1 == 0)
+    return torch.where(inexact, odd, total).float()
 
 
 def _three(numbers: Sequence[float] | None, neutral: float) -> list[float]:
@@ -220,13 +221,12 @@ Like = tuple[tuple[int, ...], torch.dtype]  # of one image
 
 def like(images: Any) -> Like:
     """The shape of one of these images, and their dtype; nothing is copied, and no GPU is waited for."""
-    if isinstance(images, torch.Tensor):
-        return tuple(images.shape[1:]), images.dtype
-    shown = getattr(images, "__cuda_array_interface__", None)
-    if shown is not None:
-        return tuple(shown["shape"][1:]), torch.from_numpy(np.empty(0, np.dtype(shown["typestr"]))).dtype
-    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(images)
-    return tuple(tensor.shape[1:]), tensor.dtype
+    if not isinstance(images, torch.Tensor):
+        there = getattr(images, "__cuda_array_interface__", None)
+        if there is not None:
+            return tuple(there["shape"][1:]), torch.from_numpy(np.empty(0, np.dtype(there["typestr"]))).dtype
+        images = torch.utils.dlpack.from_dlpack(images)
+    return tuple(images.shape[1:]), images.dtype
 
 
 def no_images(program: Program, device: int | None, seen: dict[int, Like]) -> list[torch.Tensor]:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.engine_runs import engine_of, result_of, submit
 from kit.engine_runs import images_of as images_in
+from kit.finished import finish_reference
 from kit.images import jpeg
 from kit.properties import examples
 from numpy.typing import NDArray
@@ -23,7 +24,6 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader
 from dali_feed.engines.dali.graph import DaliProgram, Step, compile_dali
 from dali_feed.engines.engine import Work
-from dali_feed.kernels.finish import finish_reference
 from dali_feed.kernels.jitter import jitter_reference
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource

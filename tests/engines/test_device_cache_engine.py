@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from kit.engine_runs import engine_of, submit, work_for
 from kit.images import bad_tables, jpeg, labelled
 from kit.inside import running
+from kit.recorded import Recorded
 from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import Cache, DataLoader, Decode, Tuning
 from dali_feed.engines.choose import compiled, make_engine
-from dali_feed.engines.device_cache import CachedImages, DeviceCache, DeviceRows
-from dali_feed.engines.engine import Engine, Work
+from dali_feed.engines.device.cuda import Device
+from dali_feed.engines.device_cache import CachedImages, DeviceCache
+from dali_feed.engines.engine import Engine, Part, Pixels, Work
 from dali_feed.errors import ConfigError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import ColorJitter
@@ -28,12 +30,11 @@ from dali_feed.transforms.convert import Normalize, ToFloat, UserFunction
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.host import HostProgram, compile_host
+from dali_feed.transforms.keys import Key
 from dali_feed.transforms.op import Recipe
 from dali_feed.transforms.program import Output, Program
 from dali_feed.transforms.resize import Resize
 
-CPU = torch.device("cpu")
-ON = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 END = (Flip("x"), ToFloat(), Normalize((0.5,) * 3, (0.2,) * 3), RandomErasing(0.5))
 RECIPES = {
     "a finish is left": Recipe((Resize((12, 10)), *END)),
@@ -42,66 +43,111 @@ RECIPES = {
 PAYLOADS = {n: jpeg(n, 16 + n, 48 - n) for n in range(24)}
 
 
-def keys(ids: NDArray[np.int64] | range, made_with: bytes = b"") -> list[tuple[int, bytes]]:
-    """Of records whose images were made with that."""
-    return [(int(n), made_with) for n in ids]
+class Numbers:
+    """A maker whose images tell their records, 24 bytes each; it keeps which it has made."""
+
+    by_workers, ready = False, 0
+
+    def __init__(self, kind: torch.dtype = torch.float32) -> None:
+        self.made, self._kind = list[int](), kind
+
+    def start(self, part: Part) -> None:
+        """Nothing."""
+
+    def finish(self, part: Part) -> None:
+        """All of it."""
+        self.made += part.ids.tolist()
+        part.images = [Pixels(telling(part.ids).to(self._kind))]
+
+    def drop(self, part: Part) -> None:
+        """Nothing."""
+
+    def again(self, part: Part, before: Part | None, slots: Sequence[int]) -> None:
+        """All of it."""
+        self.finish(part)
+
+    def at_work(self, part: Part) -> Sequence[int]:
+        """None."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing."""
 
 
-def images(ids: NDArray[np.int64] | range, device: torch.device = CPU) -> torch.Tensor:
-    """Images that tell their records, of 24 bytes."""
-    return torch.from_numpy(np.array(ids, np.float32)).to(device).reshape(-1, 1, 1).repeat(1, 2, 3)
+def telling(ids: NDArray[np.int64]) -> torch.Tensor:
+    """Images that tell their records."""
+    return torch.from_numpy(ids.astype(np.float32)).reshape(-1, 1, 1).repeat(1, 2, 3)
 
 
-def room(limit: int = 10**6, records: int = 40, device: str = "cpu") -> DeviceRows:
-    """For so many records."""
-    rows = DeviceRows(limit, torch.device(device))
-    rows.forget(records)
-    return rows
+def cached(maker: Any, limit: int = 10**6, records: int = 40, gpu: Device | None = None) -> CachedImages:
+    """A cache before that maker, on a GPU that is played, for so many records."""
+    made = CachedImages(maker, None, limit, gpu or Recorded())
+    made.forget(records)
+    return made
 
 
-@ON
+def out_of(images: CachedImages, ids: Sequence[int], made_with: int = 0) -> torch.Tensor:
+    """The images of these records, made with that."""
+    numbers = np.array(ids, np.int64)
+    rows = {Key("row"): np.full(len(ids), made_with)}
+    part = Part([memoryview(b"")] * len(ids), [rows], ids=numbers)
+    images.start(part)
+    images.finish(part)
+    (pixels,) = part.images
+    assert isinstance(pixels.images, torch.Tensor)
+    return pixels.images
+
+
 @given(st.lists(st.integers(0, 39), min_size=1, max_size=60), st.integers(1, 30), st.integers(0, 50 * 24))
-def test_rows_are_those_that_were_kept(device: str, records: list[int], batch: int, limit: int) -> None:
-    """The first that came, as many as there is room for, in any order and at any slots."""
-    rows = room(limit, device=device)
+def test_rows_are_those_that_were_kept(records: list[int], batch: int, limit: int) -> None:
+    """The first that came, as many as there is room for, in any order and at any slots; the others are made again."""
+    maker = Numbers()
+    images = cached(maker, limit)
     for k in range(0, len(records), batch):
-        ids = np.array(records[k : k + batch])
-        rows.keep(keys(ids), images(ids, rows.device))
+        ids = records[k : k + batch]
+        assert torch.equal(out_of(images, ids), telling(np.array(ids)))
     kept = list(dict.fromkeys(records))[: limit // 24]
-    assert len(rows) == len(kept)
-    assert rows.held <= limit
-    ids = np.random.default_rng(0).permutation(40)
-    at = rows.find(keys(ids))
-    assert {int(n) for n in ids[at >= 0]} == set(kept)
-    out = rows.give(at)
-    assert (out is None) == (not kept)
-    if out is not None:
-        assert torch.equal(out[torch.from_numpy(at >= 0)].cpu(), images(ids[at >= 0]))
+    assert len(images) == len(kept)
+    assert images.held <= limit
+    maker.made.clear()
+    every = np.random.default_rng(0).permutation(40)
+    assert torch.equal(out_of(images, every.tolist()), telling(every))
+    assert set(maker.made) == set(range(40)) - set(kept)
 
 
 def test_what_is_no_row_of_theirs() -> None:
-    """Images made with other parameters, and of another shape or dtype; and all that was forgotten, with its memory."""
-    rows = room()
-    rows.keep(keys(range(4)), images(range(4)))
-    assert rows.find([*keys(range(2)), *keys(range(2, 4), b"other")]).tolist() == [0, 1, -1, -1]
-    assert (rows.hits, rows.misses) == (2, 2)
-    for odd in (images(range(2))[:, :1].contiguous(), images(range(2)).to(torch.float16)):
-        rows.keep(keys(range(5, 7)), odd)
-    assert len(rows) == 4
-    rows.forget(8)
-    assert (len(rows), rows.held, rows.find(keys(range(4))).tolist()) == (0, 0, [-1] * 4)
-    rows.keep(keys(range(4)), images(range(4))[:, :1].contiguous())
-    assert len(rows) == 4
+    """Images made with other parameters, and of another dtype; and all that was forgotten, with its memory."""
+    maker = Numbers()
+    images = cached(maker)
+    out_of(images, range(4))
+    out_of(images, range(2, 4), made_with=1)
+    assert (images.hits, images.misses, len(images)) == (0, 6, 6)
+    images._maker = Numbers(torch.float16)
+    out_of(images, range(5, 7))
+    assert len(images) == 6
+    images.forget(8)
+    assert (len(images), images.held) == (0, 0)
+    images._maker = maker
+    maker.made.clear()
+    out_of(images, range(4))
+    assert (maker.made, len(images)) == ([0, 1, 2, 3], 4)
 
 
-@ON
-def test_a_device_without_memory_keeps_nothing(device: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_device_without_memory_keeps_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """It is one line in the log."""
-    rows = room(1 << 60, device=device)
-    huge = torch.zeros((1, 1), dtype=torch.uint8, device=device).expand(1, 1 << 52)
+
+    class Full(Recorded):
+        """A device without room."""
+
+        def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+            """None."""
+            msg = "CUDA out of memory. Tried to allocate 20.00 GiB"
+            raise torch.OutOfMemoryError(msg)
+
+    images = cached(Numbers(), gpu=Full())
     for _ in range(3):
-        rows.keep(keys(range(1)), huge)
-    assert (len(rows), rows.held) == (0, 0)
+        assert torch.equal(out_of(images, [1, 2]), telling(np.array([1, 2])))
+    assert (len(images), images.held) == (0, 0)
     assert len(caplog.messages) == 1
     assert "none are kept there" in caplog.text
 
@@ -113,24 +159,22 @@ def program(request: pytest.FixtureRequest) -> HostProgram:
 
 
 @pytest.fixture
-def rows() -> DeviceRows:
-    """What is kept."""
-    return room()
-
-
-@pytest.fixture
-def engine(program: HostProgram, rows: DeviceRows) -> Iterator[Engine]:
-    """With a cache before its images, in the CPU's memory."""
-    made = make_engine(
-        Program((Output("host", program),)),
-        batch_size=8,
-        device=None,
-        tuning=Tuning(threads=2),
-        before=lambda images, output, gpu: CachedImages(images, output.program.finish, rows),
-    )
+def engine(program: HostProgram) -> Iterator[Engine]:
+    """With a cache before its images, on a GPU that is played."""
+    made = make_engine(Program((Output("host", program),)), batch_size=8, device=None, tuning=Tuning(threads=2))
+    ((column, images),) = made._images.items()
+    made._images[column] = CachedImages(images, program.finish, 10**6, Recorded())
+    kept_in(made).forget(40)
     yield made
     made.close()
     made.close()
+
+
+def kept_in(engine: Engine) -> CachedImages:
+    """The cache."""
+    (images,) = engine._images.values()
+    assert isinstance(images, CachedImages)
+    return images
 
 
 def work(program: HostProgram, ids: list[int], epoch: int = 0, **other: bytes) -> Work:
@@ -147,7 +191,7 @@ def outcome(made: Work) -> list[Any]:
     return [pixels.images.numpy().tobytes(), *(None if each is None else each.tobytes() for each in rows)]
 
 
-def test_batches_are_the_engines_own(program: HostProgram, engine: Engine, rows: DeviceRows) -> None:
+def test_batches_are_the_engines_own(program: HostProgram, engine: Engine) -> None:
     """Of images that are there, that are not, and both, in flight at once, epoch after epoch: images and finish."""
     own = engine_of("host", program, 8)
     batches = [([0, 1, 2, 3], 0), ([2, 9, 0, 8], 0), ([3, 2, 1, 0], 1), ([9, 9, 8, 8], 2), ([10, 1, 10], 1)]
@@ -156,21 +200,21 @@ def test_batches_are_the_engines_own(program: HostProgram, engine: Engine, rows:
         assert outcome(engine.take(mine)) == outcome(own.take(theirs))
     for ids, epoch in batches:
         assert outcome(engine.redo(work(program, ids, epoch + 1))) == outcome(own.redo(work(program, ids, epoch + 1)))
-    assert len(rows) == 7
+    assert len(kept_in(engine)) == 7
     own.close()
 
 
-def test_what_was_bad_is_not_kept(program: HostProgram, engine: Engine, rows: DeviceRows) -> None:
+def test_what_was_bad_is_not_kept(program: HostProgram, engine: Engine) -> None:
     """Its slot is named as the batch has it; mended, where another image stands or one that was kept, it is kept."""
     own = engine_of("host", program, 8)
     outcome(engine.redo(work(program, [0, 1, 2])))
     before = engine.take(submit(engine, work(program, [1, 5, 0, 6], n6=bad_tables(6))))
     assert list(before.bad) == [3]
-    assert len(rows) == 3
+    assert len(kept_in(engine)) == 3
     for ids, slots in (([1, 5, 0, 7], [3]), ([1, 5, 2, 7], [2])):
         before = engine.redo(work(program, ids), before, slots)
         assert outcome(before) == outcome(own.redo(work(program, ids)))
-    assert {sample for sample, _ in rows._at} == {0, 1, 2, 5, 7}
+    assert {sample for sample, _ in kept_in(engine)._at} == {0, 1, 2, 5, 7}
     own.close()
 
 
@@ -189,11 +233,13 @@ def test_another_snapshot_is_another_cache(name: str) -> None:
     floats = (v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.5,), (0.2,)))
     colours = (v2.ColorJitter(0.4, 0.4),) if name == "dali" else ()  # at the end of a graph they are the kernel's
     transform = v2.Compose([v2.Resize((20, 24)), v2.RandomHorizontalFlip(), *colours, *floats])
-    cache = DeviceCache(compiled(transform, Decode(engine=name), 0), 4 * 24, 0)
-    rows = room(4 * 24)
-    cache._rows.append(rows)
+    program = compiled(transform, Decode(engine=name), 0)
+    cache = DeviceCache(program, 4 * 24, 0)
     cache.begin("one", 40)
-    rows.keep(keys(range(3)), images(range(3)))
+    images = cache.before(Numbers(), program.outputs[0], Recorded())
+    assert isinstance(images, CachedImages)
+    images._finish = None
+    out_of(images, range(3))
     cache.begin("one", 40)
     assert cache.counted[2:] == (3, 96)
     cache.begin("another", 40)
@@ -216,7 +262,7 @@ def test_a_loader_that_is_closed_holds_no_memory(name: str) -> None:
     with DataLoader(ScriptedSource(labelled(72, sizes=True)), 16, transform=transform, **options) as made:
         for _ in made:
             pass
-        (rows,) = running(made)._machine.on_device._rows
-        memory = weakref.ref(rows._rows)
+        (images,) = running(made)._machine.on_device._images
+        memory = weakref.ref(images._rows)
         assert memory() is not None
     assert memory() is None

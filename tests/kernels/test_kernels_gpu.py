@@ -10,11 +10,12 @@ import torch
 import unpack_cases
 from finish_cases import LAYOUTS, assert_same_bits, random_case
 from kernels_host import OnDevice, moved
+from kit.finished import finish_reference
 from unpack_cases import KINDS, Kind, payload_of, random_factors, random_records
 
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.kernels import launch
-from dali_feed.kernels.finish import finish, finish_reference
+from dali_feed.kernels.finish import finish
 from dali_feed.kernels.unpack import unpack, unpack_reference
 
 pytestmark = pytest.mark.gpu

@@ -11,8 +11,7 @@ from kernels_host import OnDevice
 from nvidia.dali.backend import TensorCPU
 
 from dali_feed.errors import ConfigError
-from dali_feed.kernels.finish import MixArrays, bytes_moved, finish, prepare
-from dali_feed.kernels.jitter import bytes_moved as jitter_bytes_moved
+from dali_feed.kernels.finish import MixArrays, finish, prepare
 from dali_feed.kernels.jitter import jitter
 from dali_feed.kernels.unpack import unpack
 
@@ -215,11 +214,3 @@ def test_images_as_dali_describes_them() -> None:
     tensor = TensorCPU(IMAGES)
     job = prepare(OnDevice(IMAGES, **tensor.__array_interface__), OnDevice(OUT))
     assert int(job.arguments[0]) == tensor.data_ptr()
-
-
-def test_bytes_moved_counts_what_is_read_and_written() -> None:
-    """Of finish 3 bytes a pixel in, 3 elements out, 3 bytes where a partner shows; of jitter a pass for each mean."""
-    kinds = ("float32", "float16", "bfloat16", "uint8")
-    assert [bytes_moved((2, 5, 7, 3), dtype) for dtype in kinds] == [70 * n for n in (15, 9, 9, 6)]
-    assert [bytes_moved((2, 5, 7, 3), dtype, mixed=1) for dtype in kinds] == [70 * n for n in (18, 12, 12, 9)]
-    assert [jitter_bytes_moved((2, 5, 7, 3), contrasts=n) for n in (0, 1, 2)] == [420, 630, 840]

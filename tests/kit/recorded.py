@@ -9,11 +9,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 from dali_feed.engines.device.cuda import Device, InUse
-from dali_feed.kernels.finish import MixArrays, finish, finish_reference
+from dali_feed.engines.finish import by_torch
+from dali_feed.kernels.finish import finish
 from dali_feed.kernels.jitter import jitter_reference
 
 JUNK = 0xEE
@@ -42,7 +42,7 @@ class Recorded(Device):
         self.calls: list[str] = []
         self.in_use, self.events = InUse(), list[Passing]()
         self._coming: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._inside = False
+        self._inside = self._sending = False
 
     def enter(self) -> None:
         """Nothing is the thread's."""
@@ -58,18 +58,24 @@ class Recorded(Device):
         _spoil(there)
         self._coming.append((there, here.clone()))
         _spoil(here)
+        if self._sending:
+            self._arrive()
         return there
 
     @contextlib.contextmanager
     def sending(self) -> Iterator[Any]:
-        """Work there is done at once."""
-        yield None
+        """Work in here finds what was sent."""
+        self._arrive()
+        self._sending = True
+        try:
+            yield None
+        finally:
+            self._sending = False
 
     def wait(self) -> None:
         """It arrives."""
         self.calls.append("wait")
-        for there, what in self._coming:
-            there.copy_(what)
+        self._arrive()
         self._coming.clear()
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -91,17 +97,10 @@ class Recorded(Device):
         """What the kernel's reference makes. Within `hold` alone."""
         rows = [each for each in settings.values() if isinstance(each, torch.Tensor)]
         self._reads("launch", *arrays, *rows)
-        images, out = arrays[0].numpy(), arrays[1]
-        if kernel is not finish:
-            out.copy_(torch.from_numpy(jitter_reference(images, arrays[2].numpy())))
-            return
-        given: dict[str, Any] = {
-            name: each.numpy() if isinstance(each, torch.Tensor) else each for name, each in settings.items()
-        }
-        if isinstance(mix := given.pop("mix"), MixArrays):
-            given["mix"] = MixArrays(*(each.numpy() for each in (mix.partner, mix.weight, mix.box)))
-        made = finish_reference(images, **given, dtype=str(out.dtype).removeprefix("torch."))
-        out.copy_(torch.from_numpy(np.ascontiguousarray(made)))
+        if kernel is finish:
+            by_torch(*arrays, **settings)
+        else:
+            arrays[1].copy_(torch.from_numpy(jitter_reference(arrays[0].numpy(), arrays[2].numpy())))
 
     @contextlib.contextmanager
     def hold(self, *objects: Any) -> Iterator[None]:
@@ -132,6 +131,10 @@ class Recorded(Device):
     def free_memory(self) -> None:
         """None is kept."""
         self.calls.append("free_memory")
+
+    def _arrive(self) -> None:
+        for there, what in self._coming:
+            there.copy_(what)
 
     def _reads(self, call: str, *tensors: torch.Tensor) -> None:
         assert self._inside, f"{call} outside of hold: what it reads may be gone"

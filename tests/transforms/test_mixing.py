@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import Decode
-from dali_feed.engines.finish import size_of
+from dali_feed.engines.finish import mixed_up, size_of
 from dali_feed.errors import TransformError
-from dali_feed.kernels.finish import MixArrays, mixed_values
+from dali_feed.kernels.finish import MixArrays
 from dali_feed.transforms.mixing import Mixed, Mixing, label_pairs, mixed, soft_labels
 
 SIZE = (48, 64)
@@ -125,9 +125,9 @@ def drawn_for(info: Any, mixing: Mixing, epoch: int = 0) -> Mixed:
 
 
 def reference(images: torch.Tensor, drawn: Mixed) -> NDArray[np.float32]:
-    """The images mixed as the reference of `finish` mixes them."""
-    found = mixed_values(images.permute(0, 2, 3, 1).numpy(), MixArrays(drawn.partner, drawn.weight, drawn.box))
-    return np.ascontiguousarray(found.transpose(0, 3, 1, 2))
+    """The images mixed as `finish` mixes them."""
+    found: NDArray[np.float32] = mixed_up(images, MixArrays(drawn.partner, drawn.weight, drawn.box)).numpy()
+    return found
 
 
 @pytest.mark.parametrize("engine", ["host", "dali"])

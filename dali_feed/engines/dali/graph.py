@@ -45,7 +45,6 @@ NOTHING_BEFOREHAND = {
     "host_memory_padding": 0,
 }  # DALI's defaults: 16 MB and twice 8 MB for each thread
 
-BLACK = (0.0, 0.0, 0.0)
 _INTERPOLATION = {  # by name: that of `nvidia.dali.types`
     "nearest-exact": "INTERP_NN",
     "bilinear": "INTERP_LINEAR",
@@ -437,17 +436,15 @@ def _leave_colour(program: DaliProgram, finish: Finish) -> None:
 # The nodes of DALI.
 
 
-class _OfView:
+def _inputs_of(view: int) -> Inputs:
     """The inputs of one view of an image."""
 
-    def __init__(self, view: int = 0) -> None:
-        self._view = view
-
-    def __call__(self, key: Key, dtype: str, ndim: int) -> Any:
-        """The node of an array, by its name, dtype (a name of `nvidia.dali.types`) and axes."""
+    def node(key: Key, dtype: str, ndim: int) -> Any:
         from nvidia.dali import fn, types
 
-        return fn.external_source(name=viewed(key, self._view), no_copy=True, dtype=getattr(types, dtype), ndim=ndim)
+        return fn.external_source(name=viewed(key, view), no_copy=True, dtype=getattr(types, dtype), ndim=ndim)
+
+    return node
 
 
 def decoder_options(hardware: float = 0.0, *, spare: bool = False) -> dict[str, Any]:
@@ -518,9 +515,9 @@ def build_graph(programs: Sequence[DaliProgram], *, gpu: bool, spare: bool = Fal
     `spare`: of the twin.
     """
     own = decoder_options(programs[0].recipe.hardware, spare=spare) if gpu else {}
-    decoded, out = _decode(programs[0], _OfView(), own), []
+    decoded, out = _decode(programs[0], _inputs_of(0), own), []
     for number, program in enumerate(programs):
-        image, inputs = decoded, _OfView(number)
+        image, inputs = decoded, _inputs_of(number)
         for step in program.steps:
             image = step.build(image, inputs)
         out.append(image if gpu or program.finish is None else _finished(program.finish, image, inputs))

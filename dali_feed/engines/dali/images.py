@@ -122,6 +122,7 @@ class DaliImages:
     by_workers, ready = False, 0
     payload: Key = PAYLOAD  # the input that takes them
     inputs: Collection[str] = ()  # the values that it takes beside them
+    called = _ENGINE  # in errors about its graph
 
     def __init__(
         self, outputs: Sequence[Output], workers: Workers, *, batch_size: int, device: Device | None, tuning: Tuning
@@ -149,10 +150,7 @@ class DaliImages:
         except DaliFeedError:
             raise
         except Exception as error:
-            raise engine_error(self._called(), "the graph cannot be built", error, self._device) from error
-
-    def _called(self) -> str:
-        return _ENGINE
+            raise engine_error(self.called, "the graph cannot be built", error, self._device) from error
 
     def _built(self, threads: int, *, twin: bool) -> Any:
         pipe = Pipeline(

@@ -30,11 +30,9 @@ class PipelineImages(DaliImages):
 
     def __init__(self, outputs: Sequence[Output], workers: Workers, **options: Any) -> None:
         self._program = cast("PipelineProgram", outputs[0].program)
+        self.called = f"pipeline {self._program.name}"
         self.payload, self.inputs = Key(self._program.payload), tuple(self._program.inputs)
         super().__init__(outputs, workers, **options)
-
-    def _called(self) -> str:
-        return f"pipeline {self._program.name}"
 
     def _built(self, threads: int, *, twin: bool) -> Any:
         own = self._program.threads

@@ -1,12 +1,14 @@
-"""Parcel: the small arrays that go with a batch, end to end in one block of bytes, so that one copy moves them all.
+"""The small arrays of a batch on their way to a GPU: end to end in one page-locked block, which one copy moves.
 
-The law: an unpacked array has the dtype, the shape and the bits of the packed one, wherever the block is unpacked.
+The law: what arrives has the dtype, the shape and the bits of what was sent. What the training loop needs is there
+before it asks: the feed thread packs and sends it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from dali_feed.engines.device.cuda import Device
 from dali_feed.transforms.keys import Key, viewed
 from dali_feed.transforms.program import Tail
 
-__all__ = ["ALIGNED", "Parcels", "can_travel", "pack", "packing", "unpacked"]
+__all__ = ["ALIGNED", "Parcels", "can_travel"]
 
 
 ALIGNED = 16  # bytes: the widest that a thread of a GPU loads at once, and a multiple of every item's size
@@ -31,66 +33,18 @@ _DTYPES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ParcelPart:
-    """Where an array lies in its block: `nbytes` from byte `start` on, C contiguous, in the machine's byte order."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    start: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array alone."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """Which array lies where in a block of `size` bytes. Parts begin at multiples of ALIGNED and do not overlap."""
-
-    parts: Mapping[str, ParcelPart]
-    size: int
-
-
 def can_travel(values: object) -> bool:
     """Whether it is an array of numbers in the machine's byte order, of a dtype that torch has too."""
     return isinstance(values, np.ndarray) and values.dtype.isnative and np.dtype(values.dtype.str) in _DTYPES
 
 
-def packing(arrays: Mapping[str, NDArray[Any]]) -> Packing:
-    """How those arrays, of which each can travel, lie in a block, in their order."""
-    parts, end = dict[str, ParcelPart](), 0
-    for name, values in arrays.items():
-        start = -(-end // ALIGNED) * ALIGNED
-        parts[name] = ParcelPart(np.dtype(values.dtype.str), values.shape, start)
-        end = start + values.nbytes
-    return Packing(parts, end)
-
-
-def pack(plan: Packing, arrays: Mapping[str, NDArray[Any]], block: NDArray[np.uint8]) -> None:
-    """Write the arrays, of any strides, into `block`, uint8 (size,); bytes between them stay what they are."""
-    for name, part in plan.parts.items():
-        unpacked(part, block)[...] = arrays[name]
-
-
-def unpacked(part: ParcelPart, block: NDArray[np.uint8]) -> NDArray[Any]:
-    """An array of the block: a view."""
-    return block[part.start : part.start + part.nbytes].view(part.dtype).reshape(part.shape)
-
-
-# The small arrays of a batch on their way to a GPU: one page-locked block, one copy.
-#
-# The law: the arrays that the training loop needs are on the GPU before it asks. The feed thread packs and sends them.
-
-
 _ROWS = tuple(each.name for each in fields(Tail) if each.name != "finish")
 
 
-def _there(part: ParcelPart, block: torch.Tensor) -> torch.Tensor:
-    """An array of a block that has been sent: a view of it."""
-    raw = block[part.start : part.start + part.nbytes]
-    return raw.view(getattr(torch, part.dtype.name)).view(part.shape)
+def _part(block: torch.Tensor, start: int, like: NDArray[Any]) -> torch.Tensor:
+    """The part of a block, from byte `start` on, that has that array: a view of it."""
+    dtype: torch.dtype = getattr(torch, like.dtype.name)
+    return block[start : start + like.nbytes].view(dtype).view(like.shape)
 
 
 class Parcels:
@@ -116,11 +70,15 @@ class Parcels:
         rest = {name: values for name, values in arrays.items() if name not in sent}
         if not rest:
             return sent
-        plan = packing(rest)
-        block = self._block(plan.size)
-        pack(plan, rest, block.numpy())
+        ends = itertools.accumulate(-(-values.nbytes // ALIGNED) * ALIGNED for values in rest.values())
+        *starts, size = 0, *ends
+        block = self._block(size)
+        for start, values in zip(starts, rest.values(), strict=True):
+            _part(block, start, values).numpy()[...] = values
         one = self._device.send(block)
-        return sent | {name: _there(part, one) for name, part in plan.parts.items()}
+        for start, (name, values) in zip(starts, rest.items(), strict=True):
+            sent[name] = _part(one, start, values)
+        return sent
 
     def _block(self, size: int) -> torch.Tensor:
         return self._device.pinned((size,), torch.uint8)
@@ -131,7 +89,7 @@ class Parcels:
         for name, values in arrays.items():
             block = rooms.get(values.__array_interface__["data"][0])
             if block is not None and values.nbytes == block.nbytes and values.flags.c_contiguous:
-                sent[name] = _there(packing({name: values}).parts[name], self._device.send(block))
+                sent[name] = _part(self._device.send(block), 0, values)
         return sent
 
     def with_tails(
