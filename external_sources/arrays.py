@@ -413,6 +413,10 @@ class Arrays(FileSource):
         self.check_members(members)
         return _MemoryReader(self, self._parts_of_table(), tuple(members), stop)
 
+    def dense(self, members: Sequence[str]) -> bool:
+        """Of rows of files, as numbers."""
+        return bool(self._paths) and PIXELS not in members
+
     def index(self, path: str) -> ArrayPart:
         """See `array_file`."""
         return array_file(path, self._dtype, self._shape)

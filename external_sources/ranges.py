@@ -13,7 +13,7 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -234,12 +234,10 @@ class RangeReader(RowReader):
             file, position = self._table.located(row)
             at, size = self._spans.of(row, file, position)
             at, size = np.where(gone, NONE, at), np.where(gone, 0, size)
-        low, high = _bounds(at, size)
-        rows = _Rows(block.lease, row, file, low, high)
         if block.lease.dense:
-            members = self._read_dense(rows, at, size)
+            members = self._read_dense(_Rows(block.lease, row, file), at, size)
         else:
-            members = self._read_apart(rows, position, at, size)
+            members = self._read_apart(_Rows(block.lease, row, file, *_bounds(at, size)), position, at, size)
         self._check_read(file)
         for name, pieces, crc in zip(self._spans.names, members, self._spans.crc, strict=True):
             block.values[name] = pieces
@@ -386,13 +384,16 @@ class RangeReader(RowReader):
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What is read: of each row of a block its row in the table, its file, and from and up to which byte it lies."""
+    """What is read: of each row of a block its row in the table, its file, and from and up to which byte it lies.
+
+    low, high  of rows that are not read one by one
+    """
 
     lease: Lease
     row: Int64s
     file: Int64s
-    low: Int64s
-    high: Int64s
+    low: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
+    high: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def rooms_of(lease: Lease, sizes: Int64s) -> tuple[list[memoryview], Int64s, Int64s]:

@@ -173,6 +173,10 @@ class ShardSet(FileSource):
             return RangeReader(table, self._store, spans, stop)
         return RangeReader(table, self._store, spans, stop, locate=self._replay.rows, ends=self._replay.ends)
 
+    def dense(self, members: Sequence[str]) -> bool:
+        """Of plain members, where positions are samples."""
+        return self._replay is None and all(self.can_have(member) and ";" not in member for member in members)
+
     def where(self, partition: int, position: int) -> str:
         """`train-0007.tar#118`; of a topic's records `train[3]@41872 (train-0007.tar#118)`."""
         if self._replay is not None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from dali_feed import sync
 from dali_feed.bad_records import BadRecord, Quarantine
 from dali_feed.feed.batch import Batch, Course, Flight
+from dali_feed.feed.direct import DirectLanes
 from dali_feed.feed.lane import Lane, MixedLane, Piece
 from dali_feed.feed.machine import Machine, check_memory
 from dali_feed.feed.planning import Plan, Planning
@@ -36,7 +37,7 @@ class OpenEpoch:
     """
 
     course: Course
-    lanes: Sequence[Lane | MixedLane]
+    lanes: Sequence[Lane | MixedLane | DirectLanes]
     counts: Sequence[int]
     sizes: MeanSize
     narrow: bool
@@ -48,7 +49,7 @@ class OpenEpoch:
         return self.course.epoch
 
     @property
-    def strands(self) -> list[Lane]:
+    def strands(self) -> list[Lane | DirectLanes]:
         """What reads for its lanes."""
         return [strand for lane in self.lanes for strand in lane.strands]
 
@@ -87,8 +88,9 @@ class EpochSupply(Supply):
     def _opened(self, epoch: int, plan: Plan, consumed: int = 0) -> OpenEpoch:
         mine, sizes = self._shares.mine, self._sizes
         course = self._machine.course(self._planning.seed, epoch, Quarantine(self._bad, plan.lane_length * len(mine)))
-        lanes = self._machine.lanes(plan, mine, consumed, course.draw, self._pool, sizes)
         counts = self._planning.counts_of(plan, consumed)
+        snapshot = self._planning.snapshot
+        lanes = self._machine.lanes(snapshot, plan, mine, consumed, counts, course.draw, self._pool, sizes)
         opened = OpenEpoch(course, lanes, counts, sizes, narrow=epoch > self._gate.requested)
         self._open.append(opened)
         return opened

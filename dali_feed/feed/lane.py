@@ -195,6 +195,13 @@ class Lane:
         chunk = Chunk(window, first, rows, ok, ids, window.good_values(rows), drawn, sizes, payloads)
         return Piece(chunk, 0, stop - first)
 
+    def leave(self) -> None:
+        """No more slots are taken: windows go back once those that were have left the engine."""
+        if self._chunk is not None:
+            self._chunk.chunk.window.retire(len(self._chunk))
+        for n, window in enumerate(self._open):
+            window.retire(window.slots - self._slot if n == 0 else window.left)
+
     def close(self) -> None:
         """Release every window whose slots have not all left the engine; nothing may be in flight any more."""
         for window in (*self._dealt, *self._open):

@@ -19,6 +19,7 @@ from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.adapting import FIRST_READERS, Climb, Steering
 from dali_feed.feed.batch import Beside, Companions, Course, none
 from dali_feed.feed.cache import RecordCache, WholePixels
+from dali_feed.feed.direct import DirectLanes, reads_directly
 from dali_feed.feed.exits import Closes, close_at_exit
 from dali_feed.feed.lane import Draw, Lane, MixedLane
 from dali_feed.feed.meter import Meter
@@ -264,14 +265,16 @@ class Machine:
 
     def lanes(
         self,
+        snapshot: Snapshot,
         plan: EpochPlan | MixedPlan,
         mine: Iterable[int],
         consumed: int,
+        counts: Sequence[int],
         draw: Draw,
         pool: ReadPool,
         sizes: MeanSize,
-    ) -> list[Lane] | list[MixedLane]:
-        """The lanes `mine` of a plan, from where `consumed` of each have been given."""
+    ) -> list[Lane] | list[MixedLane] | list[DirectLanes]:
+        """The lanes `mine` of a plan, from where `consumed` of each have been given, in batches of `counts` of each."""
         source = WindowSource(self.columns, self.where, pool, sizes, self._proof)
         mine = tuple(mine)
         strands = {lane: plan.strands(lane, consumed) for lane in mine}
@@ -281,6 +284,10 @@ class Machine:
             return Lane(strand, lane, taken, source=source, draw=draw, reads=reads)
 
         if isinstance(plan, EpochPlan):
+            on_cpu = self.device is None and self.tuning.cache is None
+            if on_cpu and reads_directly(self._bounded, snapshot, plan.order, self.columns):
+                lane, ready = partial(opened, plan), self.tuning.prefetch
+                return [DirectLanes(plan, mine, consumed, counts, source=source, lane=lane, draw=draw, prefetch=ready)]
             return [opened(plan, lane, consumed) for lane in mine]
         return [
             MixedLane(plan, lane, consumed, [opened(strand, lane, taken) for strand, taken in strands[lane]], at)

@@ -43,11 +43,14 @@ class ReadTask:
     """One read: its extents, and, once `done` is set, its block or the error in place of one.
 
     alone  a reader for this read alone, in place of the thread's own; None: that
+    lent   whether its rows are to lie side by side, in memory that is lent
     bytes  that the block's values take, once it is there
     """
 
-    def __init__(self, extents: Extents, estimate: Callable[[], int], alone: OpenReader | None = None) -> None:
-        self.extents, self.alone = extents, alone
+    def __init__(
+        self, extents: Extents, estimate: Callable[[], int], alone: OpenReader | None = None, *, lent: bool = False
+    ) -> None:
+        self.extents, self.alone, self.lent = extents, alone, lent
         self.bytes = 0
         self._estimate = estimate
         self._held: int | None = None
@@ -249,7 +252,7 @@ class ReadPool:
     def _read(self, reader: Reader, task: ReadTask) -> Block:
         if task.alone is not None:
             reader = task.alone(self._stop)
-        lease = self._slabs.lease()
+        lease = self._slabs.lent() if task.lent else self._slabs.lease()
         try:
             return reader.read(task.extents, lease)
         except BaseException:

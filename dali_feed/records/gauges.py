@@ -119,6 +119,11 @@ class StorageStats:
         return None
 
 
+def _class_of(seconds: float) -> int:
+    """The class of a histogram that a read's time is counted in."""
+    return min(max(int(seconds * 1e6).bit_length() - 1, 0), LATENCIES - 1)
+
+
 class StorageMeter:
     """Adds up the reads of one reader. One thread writes, or several that hold a lock of theirs; any may look."""
 
@@ -132,12 +137,19 @@ class StorageMeter:
 
     def read(self, seconds: float, size: int, target: int | None = None) -> None:
         """A read came to its end: it took so long and gave so many bytes, of that target where there are several."""
-        self._latency[min(max(int(seconds * 1e6).bit_length() - 1, 0), LATENCIES - 1)] += 1
+        self._latency[_class_of(seconds)] += 1
         self._bytes += size
         self._seconds += seconds
         if target is not None:
             reads, known, spent = self._of[target]
             self._of[target] = reads + 1, known + size, spent + seconds
+
+    def alike(self, reads: int, seconds: float, size: int) -> None:
+        """So many reads came to their end, which took so long and gave so many bytes together."""
+        if reads:
+            self._latency[_class_of(seconds / reads)] += reads
+            self._bytes += size
+            self._seconds += seconds
 
     def many(self, seconds: Sequence[float], size: int) -> None:
         """As many reads came to their end, and gave so many bytes together."""

@@ -399,6 +399,14 @@ class Source(Records):
         """
         raise NotImplementedError
 
+    def dense(self, members: Sequence[str]) -> bool:
+        """Whether its readers put the rows of these members side by side into a dense lease, whichever are asked for.
+
+        That makes sense where a record lies anywhere in a file and nothing is made of its bytes.
+        """
+        del members
+        return False
+
     def file_stamps(self) -> bytes | None:
         """Size and time of each file, by which what is kept of it from run to run is known to be of that file.
 

@@ -63,8 +63,8 @@ def fill_rows(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Eve
 def _at_once(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Event, counts: Int64s) -> None:
     """Read what mounted files have in the page cache, and long runs of neighbours; other counts stay as they are."""
     place = (rows.file << 44) + rows.at
-    order = np.arange(len(place)) if (np.diff(place) >= 0).all() else np.argsort(place, kind="stable")
-    rows, out = rows.taken(order), np.frombuffer(rows.room, np.uint8)
+    order = None if (place[1:] >= place[:-1]).all() else np.argsort(place, kind="stable")
+    rows, out = rows if order is None else rows.taken(order), np.frombuffer(rows.room, np.uint8)
     for a, b, files, which in _calls(rows, store.most_open):
         if stop.is_set():
             return
@@ -77,10 +77,9 @@ def _at_once(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Even
         filled = native.fill(fd, rows.at[a:b], rows.size[a:b], rows.to[a:b], out)
         if filled is not None:
             reads, came = filled
-            counts[order[a:b]] = came
+            counts[slice(a, b) if order is None else order[a:b]] = came
             if store.meter is not None:
-                took = (perf_counter() - begun) / max(1, reads)
-                store.meter.many([took] * reads, int(came[came > 0].sum()))
+                store.meter.alike(reads, perf_counter() - begun, int(came.clip(0).sum()))
 
 
 def _is_plain(file: LocalFile) -> bool:
