@@ -39,7 +39,7 @@ FARTHEST = 16  # up to so many times as much
 
 def reads_directly(source: Source, snapshot: Snapshot, order: Order, columns: Columns) -> bool:
     """Whether batches of these columns are read so, on the CPU and where no cache keeps records."""
-    given = columns.given.values()
+    given = columns.by_name.values()
     return (
         snapshot.random_access
         and not (snapshot.parts or snapshot.absent or snapshot.present)
