@@ -318,6 +318,7 @@ class Pass:
         """The loop asks for that epoch, of which this pass may have batches already; False where it cannot go on."""
         if not self.gate.request(epoch):
             return False
+        self._noted.end()  # of a loop that left the epoch before at its last batch
         self._noted = PassMeter(self.setting.meter)
         return True
 
@@ -347,6 +348,7 @@ class Pass:
             try:
                 return self._out.get(max(0.0, ends - waited) if ends < LONGEST else None)
             except ClosedError:
+                self._noted.end()  # whoever closed the pass may have done so before it was noted that this one asks
                 msg = (
                     "iterator: another thread has ended this pass while this one waited for a batch: by close(), a"
                     " newer pass over the same loader, or load_state_dict()"

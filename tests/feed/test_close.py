@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -21,6 +22,8 @@ from dali_feed.errors import ClosedError
 from dali_feed.external_sources import Mix
 from dali_feed.feed import Feed
 from dali_feed.feed.channel import Channel
+from dali_feed.feed.meter import PAUSES
+from dali_feed.options import Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.plan.state import Position
 from dali_feed.records.live import Pace
@@ -311,3 +314,19 @@ def test_a_stream_that_hangs_is_left_to_itself(caplog: pytest.LogCaptureFixture)
             if thread.name == "dali_feed-live":
                 thread.join(LONG)
         assert feed._slabs.leased == 0
+
+
+def test_nothing_is_watched_once_a_feed_is_closed() -> None:
+    """Also where a loop left an epoch at its last batch, and the pass went on with the next one."""
+    before = PAUSES._watched
+    with Feed(ScriptedSource(labelled(24), extent=4), 4, tuning=Tuning(threads=1, readers=1)) as feed:
+        batches = iter(feed)
+        for _ in range(6):
+            next(batches)
+        run = feed._positions.run
+        assert run is not None
+        while run.ended_epoch < 0:
+            time.sleep(0)
+        assert len(list(feed)) == 6
+        assert feed._positions.run is run
+    assert PAUSES._watched == before
