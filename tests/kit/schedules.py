@@ -200,7 +200,8 @@ class Schedule:
         self.wait("sleeps", _never, seconds)
 
     def rest(self) -> None:
-        """Wait until all other threads have ended."""
+        """Wait until all other threads have ended; what nobody has let go of yet goes here, within the schedule."""
+        self._garbage.clear()
         self.wait("all others end", lambda: len(self.threads) == 1)
 
     # What the primitives and the steps of the product call.
@@ -577,7 +578,8 @@ class Future(concurrent.futures.Future[T]):
 
 
 def _monotonic() -> float:
-    schedule = Schedule.running()
+    if (schedule := Schedule.current) is None:  # the collector's callbacks, between two schedules
+        return 0.0
     schedule.now += 1e-6  # so that a loop that looks at the clock comes to its end
     return schedule.now
 
