@@ -37,7 +37,7 @@ STRIPS = 1 << 16  # of a TIFF: Pillow makes a list of them
 BLOCKS = 1 << 16  # of a GIF, up to its first image: Pillow reads them one by one
 # Work of a decoder, in pixels that one in C goes over:
 STRIP, JPEG_STRIP = 1 << 12, 1 << 14  # to begin with a strip or tile
-PYTHON = 1 << 6  # a sample, or a byte of the file, in a decoder of Pillow's that is written in Python
+PYTHON = 96  # a sample, or a byte of the file, in a decoder of Pillow's that is written in Python
 DELTA = 256  # rows that an escape in a compressed BMP can skip at once
 
 _KINDS = ((b"GIF8", "gif"), (b"BM", "bmp"), (b"II*\0", "tiff"), (b"MM\0*", "tiff"))

@@ -152,7 +152,8 @@ def test_none_takes_more_than_500_megabytes(costs: dict[int, Costs]) -> None:
     assert [name for one in costs.values() for name, (what, *_) in one.items() if what == "died"] == []
 
 
-@pytest.mark.long  # time of a processor that two threads share says little
+# Time of a processor that two threads share says little.
+@pytest.mark.long(form="test_none_takes_more_than_500_megabytes")
 def test_none_costs_more_than_a_second(costs: dict[int, Costs]) -> None:
     """Of a processor, at 2**24 pixels; and a quarter of the pixels a quarter of it, but for what the bytes cost."""
     over = {name: one for name, one in costs[24].items() if one[1] > SECONDS}
