@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from kit.packed_images import packed_images, plain, striped
 
 from dali_feed.errors import ClosedError, DataLostError, SourceChangedError
 from dali_feed.external_sources import Arrays, ShardSet
+from dali_feed.records.gauges import storage_of
 from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Source
 from dali_feed.storage import rows as filling
+from dali_feed.storage.local import LOCAL, LocalStore
+from dali_feed.storage.rows import FileRows, fill_rows
 from dali_feed.testing.shards import write_shard
 
 __all__ = ["plain"]  # a fixture
@@ -70,17 +74,37 @@ def anywhere(source: Source, seed: int) -> Extents:
     return Extents(partition, start, np.minimum(start + rng.choice([1, 1, 1, 9], 40), RECORDS))
 
 
+def forget(path: str) -> None:
+    """Have none of a file in the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_dense_read_gives_what_any_read_gives(tmp_path: Path, seed: int) -> None:
-    """Records that lack a member, and members without bytes too."""
-    kinds: list[tuple[Source, list[str]]] = [
-        (shards(tmp_path), ["bin", "cls", "odd", "few"]),
-        (arrays(tmp_path), ["row"]),
-    ]
+def test_a_dense_read_gives_what_any_read_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, cold: bool
+) -> None:
+    """Of more files than may be open, in the page cache or not; records without a member, and members without bytes."""
+    kinds = [(shards(tmp_path), ["bin", "cls", "odd", "few"]), (arrays(tmp_path), ["row"])]
     for source, members in kinds:
+        monkeypatch.setattr(source, "_store", LocalStore(most_open=1))
         extents = anywhere(source, seed)
-        wanted, found = (rows_of(read(source, members, extents, dense=dense)) for dense in (False, True))
-        assert found == wanted
+        wanted = rows_of(read(source, members, extents, dense=False))
+        for path in source.paths if cold else ():
+            forget(path)
+        assert rows_of(read(source, members, extents, dense=True)) == wanted
+
+
+def test_what_was_read_is_counted(tmp_path: Path) -> None:
+    """The bytes of all rows, and neighbours as the one read that they were."""
+    reader = arrays(tmp_path).reader(["row"], threading.Event())
+    reader.read(Extents.one(0, 0, RECORDS), SlabPool().lent())
+    (stats,) = storage_of([reader])
+    assert (stats.bytes, stats.reads <= RECORDS) == (RECORDS * 2800, True)
+    reader.close()
 
 
 def test_rows_of_a_member_are_one_array(tmp_path: Path) -> None:
@@ -134,10 +158,15 @@ def test_a_file_that_ends_too_soon_or_changes_costs_the_read(tmp_path: Path) -> 
 
 
 def test_a_stop_ends_a_dense_read(tmp_path: Path) -> None:
-    """With the error of any read."""
+    """With the error of any read, and in its middle: counts say what was not read."""
     stop = threading.Event()
     reader = shards(tmp_path).reader(["bin"], stop)
     stop.set()
     with pytest.raises(ClosedError):
         reader.read(Extents.one(0, 0, 5), SlabPool().lent())
     reader.close()
+    file, zeros, room = LOCAL.open(str(tmp_path / "0.tar")), np.zeros(3, np.int64), bytearray(9)
+    rows = FileRows(zeros, zeros, zeros + 3, np.arange(3) * 3, memoryview(room))
+    assert (fill_rows(LOCAL, lambda _: file, rows, stop) == -1).all()
+    assert not any(room)
+    file.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +17,12 @@ from hypothesis import strategies as st
 from kit.blocks import Reads
 from kit.record_files import frame, packed, tfrecord
 
-from dali_feed.errors import DataLostError, SourceDeniedError, SourceError
+from dali_feed.errors import DataLostError, SourceDeniedError
 from dali_feed.external_sources import Table, TFRecords
 from dali_feed.external_sources.file_source import load
 from dali_feed.external_sources.index import ReadWindow
 from dali_feed.external_sources.mds import PackedFile, PackedShard, columns_of, decoder
-from dali_feed.external_sources.recordio import RecordIO, joined
+from dali_feed.external_sources.recordio import RecordIO
 from dali_feed.external_sources.tfrecord import TFRECORD, crc32c, masked
 from dali_feed.records.extents import Extents
 from dali_feed.records.pieces import Pieces
@@ -103,24 +102,6 @@ def values_of(*samples: bytes) -> tuple[list[list[Any]], dict[int, str]]:
     return [list(decode(column, reasons)) for decode, column in zip(decoders, columns, strict=True) if decode], reasons
 
 
-def test_values_by_their_encodings() -> None:
-    """Numbers, numbers in text, arrays with and without dtype and shape in front; parts that do not fit are refused."""
-    (n, text, a, b, x, f), reasons = values_of(ROW, ROW + b"x", ROW)
-    for row in (0, 2):
-        assert (n[row], text[row], f[row]) == (60000, -12, 1000.0)
-        assert (a[row].dtype, a[row].tolist()) == (np.int32, [5, -6])
-        assert (b[row].dtype, b[row].tolist()) == (np.int16, [[7, 8]])
-        assert x[row].tolist() == [0.5, 1]
-    assert list(reasons) == [1]
-    assert "columns must fill its" in reasons[1]
-
-
-def test_parts_of_recordio_end_where_the_record_ends() -> None:
-    """What says something else is no record."""
-    assert joined(memoryview(b"\x05\0\0\x20abc")) is None
-    assert joined(memoryview(b"\x03\0\0\x20abc")) == b"abc"
-
-
 @given(value=st.binary(max_size=60))
 def test_any_header_of_mxnet_gives_members_or_a_fault(value: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Of a record that is too short for its header or for the labels that it announces; its neighbour is whole."""
@@ -177,10 +158,3 @@ def test_a_footer_is_parsed_once_however_many_files_a_shuffle_goes_through(
     block = reader.read(Extents(every, np.zeros(40, np.int64), np.ones(40, np.int64)))
     assert block.values["n"].tolist() == [*range(20)] * 2
     assert len(parsed) == 20
-
-
-def test_a_compressed_file_of_any_kind_is_told_by_what(tmp_path: Path) -> None:
-    """It cannot be read by position, and says so instead of being taken for a damaged one."""
-    (tmp_path / "a.rec").write_bytes(gzip.compress(b"records", mtime=0))
-    with pytest.raises(SourceError, match="must be a RecordIO file that is not compressed.* compressed by GZIP"):
-        RecordIO(tmp_path / "a.rec").snapshot()

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.external_sources.arrow_values import Files, contents_of, kept, members_in, plain, rows_of, values_of
-from dali_feed.external_sources.ranges import ALIGNED, rooms_of
+from dali_feed.external_sources.arrow_values import Files, contents_of, members_in, plain, rows_of, values_of
 from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block
@@ -79,34 +78,3 @@ def test_what_lies_in_files_is_read_beside_what_does_not(tmp_path: Any) -> None:
     found = rows_of(held, np.array([3, 2, 1, 0]), block, never, 10, copy=True)
     assert listed(found) == [None, None, b"own", b"of a file"]
     assert list(block.faults) == [11]
-
-
-@given(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=40))
-def test_rooms_are_apart_and_inside_of_slabs(sizes: list[int]) -> None:
-    """Each as large as it must be, none over another, and no slab taken for what fits into the last."""
-    pool = SlabPool(512)
-    memories, of, starts = rooms_of(pool.lease(), np.array(sizes, np.int64))
-    taken: set[tuple[int, int]] = set()
-    for k, (memory, start, size) in enumerate(zip(of.tolist(), starts.tolist(), sizes, strict=True)):
-        assert start % ALIGNED == 0
-        assert start + size <= len(memories[memory]), k
-        cells = {(memory, cell) for cell in range(start, start + size)}
-        assert not taken & cells
-        taken |= cells
-    assert pool.leased <= 2 * sum(-(-size // ALIGNED) * ALIGNED for size in sizes) + 512
-
-
-@given(
-    rows=st.lists(st.none() | st.binary(max_size=70), max_size=30),
-    order=st.lists(st.integers(0, 29), max_size=40),
-)
-def test_copies_are_what_they_are_of(rows: list[bytes | None], order: list[int]) -> None:
-    """In any order, in few memories, and of the lease's own."""
-    sizes = np.array([len(row or b"") for row in rows], np.int64)
-    of = np.array([-1 if row is None else 0 for row in rows], np.int64)
-    whole = bytearray(b"".join(row or b"" for row in rows))
-    pieces = Pieces([memoryview(whole)], of, np.cumsum(sizes) - sizes, sizes)
-    some = np.array([k for k in order if k < len(rows)], np.int64)
-    copied = kept(pieces[some], SlabPool(128).lease())
-    whole[:] = bytes(len(whole))
-    assert listed(copied) == [rows[k] for k in some.tolist()]

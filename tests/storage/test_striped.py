@@ -106,38 +106,28 @@ def test_a_striped_set_holds_what_the_plain_one_does(plain: Path, tmp_path: Path
     assert not verify(path).damages
 
 
-def test_a_missing_target_is_named(plain: Path, tmp_path: Path) -> None:
-    """With the cure, whether it went before the set was opened or after."""
+def test_what_is_not_as_it_was_packed_is_named(plain: Path, tmp_path: Path) -> None:
+    """A part that is another, may not be read or is short, and a target that is gone: before it is opened and after."""
     path = striped(plain, tmp_path)
     source = ShardSet(path)
     source.snapshot()
+    rows(source)  # what it imports is not to be denied
+    part = next((tmp_path / "t0").glob("*000000*"))
+    with pytest.raises(SourceDeniedError, match="a part of a shard must be readable; found"), denied(tmp_path / "t0"):
+        Reads(source).first(1)
     (tmp_path / "t1").rename(tmp_path / "gone")
     for each in (source, ShardSet(path)):
         with pytest.raises(DataLostError, match=r"target .*/t1: .* must be there; found no such folder; mount it"):
             each.snapshot(), Reads(each).first(1)
-
-
-def test_a_short_part_is_named(plain: Path, tmp_path: Path) -> None:
-    """Its size does not fit the manifest when it is opened, and verify tells the same."""
-    path = striped(plain, tmp_path)
-    part = next((tmp_path / "t1").iterdir())
-    os.truncate(part, part.stat().st_size - 1)
-    with pytest.raises(DataLostError, match=rf"t1/{part.name}: this part of a shard must have \d+ bytes; found \d+"):
-        rows(ShardSet(path))
-    assert [part.name in str(damage) for damage in verify(path).damages] == [True]
-
-
-def test_a_part_that_was_replaced_ends_the_read(plain: Path, tmp_path: Path) -> None:
-    """Another file of the same size in its place is seen by the stamp of the shard."""
-    path = striped(plain, tmp_path)
-    source = ShardSet(path)
-    source.snapshot()
-    part = tmp_path / "t0" / next(each.name for each in (tmp_path / "t0").iterdir() if "000000" in each.name)
-    other = tmp_path / "other"
-    other.write_bytes(bytes(part.stat().st_size))
-    other.replace(part)
+    (tmp_path / "gone").rename(tmp_path / "t1")
+    (tmp_path / "other").write_bytes(bytes(part.stat().st_size))
+    (tmp_path / "other").replace(part)
     with pytest.raises(SourceChangedError, match=r"x\.dfset/x-000000\.tar: a shard must not change"):
         Reads(source).first(1)
+    os.truncate(part, part.stat().st_size - 1)
+    with pytest.raises(DataLostError, match=rf"t0/{part.name}: this part of a shard must have \d+ bytes; found \d+"):
+        rows(ShardSet(path))
+    assert [part.name in str(damage) for damage in verify(path).damages] == [True]
 
 
 def test_a_part_that_is_cut_and_a_stop_end_an_open_file(plain: Path, tmp_path: Path) -> None:
@@ -252,15 +242,3 @@ def test_what_takes_plain_sets_refuses_a_striped_one(plain: Path, tmp_path: Path
             ConfigError, match=r"x\.dfset: must be a set of whole files; found a set striped over t0, t1; pack"
         ):
             call()
-
-
-def test_a_target_that_may_not_be_read_is_denied(plain: Path, tmp_path: Path) -> None:
-    """It is there, so nothing is lost: rights are what is missing."""
-    path = striped(plain, tmp_path)
-    source = ShardSet(path)
-    source.snapshot()
-    rows(source)  # what it imports is not to be denied
-    other = Reads(source)
-    with pytest.raises(SourceDeniedError, match="a part of a shard must be readable; found"), denied(tmp_path / "t0"):
-        other.first(1)
-    other.close()

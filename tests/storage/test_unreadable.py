@@ -10,36 +10,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.blocks import rows
 from kit.denied import denied
 from kit.images import jpeg
 
 from dali_feed.errors import ConfigError, DaliFeedError, SourceDeniedError, SourceError
-from dali_feed.external_sources import MDS, DeadLetterFolder, FileList, file_source
-from dali_feed.external_sources import tar as tar_index
-from dali_feed.external_sources.arrays import array_file
-from dali_feed.external_sources.files import LARGEST, load_file
+from dali_feed.external_sources import MDS, Arrays, DeadLetterFolder, FileList, RecordIO, ShardSet
+from dali_feed.external_sources.files import LARGEST
 from dali_feed.external_sources.kafka.produce import load_journal
-from dali_feed.external_sources.recordio import RECORDIO
-from dali_feed.records.slabs import SlabPool
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.manifest import load_manifest
 from dali_feed.testing.shards import write_shard
 
 
-def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path) -> None:
-    """Whatever is read of it: the path, what must be, and what the system says."""
-    for name in ("a.tar", "a.rec", "a.npy"):
-        (tmp_path / name).mkdir()
-    path = str(tmp_path / "a")
-    no_file = "a shard must be a file, to be read by position; found a folder"
-    reads: list[tuple[str, Callable[[], Any]]] = [
-        (no_file, lambda: tar_index.build(f"{path}.tar")),
-        (no_file, lambda: file_source.load(f"{path}.rec", RECORDIO)),
-        (no_file, lambda: array_file(f"{path}.npy", None, None)),
-    ]
-    for said, read in reads:
-        with pytest.raises(SourceError, match=f"{path}.*: {said}"):
-            read()
+@pytest.mark.parametrize(("what", "cure"), [("pipe", "write it into a file"), ("folder", "name the files in it")])
+@pytest.mark.parametrize(("source", "ending"), [(ShardSet, "tar"), (RecordIO, "rec"), (Arrays, "npy")])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, source: Any, ending: str, what: str, cure: str) -> None:
+    """A pipe, as a shell makes of `<(zcat a.tar.gz)`, is not waited for, and a matched folder not read."""
+    path = tmp_path / f"a.{ending}"
+    os.mkfifo(path) if what == "pipe" else path.mkdir()
+    with pytest.raises(SourceError, match=f"{path}: a shard must be a file, .* by position; found a {what}; {cure}"):
+        source(str(tmp_path / f"*.{ending}")).snapshot()
 
 
 def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
@@ -50,8 +40,9 @@ def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
         LOCAL.stamp(path)
     with pytest.raises(SourceError, match=rf"{path}: a shard must be readable; opening it failed: .* \(errno 40\)"):
         LOCAL.open(path)
-    with pytest.raises(SourceDeniedError, match=f"{path}: a manifest must be a file that can be read; found Too many"):
-        load_manifest(path)
+    (tmp_path / "loop.dfset").symlink_to("loop.dfset")
+    with pytest.raises(SourceDeniedError, match=r"loop.dfset: a manifest must be a file that can be read; found Too"):
+        ShardSet(tmp_path / "loop.dfset")
 
 
 def test_what_may_not_be_read_is_denied(tmp_path: Path) -> None:
@@ -80,15 +71,12 @@ def test_a_file_that_may_not_be_written_is_an_option_that_cannot_be(tmp_path: Pa
         load_journal(tmp_path / "file" / "j")
 
 
-def test_a_file_is_a_record_or_says_why_not(tmp_path: Path) -> None:
-    """A folder, a pipe, and a file that is larger than a record may be are faults of their record."""
-    lease = SlabPool().lease()
+def test_a_file_that_is_larger_than_a_record_may_be_is_a_bad_one(tmp_path: Path) -> None:
+    """Whose size is looked at, and nothing else."""
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", LARGEST + 1)  # a hole: it takes no room
-    os.mkfifo(tmp_path / "pipe")
-    assert load_file(str(tmp_path / "large"), lease) == f"a file of {LARGEST + 1} bytes; at most {LARGEST} are allowed"
-    assert load_file(str(tmp_path), lease) == "a folder, not a file"
-    assert load_file(str(tmp_path / "pipe"), lease) == "not a regular file"
+    (row,) = rows(FileList([tmp_path / "large"]), "bytes")
+    assert row == {"fault": f"a file of {LARGEST + 1} bytes; at most {LARGEST} are allowed"}
 
 
 @pytest.mark.parametrize(

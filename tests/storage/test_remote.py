@@ -1,9 +1,13 @@
-"""Shards behind HTTP and in buckets: the bytes that were stored, or the error by its name, after so many requests."""
+"""Shards, sets and claims behind HTTP and in buckets: the bytes that were stored, or the error by its name."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -14,6 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.blocks import Reads, pictures
+from kit.blocks import rows as rows_of
+from kit.broker.handle import Kafka, payloads
+from kit.claimed import claim_headers
+from kit.packed_images import plain, striped
+from kit.produced import block_of
 from kit.web import Web
 
 from dali_feed.columns import Bytes, Number
@@ -29,13 +38,17 @@ from dali_feed.errors import (
     SourceNotFoundError,
     SourceUnreachableError,
 )
-from dali_feed.external_sources import Secret, ShardSet
+from dali_feed.external_sources import KafkaTopic, Secret, ShardSet
 from dali_feed.external_sources import tar as tar_index
+from dali_feed.external_sources.kafka.claims import ClaimHeaders, Claims
 from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import storage_of
+from dali_feed.records.slabs import SlabPool
 from dali_feed.storage import remote
-from dali_feed.testing import assert_resumes_anywhere
+from dali_feed.testing import Message, assert_resumes_anywhere
 from dali_feed.testing.shards import write_shard
+
+__all__ = ["plain"]  # a fixture
 
 RECORDS = [[(os.urandom(900 + 7 * k), 40 * shard + k) for k in range(40)] for shard in range(3)]
 EVERY = [record for shard in RECORDS for record in shard]
@@ -107,10 +120,9 @@ def test_shards_on_a_web_server_are_what_the_files_are(web: Web, tmp_path: Path)
     assert len(web.requests) == 3  # what they are was asked, and each asks for that
 
 
-@pytest.mark.parametrize("tags", [True, False])
-def test_a_remote_run_resumes_anywhere(tars: dict[str, bytes], tags: bool) -> None:
-    """The law of resume, over HTTP, with faults on the way; also where a server has no ETags."""
-    with Web(tars, tags=tags) as web:
+def test_a_run_resumes_anywhere_without_etags(tars: dict[str, bytes]) -> None:
+    """The law of resume, over HTTP, with faults on the way; `test_all_at_once.py` holds it where there are tags."""
+    with Web(tars, tags=False) as web:
         source = shards(web)
         source.snapshot()
         for name in web.files:
@@ -399,3 +411,197 @@ def test_an_empty_shard_is_told_as_an_empty_file_is(tmp_path: Path) -> None:
                 ShardSet(path).snapshot()
             errors.append((type(caught.value), str(caught.value).replace(path, "PATH")))
     assert errors[0] == errors[1]
+
+
+# Sets.
+
+
+@pytest.fixture
+def set_web(plain: Path) -> Iterator[Web]:
+    """A server of a set's files, and of nothing else."""
+    with Web({path.name: path.read_bytes() for path in plain.parent.iterdir()}) as server:
+        yield server
+
+
+def test_a_set_behind_an_address_is_what_the_files_are(set_web: Web, plain: Path) -> None:
+    """Records, names, fingerprint; no header of a tar is read; some of its shards by a pattern; by pickle too."""
+    web, source, local = set_web, ShardSet(f"{set_web.url}/x.dfset"), ShardSet(plain)
+    wanted = rows_of(local)
+    assert source.snapshot().fingerprint == local.snapshot().fingerprint
+    assert not [name for name in web.files if name.endswith(".tar") and web.ranges(name)]
+    assert rows_of(source) == rows_of(pickle.loads(pickle.dumps(source))) == wanted
+    assert source.snapshot().names == local.snapshot().names
+    assert len(wanted) == 12
+    first = local.snapshot().names[0]
+    for inside in (first, first.replace("0.tar", "[0].tar")):
+        assert ShardSet(f"{web.url}/x.dfset/{inside}").paths == (f"{web.url}/x.dfset/{first}",)
+
+
+def test_what_is_not_as_the_manifest_says_is_an_error(set_web: Web) -> None:
+    """A shard or an index that is gone, cut or another; a manifest too; but not a server that refuses or rests."""
+    web = set_web
+    tar = next(name for name in sorted(web.files) if name.endswith(".tar"))
+    index, manifest, whole = f"{tar}.dfidx", "x.dfset", dict(web.files)
+    cases: list[tuple[str, bytes | None, type[Exception], str]] = [
+        (tar, None, DataLostError, "the manifest names it, and http.* is not there"),
+        (tar, whole[tar][:-512], DataLostError, "the manifest says .* bytes"),
+        (index, None, DataLostError, "the manifest names it"),
+        (index, whole[index][:-1] + b"x", DataLostError, "the index of a set's shard must be what"),
+        (manifest, None, SourceNotFoundError, "/x.dfset: no such set"),
+        (manifest, whole[manifest][:-40], DataLostError, "a manifest must be what `dali-feed pack` wrote"),
+        (manifest, whole[manifest].replace(b'"size": ', b'"size": 1', 1), DataLostError, "SHA-256"),
+    ]
+    for name, data, kind, match in cases:
+        web.files = {**whole, name: data or b""}
+        if data is None:
+            del web.files[name]
+        with pytest.raises(kind, match=match):
+            ShardSet(f"{web.url}/x.dfset").snapshot()
+    web.files = whole
+    for name in (manifest, index):
+        for fault, kind in ((["503"] * 5, SourceUnreachableError), (["403"], SourceDeniedError)):
+            web.faults[name].extend(fault)
+            with pytest.raises(kind, match=name):
+                ShardSet(f"{web.url}/x.dfset").snapshot()
+
+
+def test_a_striped_set_and_a_pattern_of_sets_are_refused(plain: Path, tmp_path: Path) -> None:
+    """By name, with the cure."""
+    path = striped(plain, tmp_path / "striped")
+    with Web({"x.dfset": path.read_bytes()}) as web:
+        with pytest.raises(ConfigError, match=r"/x\.dfset: a remote set must be of whole files; found one striped ov"):
+            ShardSet(f"{web.url}/x.dfset")
+        with pytest.raises(ConfigError, match="a remote set is named by its address"):
+            ShardSet(f"{web.url}/*.dfset")
+
+
+# Claims.
+
+
+PAYLOADS = [bytes([k]) * 3000 for k in range(4)]
+SECRET = b"not for readers of claims"
+
+
+@pytest.fixture
+def claimed() -> Iterator[Web]:
+    """A server of objects under /base, and of one beside it."""
+    with Web({f"base/{k}": payload for k, payload in enumerate(PAYLOADS)} | {"secret": SECRET}) as server:
+        yield server
+
+
+def claim_gives(address: str, uri: str, payload: bytes) -> bytes | str:
+    """What such a claim gives."""
+    claim = ClaimHeaders(uri, len(payload), hashlib.sha256(payload).hexdigest())
+    payload_or_reason = Claims.of(address).payload(claim, SlabPool().lease())
+    return payload_or_reason if isinstance(payload_or_reason, str) else bytes(payload_or_reason)
+
+
+def test_a_topic_whose_payloads_are_on_a_web_server(embedded: Kafka, claimed: Web) -> None:
+    """Payloads as if they were in the topic, with tries on the way; what is gone, or is another, costs its record."""
+    records = [
+        Message(b"", None, (("label", b"7"), *claim_headers(payload, f"{k}")), 0) for k, payload in enumerate(PAYLOADS)
+    ]
+    embedded.publish(embedded.topic, records, 1)
+    del claimed.files["base/3"]
+    claimed.faults["base/1"].extend(["503", "short"])
+    base = f"{claimed.url}/base"
+    block = block_of(pickle.loads(pickle.dumps(KafkaTopic(embedded.topic, embedded.servers, claims=f"{base}/"))), 0)
+    assert payloads(block)[:3] == PAYLOADS[:3]
+    assert list(block.faults) == [3]
+    assert f"claim '3': the object is not under {base}" in block.faults[3].reason
+    assert claim_gives(base, f"{base}/2", PAYLOADS[2]) == PAYLOADS[2]
+    assert "must have 3001 bytes; found 3000" in str(claim_gives(base, "2", PAYLOADS[2] + b"x"))
+    assert "it was changed" in str(claim_gives(base, "2", PAYLOADS[3]))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "../secret", "a/../../secret", "%2e%2e/secret", "%252e%252e/secret", "/secret", "..\\secret", "./../secret",
+        "{url}/secret", "{url}/base/../secret", "{url}/based", "http://elsewhere/base/2", "file:///etc/passwd", "2?a",
+        "",
+    ],
+)  # fmt: skip
+def test_no_record_leads_out_of_the_address(claimed: Web, uri: str) -> None:
+    """Nothing is asked for, whatever the record says."""
+    assert "leads out of it" in str(claim_gives(f"{claimed.url}/base", uri.format(url=claimed.url), SECRET))
+    assert not claimed.requests
+
+
+def test_a_store_that_does_not_give_is_no_records_fault(claimed: Web) -> None:
+    """An error that names the address."""
+    for faults, error in ((["503"] * 5, SourceUnreachableError), (["403"], SourceDeniedError)):
+        claimed.faults["base/2"].extend(faults)
+        with pytest.raises(error, match=f"claims='{claimed.url}/base': .*base/2"):
+            claim_gives(f"{claimed.url}/base", "2", PAYLOADS[2])
+
+
+def test_an_address_that_is_empty_is_no_records_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the store can list; where other payloads are there it is the record's. A password is refused."""
+    with Web({"bucket/folder/in/7": b"7"}) as web:
+        for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "REGION": "us-east-1"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", web.url)
+        assert "the object is not under s3://bucket/folder" in str(claim_gives("s3://bucket/folder", "2", PAYLOADS[2]))
+        with pytest.raises(SourceNotFoundError, match="s3://bucket/nothing.*it is empty"):
+            claim_gives("s3://bucket/nothing", "2", PAYLOADS[2])
+    with pytest.raises(ConfigError, match="an address must hold no user or password"):
+        Claims.of("s3://me:word@bucket/folder")
+    with pytest.raises(ConfigError, match=r"found a query in 'http://host/base\?\*\*\*'"):
+        Claims.of("http://host/base?sig=5igNature")
+
+
+# Processes.
+
+
+FORKED_READS = Path(__file__).parents[1] / "kit" / "forked_reads.py"
+
+
+@pytest.mark.slow
+def test_workers_of_torch_have_batches_or_say_what_to_do(web: Web) -> None:
+    """Forked before the first read and spawned they read; forked after it they fail in ten seconds, by name."""
+    command = [sys.executable, str(FORKED_READS), f"{web.url}/0.tar"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    ways = {name: (labels, said, seconds) for name, labels, said, seconds in map(json.loads, done.stdout.splitlines())}
+    for name in ("before", "other data", "spawned", "parent"):
+        assert ways[name][:2] == (list(range(12)), ""), name
+    for name in ("after", "ours, after"):
+        labels, said, seconds = ways[name]
+        assert labels == []
+        assert "ClosedError" in said
+        assert "forked from one that had read from a remote store" in said
+        assert "start it by spawn" in said
+        assert seconds < 10
+
+
+READS_AND_ENDS = """
+import contextlib, sys, threading
+from dali_feed.columns.request import open_reader
+from dali_feed.errors import ClosedError
+from dali_feed.external_sources import ShardSet
+from dali_feed.records.extents import Extents
+from dali_feed.records.slabs import SlabPool
+
+def read():
+    with contextlib.suppress(ClosedError):
+        open_reader(source, ["jpg"]).read(Extents.one(0, 0, 12), SlabPool().lease())
+
+source = ShardSet(sys.argv[1])
+source.snapshot()
+threading.Thread(target=read, daemon=True).start()
+sys.stdin.readline()
+"""
+
+
+def test_a_process_ends_while_a_server_hangs(web: Web) -> None:
+    """At once, with its own exit status: an answer that came meanwhile would abort it."""
+    ShardSet(f"{web.url}/0.tar").snapshot()  # whose index the process finds
+    web.faults["0.tar"].append("hang")
+    command = [sys.executable, "-c", READS_AND_ENDS, f"{web.url}/0.tar"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert web.hanging.wait(60)
+    begun = time.monotonic()
+    _, said = process.communicate("\n", timeout=60)
+    assert (process.returncode, said) == (0, "")
+    assert time.monotonic() - begun < 10
