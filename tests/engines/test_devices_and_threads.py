@@ -8,18 +8,12 @@ import sys
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
-from kit.dali_pipelines import CPU
-from kit.engine_runs import engine_of, images_of, maker_of, submit, work_for
-from kit.images import QUICK, broken_png, jpeg, labelled
+from kit.images import QUICK, broken_png, labelled
 from kit.limits import LONG
-from nvidia.dali import fn, pipeline_def
-from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.engines.choose import compiled, make_engine
-from dali_feed.engines.dali.user_pipeline import read_pipeline
+from dali_feed.engines.dali.images import twin_threads
 from dali_feed.engines.device import ranges
 from dali_feed.engines.engine import Engine
 from dali_feed.errors import ConfigError
@@ -58,6 +52,11 @@ def test_cpus_are_shared_by_a_machines_processes(
     assert (Tuning(threads=40).cpu_threads, Tuning(threads=40).gpu_threads) == (40, 40)  # those that are given
 
 
+def test_a_twin_is_small() -> None:
+    """It runs one batch now and then: two threads at least and four at most, of as many as the other has."""
+    assert [twin_threads(threads) for threads in (1, 3, 9)] == [2, 3, 4]
+
+
 @pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5"])
 def test_a_local_world_size_that_cannot_be(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     """A ConfigError that names it; not asked where threads are given."""
@@ -65,34 +64,6 @@ def test_a_local_world_size_that_cannot_be(monkeypatch: pytest.MonkeyPatch, wron
     with pytest.raises(ConfigError, match=f"^LOCAL_WORLD_SIZE: .*found '{wrong}'"):
         Tuning().cpu_threads  # noqa: B018  reading it raises
     assert Tuning(threads=3).cpu_threads == 3
-
-
-@pytest.mark.parametrize("name", ["host", "dali"])
-def test_an_engine_has_its_processs_part(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Of 12 CPUs and 4 processes, 3 threads; DALI has one more, which hands out work."""
-    machine(monkeypatch, 12, "4")
-    program = compiled(v2.Resize((8, 8)), Decode(engine=name), None)
-    engine = make_engine(program, batch_size=4, device=None, tuning=Tuning())
-    assert engine._workers.count == 3
-    assert name == "host" or maker_of(engine)._main.num_threads == 4
-    engine.close()
-
-
-@pytest.mark.parametrize(("threads", "least"), [(1, 2), (3, 3), (9, 4)])
-def test_a_bad_record_begins_a_small_twin(threads: int, least: int) -> None:
-    """Of the engine, and of one around a user's own pipeline, which says its own threads."""
-
-    @pipeline_def(**{**CPU, "num_threads": threads})  # type: ignore[untyped-decorator, unused-ignore]
-    def mine() -> Any:
-        return fn.resize(fn.decoders.image(fn.external_source(name="image")), size=[8, 8])
-
-    for program in (compiled(v2.Resize((8, 8)), Decode(engine="dali"), None), read_pipeline(mine, ())):
-        engine = engine_of("dali", program, 4, threads=threads)
-        wanted = np.array(images_of(engine.take(submit(engine, work_for(program, [jpeg(0), jpeg(1)])))))
-        again = engine.redo(work_for(program, [jpeg(0), jpeg(1)]))
-        assert np.array_equal(np.array(images_of(again)), wanted)
-        assert maker_of(engine)._twin.num_threads == least
-        engine.close()
 
 
 @pytest.mark.parametrize("name", ["host", "dali"])

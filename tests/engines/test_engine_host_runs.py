@@ -204,14 +204,6 @@ def test_one_call_gives_what_each_gives_alone(payloads: list[bytes], windowed: b
             np.testing.assert_array_equal(found, alone)
 
 
-def test_they_are_the_jpegs_at_the_front() -> None:
-    """Up to what is no JPEG or cannot be parsed, which is left to be decoded alone, with its reason."""
-    front = [memoryview(jpeg(n)) for n in range(3)]
-    for other in (png(0), NO_PICTURE, b""):
-        assert len(jpegs([*front, memoryview(other), *front], None)) == 3
-        assert jpegs([memoryview(other), *front], None) == []
-
-
 def test_their_pixels_are_bounded_and_the_first_is_always_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pixels of the windows that are decoded count; an image above the bound has a call of its own."""
     views = [memoryview(jpeg(n, 64, 64)) for n in range(8)]

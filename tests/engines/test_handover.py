@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import threading
 import weakref
@@ -81,31 +80,6 @@ def test_what_torch_has_no_dtype_for_stays(values: Any) -> None:
     """Texts, objects, another byte order and what is no array are not sent, and what is beside them is."""
     assert not can_travel(values)
     assert list(Parcels(Recorded())({"a": values, "b": np.zeros(2)})) == ["b"]
-
-
-def test_the_rows_of_all_views_and_what_else_there_is_go_in_one_copy() -> None:
-    """Each tail gets its own back; what it has none of stays none, and a batch without anything sends nothing."""
-    finish = Finish("float32", (1.0,) * 3, (0.0,) * 3, flip_x=True, flip_y=False, layout="NCHW", erase=None)
-    one, two = np.array([0, 1], np.int32), np.array([1, 0], np.int32)
-    boxes, labels = np.arange(8, dtype=np.int32).reshape(2, 4), np.array([7, 5])
-    gpu = Recorded()
-    tails, sent = Parcels(gpu).with_tails(
-        [Tail(finish, one, None), None, Tail(finish, two, one, boxes)], {"labels": labels}
-    )
-    gpu.wait()
-    assert gpu.calls == ["send", "wait"]
-    first, nothing, last = tails
-    assert nothing is None
-    assert first is not None
-    assert last is not None
-    assert first.finish is finish
-    assert first.flip_x.tolist() == [0, 1]  # type: ignore[union-attr]
-    assert (first.flip_y, first.erase) == (None, None)
-    found = [each.tolist() for each in (last.flip_x, last.flip_y, last.erase)]  # type: ignore[union-attr]
-    assert found == [[1, 0], [0, 1], boxes.tolist()]
-    assert {name: each.tolist() for name, each in sent.items()} == {"labels": [7, 5]}
-    assert Parcels(gpu).with_tails([None], {}) == ([None], {})
-    assert gpu.calls == ["send", "wait"]
 
 
 def test_no_row_of_a_tail_stays_behind() -> None:
@@ -295,24 +269,4 @@ def test_no_batch_is_started_while_too_many_are_still_read(monkeypatch: pytest.M
     depth = QUICK.prefetch
     # Those of the bound; what was in flight or ready meanwhile; and the one that the loop had in its hands.
     assert most <= (depth + 2) + 2 * depth + 1
-    assert len(gpu.in_use) == 0
-
-
-def test_what_raises_within_a_hold_is_held_too() -> None:
-    """A kernel that was enqueued before the error still reads its memory."""
-    gpu, memory = Recorded(), Memory()
-    alive = weakref.ref(memory)
-
-    def fails(memory: Memory) -> None:
-        with gpu.hold(memory):
-            msg = "out of memory"
-            raise RuntimeError(msg)
-
-    with pytest.raises(RuntimeError):
-        fails(memory)
-    del memory
-    gc.collect()
-    assert alive() is not None
-    gpu.events[-1].passed = True
-    gpu.bound(0)
     assert len(gpu.in_use) == 0

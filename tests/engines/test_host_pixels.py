@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,15 +16,13 @@ from kit.images import jpeg, png
 from kit.kinds import saved
 from kit.photographs import decoded, photographs
 from kit.properties import examples
-from kit.recipes import ANY, CASES, FLOAT, MAKERS, simclr
+from kit.recipes import ANY, CASES, ENDS, FLOAT, MAKERS, simclr
 from kit.torchvision_way import assert_equal, ran, replayed, theirs, together, with_weights
-from nvidia import nvimgcodec
 from PIL import Image
 from torchvision import transforms as v1
-from torchvision.transforms import autoaugment, v2
-from torchvision.transforms.v2 import functional
+from torchvision.transforms import v2
 
-from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
+from dali_feed.transforms.colour import ColorJitter, Grayscale
 from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
@@ -43,65 +40,40 @@ from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 pytestmark = [pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning"), pytest.mark.slow]
 
 CROP = RandomResizedCrop((64, 48))
-ENDS: dict[str, tuple[Op, ...]] = {
-    "erased behind normalize": (CROP, *FLOAT, RandomErasing(1.0)),
-    "erased twice, in channels": (CROP, *FLOAT, RandomErasing(0.9, value=(9.0, -9.0, 0.5)), RandomErasing(0.9)),
-    "erased before normalize": (CROP, ToFloat(), RandomErasing(1.0), FLOAT[1]),
-    "erased bytes": (CROP, RandomErasing(1.0, value=255.0), *FLOAT),
-    "erased between two normalizes": (CROP, *FLOAT, RandomErasing(1.0), FLOAT[1]),
-    "erased, then mirrored": (CROP, *FLOAT, RandomErasing(1.0), Flip("x", 1.0)),
-    "erased half": (CROP, ToFloat("float16"), FLOAT[1], RandomErasing(1.0, value=0.1)),
-    "erased half that was float": (CROP, *FLOAT, RandomErasing(1.0, value=0.1), ToFloat("float16")),
-    "sometimes erased behind normalize": (CROP, *FLOAT, RandomApply((RandomErasing(1.0), Flip("x")))),
-}
-# What the two layouts may treat in two ways: a pass in C, steps in the batch's memory, and a copy.
-LAST = {"training", "evaluation", "half", "uint8", "padded crop", "not scaled", "half of float", *ENDS}
 
 
-@pytest.mark.parametrize("name", [*CASES, *ENDS])
+@pytest.mark.parametrize("name", CASES)
 def test_equals_torchvision(name: str) -> None:
-    """Photographs of many sizes come out with torchvision's bits, whatever the ops; channels last has the same."""
-    ops = ENDS[name] if name in ENDS else CASES[name][0]
-    recipe, ids = Recipe(ops), range(len(photographs()))
+    """Photographs of many sizes come out with torchvision's bits, whatever the ops."""
+    assert_equal(Recipe(CASES[name][0]))
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_each_end_equals_torchvision(name: str) -> None:
+    """Channels last has the same bits."""
+    recipe, ids = Recipe((CROP, *ENDS[name])), range(len(photographs()))
     assert_equal(recipe)
-    if name in LAST:
-        last = ran(replace(recipe, layout="NHWC"), photographs(), ids)
-        for one, other in zip(last, ran(recipe, photographs(), ids), strict=True):
-            assert one.is_contiguous()
-            assert torch.equal(one.permute(2, 0, 1), other)
+    last = ran(replace(recipe, layout="NHWC"), photographs(), ids)
+    for one, other in zip(last, ran(recipe, photographs(), ids), strict=True):
+        assert one.is_contiguous()
+        assert torch.equal(one.permute(2, 0, 1), other)
 
 
-EFFECTS: dict[str, Effect] = {
-    "gray": Grayscale(),
-    "gray, sometimes": RandomGrayscale(0.5),
-    "blur": GaussianBlur((5, 9), (0.1, 3.0)),
-    "invert": Pointwise("RandomInvert", 0.5),
-    "posterize": Pointwise("RandomPosterize", 0.5, 3),
+EFFECTS: dict[str, Effect] = {  # in 0..1
     "posterize, one bit": Pointwise("RandomPosterize", 1.0, 1),
     "posterize, all bits": Pointwise("RandomPosterize", 1.0, 8),
     "solarize": Pointwise("RandomSolarize", 0.5, 0.6),
-    "sharpen": Pointwise("RandomAdjustSharpness", 0.5, 2.5),
-    "blunt": Pointwise("RandomAdjustSharpness", 1.0, 0.0),
-    "autocontrast": Pointwise("RandomAutocontrast", 0.5),
-    "equalize": Pointwise("RandomEqualize", 0.5),
     "perspective": RandomPerspective(0.5, 0.7, fill=0.3),
     "perspective, nearest": RandomPerspective(1.0, 1.0, "nearest", (0.9, 0.1, 0.5)),
-    "erase": RandomErasing(0.7, value=0.3),
     "erase with a colour": RandomErasing(1.0, (0.1, 0.5), (0.5, 2.0), (0.1, 0.9, 0.5)),
 }
 
 
 @pytest.mark.parametrize("name", EFFECTS)
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_each_effect_equals_torchvision(name: str, dtype: Any) -> None:
-    """Of uint8 and of every float type, behind a flip and before another op."""
-    op = EFFECTS[name]
-    if dtype == "uint8" and isinstance(op, Pointwise) and op.name == "RandomSolarize":
-        op = replace(op, setting=150.5)
-    if dtype == "uint8" and isinstance(op, RandomErasing):
-        op = replace(op, value=77.9 if isinstance(op.value, float) else (10.0, 255.0, 99.5))
-    to = () if dtype == "uint8" else (ToFloat(dtype),)
-    assert_equal(Recipe((Resize((60, 90)), Flip("x"), *to, op, Flip("y"))))
+    """Of every float type, behind a flip and before another op."""
+    assert_equal(Recipe((Resize((60, 90)), Flip("x"), ToFloat(dtype), EFFECTS[name], Flip("y"))))
 
 
 WHOLE: dict[str, tuple[Op, ...]] = {
@@ -141,7 +113,7 @@ SIZED: tuple[Op, ...] = (  # which no nest takes, as they change sizes
     RandomAffine((-90.0, 90.0), (0.2, 0.3), (0.5, 2.0), (-20.0, 20.0, -10.0, 10.0), "bilinear", 1.0),
     ColorJitter((0.5, 1.5), (0.5, 1.5), (0.0, 2.0), (-0.5, 0.5)),
 )
-GRAYS = re.compile("Gray|ColorJitter")  # ops that add up the channels
+GRAYS = re.compile("Gray|ColorJitter|Distort")  # ops that add up the channels
 OPS = st.one_of(st.recursive(st.sampled_from(ANY), nests, max_leaves=4), st.sampled_from(SIZED))
 
 
@@ -151,7 +123,7 @@ OPS = st.one_of(st.recursive(st.sampled_from(ANY), nests, max_leaves=4), st.samp
     st.integers(0, 5),
     st.tuples(st.integers(12, 50), st.integers(12, 50)),
     st.booleans(),
-    st.sampled_from([(), (ToFloat(),), (ToFloat("bfloat16"),), FLOAT[:1]]),
+    st.sampled_from([(), (ToFloat(),), (ToFloat("bfloat16"),), (ToFloat("float16"),)]),
     st.integers(0, 2**40),
 )
 def test_any_chain_equals_torchvision(
@@ -159,8 +131,8 @@ def test_any_chain_equals_torchvision(
 ) -> None:
     """Every op, nests and nests in them, in any order, on levels and then on floats, with the draws of its place."""
     payloads, ids = [(jpeg if subsampled else png)(n, *size) for n in range(3)], range(first, first + 3)
-    if to == (ToFloat("bfloat16"),) and GRAYS.search(repr(ops[at:])):
-        to = (ToFloat(),)  # torch sums the channels of a gray in bfloat16 in an order that depends on the strides
+    if to and GRAYS.search(repr(ops[at:])):
+        to = (ToFloat(),)  # torch sums the channels of a gray in halves in an order that depends on the strides
     recipe = Recipe((*ops[:at], *to, *ops[at:]))
     for one, other in zip(ran(recipe, payloads, ids), theirs(recipe, payloads, ids), strict=True):
         assert one.dtype == other.dtype
@@ -187,35 +159,6 @@ def test_any_size_equals_torchvision(
     assert_equal(Recipe((crop, Flip("x"), *FLOAT)), payloads)
 
 
-@pytest.mark.parametrize("progressive", [False, True])
-@pytest.mark.parametrize("colour", ["444", "422", "420", "440", "411", "GRAY"])
-def test_every_sampling_of_colour(colour: str, progressive: bool) -> None:
-    """Baseline and progressive, from 4:4:4 to 4:1:1 and gray, at windows that begin inside colour's blocks."""
-    pixels = np.ascontiguousarray(Image.open(io.BytesIO(photographs()[2])).convert("RGB"))
-    encoder = nvimgcodec.Encoder(
-        device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY, backends=[nvimgcodec.Backend(nvimgcodec.CPU_ONLY)]
-    )
-    how = nvimgcodec.EncodeParams(
-        quality_type=nvimgcodec.QualityType.QUALITY,
-        quality_value=90,
-        chroma_subsampling=getattr(nvimgcodec.ChromaSubsampling, f"CSS_{colour}"),
-        jpeg_encode_params=nvimgcodec.JpegEncodeParams(progressive=progressive),
-    )
-    payload = bytes(encoder.encode(nvimgcodec.as_image(pixels), "jpeg", params=how))
-    for recipe, samples in (((), 1), ((RandomResizedCrop((31, 33)),), 8), ((RandomCrop((41, 43)),), 8)):
-        assert_equal(Recipe(recipe), [payload] * samples)
-
-
-def test_pillow_is_a_level_away_at_most() -> None:
-    """The v1 transforms of a PIL image, which Pillow resizes: 0.0017 levels on average were measured, one at most."""
-    whole = v1.Compose([v1.Resize(256), v1.CenterCrop(224)])
-    for payload, ours in zip(photographs(), ran(lower(whole), photographs(), range(5)), strict=True):
-        pillow = v1.PILToTensor()(whole(Image.open(io.BytesIO(payload)).convert("RGB")))
-        difference = (ours.float() - pillow.float()).abs()
-        assert float(difference.max()) <= 1
-        assert float(difference.mean()) < 0.003
-
-
 # --- AutoAugment and its kind: torchvision's own classes, given our draws ---------------------------------------------
 
 
@@ -234,32 +177,10 @@ def test_torchvisions_own_class_makes_the_same_of_our_draws(name: str, count: in
         assert torch.equal(replayed(transform, decoded(payloads[n]), n), ours), n
 
 
-@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
-def test_v1s_operations_are_a_level_away(mode: str) -> None:
-    """On tensors, at every strength; Solarize differs at its threshold alone, of which the two differ by a last bit."""
-    ours, others = v2.TrivialAugmentWide(), v1.TrivialAugmentWide()
-    strengths = others._augmentation_space(31)
-    image = functional.resize(decoded(photographs()[3]), [60, 90])
-    for name, (make, _) in ours._AUGMENTATION_SPACE.items():
-        for k, strong in enumerate([None] if (found := make(31, 60, 90)) is None else found):
-            one = ours._apply_image_or_video_transform(image, name, float(strong or 0), mode, {"others": 7.0})
-            strength = 0.0 if strong is None else float(strengths[name][0][k])
-            other = autoaugment._apply_op(image, name, strength, v2.InterpolationMode(mode), [7.0] * 3)
-            near = (one.int() - other.int()).abs() <= 1
-            assert (near | (name == "Solarize") & (image == round(strength))).all(), name
-
-
-@pytest.mark.parametrize(
-    "ops",
-    [
-        tuple(op for make in MAKERS.values() for op in lower(make()).ops),
-        (RandomApply((GaussianBlur((3, 3)), RandomErasing(0.5))), RandomChoice(((Grayscale(),), ()))),
-    ],
-    ids=["augmented", "nested"],
-)
-def test_a_batch_of_many_equals_its_images_one_by_one(ops: tuple[Op, ...]) -> None:
+@pytest.mark.parametrize("make", [*MAKERS.values(), lambda: v2.RandomApply([v2.GaussianBlur(3), v2.RandomErasing()])])
+def test_a_batch_of_many_equals_its_images_one_by_one(make: Any) -> None:
     """What a sample chooses does not depend on the batch it is in."""
-    recipe, payloads = Recipe((Resize((30, 40)), *ops)), [png(n, 40, 50) for n in range(9)]
+    recipe, payloads = Recipe((Resize((30, 40)), *lower(make()).ops)), [png(n, 40, 50) for n in range(9)]
     for one, other in zip(together(recipe, payloads), ran(recipe, payloads, range(9)), strict=True):
         assert torch.equal(one, other)
 

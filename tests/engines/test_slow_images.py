@@ -108,21 +108,6 @@ def test_a_pass_after_one_that_a_decoder_keeps_is_whole(kept: Kept) -> None:
     _all_ended()
 
 
-@pytest.mark.parametrize("engine", ["host", "dali"])
-def test_a_pass_left_among_slow_images_leaves_the_next_one_whole(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a real decoder at real slow images, left after the first batch, on both engines."""
-    monkeypatch.setattr(epoch, "PATIENCE", 0.01)
-    items: list[Any] = [(slow_jpeg(256, 200), n) for n in range(24)]
-    source, tuning = ScriptedSource(items, extent=4), Tuning(threads=2, readers=1)
-    with Feed(source, 4, decode=Decode(engine=engine), tuning=tuning) as feed:
-        for _ in range(3):
-            next(iter(feed))
-            feed.set_epoch(0)
-        labels = [batch.fields["label"].tolist() for batch in feed]
-        assert labels == [list(range(first, first + 4)) for first in range(0, 24, 4)]
-    _all_ended()
-
-
 SCRIPT = """
 import sys, threading
 sys.path[:0] = [{tests!r}]
@@ -143,7 +128,6 @@ while loader._feed._positions.run.landing is None:
 """
 ENDS = [
     ("host", 2048, "loader.close()"),
-    ("host", 2048, "raise SystemExit(3)"),
     ("host", 2048, "del batches, loader"),
     ("dali", 512, "loader.close()"),
     ("dali", 512, ""),
@@ -158,7 +142,7 @@ def test_a_process_ends_cleanly_whatever_a_decoder_is_at(
     tests = str(Path(__file__).parents[1])
     (tmp_path / "script.py").write_text(SCRIPT.format(tests=tests, engine=engine, side=side) + last)
     done = warm.run(["script.py"], tmp_path, beside=False, to_the_end=True)
-    assert done.returncode == (3 if "3" in last else 0), done.stderr
+    assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
 
 

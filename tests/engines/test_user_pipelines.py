@@ -208,25 +208,6 @@ def test_states_differ_by_seed_epoch_sample_and_operator() -> None:
     assert not base[..., 24:].any()
 
 
-def test_operators_of_one_graph_draw_apart() -> None:
-    """Two equal operators do not give equal numbers."""
-    ((_, one, other),) = drawn(
-        lambda p: (decode(p), *(fn.random.uniform(range=[0, 1]) for _ in range(2))),
-        [random_states(1, 0, np.arange(3), 2)],
-    )
-    assert not np.isin(one, other).any()
-
-
-def test_draws_are_spread_as_they_should_be() -> None:
-    """Over the batches of an epoch uniforms fill their range evenly: states of neighbours are not alike."""
-    states = [random_states(0, 0, np.arange(first, first + 3), 1) for first in range(0, 900, 3)]
-    values = np.concatenate([out[1] for out in drawn(GRAPHS["uniform"], states)]).ravel()
-    counts, _ = np.histogram(values, bins=10, range=(0, 1))
-    assert len(values) == 900
-    assert counts.min() > 55  # 90 expected, 9 the deviation
-    assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 0.12
-
-
 @pipeline_def(**CPU, enable_conditionals=True)  # type: ignore[untyped-decorator, unused-ignore]
 def sometimes() -> Any:
     """Random operators in branches of branches, and behind them."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import torch
 from kit.kinds import saved
 from PIL import Image
@@ -43,19 +41,3 @@ def decoded(payload: bytes) -> torch.Tensor:
     """Torchvision's pixels, uint8 (3, height, width)."""
     pixels: torch.Tensor = decode_image(torch.frombuffer(bytearray(payload), dtype=torch.uint8), ImageReadMode.RGB)
     return pixels
-
-
-def files() -> dict[str, bytes]:
-    """One small picture in every format and colour space that is neither RGB nor a plain JPEG."""
-    rgb = Image.open(io.BytesIO(photographs()[2])).convert("RGB")
-    rgba = np.dstack([np.asarray(rgb), np.arange(97 * 131).reshape(97, 131) % 256]).astype(np.uint8)
-    return {
-        "gray JPEG": saved(rgb.convert("L")),
-        "CMYK JPEG": saved(rgb.convert("CMYK")),
-        "PNG": saved(rgb, "PNG"),
-        "RGBA PNG": saved(Image.fromarray(rgba), "PNG"),
-        "gray-alpha PNG": saved(Image.fromarray(rgba).convert("LA"), "PNG"),
-        "palette PNG": saved(rgb.quantize(64), "PNG"),
-        "WebP": saved(rgb, "WEBP", quality=90),
-        "lossless WebP": saved(rgb, "WEBP", lossless=True),
-    }

@@ -8,16 +8,22 @@ from torchvision import transforms as v1
 from torchvision.transforms import AutoAugmentPolicy as Policies
 from torchvision.transforms import v2
 
-from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
+from dali_feed.transforms.colour import (
+    ColorJitter,
+    Grayscale,
+    RandomChannelPermutation,
+    RandomGrayscale,
+    RandomPhotometricDistort,
+)
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
-from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.filters import GaussianBlur
+from dali_feed.transforms.erasing import NoisyErasing, RandomErasing
+from dali_feed.transforms.filters import GaussianBlur, GaussianNoise
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply, RandomChoice
 from dali_feed.transforms.op import Op
 from dali_feed.transforms.pointwise import Pointwise
-from dali_feed.transforms.resize import RandomResizedCrop, Resize
+from dali_feed.transforms.resize import RandomResizedCrop, Resize, ResizeKeepRatio
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -27,6 +33,7 @@ SMALL = Resize((120, 160), interpolation="nearest-exact")  # exact on both engin
 X, Y, ALL = Flip("x"), Flip("y"), 255
 JITTER = ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1))
 EXACT = (0, 0)
+PERMUTE, DISTORT = RandomChannelPermutation(), RandomPhotometricDistort()
 INVERT, INVERTED = Pointwise("RandomInvert"), Pointwise("RandomInvert", 1.0)
 
 
@@ -146,74 +153,80 @@ CASES: dict[str, tuple[Any, ...]] = {
         ),
         (0.33, 80),
     ),
-    "choice": (
-        (SMALL, RandomChoice(((Grayscale(),), (X, INVERTED), ()), (1.0, 2.0, 3.0))),
-        EXACT,
-    ),
+    "choice": ((SMALL, RandomChoice(((Grayscale(),), (X, INVERTED), ()), (1.0, 2.0, 3.0))), EXACT),
     "a window of what may be mirrored": (
         (SMALL, RandomApply((Flip("x", 1.0), RandomChoice(((Flip("y", 1.0),), ()))), 0.6), RandomCrop((64, 80))),
         EXACT,
     ),
-    "choice in apply": (
-        (
-            SMALL,
-            RandomApply((RandomChoice(((Grayscale(),), (INVERTED,))),)),
-            INVERT,
-        ),
-        EXACT,
+    "choice in apply": ((SMALL, RandomApply((RandomChoice(((Grayscale(),), (INVERTED,))),)), INVERT), EXACT),
+    "channels permuted": ((SMALL, RandomApply((X, PERMUTE)), Y, PERMUTE), EXACT),
+    "window, by a drawn interpolation": (  # 0.2
+        (RandomResizedCrop((60, 60), (0.02, 0.1), interpolation="random"),),
+        (0.5, ALL),
     ),
     "self-supervised training": (lower(simclr(v2)).ops, (0.0073, ALL)),  # 0.0056
     # Of the host engine alone.
     "training": ((RandomResizedCrop((224, 224)), Flip("x"), *FLOAT),),
-    "crop in the middle": ((Resize(200), RandomResizedCrop((64, 96)), Flip("y")),),
-    "jitter": ((Resize((90, 120)), ColorJitter((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1))),),
-    "jitter of floats": ((Resize((90, 120)), ToFloat(), ColorJitter((0.6, 1.4), None, (0.6, 1.4), None)),),
-    "rotation of floats": ((Resize((90, 120)), Rotation((-30.0, 30.0), "bilinear", 7.0), *FLOAT),),
-    "rotation by any angle, nearest": ((Resize((90, 120)), Rotation((-180.0, 180.0))),),
     "rotation, filled with a colour": ((Resize((90, 120)), Rotation((-30.0, 30.0), "bilinear", (200.0, 7.0, 90.0))),),
-    "padded crop": ((Resize((32, 32)), RandomCrop((32, 32), (4, 4, 4, 4)), Flip("x"), *FLOAT),),
     "crop padded with a colour": ((Resize(40), RandomCrop((60, 60), (1, 2, 3, 4), True, (3.7, 250.0, 9.0))),),
-    "crop padded with its edge": ((Resize(40), RandomCrop((64, 64), (9, 8, 7, 6), True, mode="edge")),),
-    "crop padded with its mirror": ((Resize((40, 50)), RandomCrop((40, 40), (9, 8, 7, 6), mode="reflect")),),
-    "crop padded with its edge and mirror": ((Resize((9, 9)), RandomCrop((27, 9), (9, 9, 9, 9), mode="symmetric")),),
-    "padded crop of floats": ((Resize((32, 32)), ToFloat(), RandomCrop((32, 32), (4, 4, 4, 4), fill=0.3)),),
-    "pad": ((Resize((30, 40)), Pad((1, 2, 3, 4), 77.0), Pad((5, 0, 0, 5), (1.0, 2.0, 3.0)), *FLOAT),),
     "pad with its mirror": ((Resize((30, 40)), Pad((29, 0, 10, 7), mode="reflect")),),
-    "pad to each image's own size": ((Pad((3, 3, 3, 3)), Pad((2, 2, 2, 2), mode="edge")),),
     "affine, nearest": ((Resize((90, 120)), RandomAffine((-180.0, 180.0), (0.3, 0.0), fill=(1.0, 2.0, 3.0))),),
     "affine about a corner": (
-        (
-            ToFloat(),
-            Resize((90, 120)),
-            RandomAffine((5.0, 9.0), shear=(9, 9, 0, 0), center=(0, 0)),
-        ),
+        (ToFloat(), Resize((90, 120)), RandomAffine((5.0, 9.0), shear=(9, 9, 0, 0), center=(0, 0))),
     ),
-    "resize of floats": ((ToFloat(), Resize((60, 90)), Normalize(MEAN, STD)),),
-    "not scaled": ((Resize((60, 90)), ToFloat(scale=False), Normalize((120.0,), (60.0,))),),
-    "half": ((RandomResizedCrop((64, 64)), ToFloat("float16"), Normalize(MEAN, STD)),),
-    "bfloat16": ((RandomResizedCrop((64, 64)), ToFloat("bfloat16"), Normalize(MEAN, STD)),),
-    "half of float": ((Resize((64, 64)), ToFloat(), Normalize(MEAN, STD), ToFloat("float16")),),
+    "ratio kept, by a drawn interpolation": (
+        (ResizeKeepRatio((30, 30), 0.3, "random", 0.5, aspect_p=0.5), CenterCrop((40, 40))),
+    ),
+    "distorted": ((SMALL, DISTORT),),
+    "distorted floats, in a nest": ((SMALL, ToFloat(), RandomApply((DISTORT, PERMUTE), 0.7)),),
+    "noise": ((SMALL, GaussianNoise(0.05, 0.2)),),
+    "noise that is not clipped": ((SMALL, GaussianNoise(0.05, 0.2, clip=False)),),
+    "noise of floats": ((SMALL, ToFloat(), GaussianNoise(0.05, 0.2)),),
+    "noise of floats that is not clipped": ((SMALL, ToFloat(), GaussianNoise(0.05, 0.2, clip=False)),),
+    **{
+        f"erased by noise, {fill}": ((SMALL, *FLOAT, NoisyErasing(0.8, fill=fill, most=3)),)
+        for fill in ("zero", "colour", "pixel")
+    },
+    "erased between two normalizes": ((RandomResizedCrop((64, 48)), *FLOAT, RandomErasing(1.0), FLOAT[1]),),
     "uint8": ((Resize((64, 64)), ToFloat("uint8")),),
+    "perspective, nearest": ((Resize((60, 90)), RandomPerspective(1.0, 1.0, "nearest", (200.0, 7.0, 90.0))),),
+    "blunt": ((Resize((60, 90)), Pointwise("RandomAdjustSharpness", 1.0, 0.0)),),
+}
+
+# What a recipe ends in: a pass in C, steps in the batch's memory and a copy on the CPU, a kernel behind it on a GPU.
+ENDS: dict[str, tuple[Op, ...]] = {
+    "as decoded": (),
+    "flips": (X, Y, X),
+    "floats": (ToFloat(),),
+    "floats as they are": (ToFloat(scale=False),),
+    "floats as they are, normalized": (ToFloat(scale=False), Normalize((120.0,), (60.0,))),
+    "normalized": FLOAT,
+    "flipped last": (*FLOAT, X),
+    "flipped between": (Y, ToFloat(), X, FLOAT[1]),
+    "normalized twice": (ToFloat(), Normalize((0.5,), (0.5,)), Normalize((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))),
+    "half": (ToFloat("float16"), FLOAT[1]),
+    "half that was float": (*FLOAT, ToFloat("float16")),
+    "brain": (ToFloat("bfloat16"), X, FLOAT[1]),
+    "erased": (*FLOAT, RandomErasing(0.8, value=(9.0, -0.1, 1e30))),  # what is written is the float32 as it stands
+    "erased by what no kernel writes": (*FLOAT, RandomErasing(value=float("inf"))),
+    "erased twice": (*FLOAT, RandomErasing(0.9, value=(9.0, -9.0, 0.5)), RandomErasing(0.9)),
+    "erased, sometimes": (*FLOAT, RandomApply((RandomErasing(1.0), X))),
+    "erased between flips": (X, ToFloat(), RandomErasing(1.0, value=0.3), Y, X),
+    "erased, then normalized": (Y, ToFloat(), RandomErasing(1.0, value=0.3), X, FLOAT[1]),
+    "erased bytes": (RandomErasing(1.0, value=(200.9, 7.0, 255.0)), X),
+    "erased bytes, then normalized": (RandomErasing(1.0, value=77.9), X, *FLOAT),
+    "erased half": (ToFloat("float16"), FLOAT[1], RandomErasing(1.0, value=0.1)),
+    "erased half that was float": (ToFloat(), RandomErasing(1.0, value=0.1), X, ToFloat("float16")),
+    "erased half that was normalized": (*FLOAT, RandomErasing(1.0, value=0.1), ToFloat("float16")),
 }
 
 # Those that are the same in uint8 and in floats of 0..1, one with the other's settings.
 ANY: tuple[Op, ...] = (
-    *(
-        Grayscale(),
-        RandomGrayscale(0.5),
-        GaussianBlur((3, 5)),
-        Pointwise("RandomInvert"),
-        Pointwise("RandomPosterize", setting=4),
-    ),
-    *(
-        Pointwise("RandomSolarize", setting=0.5),
-        Pointwise("RandomAdjustSharpness", setting=1.7),
-        Pointwise("RandomAutocontrast"),
-        Pointwise("RandomEqualize"),
-    ),
-    *(RandomErasing(0.8, value=1.0), Flip("x"), Flip("y"), Rotation((-30.0, 30.0), "bilinear", 1.0)),
+    *(Grayscale(), RandomGrayscale(0.5), GaussianBlur((3, 5)), Pointwise("RandomInvert"), X, Y, PERMUTE, DISTORT),
+    *(Pointwise("RandomPosterize", setting=4), Pointwise("RandomSolarize", setting=0.5)),
+    *(Pointwise("RandomAdjustSharpness", setting=1.7), Pointwise("RandomAutocontrast"), Pointwise("RandomEqualize")),
+    *(RandomErasing(0.8, value=1.0), Rotation((-30.0, 30.0), "bilinear", 1.0), RandomPerspective(0.7, 0.8)),
     *(ColorJitter((0.6, 1.4), None, (0.6, 1.4), None), RandomAffine((-9.0, 9.0), (0.1, 0.1))),
-    RandomPerspective(0.7, 0.8),
 )
 
 MAKERS: dict[str, Any] = {

@@ -13,22 +13,30 @@ import pytest
 import torch
 from kit.engine_runs import each, images_of, result_of
 from kit.photographs import decoded, photographs
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import _auto_augment, functional
 
 from dali_feed.draws import uniforms
 from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.screen.screen import screen
 from dali_feed.transforms.auto_augment import AugMix, Auto
-from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
+from dali_feed.transforms.colour import (
+    ColorJitter,
+    Grayscale,
+    RandomChannelPermutation,
+    RandomGrayscale,
+    RandomPhotometricDistort,
+)
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
-from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.filters import GaussianBlur
+from dali_feed.transforms.erasing import NoisyErasing, RandomErasing
+from dali_feed.transforms.filters import GaussianBlur, GaussianNoise
 from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.nest import Nest
 from dali_feed.transforms.op import Effect, Op, Recipe
 from dali_feed.transforms.pointwise import Pointwise
-from dali_feed.transforms.resize import RandomResizedCrop, Resize
+from dali_feed.transforms.resize import RandomResizedCrop, Resize, ResizeKeepRatio
+from dali_feed.transforms.settings import DRAWN
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
 
@@ -193,7 +201,8 @@ def applied(image: torch.Tensor, n: int, op: Op, rows: Any) -> Any:
         case Rotation() | RandomAffine():
             return _turned(image, n, op, rows)
         case _ if isinstance(op, Effect):
-            return _changed(image, op, rows[f"effect{n}"], rows.get(f"effect{n}_weights"))
+            more = isinstance(op, RandomPhotometricDistort | RandomChannelPermutation | GaussianNoise | NoisyErasing)
+            return (_with_more if more else _changed)(image, n, op, rows)
         case _ if isinstance(op, Nest):
             for branch in rows[f"pick{n}"]:
                 for number, inner in op.within(n)[branch] if branch >= 0 else ():
@@ -203,8 +212,41 @@ def applied(image: torch.Tensor, n: int, op: Op, rows: Any) -> Any:
             return _cut(image, n, op, rows)
 
 
-def _changed(image: torch.Tensor, op: Effect, row: Any, weights: Any) -> Any:
-    """`row`: the sigma, the rectangle, the choices, or whether at all."""
+FACTORS = ("brightness", "contrast", "saturation", "hue")
+
+
+def distortion(factors: Any, turns: Any, channels: Any) -> dict[str, Any]:
+    """Our rows as RandomPhotometricDistort's `make_params` would say them; its order of channels, if none, is ours."""
+    known: dict[str, Any] = {f"{name}_factor": factors[k] if k in turns else None for k, name in enumerate(FACTORS)}
+    return known | {"contrast_before": turns[1] == 1, "channel_permutation": torch.tensor(channels)}
+
+
+def _with_more(image: torch.Tensor, n: int, op: Op, rows: Any) -> Any:
+    """By more rows than one: orders, or the seed of normal numbers of the sample's own."""
+    row = rows[f"effect{n}"]
+    match op:
+        case RandomPhotometricDistort():
+            params = distortion(row, rows[f"effect{n}_turns"], rows[f"effect{n}_channels"])
+            return v2.RandomPhotometricDistort().transform(image, params)
+        case RandomChannelPermutation():
+            return v2.RandomChannelPermutation().transform(image, {"permutation": torch.tensor(row)})
+    generator = torch.Generator().manual_seed(rows[f"effect{n}_seed"])
+    if isinstance(op, GaussianNoise):
+        drawn = torch.randn(image.shape, generator=generator)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "randn_like", lambda *_, **__: drawn)
+            return functional.gaussian_noise(image, op.mean, op.sigma, op.clip)
+    assert isinstance(op, NoisyErasing)
+    for y, x, h, w in row:
+        if h and w:
+            value = torch.randn((3, h, w) if op.fill == "pixel" else (3, 1, 1), generator=generator)
+            image = functional.erase(image, y, x, h, w, torch.zeros(()) if op.fill == "zero" else value)
+    return image
+
+
+def _changed(image: torch.Tensor, n: int, op: Op, rows: Any) -> Any:
+    """Its row: the sigma, the rectangle, the choices, or whether at all."""
+    row, weights = rows[f"effect{n}"], rows.get(f"effect{n}_weights")
     match op:
         case _ if isinstance(op, Auto):
             return applied_auto(image, op, row, weights)
@@ -250,12 +292,12 @@ def _cut(image: torch.Tensor, n: int, op: Op, rows: Any) -> Any:
     window = rows.get("window" if "window" in rows and n == 0 else f"crop{n}", ())
     match op:
         case RandomResizedCrop():
-            mode = functional.InterpolationMode(op.interpolation)
-            return functional.resized_crop(image, *window, list(op.size), mode, op.antialias)
+            return functional.resized_crop(image, *window, list(op.size), _mode(n, op, rows), op.antialias)
+        case ResizeKeepRatio():
+            return functional.resize(image, rows[f"scale{n}"][:2], _mode(n, op, rows))
         case Resize():
             size = [op.size] if isinstance(op.size, int) else list(op.size)
-            mode = functional.InterpolationMode(op.interpolation)
-            return functional.resize(image, size, mode, max_size=op.max_size, antialias=op.antialias)
+            return functional.resize(image, size, _mode(n, op, rows), op.max_size, op.antialias)
         case CenterCrop():
             return functional.center_crop(image, list(op.size))
         case RandomCrop():
@@ -266,6 +308,11 @@ def _cut(image: torch.Tensor, n: int, op: Op, rows: Any) -> Any:
             return functional.crop(functional.pad(image, edges, op.fill, op.mode), y, x, h, w)
         case Pad():
             return functional.pad(image, list(op.padding), op.fill, op.mode)
+
+
+def _mode(n: int, op: Any, rows: Any) -> functional.InterpolationMode:
+    name = DRAWN[rows[f"scale{n}"][2]] if op.interpolation == "random" else op.interpolation
+    return functional.InterpolationMode(name)
 
 
 def padding_of(op: RandomCrop, height: int, width: int) -> list[int]:

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.kinds import gifs, opened, saved
+from nvidia import nvimgcodec
 from PIL import Image
 from zoo import big_endian_tiff, chunk, zoo
 
-from dali_feed.engines.host.decode import decoded, new_decoder, nvimgcodec
+from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.screen import pillow
 from dali_feed.screen.header import Header, UnusableError
 from dali_feed.screen.png import MAX_CHUNKS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,26 +13,28 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kit.images import png
+from kit.photographs import decoded
 from kit.properties import examples
+from kit.torchvision_way import distortion, ran
 from numpy.typing import NDArray
 from torchvision import transforms as v1
 from torchvision.transforms import v2
-from torchvision.transforms.v2 import _augment, _geometry
+from torchvision.transforms.v2 import _augment, _color, _geometry
 from torchvision.transforms.v2 import functional as F
 
 from dali_feed.draws import uniforms
 from dali_feed.engines.dali.graph import DaliProgram, compile_dali
-from dali_feed.errors import TransformError
 from dali_feed.transforms.auto_augment import AugMix
-from dali_feed.transforms.colour import ColorJitter
-from dali_feed.transforms.convert import ToFloat
+from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomChannelPermutation, RandomPhotometricDistort
 from dali_feed.transforms.crops import CenterCrop, Flip, center_window
 from dali_feed.transforms.erasing import RandomErasing
+from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import FLIPS, Key, of_op, viewed
-from dali_feed.transforms.op import TRIES, Draws, Op, Place, Recipe
-from dali_feed.transforms.program import Output, Parameters, Program
+from dali_feed.transforms.op import TRIES, Draws, Op, Recipe
+from dali_feed.transforms.program import Parameters
 from dali_feed.transforms.resize import RandomResizedCrop, resized
-from dali_feed.transforms.warps import RandomPerspective, Rotation, corners, one_level
+from dali_feed.transforms.warps import RandomPerspective, Rotation, corners
 
 EDGE = st.integers(1, 5000)
 SIZES = st.tuples(EDGE, EDGE)
@@ -191,6 +195,72 @@ def test_corners_are_drawn_as_torchvision_draws_them(size: tuple[int, int], dist
         assert min(size) < 9 or found[0] >= 0 or distortion == 1
 
 
+class ScriptedDistortion:
+    """What `_color` sees as torch: the real one, but numbers are the twelve of `drawn`, three rows of four."""
+
+    def __init__(self, drawn: Any) -> None:
+        self._drawn, self._call = drawn, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def rand(self, _: Any) -> Any:
+        """Whether each factor comes, where contrast does, whether channels move."""
+        self._call += 1
+        return torch.tensor(self._drawn[[0, 1, 2, 3, 8, 9][self._call - 1]])
+
+    def empty(self, _: int) -> Any:
+        """Only `uniform_` is asked of it, for the factor that was just said to come; in double precision."""
+        u = float(self._drawn[4 + self._call - 1])
+        return SimpleNamespace(uniform_=lambda low, high: torch.tensor(low + (high - low) * u, dtype=torch.float32))
+
+    def randperm(self, count: int) -> Any:
+        """The orders in the order of a dictionary."""
+        orders = list(itertools.permutations(range(count)))
+        return torch.tensor(orders[int(float(self._drawn[10]) * len(orders))])
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 0.8, 1.0])
+def test_distortion_is_drawn_as_torchvision_draws_it(p: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make_params` of v2, given our uniforms, finds our factors, the place of contrast and the order of channels."""
+    settings = {"brightness": (0.5, 2.0), "contrast": (0.0, 1.0), "saturation": (1.0, 1.0), "hue": (-0.5, 0.5)}
+    ids = np.arange(1 << 40, (1 << 40) + 200)
+    ours = RandomPhotometricDistort(**settings, p=p).draw(Draws([0, 1, 2], np.ones((200, 2)), ids, 3, 4))
+    drawn = uniforms(3, 4, ids, [0, 1, 2])
+    for n in range(len(ids)):
+        monkeypatch.setattr(_color, "torch", ScriptedDistortion(drawn[:, n]))
+        theirs = v2.RandomPhotometricDistort(**settings, p=p).make_params([torch.zeros(3, 4, 5)])
+        known = distortion(*(ours[f"effect{name}"][n].tolist() for name in ("", "_turns", "_channels")))
+        if theirs["contrast_factor"] is None:
+            theirs["contrast_before"] = known["contrast_before"]
+        if theirs["channel_permutation"] is None:
+            theirs["channel_permutation"] = torch.arange(3)
+        assert torch.equal(theirs.pop("channel_permutation"), known.pop("channel_permutation"))
+        assert theirs == known
+
+
+def test_each_order_of_channels_comes_equally_often() -> None:
+    """All six, as torchvision's randperm: none is further from a sixth than chance allows (99.99 % of chi square)."""
+    orders = RandomChannelPermutation().draw(Draws([0], np.ones((12000, 2)), np.arange(12000), 0, 0))["effect"]
+    counts = Counter(map(tuple, orders.tolist()))
+    assert set(counts) == set(itertools.permutations(range(3)))
+    assert sum((count - 2000) ** 2 / 2000 for count in counts.values()) < 25.7
+
+
+@pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
+@pytest.mark.parametrize("op", [RandomPhotometricDistort(), RandomChannelPermutation()])
+def test_one_channel_has_no_order(op: Op) -> None:
+    """Behind Grayscale(1), as in torchvision: brightness and contrast are what is left, and one channel stays."""
+    recipe, payloads, sizes = Recipe((Grayscale(1), op)), [png(n, 20, 30) for n in range(32)], np.full((32, 2), 9)
+    made = compile_host(recipe).parameters(sizes, np.arange(32), 0, 0).arrays
+    for n, one in enumerate(ran(recipe, payloads, range(32))):
+        theirs: Any = v2.Grayscale(1)(decoded(payloads[n]))
+        if isinstance(op, RandomPhotometricDistort):
+            factors, turns = (made[of_op(f"effect{name}", 1)][n].tolist() for name in ("", "_turns"))
+            theirs = v2.RandomPhotometricDistort().transform(theirs, distortion(factors, turns, [0]))
+        assert torch.equal(one, theirs.expand_as(one))
+
+
 # Weights of chains.
 
 
@@ -257,24 +327,6 @@ def test_every_window_stays_inside(sizes: list[tuple[int, int]], seed: int, flip
     assert ((y >= 0) & (x >= 0) & (wh > 0) & (ww > 0) & (y + wh <= h) & (x + ww <= w)).all()
 
 
-def test_rotation_turns_the_other_way_in_one_mirror() -> None:
-    """Flips are applied last, so an angle behind one of them is negated, behind two not."""
-    for p_x, p_y, sign in ((0.0, 0.0, 1), (1.0, 0.0, -1), (0.0, 1.0, -1), (1.0, 1.0, 1)):
-        angle = parameters(Flip("x", p_x), Flip("y", p_y), Rotation((10.0, 30.0))).arrays[Key("angle1")]
-        assert ((angle * sign >= 10) & (angle * sign < 30)).all()
-    behind = parameters(Rotation((10.0, 30.0)), Flip("x", 1.0)).arrays[Key("angle1")]
-    assert (behind > 0).all()
-
-
-def test_a_fill_is_in_the_units_of_its_place() -> None:
-    """Given behind ToTensor it is in 0..1, in front of it, or unscaled, in 0..255; each channel must have the same."""
-    turn = Rotation((0.0, 1.0), fill=0.5)
-    places = (Place(), ToFloat().output_place(Place()), ToFloat(scale=False).output_place(Place()))
-    assert [one_level(turn, turn.fill, place) for place in places] == [0.5, 127.5, 0.5]
-    with pytest.raises(TransformError, match="takes one fill for all channels"):
-        program(Rotation((0.0, 1.0), fill=(1.0, 2.0, 3.0)))
-
-
 @REGION
 @given(st.integers(0, 2**64 - 1), st.integers(0, 1000), st.integers(1, 4))
 @examples(times=0.5)
@@ -307,16 +359,3 @@ def test_no_two_arrays_have_one_name(of: list[tuple[str, int, str, int]]) -> Non
     """What, number, further part and view are all in a key, and none of them reads as another."""
     keys = [viewed(of_op(f"{what}{part}", n), view) for what, n, part, view in of]
     assert len({*keys, *FLIPS.values()}) == len(keys) + 2
-
-
-def test_rows_go_back_to_their_output() -> None:
-    """Each gets its own by the names of its program, and what follows it apart from them."""
-    row = np.zeros(3)
-    names = [f"{follows}crop{n}" for follows in ("", "follow_") for n in (1, 21)]
-    every = {(view, Key(name)): row + view for name in names for view in range(12)}
-    program = compile_dali(Recipe())
-    own, moving = Program(tuple(Output("dali", program, view=view) for view in range(12))).split(every)
-    for split in (own, moving):
-        assert [{name: rows[0] for name, rows in each.items()} for each in split] == [
-            {"crop1": view, "crop21": view} for view in range(12)
-        ]

@@ -39,43 +39,33 @@ from dali_feed.transforms.op import Op, Recipe, walk
 from dali_feed.transforms.pointwise import Pointwise
 from dali_feed.transforms.program import outline
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
-from dali_feed.transforms.timm_augment import TimmAugMix, TimmPart, TimmRandAugment
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 # Made from either module, v1 or v2: the transform, and what it lowers to.
 IN_BOTH: list[tuple[Any, Op]] = [
-    (lambda T: T.RandomResizedCrop(224), RandomResizedCrop((224, 224))),
     (
         lambda T: T.RandomResizedCrop((96, 128), scale=(0.2, 0.9), ratio=(0.5, 2.0), interpolation=Mode.BICUBIC),
         RandomResizedCrop((96, 128), (0.2, 0.9), (0.5, 2.0), "bicubic"),
     ),
     (lambda T: T.RandomResizedCrop(8, antialias=False), RandomResizedCrop((8, 8), antialias=False)),
     (lambda T: T.Resize([256]), Resize(256)),
-    (lambda T: T.Resize((240, 320)), Resize((240, 320))),
     (lambda T: T.Resize(256, max_size=300), Resize(256, 300)),
-    (lambda T: T.Resize(9, interpolation=Mode.NEAREST_EXACT), Resize(9, interpolation="nearest-exact")),
     (lambda T: T.Resize(9, interpolation=Mode.BICUBIC, antialias=False), Resize(9, None, "bicubic", antialias=False)),
-    (lambda T: T.CenterCrop(224), CenterCrop((224, 224))),
     (lambda T: T.CenterCrop((5, 7)), CenterCrop((5, 7))),
-    (lambda T: T.RandomHorizontalFlip(), Flip("x", 0.5)),
     (lambda T: T.RandomVerticalFlip(p=0.25), Flip("y", 0.25)),
     (
         lambda T: T.ColorJitter(brightness=0.4, contrast=(0.5, 0.75), saturation=2, hue=0.1),
         ColorJitter((0.6, 1.4), (0.5, 0.75), (0.0, 3.0), (-0.1, 0.1)),
     ),
-    (lambda T: T.ColorJitter(contrast=0.5), ColorJitter(contrast=(0.5, 1.5))),
-    (lambda T: T.RandomRotation(10), Rotation((-10.0, 10.0))),
     (lambda T: T.RandomRotation((5, 90), interpolation=Mode.BILINEAR, fill=7), Rotation((5.0, 90.0), "bilinear", 7.0)),
     (lambda T: T.RandomRotation(10, fill=(3, 4, 5)), Rotation((-10.0, 10.0), fill=(3.0, 4.0, 5.0))),
-    (lambda T: T.RandomCrop(32, padding=4), RandomCrop((32, 32), (4, 4, 4, 4))),
     (
         lambda T: T.RandomCrop((30, 40), [1, 2, 3, 4], pad_if_needed=True, fill=(9, 8, 7)),
         RandomCrop((30, 40), (1, 2, 3, 4), pad_if_needed=True, fill=(9.0, 8.0, 7.0)),
     ),
     (lambda T: T.RandomCrop(8, (1, 2), padding_mode="reflect"), RandomCrop((8, 8), (1, 2, 1, 2), mode="reflect")),
-    (lambda T: T.Pad(3, fill=5), Pad((3, 3, 3, 3), 5.0)),
     (lambda T: T.Pad((1, 2, 3, 4), padding_mode="edge"), Pad((1, 2, 3, 4), mode="edge")),
     (
         lambda T: T.RandomAffine(
@@ -87,17 +77,14 @@ IN_BOTH: list[tuple[Any, Op]] = [
     ),
     (lambda T: T.RandomAffine(0, shear=(1, 2, 3, 4)), RandomAffine((0.0, 0.0), shear=(1.0, 2.0, 3.0, 4.0))),
     (lambda T: T.Normalize(MEAN, STD), Normalize(MEAN, STD)),
-    (lambda T: T.Normalize([0.5], [0.25]), Normalize((0.5,), (0.25,))),
     (lambda T: T.Grayscale(3), Grayscale()),
     (lambda T: T.RandomGrayscale(0.2), RandomGrayscale(0.2)),
-    (lambda T: T.GaussianBlur((5, 9), 1.5), GaussianBlur((5, 9), (1.5, 1.5))),
     (lambda T: T.GaussianBlur([5, 9], sigma=(0.5, 1)), GaussianBlur((5, 9), (0.5, 1.0))),
     (lambda T: T.RandomInvert(0.25), Pointwise("RandomInvert", 0.25)),
     (lambda T: T.RandomPosterize(4, p=0.25), Pointwise("RandomPosterize", 0.25, 4)),
     (lambda T: T.RandomSolarize(128), Pointwise("RandomSolarize", 0.5, 128.0)),
     (lambda T: T.RandomAdjustSharpness(2, p=1), Pointwise("RandomAdjustSharpness", 1.0, 2.0)),
     (lambda T: T.RandomAutocontrast(), Pointwise("RandomAutocontrast", 0.5)),
-    (lambda T: T.RandomEqualize(p=0), Pointwise("RandomEqualize", 0.0)),
     (
         lambda T: T.RandomPerspective(0.25, 0.75, interpolation=Mode.NEAREST, fill=(1, 2, 3)),
         RandomPerspective(0.25, 0.75, "nearest", (1.0, 2.0, 3.0)),
@@ -125,9 +112,7 @@ IN_BOTH: list[tuple[Any, Op]] = [
         lambda T: T.RandAugment(3, 4, 11, interpolation=Mode.BILINEAR, fill=[1, 2, 3]),
         RandAugment(3, 4, 11, "bilinear", (1.0, 2.0, 3.0)),
     ),
-    (lambda T: T.RandAugment(num_ops=0), RandAugment(0, 9, 31, "nearest", None)),
     (lambda T: T.TrivialAugmentWide(7, Mode.BILINEAR, fill=[128]), TrivialAugmentWide(7, "bilinear", 128.0)),
-    (lambda T: T.AugMix(), AugMix(3, 3, -1, 1.0, all_ops=True, interpolation="bilinear", fill=None)),
     (
         lambda T: T.AugMix(10, 4, 2, 0.5, all_ops=False, interpolation=Mode.NEAREST, fill=[0]),
         AugMix(10, 4, 2, 0.5, all_ops=False, interpolation="nearest", fill=0.0),
@@ -210,43 +195,33 @@ def test_the_presets_of_all_weights_for_classes_lower() -> None:
 
 NAN, FLOATS, BEHIND = float("nan"), [v1.ToTensor()], [v1.ToTensor(), v2.Normalize(MEAN, STD)]
 
-# How it is made, of either module or by itself; then the message: name, rule, "..." and what was found.
+# How it is made, of either module or by itself; then the message: name, rule, "..." and what was found. Each rule once.
 REFUSED: list[tuple[Any, str]] = [
     (
         lambda T: T.Resize(9, interpolation=Mode.LANCZOS),
         "Resize: interpolation must be BILINEAR, BICUBIC ... 'lanczos'",
     ),
     (lambda T: T.Resize(9, interpolation=Mode.NEAREST), "Resize: interpolation ... or NEAREST_EXACT; found 'nearest'"),
-    (lambda T: T.RandomResizedCrop(9, interpolation=Mode.BOX), "RandomResizedCrop: interpolation must be ... 'box'"),
     (lambda T: T.Resize(10, max_size=10), "Resize: max_size must be larger than size, the shorter edge; found 10"),
     (lambda T: T.Resize((10, 20), max_size=50), "Resize: max_size needs an int size; found 50"),
     (lambda _: v2.Resize(None, max_size=50), "Resize: size must be given; max_size alone is not supported; found None"),
-    (lambda _: Resize((5, 5.5)), "Resize: size must be two positive ints ... (5, 5.5)"),  # type: ignore[arg-type]
     (lambda T: T.CenterCrop(0), "CenterCrop: size must be two positive ints (height, width); found (0, 0)"),
     (
         lambda T: T.RandomResizedCrop(9, ratio=(0, 1)),
-        "RandomResizedCrop: ratio must be (low, high) with ... (0.0, 1.0)",
+        "RandomResizedCrop: ratio must be (low, high) ... (0.0, 1.0)",
     ),
     (lambda _: RandomResizedCrop((5, 5), (0.5, 0.1)), "RandomResizedCrop: scale must be (low, high) ... (0.5, 0.1)"),
     (lambda _: RandomResizedCrop((5, 5), (NAN, 1)), "RandomResizedCrop: scale must be (low, high) ... (nan, 1)"),
     (lambda _: v1.RandomHorizontalFlip(p=2), "RandomHorizontalFlip: p must lie in 0..1; found 2.0"),
     (lambda _: v1.RandomVerticalFlip(p=-1), "RandomVerticalFlip: p must lie in 0..1; found -1.0"),
-    (lambda _: ColorJitter(brightness=(-0.1, 1)), "ColorJitter: brightness must be (low, high) ... (-0.1, 1)"),
     (lambda _: ColorJitter(hue=(-0.6, 0)), "ColorJitter: hue must be (low, high) with -0.5 <= ... (-0.6, 0)"),
     (lambda T: T.RandomRotation(10, expand=True), "RandomRotation: expand must be False: all ... found True"),
     (lambda T: T.RandomRotation(10, center=(1, 2)), "RandomRotation: center must be None, ... found (1, 2)"),
     (lambda T: T.RandomRotation(10, fill=(1, 2)), "RandomRotation: fill must be one number, or one for ... (1, 2)"),
     (lambda T: T.RandomRotation(9, interpolation=Mode.BICUBIC), "RandomRotation: interpolation ... found 'bicubic'"),
     (lambda _: v2.RandomRotation(9, fill={tv_tensors.Image: (1, 2), "others": 0}), "RandomRotation: fill must be one"),
-    (lambda _: Rotation((5, -5)), "RandomRotation: degrees must be (low, high) ... found (5, -5)"),
-    (
-        lambda T: T.RandomAffine(10, interpolation=Mode.BICUBIC),
-        "RandomAffine: interpolation must be NEAREST or BILINEAR",
-    ),
     (lambda T: T.RandomAffine(0, shear=(0, 120)), "RandomAffine: shear must be (low, high) ... 120"),
-    (lambda _: RandomAffine((0.0, 9.0), (0.1, 1.5)), "RandomAffine: translate must be two fractions in 0..1"),
     (lambda T: T.Pad(-1), "Pad: padding must be four ints of at least 0 ... -1"),
-    (lambda _: Pad((1, 1, 1, 1), mode="wrap"), "Pad: padding_mode must be constant, edge, reflect"),  # type: ignore[arg-type]
     (lambda T: T.Normalize([0.5], [0.0]), "Normalize: std must be positive; found (0.0,)"),
     (lambda T: T.Normalize([NAN], [1.0]), "Normalize: mean and std must be numbers; found ((nan,)"),
     (lambda T: T.Normalize([0.5] * 4, [0.5] * 4), "Normalize: mean and std need one value per channel (3); found"),
@@ -256,40 +231,16 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda T: T.Grayscale(), "Grayscale: num_output_channels must be 3, or 1 in a DataLoader ... found 1"),
     (lambda T: T.RandomErasing(value=(1, 2)), "RandomErasing: value must be one number, or one for each of three"),
     (lambda T: T.RandomErasing(ratio=(0, 1)), "RandomErasing: ratio must be (low, high) with ... found (0.0, 1.0)"),
-    (lambda _: NoisyErasing(2.0), "RandomErasing: p must lie in 0..1; found 2.0"),
-    (lambda _: NoisyErasing(least=2), "RandomErasing: needs at least one rectangle"),
-    (lambda _: NoisyErasing(fill="white"), 'RandomErasing: fill must be "zero", "colour"'),  # type: ignore[arg-type]
     (lambda T: T.RandomPosterize(9), "RandomPosterize: bits must be an int in 0..8; found 9"),
     (lambda T: T.RandomPosterize(2.0), "RandomPosterize: bits must be an int in 0..8; found 2.0"),
     (lambda T: T.RandomSolarize(NAN), "RandomSolarize: threshold must be a number; found nan"),
     (lambda T: T.RandomAdjustSharpness(-1), "RandomAdjustSharpness: sharpness_factor must be at least 0; found -1.0"),
+    (lambda _: v1.RandomInvert(1.5), "RandomInvert: p must lie in 0..1; found 1.5"),
     (lambda _: GaussianBlur((4, 3)), "GaussianBlur: kernel_size must be two odd positive ints"),
-    (lambda _: GaussianBlur((3, 3), (0.0, 1.0)), "GaussianBlur: sigma must be (low, high)"),
-    (lambda _: GaussianNoise(sigma=-1), "GaussianNoise: sigma must be at least 0; found -1"),
-    (lambda _: RandomPerspective(1.5), "RandomPerspective: distortion_scale must lie in 0..1; found 1.5"),
-    *(
-        (lambda _, made=made: made(p=1.5), f"{made.__name__}: p must lie in 0..1; found 1.5")
-        for made in (
-            RandomGrayscale,
-            RandomErasing,
-            RandomPerspective,
-        )
-    ),
-    *(
-        (lambda _, name=name: Pointwise(name, 1.5), f"{name}: p must lie in 0..1; found 1.5")
-        for name in ("RandomInvert", "RandomAutocontrast", "RandomEqualize")
-    ),
-    (lambda _: Pointwise("RandomPosterize", 2.0, 3), "RandomPosterize: p must lie in 0..1"),
-    (lambda _: Pointwise("RandomSolarize", 2.0, 3.0), "RandomSolarize: p must lie in 0..1"),
-    (lambda _: Pointwise("RandomAdjustSharpness", 2.0, 3.0), "RandomAdjustSharpness: p must lie in 0..1"),
-    (lambda _: RandomApply((Grayscale(),), 2.0), "RandomApply: p must lie in 0..1"),
+    (lambda _: v2.GaussianNoise(sigma=-1), "GaussianNoise: sigma must be at least 0; found -1"),
     (
         lambda T: T.RandomApply([T.Resize(9)]),
-        "RandomApply: must not hold a transform that changes the ... Resize(size=9",
-    ),
-    (
-        lambda T: T.RandomChoice([T.CenterCrop(9)]),
-        "RandomChoice: must not hold a transform that changes ... CenterCrop",
+        "RandomApply: must not hold a transform that changes ... Resize(size=9",
     ),
     (lambda T: T.RandomOrder([v2.ToDtype(torch.float32)]), "RandomOrder: must not hold a transform ... ToFloat"),
     (lambda T: T.RandomApply([T.Normalize(MEAN, STD)]), "RandomApply: must not hold a transform ... Normalize"),
@@ -297,45 +248,13 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda _: RandomChoice(((Grayscale(),),), (1.0, 2.0)), "RandomChoice: p needs one number for each"),
     (lambda _: RandomChoice(((Grayscale(),),), (0.0,)), "RandomChoice: p must be numbers of at least 0, not all 0"),
     (lambda _: v2.RandomPhotometricDistort(0.5), "RandomPhotometricDistort: brightness must be (low, high); found 0.5"),
-    (
-        lambda _: v2.RandomPhotometricDistort(contrast=(1.5, 0.5)),
-        "RandomPhotometricDistort: contrast must be ... with 0.0",
-    ),
     (lambda _: v2.RandomPhotometricDistort((0.0, float("inf"))), "RandomPhotometricDistort: ... two finite numbers"),
-    (lambda _: v2.RandomPhotometricDistort(saturation=(0.0, NAN)), "RandomPhotometricDistort: saturation must be (low"),
-    (lambda _: v2.RandomPhotometricDistort(hue=(-0.6, 0.0)), "RandomPhotometricDistort: hue must be ... <= 0.5; found"),
-    (lambda _: v2.RandomPhotometricDistort(p=1.5), "RandomPhotometricDistort: p must lie in 0..1; found 1.5"),
-    (lambda T: T.AutoAugment(interpolation=Mode.BICUBIC), "AutoAugment: interpolation must be NEAREST or BILINEAR"),
     (lambda T: T.AutoAugment(fill=[1, 2]), "AutoAugment: fill must be one number, or one for each of three channels"),
-    (lambda _: AutoAugment(()), "AutoAugment: needs at least one policy"),
-    (lambda _: AutoAugment(((("Rotate", 2.0, 1), ("Invert", 0.5, None)),)), "AutoAugment: p must lie in 0..1"),
-    *(
-        (
-            lambda _, part=part: AutoAugment(((part, ("Invert", 0.5, None)),)),
-            "AutoAugment: a policy must name operations",
-        )
-        for part in (("Turn", 0.5, 1), ("Rotate", 0.5, 10), ("Rotate", 0.5, None))
-    ),
     (lambda T: T.RandAugment(17), "RandAugment: num_ops must be an int in 0..16; found 17"),
     (lambda T: T.RandAugment(magnitude=31), "RandAugment: magnitude must be an int in 0..30; found 31"),
-    (lambda T: T.RandAugment(2, 0, 1), "RandAugment: num_magnitude_bins must be an int of"),
     (lambda T: T.TrivialAugmentWide(1), "TrivialAugmentWide: num_magnitude_bins must be an int of at least 2; found 1"),
-    (lambda T: T.AugMix(mixture_width=0), "AugMix: mixture_width must be an int of at least 1; found 0"),
     (lambda T: T.AugMix(chain_depth=9), "AugMix: chain_depth must be an int of at most 8; found 9"),
     (lambda T: T.AugMix(alpha=0), "AugMix: alpha must be a number above 0; found 0.0"),
-    (lambda _: AugMix(severity=11), "AugMix: severity must be an int in 1..10; found 11"),
-    (lambda _: TimmPart("Cutout"), "AutoAugment: must name operations of timm; found 'Cutout'"),
-    (lambda _: TimmRandAugment(()), "RandAugment: needs at least one operation"),
-    (lambda _: TimmRandAugment((TimmPart("Invert"),), 2, (1.0,)), "RandAugment: takes 0 to 1 steps; found 2"),
-    (
-        lambda _: TimmRandAugment((TimmPart("Invert"),) * 2, 1, (1.0,)),
-        "RandAugment: needs one weight for each operation",
-    ),
-    (lambda _: TimmRandAugment((TimmPart("Invert"),) * 2, 2, (1.0, 0.0)), "RandAugment: needs as many weights above 0"),
-    (lambda _: TimmAugMix((TimmPart("Invert"),), width=0), "AugMix: takes 1 to 32 chains"),
-    (lambda _: TimmAugMix((TimmPart("Invert"),), depth=5), "AugMix: takes 0 to 4 steps; found 5"),
-    (lambda _: timm_transforms.ResizeKeepRatio((0, 3)), "ResizeKeepRatio: size must be two positive ints"),
-    (lambda _: timm_transforms.ResizeKeepRatio((3, 3), longest=2), "ResizeKeepRatio: longest must lie in 0..1"),
     (lambda _: timm_transforms.CenterCropOrPad((3, 3), padding_mode="odd"), "CropOrPad: padding_mode must be constant"),
     (lambda _: timm_transforms.TrimBorder(-1), "TrimBorder: border_size must be an int of at least 0"),
     (lambda _: create_transform(32, is_training=True, interpolation="lanczos"), "interpolation must be ... 'lanczos'"),
@@ -343,40 +262,21 @@ REFUSED: list[tuple[Any, str]] = [
     # Places: behind or before what a transform can take.
     (lambda T: T.Compose([T.Normalize(MEAN, STD), v1.ToTensor()]), "Normalize: needs float pixels; found uint8. Put"),
     (lambda T: T.Compose([*BEHIND, T.Resize(9)]), "Resize: must stand before Normalize"),
-    (lambda T: T.Compose([*BEHIND, T.CenterCrop(9)]), "CenterCrop: must stand before Normalize"),
-    (lambda T: T.Compose([*BEHIND, T.RandomRotation(9)]), "RandomRotation: must stand before Normalize"),
     (lambda T: T.Compose([*BEHIND, T.ColorJitter(0.1)]), "ColorJitter: must stand before Normalize"),
-    (lambda T: T.Compose([*BEHIND, T.GaussianBlur(3)]), "GaussianBlur: must stand before Normalize"),
     (lambda T: T.Compose([*BEHIND, T.RandomApply([T.RandomInvert()])]), "RandomInvert: must stand before Normalize"),
-    (lambda T: T.Compose([*BEHIND, v2.GaussianNoise()]), "GaussianNoise: must stand before Normalize"),
-    (lambda T: T.Compose([*BEHIND, v2.RandomChannelPermutation()]), "RandomChannelPermutation: must stand before"),
-    (lambda T: T.Compose([*BEHIND, v2.RandomPhotometricDistort()]), "RandomPhotometricDistort: must stand before"),
     (lambda T: T.Compose([*FLOATS, v2.ToDtype(torch.uint8)]), "ToDtype: float32 pixels cannot become uint8 again"),
     (lambda T: T.RandomApply([T.RandomSolarize(256)]), "RandomSolarize: threshold must be at most 255, the largest of"),
     (lambda T: T.Compose([*FLOATS, T.RandomSolarize(128)]), "RandomSolarize: threshold must be at most 1, the largest"),
     (lambda T: T.RandomErasing(value=256), "RandomErasing: value must lie in 0..255 where pixels are uint8; found 256"),
-    (lambda T: T.RandomErasing(value=(0, -1, 0)), "RandomErasing: value must lie in 0..255"),
-    (lambda _: NoisyErasing(), "RandomErasing: needs float pixels where its value is random"),
-    *(
-        (
-            lambda T, name=name: T.Compose([*FLOATS, T.RandomApply([getattr(T, name)()])]),
-            f"{name}: must have uint8 pixels",
-        )
-        for name in ("AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix")
-    ),
+    (lambda T: T.Compose([*FLOATS, T.RandomApply([T.AugMix()])]), "AugMix: must have uint8 pixels"),
+    (lambda T: T.RandomErasing(value="random"), "RandomErasing: needs float pixels where its value is random"),
     (
         lambda _: v2.Compose([*FLOATS, auto_augment.rand_augment_transform("rand-m9", {})]),
         "RandAugment: must have uint8 pixels, as the original does; found float32. Put it before",
     ),
     # More than there are numbers for; random streams are counted by them.
-    (
-        lambda _: RandomApply((Grayscale(),) * 64),
-        "RandomApply: must have fewer than 64 transforms and lie in fewer than 3",
-    ),
-    (
-        lambda _: RandomApply((RandomApply((RandomApply((RandomApply((Grayscale(),)),)),)),)),
-        "RandomApply: must have fewer than 64 transforms and lie in fewer than 3",
-    ),
+    (lambda _: RandomApply((Grayscale(),) * 64), "RandomApply: must have fewer than 64 transforms and lie in fewer"),
+    (lambda _: RandomApply((RandomApply((RandomApply((RandomApply((Grayscale(),)),)),)),)), "lie in fewer than 3"),
     (lambda _: AugMix(width=64), "AugMix: must have fewer than 64 chains and lie in fewer than 3 transforms that hold"),
     (lambda _: RandomOrder(((),) * 65), "RandomOrder: takes at most 64 transforms; found 65"),
     (

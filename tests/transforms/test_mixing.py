@@ -147,24 +147,6 @@ def test_images_and_labels_are_mixed_by_the_same_draws(engine: str) -> None:
                 assert np.array_equal(soft.numpy(), soft_labels(labels.numpy(), drawn, 30, 0.1))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_halves_are_mixed_in_float32(dtype: torch.dtype) -> None:
-    """And rounded once; channels last stay so."""
-    transform = v2.Compose([v2.RandomResizedCrop((12, 10)), v2.ToDtype(dtype, scale=True)])
-    options: dict[str, Any] = {
-        "transform": transform,
-        "decode": Decode(memory_format=torch.channels_last),
-        "info": True,
-    }
-    with loader(None, **options) as plain, loader(BOTH, **options) as mixing:
-        for (images, _, info), (given, _, _) in zip(plain, mixing, strict=True):
-            drawn = drawn_for(info, BOTH)
-            wide = reference(images.float(), drawn)
-            assert given.dtype == dtype
-            assert given.is_contiguous(memory_format=torch.channels_last)
-            assert torch.equal(given, torch.from_numpy(wide).to(dtype))
-
-
 class _OfDali:
     """Memory as DALI shows it: its `shape` is a method."""
 
