@@ -26,8 +26,6 @@ from dali_feed.transforms.program import Followed, ImageProgram, Output, Program
 if TYPE_CHECKING:
     from dali_feed.engines.device.cuda import Device
 
-__all__ = ["ENGINES", "choose_engine", "compile_for", "compile_images", "compiled", "make_engine"]
-
 
 ON_CPU = "host"  # where the user did not choose
 ENGINES = {

@@ -28,8 +28,6 @@ from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key
 from dali_feed.transforms.op import Op, Recipe, walk
 from dali_feed.transforms.program import Finish, ImageProgram, Output, Program, Tail
 
-__all__ = ["CachedImages", "DeviceCache"]
-
 log = logging.getLogger("dali_feed")
 
 SUBJECT = "Cache(device=...)"

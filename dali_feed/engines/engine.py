@@ -30,8 +30,6 @@ from dali_feed.transforms.program import Followed, Program, RowKey, Tail
 if TYPE_CHECKING:
     from dali_feed.engines.device.cuda import Device
 
-__all__ = ["Engine", "EngineWork", "ImageMaker", "Part", "Pixels", "Work"]
-
 
 _BEHIND = 2  # batches beyond its depth that a GPU may still read when the next one is started
 

@@ -11,9 +11,6 @@ import re
 from dali_feed.engines.device.cuda import free_and_total
 from dali_feed.errors import EngineError
 
-__all__ = ["captured", "ends_all", "engine_error", "out_of_memory", "reason", "stays"]
-
-
 _NOT_TELLING = ("Stacktrace", "[frame", "Current pipeline object", "C++ context")
 _NO_MEMORY = re.compile(r"out of memory|badalloc|can't allocate|allocation failed|memoryallocation|outofmemory")
 # By CUDA's names, of the runtime and of the driver alike (underscores left out), or by its words: after one of them

@@ -22,21 +22,6 @@ from dali_feed.kernels.jitter import jitter
 from dali_feed.kernels.launch import compiles
 from dali_feed.transforms.program import Program, Tail, outline
 
-__all__ = [
-    "DTYPES",
-    "Like",
-    "by_torch",
-    "exported",
-    "finished",
-    "like",
-    "mixed_up",
-    "no_images",
-    "rehearse",
-    "shape_of",
-    "size_of",
-    "tensor_of",
-]
-
 # That a recipe may end in, as torch knows them.
 DTYPES = {"uint8": torch.uint8, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

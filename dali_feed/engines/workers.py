@@ -23,8 +23,6 @@ from typing import Any, TypeVar
 from dali_feed import sync
 from dali_feed.errors import ClosedError
 
-__all__ = ["Alone", "Job", "WorkerThread", "Workers", "abandon", "linger", "wait"]
-
 _T = TypeVar("_T")
 
 # Threads of ours in which torch's operations run on one thread each.

@@ -223,10 +223,10 @@ class WholePixels:
     @property
     def told(self) -> tuple[object, ...]:
         """All that decides what the pixels of a payload are, and whether it has any."""
-        from dali_feed.engines.host.decode import nvimgcodec
+        from dali_feed.engines.host.decode import VERSION
 
         bounds = self._decode.max_pixels, self._decode.max_work
-        return ("pixels", nvimgcodec.__version__, self._exif, *bounds, *sorted(self.members))
+        return ("pixels", VERSION, self._exif, *bounds, *sorted(self.members))
 
     def __call__(
         self, member: str, payloads: list[memoryview], has_room: Callable[[int], bool], stop: sync.Event | None

@@ -19,48 +19,36 @@ from numpy.typing import NDArray
 
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import ERASE, FLIPS, SIZE, TURN, WINDOW, Key, of_op
-from dali_feed.transforms.op import Draws, OnImage, Op, Place, Recipe
-from dali_feed.transforms.program import Finish, Ints, Parameters, erased_at, finish_at, last_erasing, outline, turns
+from dali_feed.transforms.op import Draws, Ints, Op, Place, Recipe
+from dali_feed.transforms.program import (
+    Finish,
+    ImageProgram,
+    Parameters,
+    erased_at,
+    finish_at,
+    last_erasing,
+    outline,
+    turns,
+)
 from dali_feed.transforms.settings import DType, Layout
 
 
-@dataclass(frozen=True, slots=True)
-class HostStep:
-    """Op number n."""
-
-    op: Op
-    n: int
-
-    def on_image(self) -> OnImage:
-        """What it does to an image."""
-        return self.op.step(self.n)
-
-
 @dataclass(slots=True)
-class HostProgram:
-    """The steps that the host engine runs, and how to compute their parameters.
+class HostProgram(ImageProgram):
+    """The steps that the host engine runs, and how to compute their parameters. See `ImageProgram`.
 
-    recipe   what it was made of; op n draws from streams 16n..16n+15
-    steps    the same for the engine; `window`: the decoder takes row "window" (y, x, height, width) first
-    size     (height, width) of every output image, or None where row "size" says it
-    dtype    of the output's pixels, in `layout`
-    finish   the step that is left for a GPU, where there is one and the recipe allows it
+    Op n draws from streams 16n..16n+15. Where `size` is None row "size" says it; with `window` the decoder takes row
+    "window" (y, x, height, width) first.
+
+    layout   of the output's pixels
+    steps    the ops that it runs, with their numbers
+    on_cpu   ops that are not left to the finish step
     """
 
-    recipe: Recipe
-    size: tuple[int, int] | None
-    dtype: DType
+    dtype: DType = "uint8"
     layout: Layout = "NCHW"
-    finish: Finish | None = None
-    window: bool = False
-    steps: list[HostStep] = field(default_factory=list)
-    streams: list[int] = field(default_factory=list)
-    on_cpu: int = 0  # ops that are not left to the finish step
-    fixed: bool = True
-
-    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the steps."""
-        return self.taken(Draws(self.streams, sizes, ids, seed, epoch).through(enumerate(self.recipe.ops)))
+    steps: list[tuple[int, Op]] = field(default_factory=list)
+    on_cpu: int = 0
 
     def taken(self, draws: Draws) -> Parameters:
         """The same of what the recipe's ops have drawn."""
@@ -121,16 +109,8 @@ def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
     bytes_to_gpu = on_gpu and _place_after(ops[:on_cpu], Place()).dtype == "uint8"
     if not bytes_to_gpu:
         on_cpu = len(ops)
-    program = HostProgram(
-        recipe,
-        known.size,
-        known.dtype,
-        layout=recipe.layout,
-        window=bool(ops) and ops[0].cuts,
-        steps=[HostStep(ops[n], n) for n in range(on_cpu)],
-        streams=known.streams,
-        on_cpu=on_cpu,
-    )
+    program = HostProgram(recipe, known.size, known.dtype, streams=known.streams, layout=recipe.layout, on_cpu=on_cpu)
+    program.window, program.steps = bool(ops) and ops[0].cuts, list(enumerate(ops[:on_cpu]))
     if bytes_to_gpu:
         program.finish = _finish(recipe, on_cpu)
         program.dtype, program.layout = "uint8", "NHWC"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,50 +32,40 @@ class Parameters:
     sizes: Ints
 
 
-class ImageProgram(Protocol):
+@dataclass(slots=True)
+class ImageProgram:
     """What an engine runs to make one image of each sample.
 
     The law: augmentation is pure. Parameters come from (seed, epoch, sample id) and the size in the image's header,
     so they can be computed before anything is decoded, and again for any sample at any time.
+
+    recipe   what it was made of
+    size     (height, width) of every output image, or None where it depends on the input's
+    dtype    of the output's pixels; None where a user's graph decides it
+    fixed    whether `Parameters.sizes` are the sizes of the output (not so after a user's own graph)
+    streams  the random streams that every sample draws from
+    window   whether the decoder takes a window of each image
+    finish   the step that is left for a GPU, where there is one
     """
 
-    fixed: bool  # whether `Parameters.sizes` are the sizes of the output (not so after a user's own graph)
-
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe that it was made from."""
-        ...
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """(height, width) of every output image, or None where it depends on the input's."""
-        ...
-
-    @property
-    def dtype(self) -> DType | None:
-        """The dtype of the output's pixels; None where a user's graph decides it."""
-        ...
-
-    @property
-    def finish(self) -> Finish | None:
-        """The step that is left for a GPU, where there is one."""
-        ...
-
-    @property
-    def streams(self) -> Sequence[int]:
-        """The random streams that every sample draws from."""
-        ...
+    recipe: Recipe = field(default_factory=Recipe)
+    size: tuple[int, int] | None = None
+    dtype: DType | None = None
+    fixed: bool = True
+    streams: list[int] = field(default_factory=list)
+    window: bool = False
+    finish: Finish | None = None
 
     def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
         """The parameters for samples `ids`, whose headers say `sizes` (n, 2: height, width).
 
         Where images are turned, `sizes` are (n, 3): height and width once turned, and the orientation.
         """
-        ...
+        return self.taken(Draws(self.streams, sizes, ids, seed, epoch).through(enumerate(self.recipe.ops)))
 
     def taken(self, draws: Draws) -> Parameters:
         """The same of what the recipe's ops have drawn."""
-        ...
+        raise NotImplementedError
 
 
 # Outline: what is known of a recipe before any sample is seen: sizes, dtype and random streams of its ops.

@@ -56,7 +56,7 @@ def on_gpu(recipe: Recipe, seed: int) -> torch.Tensor:
     rows: dict[str, Any] = {name: getattr(tail, name) for name in ("flip_x", "flip_y", "erase")}
     if tail.finish.dtype != "uint8":
         rows |= {"scale": tail.finish.scale, "bias": tail.finish.bias}
-    how = {"dtype": tail.finish.dtype, "layout": tail.finish.layout, "erase_value": tail.finish.erase}
+    how: dict[str, Any] = {"dtype": tail.finish.dtype, "layout": tail.finish.layout, "erase_value": tail.finish.erase}
     found = torch.from_numpy(finish_reference(images.numpy(), **rows, **how))
     return found.view(torch.bfloat16) if tail.finish.dtype == "bfloat16" else found
 

@@ -25,7 +25,7 @@ from dali_feed.transforms.op import Draws, Floats, Op, Place, Recipe, Window, co
 from dali_feed.transforms.program import (
     Colours,
     Finish,
-    Ints,
+    ImageProgram,
     Parameters,
     erased_at,
     finish_at,
@@ -34,10 +34,7 @@ from dali_feed.transforms.program import (
     stored,
     turns,
 )
-from dali_feed.transforms.settings import DRAWN, Drawn, DType, Fill, Interpolation
-
-__all__ = ["NOTHING_BEFOREHAND", "PAYLOAD", "DaliProgram", "Fold", "Graph", "build_graph", "compile_dali"]
-
+from dali_feed.transforms.settings import DRAWN, Drawn, Fill, Interpolation
 
 PAYLOAD = Key("payload")
 NOTHING_BEFOREHAND = {
@@ -123,36 +120,15 @@ class Step:
 
 
 @dataclass(slots=True)
-class DaliProgram:
-    """A graph, and how to fill its inputs.
+class DaliProgram(ImageProgram):
+    """A graph, and how to fill its inputs. See `ImageProgram`.
 
-    recipe   what it was made of
-    size     (height, width) of every output image, or None where it depends on the input's
-    fixed    whether `Parameters.sizes` are the sizes of the output (not so after a user's own graph)
-    streams  the random streams that every sample needs
-    window   whether the decoder takes a window of each image
     steps    behind decoding
-    finish   the last step, where it is ours
     parts    of the arithmetic, in order
     """
 
-    recipe: Recipe = field(default_factory=Recipe)
-    size: tuple[int, int] | None = None
-    fixed: bool = True
-    streams: list[int] = field(default_factory=list)
-    window: bool = False
     steps: list[Step] = field(default_factory=list)
-    finish: Finish | None = None
     parts: list[Part] = field(default_factory=list)
-
-    @property
-    def dtype(self) -> DType | None:
-        """The dtype of the output's pixels, where the last step is ours."""
-        return None if self.finish is None else self.finish.dtype
-
-    def parameters(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> Parameters:
-        """What samples `ids`, whose headers say `sizes` (n, 2: height, width), take into the graph."""
-        return self.taken(Draws(self.streams, sizes, ids, seed, epoch).through(enumerate(self.recipe.ops)))
 
     def taken(self, draws: Draws) -> Parameters:
         """The same of what the recipe's ops have drawn."""
@@ -393,6 +369,7 @@ class Graph:
             value = erased_at(place, fill, self.place)
             self._part(lambda fold: fold.arrays.update({ERASE: columns(*fold.as_shown(fold.arrays[ERASE]))}))
         program.finish = finish_at(self.place, flips, program.recipe.layout, value)
+        program.dtype = program.finish.dtype
         if self.on_gpu and compiles():
             _leave_colour(program, program.finish)
         return program

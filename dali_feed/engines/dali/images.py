@@ -35,9 +35,6 @@ from dali_feed.screen.screen import header_of
 from dali_feed.transforms.keys import Key, viewed
 from dali_feed.transforms.program import Output, Tail
 
-__all__ = ["PIPELINE_OPTIONS", "DaliImages", "twin_threads"]
-
-
 # A batch that fails then fails alone, and it is the caller who says how many are in flight.
 PIPELINE_OPTIONS = {"prefetch_queue_depth": 1, "exec_pipelined": True, "exec_async": True, "exec_dynamic": True}
 

@@ -21,19 +21,6 @@ from dali_feed.errors import TransformError
 from dali_feed.transforms.keys import Key, numbered
 from dali_feed.transforms.op import Draws, Recipe
 
-__all__ = [
-    "IMAGE",
-    "STATE",
-    "FieldInput",
-    "GraphDraws",
-    "PipelineProgram",
-    "UserGraph",
-    "compile_function",
-    "is_graph_function",
-    "random_states",
-]
-
-
 Column = tuple[str, float, float]
 
 

@@ -22,8 +22,6 @@ from dali_feed.records.source import LABEL
 from dali_feed.transforms.keys import Key
 from dali_feed.transforms.program import Output
 
-__all__ = ["PipelineImages", "field_rows", "open_pipeline", "read_pipeline"]
-
 
 class PipelineImages(DaliImages):
     """Runs a `PipelineProgram`; its pipelines, the twin too, are made of the same serialized graph."""

@@ -16,8 +16,6 @@ import torch
 from dali_feed.errors import EngineError
 from dali_feed.records.gauges import GpuStats
 
-__all__ = ["Device", "InUse", "chosen", "free_and_total", "gpu_name", "gpu_stats", "is_there", "shown"]
-
 
 def is_there() -> bool:
     """Whether torch finds a GPU."""

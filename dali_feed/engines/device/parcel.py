@@ -19,9 +19,6 @@ from dali_feed.engines.device.cuda import Device
 from dali_feed.transforms.keys import Key, viewed
 from dali_feed.transforms.program import Tail
 
-__all__ = ["ALIGNED", "Parcels", "can_travel"]
-
-
 ALIGNED = 16  # bytes: the widest that a thread of a GPU loads at once, and a multiple of every item's size
 
 _DTYPES = frozenset(

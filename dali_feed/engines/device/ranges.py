@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-__all__ = ["DECODE", "FINISH", "NEXT", "READ", "WAITS", "Range"]
-
 
 class Range:
     """A context manager; used by many threads at once, for NVTX keeps a stack per thread."""

@@ -18,8 +18,6 @@ from dali_feed.screen import pillow
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 
-__all__ = ["decoded", "decoded_jpegs", "jpegs", "new_decoder", "nvimgcodec", "refusal", "turned", "undecodable"]
-
 # nvImageCodec, imported so that it prints nothing: what happens to a record is reported by us, with its coordinates.
 #
 # It and the OpenCV in it read from the environment, when they are loaded, how much to print, and print to the
@@ -41,6 +39,8 @@ def _silent() -> Iterator[None]:
 
 with _silent():
     from nvidia import nvimgcodec
+
+VERSION = str(nvimgcodec.__version__)  # another decoder may give other pixels
 
 
 TOGETHER = 16 << 20  # bytes of pixels that one call decodes, and each thread then holds

@@ -30,8 +30,6 @@ from dali_feed.transforms.host import HostProgram
 from dali_feed.transforms.keys import SIZE, TURN, WINDOW
 from dali_feed.transforms.program import Output, Tail, stored
 
-__all__ = ["HostImages"]
-
 _ENGINE = "host engine"  # its name in errors
 # Images of a task: few enough to share a batch out evenly, enough to pay for the hand-over and to decode many together.
 CHUNK, MOST = 8, 32

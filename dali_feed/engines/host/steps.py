@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,9 @@ from dali_feed.records.slabs import ALIGNED, Reused
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.erasing import colour_of
-from dali_feed.transforms.host import HostProgram, HostStep
+from dali_feed.transforms.host import HostProgram
 from dali_feed.transforms.keys import Arrays, Key, of_op
 from dali_feed.transforms.op import OnImage, Op
-
-__all__ = ["ImageSteps", "Kind", "Pool", "levels_of"]
-
 
 # The end of a program in one pass of C: flips, to float, Normalize, and the way into the batch.
 #
@@ -45,7 +43,7 @@ class Levels:
         self,
         first: int,
         pixels: PixelWriter,
-        flips: list[HostStep],
+        flips: Sequence[tuple[int, Op]],
         erasings: list[tuple[Key, torch.Tensor]],
         program: HostProgram,
     ) -> None:
@@ -74,8 +72,8 @@ class Levels:
         return True
 
 
-def _keys(flips: list[HostStep], axis: str) -> list[Key]:
-    return [of_op("flip", step.n) for step in flips if isinstance(step.op, Flip) and step.op.axis == axis]
+def _keys(flips: Sequence[tuple[int, Op]], axis: str) -> list[Key]:
+    return [of_op("flip", n) for n, op in flips if isinstance(op, Flip) and op.axis == axis]
 
 
 def levels_of(program: HostProgram) -> Levels | None:
@@ -83,34 +81,35 @@ def levels_of(program: HostProgram) -> Levels | None:
 
     It ends in steps that look at one value at a time, of which the first converts bytes to floats, and in erasings.
     """
-    steps = program.steps
-    first = behind = len(steps)
-    while first and (steps[first - 1].op.by_level or steps[first - 1].op.erases() is not None):
+    ops = [op for _, op in program.steps]
+    first = behind = len(ops)
+    while first and (ops[first - 1].by_level or ops[first - 1].erases() is not None):
         first -= 1
-    while first < behind and not _converts(steps[first].op):
+    while first < behind and not _converts(ops[first]):
         first += 1
     if first == behind:
         if program.dtype != "uint8":
             return None
-        while first and steps[first - 1].op.erases() is not None:
+        while first and ops[first - 1].erases() is not None:
             first -= 1
-    taken = [step for step in steps[first:] if step.op.by_level]
-    erasings = [(of_op("effect", step.n), _colour(step, taken)) for step in steps[first:] if not step.op.by_level]
+    end = program.steps[first:]
+    taken = [(n, op) for n, op in end if op.by_level]
+    erasings = [(of_op("effect", n), _colour(n, op, taken)) for n, op in end if not op.by_level]
     table = _table(taken) if taken else None
-    computed = None if table is None else _computed([step.op for step in taken], table)
+    computed = None if table is None else _computed([op for _, op in taken], table)
     pixels = writer(table, steps=computed, channels_last=program.layout == "NHWC")
     before = first
-    while before and isinstance(steps[before - 1].op, Flip):
+    while before and isinstance(ops[before - 1], Flip):
         before -= 1
-    return None if pixels is None else Levels(before, pixels, steps[before:first], erasings, program)
+    return None if pixels is None else Levels(before, pixels, program.steps[before:first], erasings, program)
 
 
-def _colour(erasing: HostStep, taken: list[HostStep]) -> torch.Tensor:
+def _colour(number: int, erasing: Op, taken: Sequence[tuple[int, Op]]) -> torch.Tensor:
     """What the rectangle has at the end: what is written into it, as the steps behind it change it."""
-    dtypes = [step.op.dtype for step in taken if step.n < erasing.n and isinstance(step.op, ToFloat)]
-    colour: torch.Tensor = colour_of(erasing.op.erases()).expand(3, 1, 1).to(DTYPES[dtypes[-1] if dtypes else "uint8"])
-    for step in taken:
-        colour = step.on_image()(colour, {}, 0) if step.n > erasing.n else colour
+    dtypes = [op.dtype for n, op in taken if n < number and isinstance(op, ToFloat)]
+    colour: torch.Tensor = colour_of(erasing.erases()).expand(3, 1, 1).to(DTYPES[dtypes[-1] if dtypes else "uint8"])
+    for n, op in taken:
+        colour = op.step(n)(colour, {}, 0) if n > number else colour
     return colour
 
 
@@ -130,11 +129,11 @@ def _computed(ops: list[Op], table: NDArray[Any]) -> Any:
     return steps_of(1 / 255 if scale else 1.0, mean, std, table)
 
 
-def _table(steps: list[HostStep]) -> NDArray[Any]:
+def _table(steps: Sequence[tuple[int, Op]]) -> NDArray[Any]:
     """The bits (3, 256) of what steps that look at one value at a time make of each level."""
     image: Any = torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)
-    for step in steps:
-        image = step.on_image()(image, {}, 0)
+    for n, op in steps:
+        image = op.step(n)(image, {}, 0)
     made: torch.Tensor = image.contiguous()
     return made.view(_BITS[made.itemsize])[:, 0].numpy()
 
@@ -143,8 +142,7 @@ class ImageSteps:
     """A program's steps, ready to run. Used by many threads at once."""
 
     def __init__(self, program: HostProgram) -> None:
-        steps = program.steps
-        self._apply: list[OnImage] = [step.on_image() for step in steps]
+        self._apply: list[OnImage] = [op.step(n) for n, op in program.steps]
         self._channels_first = program.layout == "NCHW"
         self._levels = levels_of(program)
         self._before = 0 if self._levels is None else self._levels.first  # steps that the pass is behind
