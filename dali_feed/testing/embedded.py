@@ -21,8 +21,6 @@ from confluent_kafka import cimpl
 
 from dali_feed.errors import ClosedError, ConfigError, SourceError
 
-__all__ = ["PARTITION_BYTES", "Broker", "broker", "running_at"]
-
 PARTITION_BYTES = 5 << 20  # what librdkafka's mock keeps of a partition, message overhead included
 
 _PTR, _STR, _INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int

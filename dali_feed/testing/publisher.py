@@ -21,8 +21,6 @@ from dali_feed.external_sources.kafka.sender import Outcome, Sender
 from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.testing.embedded import PARTITION_BYTES, running_at
 
-__all__ = ["Message", "publish"]
-
 TIMEOUT = 60.0
 
 

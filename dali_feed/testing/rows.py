@@ -14,8 +14,6 @@ from dali_feed.plan.order import canonical
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Snapshot, Source
 
-__all__ = ["assert_rows_are_pure"]
-
 SINGLE = 24  # positions that are read by themselves
 MIXED = 8  # extents in a read of several
 
@@ -32,19 +30,10 @@ class _Row:
         return (f"a fault: {self.fault}" if self.fault else str(self.values)) if self.there else "absent"
 
 
-def assert_rows_are_pure(source: Source, names: Sequence[str], snapshot: Snapshot, absent: int | None) -> set[int]:
+def assert_rows_are_pure(source: Source, names: Sequence[str], snapshot: Snapshot, absent: int | None) -> None:
     """Read everything in canonical order, and parts of it again otherwise; every row must come out the same.
 
-    Returns the ids of the positions that hold no record.
-
-    Args:
-        source: what is read.
-        names: of its records, as columns have them.
-        snapshot: its snapshot.
-        absent: how many positions hold no record; None: any number.
-
-    Raises:
-        AssertionError: names the first record that differs, or says how many are absent.
+    `absent`: how many positions hold no record; None: any number.
     """
     line = canonical(snapshot, snapshot.extent)
     in_order = _read(source, names, [snapshot.located(line[k : k + 1]) for k in range(len(line))])
@@ -62,7 +51,6 @@ def assert_rows_are_pure(source: Source, names: Sequence[str], snapshot: Snapsho
             f" {seen[sample]}, in a read of {len(extents)} extents and {int(extents.lengths.sum())} positions"
             f" it is {row}"
         )
-    return set(missing)
 
 
 def _singles(line: Extents) -> list[Extents]:

@@ -35,20 +35,6 @@ from dali_feed.records.source import (
 )
 from dali_feed.records.values import Values
 
-__all__ = [
-    "Abort",
-    "Corrupt",
-    "Gap",
-    "Item",
-    "ScriptedReader",
-    "ScriptedSource",
-    "Stall",
-    "copied",
-    "label_of",
-    "payload_of",
-    "plain_of",
-]
-
 NO_LABEL = -1
 VALUE = "value"
 GARBAGE = b"\xff\xd8\xff\xe0 this is where a picture should be"

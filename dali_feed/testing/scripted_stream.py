@@ -39,8 +39,6 @@ from dali_feed.testing.scripted import (
     plain_of,
 )
 
-__all__ = ["ScriptedStream", "ScriptedStreamReader"]
-
 _POLL_S = 0.05  # how often a stall's event and the stop event are looked at
 
 

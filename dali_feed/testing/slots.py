@@ -12,8 +12,6 @@ from dali_feed.columns.packed import PackedBatch
 from dali_feed.engines.engine import Pixels
 from dali_feed.feed import Batch
 
-__all__ = ["Packs", "Slot", "Slots", "packs_of", "slots_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:

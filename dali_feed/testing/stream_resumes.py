@@ -19,8 +19,6 @@ from dali_feed.records.live import Stream
 from dali_feed.records.source import unpack_id
 from dali_feed.testing.slots import Slot, slots_of
 
-__all__ = ["assert_stream_resumes"]
-
 QUICK = Tuning(threads=1)
 
 Lines = dict[int, list[Slot]]  # partition -> its records in order
