@@ -499,7 +499,7 @@ def main() -> int:
         name, *arguments = options.worker
         WORKERS[name](*arguments)
         return 0
-    wrong = False
+    wrong, about = False, about_machine() | {"seed": options.seed}
     for name in options.scenes or SCENES:
         outcome = run(name, options)
         counts = dict(outcome.counts)
@@ -508,7 +508,7 @@ def main() -> int:
         print("  ".join(f"{key} {value}" for key, value in row.items()), *outcome.errors, sep="\n", flush=True)
         wrong |= bool(outcome.errors) or any(counts.get(key) for key in ("lost", "repeated", "different", "disordered"))
         with options.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(about_machine() | {"seed": options.seed} | row) + "\n")
+            file.write(json.dumps(about | row) + "\n")
     return int(wrong)
 
 

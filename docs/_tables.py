@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import difflib
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -60,21 +61,22 @@ class Results:
     def runs(self, name: str) -> list[list[Row]]:
         """The runs of NAME.csv and NAME.jsonl, the newest first; a run's rows have one date.
 
-        A CSV's headings may change within the file; a line of the other is what `dali-feed bench --out` kept.
+        A CSV's headings may change within the file; a line of the other is what `dali-feed bench --out` kept, or one
+        row of bench/chaos.py or fuzz.py.
         """
         heading: list[str] = []
         runs: dict[str, list[Row]] = {}
-        path = self._folder / f"{name}.jsonl"
+        path, older = (self._folder / f"{name}.{kind}" for kind in ("jsonl", "csv"))
         for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            rows = Race.from_json(text, str(path)).flat()
-            dates = runs.setdefault(str(rows[0]["date"]), []) if rows else []
-            dates += [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
-        with (self._folder / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-            for line in csv.reader(file):
-                if line[:1] == ["date"]:
-                    heading = line
-                elif line:
-                    runs.setdefault(line[0], []).append(dict(zip(heading, line, strict=True)))
+            line = json.loads(text)
+            for row in Race.from_json(text, str(path)).flat() if "rows" in line else [line]:
+                texts = {key: "" if value is None else str(value) for key, value in row.items()}
+                runs.setdefault(texts["date"], []).append(texts)
+        for cells in csv.reader(older.read_text(encoding="utf-8").splitlines() if older.exists() else ()):
+            if cells[:1] == ["date"]:
+                heading = cells
+            elif cells:
+                runs.setdefault(cells[0], []).append(dict(zip(heading, cells, strict=True)))
         return [runs[date] for date in sorted(runs, reverse=True)]
 
     def newest(self, name: str, *wanted: Mapping[str, object]) -> list[Row]:

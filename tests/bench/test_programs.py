@@ -18,6 +18,7 @@ PROGRAMS = {  # program and arguments -> who must have a row
     "storage.py pack": {"pack", "verify", "open", "start", "read", "read unchecked"},
     "storage.py reads": {"plain", "ours"},
     "columns.py arrays features pairs": {"straight", "ours", "windows", "in order", "image alone", "image and mask"},
+    "columns.py large rows": {"straight", "preads", "in order, bytes", "ours, bytes", "ours", "in order"},
     "columns.py kafka": {"straight", "plain", "ours", "ours, no label"},
     "topics.py": {"plain", "order x1", "order x2", "random x1", "random x2"},
     "stream.py": {"reader", "loader"},

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import re
 import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from kit.limits import LONG
@@ -160,17 +156,6 @@ DOCS = ROOT / "docs"
 PUBLIC = Path(__file__).with_name("public.txt").read_text().split()
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    """The script that writes the page."""
-    spec = importlib.util.spec_from_file_location("reference", DOCS / "_reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(
     ("name", "command"),
     [("_reference.py", "make reference"), ("_cli.py", "make reference"), ("_tables.py", "make tables")],
@@ -196,19 +181,9 @@ def test_everything_that_users_import_is_there() -> None:
     assert {name.rpartition(".")[2] for name in PUBLIC} - names <= unexplained
 
 
-@dataclass(frozen=True)
-class Half:
-    """Half explained.
-
-    one  is said
-    """
-
-    one: int = 1 << 20
-    two: tuple[str, ...] = ("a", "b")
-
-
-def test_an_argument_without_a_meaning_is_refused(script: ModuleType) -> None:
-    """No row is left empty: the message names class and argument."""
-    doc = script.doc_of(Half, ("one", "two"))
-    with pytest.raises(SystemExit, match=r"Half: .* meaning for each argument; found none for two"):
-        script.arguments("Half", Half, doc)
+def test_a_line_of_chaos_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a race's are, and those of a CSV, which there need not be."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    (tmp_path / "chaos.jsonl").write_text('{"date": "1", "scene": "train", "faults": 20, "again": null}\n')
+    runs = importlib.import_module("_tables").Results(tmp_path).runs("chaos")
+    assert runs == [[{"date": "1", "scene": "train", "faults": "20", "again": ""}]]
