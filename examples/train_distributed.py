@@ -28,7 +28,7 @@ from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader
 from dali_feed.external_sources import ShardSet
-from dali_feed.loader.loader import Info
+from dali_feed.loader import Info
 from dali_feed.testing.shards import write_shard
 
 SIDE = 32

@@ -16,7 +16,7 @@ from PIL import Image
 from dali_feed.bench.data import BenchJob, cached, own_images, payloads_of, topic_here
 from dali_feed.bench.loading import contestants
 from dali_feed.bench.ours import MEAN, STD
-from dali_feed.bench.peers import beside, kafka_peer
+from dali_feed.bench.peers import kafka_peer
 from dali_feed.bench.runner import Contestant
 from dali_feed.errors import SourceEmptyError
 from dali_feed.external_sources import FileList, ShardSet
@@ -95,27 +95,6 @@ def test_a_client_of_kafka_by_hand_does_it(job: BenchJob) -> None:
     assert "dali-feed produce" in str(kafka_peer(job).unable)
     with topic_here(job.data) as topic:
         check(kafka_peer(replace(job, data=replace(job.data, topic=topic))), "uint8 x1")
-
-
-def test_a_loader_of_a_users_is_begun_again_and_closed(job: BenchJob) -> None:
-    """Batches may be tensors, tuples or dicts."""
-    closed = []
-
-    class Mine:
-        def __init__(self, batches: list[object]) -> None:
-            self._batches = batches
-
-        def __iter__(self) -> object:
-            return iter(self._batches)
-
-        def close(self) -> None:
-            closed.append(True)
-
-    images = torch.zeros(3, 3, 2, 2)
-    peer = beside(lambda _: Mine([images, (images, 1), {"image": images}]), job, "mine")  # type: ignore[arg-type,return-value]
-    with peer.opens("") as steps:
-        assert [next(steps) for _ in range(7)] == [3] * 7
-    assert closed == [True]
 
 
 def picture(form: str, seed: int, side: int = 32) -> memoryview:

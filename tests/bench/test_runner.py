@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dali_feed.bench.report import kept, losses, page
-from dali_feed.bench.runner import Called, Contestant, Listener, Race, Steps, Timed, Turnout, opened, race
+from dali_feed.bench.runner import Called, Contestant, Race, Steps, Turnout, opened, race
 from dali_feed.cli.app import app
 from dali_feed.errors import ConfigError
 
@@ -60,10 +60,10 @@ class Script:
         return Contestant(who, opens, tuple(sizes) or ("",))
 
 
-def raced(*contestants: Contestant, rounds: int = 2, until: float = math.inf) -> Race:
-    """Their turns, each so short that a batch or two is counted."""
+def raced(*contestants: Contestant) -> Race:
+    """Two turns of each, so short that a batch or two is counted."""
     result = Race("some", "images")
-    race(result, contestants, rounds=rounds, seconds=1e-4, until=until)
+    race(result, contestants, rounds=2, seconds=1e-4)
     return result
 
 
@@ -106,31 +106,6 @@ def test_an_interrupted_race_keeps_what_it_had() -> None:
     with pytest.raises(KeyboardInterrupt):
         race(result, [script.contestant("a"), script.contestant("b")], rounds=5, seconds=1e-4)
     assert [(row.who, len(row.rates)) for row in result.rows] == [("a", 2), ("b", 1)]
-
-
-def test_when_the_time_is_up_who_had_no_turn_is_named() -> None:
-    """And no turn begins."""
-    script = Script()
-    result = raced(script.contestant("a"), until=time.perf_counter())
-    assert (script.order, result.rows) == ([], [])
-    assert "--quick" in result.missing["a"]
-
-
-def test_a_listener_hears_of_each_turn() -> None:
-    """What begins, of how many, and how it ended."""
-    heard: list[object] = []
-
-    class Ears(Listener):
-        def begins(self, who: str, way: str, done: int, total: int) -> None:
-            heard.append((who, way, done, total))
-
-        def failed(self, who: str, way: str, reason: str) -> None:
-            heard.append(reason)
-
-    script = Script({"b/": (0,)})
-    result = Race("some", "images")
-    race(result, [script.contestant("a"), script.contestant("b")], rounds=1, seconds=1e-4, heard=Ears())
-    assert heard == [("a", "", 0, 2), ("b", "", 1, 2), "ValueError: as the script says"]
 
 
 def _run() -> Race:
@@ -214,17 +189,6 @@ def test_the_time_of_a_server_is_counted_apart() -> None:
         finally:
             server.kill()
     assert result.rows[0].server_us[0] > result.rows[0].cpu_us[0]
-
-
-def test_steps_may_have_a_clock_and_waits_of_their_own() -> None:
-    """Of a call that knows the seconds that count; and numbers of each round are kept."""
-    numbers = iter((1.0, 3.0))
-    result = Race("some", "images")
-    timed = Contestant("a", opened(lambda: Timed(lambda: (6, 2.0, {"size": next(numbers), "says": "so"}))))
-    race(result, [timed], rounds=2)
-    assert result.rows[0].rates == [3.0, 3.0]
-    assert result.rows[0].extra == {"size": [1.0, 3.0], "says": "so"}
-    assert result.cell(result.rows[0], "size") == 2.0
 
 
 HOSTILE = "</title><script>alert(1)</script>\"'"

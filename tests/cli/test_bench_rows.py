@@ -37,12 +37,13 @@ def test_each_command_has_a_row_for_everybody(command: str, folder: Path, tmp_pa
 
 
 def test_a_loader_of_ones_own_is_a_contestant(folder: Path, tmp_path: Path) -> None:
-    """By a function that gets the job and gives batches."""
+    """By a function that gets the job; its batches are tensors, tuples or dicts, begun again at their end; closed."""
     out = tmp_path / "kept.json"
     beside = f"{tmp_path / 'beside.py'}:mine"
     done = run("loader", folder, *SHORT, "--no-peers", "--crop", "16", "--beside", beside, "--out", out)
     assert done.exit_code == 0, done.output
     assert [(row.who, row.role) for row in read(out).rows][-1] == ("mine", "peer")
+    assert (tmp_path / "beside.closed").exists()
 
 
 @pytest.mark.parametrize("command", ["loader", "train"])

@@ -20,16 +20,14 @@ from hypothesis import strategies as st
 from kit.command import Cli, children_hear_ctrl_c, cli
 from kit.images import jpeg
 from kit.limits import LONG
-from kit.warm import Warm
 from kit.written import npy
 
-from dali_feed.cli.demo import DemoJob, Trace, difference, process
-from dali_feed.cli.inspect import bars, borders, look
+from dali_feed.cli.demo import Trace, difference
+from dali_feed.cli.inspect import look
 from dali_feed.cli.judging import judging, spread
 from dali_feed.cli.members import guess
 from dali_feed.cli.options import seconds_of, size_of
 from dali_feed.cli.targets import topic_of
-from dali_feed.errors import EngineError
 from dali_feed.native.library import used
 from dali_feed.records.source import Snapshot
 from dali_feed.testing import ScriptedSource
@@ -118,15 +116,6 @@ def test_the_comparison_sees_a_difference() -> None:
         assert difference(whole, Trace(ids, pixels, "w"), 1) == f"DIFFERENT at batch {batch}"
 
 
-def test_a_process_that_fails_is_told(tmp_path: Path, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process of the demo that finds no broker is an error with its last words."""
-    monkeypatch.setattr(sys, "executable", str(warm.python))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = f"127.0.0.1:{server.getsockname()[1]}"
-    with pytest.raises(EngineError, match=r"one ended with 1: .*refused"):
-        process("resumed", DemoJob(nobody, "cpu", 1), tmp_path)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "text", "kind"),
     [
@@ -161,17 +150,6 @@ def test_a_value_is_guessed_by_what_it_holds(name: str, value: Any, text: str, k
     """By the first bytes, the type, and last by the name: in words, and the column that reads it."""
     found = guess(name, value)
     assert (found.text, found.kind) == (text, kind)
-
-
-@given(st.lists(st.integers(0, 2**40), min_size=1))
-def test_every_value_has_its_bar(values: list[int]) -> None:
-    """Borders ascend and hold the least and the most; there are never more than eight bars."""
-    edges = borders(min(values), max(values))
-    assert edges[0] <= min(values)
-    assert max(values) < edges[-1]
-    assert edges == sorted(set(edges))
-    assert len(edges) <= 9
-    assert (bars("n", values) is None) == (len(set(values)) == 1)
 
 
 @pytest.mark.parametrize(

@@ -1,49 +1,19 @@
-"""What a batch's values become: columns of what a codec gave, and tensors moved to a device, whatever they lie in."""
+"""Tensors moved to a device, whatever they lie in; and a loop of looks, which sees new batches after some."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
-import numpy as np
+import pytest
 import torch
-from kit.images import QUICK, jpeg
-from torchvision.transforms import v2
+from kit.both_loaders import OURS_BY_TORCH, Numbers
+from kit.images import QUICK, labelled
 
-from dali_feed import DataLoader
-from dali_feed.columns import Array, Image, Number, Text
-from dali_feed.external_sources import KafkaTopic
+from dali_feed import DataLoader, Tuning
 from dali_feed.loader.arguments import moved
-from dali_feed.testing import Broker, Message
-from dali_feed.testing.publisher import publish
-
-
-def test_what_a_codec_gives_comes_as_columns(embedded_broker: Broker) -> None:
-    """Through a loader: boxes, a weight and a mark as tensors on its device, a caption as texts."""
-
-    def codec(value: memoryview, key: bytes | None, _: Any) -> dict[str, Any]:
-        n = int(key or b"0")
-        boxes = np.full((2, 4), n, np.float32)
-        return {"image": value, "label": n, "boxes": boxes, "weight": n / 2, "mark": n > 1, "caption": f"picture {n}"}
-
-    embedded_broker.create("t", 1)
-    publish(embedded_broker.servers, "t", [Message(jpeg(n), key=b"%d" % n) for n in range(4)])
-    columns = {
-        "image": Image("codec:image", v2.Resize((8, 8))),
-        "label": Number("codec:label"),
-        "boxes": Array("codec:boxes"),
-        "weight": Number("codec:weight", "float64"),
-        "mark": Number("codec:mark", "bool"),
-        "caption": Text("codec:caption"),
-    }
-    source = KafkaTopic("t", embedded_broker.servers, codec=codec)
-    with DataLoader(source, 4, columns=columns, device="cpu", tuning=QUICK) as loader:
-        batch = next(iter(loader))
-    labels = batch["label"]
-    assert torch.equal(batch["boxes"], labels[:, None, None].expand(4, 2, 4).float())
-    assert torch.equal(batch["weight"], labels / 2)
-    assert torch.equal(batch["mark"], labels > 1)
-    assert batch["caption"] == [f"picture {n}" for n in labels.tolist()]
+from dali_feed.plan.state import LOOKS
+from dali_feed.testing import ScriptedSource
 
 
 class Pair(NamedTuple):
@@ -64,3 +34,23 @@ def test_batches_of_any_class_move() -> None:
     assert there["b"]["x"].is_meta
     assert there["d"].value.is_meta
     assert (type(there["b"]), type(there["d"])) == (OrderedDict, Pair)
+
+
+@OURS_BY_TORCH
+@pytest.mark.parametrize("kind", ["source", "torch"])
+def test_a_loop_of_looks_sees_new_batches(kind: str) -> None:
+    """Whoever trains with next(iter(loader)) is not given one batch for ever."""
+
+    def make() -> DataLoader:
+        dataset: Any = ScriptedSource(labelled(12)) if kind == "source" else Numbers(12)
+        return DataLoader(dataset, 2, shuffle=True, device="cpu", tuning=QUICK if kind == "source" else Tuning())
+
+    def labels(batch: Any) -> list[int]:
+        found: list[int] = (batch[1] if isinstance(batch, tuple | list) else batch).tolist()
+        return found
+
+    with make() as loader:
+        epochs = [[labels(batch) for batch in loader] for _ in range(4)]
+    with make() as loader:
+        seen = [labels(next(iter(loader))) for _ in range(LOOKS + 4)]
+    assert seen == [epochs[0][0]] * LOOKS + [epoch[0] for epoch in epochs]

@@ -1,12 +1,10 @@
-"""Bytes of tar files with their indexes, of TFRecords and of MDS; what a value becomes there; a set of a topic."""
+"""What a value becomes in tar files, TFRecords and MDS; who may pack; a set of a topic."""
 
 from __future__ import annotations
 
 import io
 import os
-import struct
 import tarfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +20,11 @@ from PIL import Image
 
 from dali_feed.errors import ConfigError, DataLostError, FormatError, StateError
 from dali_feed.external_sources import FileList
-from dali_feed.external_sources import tar as tar_index
-from dali_feed.external_sources.index import TarIndex
 from dali_feed.external_sources.replay import Replay, rows_of
 from dali_feed.packing import pack
 from dali_feed.packing.changes import Reencode
 from dali_feed.packing.rows import as_file
-from dali_feed.packing.sinks import (
-    MdsColumns,
-    TarWriter,
-    columns_of,
-    encodings_of,
-    example_bytes,
-    shard_bytes,
-    tfrecord_bytes,
-)
+from dali_feed.packing.sinks import MdsColumns, _header, columns_of, encodings_of, example_bytes, shard_bytes
 from dali_feed.packing.work import WorkFolder
 from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present, packed
@@ -56,11 +44,6 @@ def test_examples_are_those_of_protocol_buffers(features: dict[str, Any]) -> Non
     assert example_class().FromString(example_bytes(features)) == example_class().FromString(theirs(features))
     for name, value in features.items():
         assert example_bytes({name: value}) == theirs({name: value})
-
-
-def test_a_frame_is_that_of_tensorflow() -> None:
-    """Length and both CRCs of an empty record, as TensorFlow writes them."""
-    assert tfrecord_bytes(b"") == struct.pack("<Q", 0) + bytes.fromhex("29039807d8ea82a2")
 
 
 ARRAY = np.zeros(3, np.float32)
@@ -128,52 +111,12 @@ def test_values_become_files_by_their_kind(name: str, value: Any, file: str, dat
     assert as_file(name, value, None, False, "bin") == (file, value if data is None else data)
 
 
-def test_tarfile_reads_what_is_written_and_the_index_is_the_one_of_its_headers(tmp_path: Path) -> None:
-    """Long names, letters that are not ASCII, empty and large members: tarfile and our own index find them all."""
-    keys = ["a", "folder/b", "x" * 120 + "/" + "y" * 120, "é/ü", "é" * 90]
-    samples: list[tuple[str, list[tuple[str, bytes | memoryview]]]] = [
-        (key, [("jpg", os.urandom(k * 700)), ("CLS", b"%d" % k), ("seg.png", b"")]) for k, key in enumerate(keys)
-    ]
-    samples.append(("large", [("bin", memoryview(os.urandom(3 << 20)))]))
-    path = tmp_path / "a.tar"
-    with path.open("wb") as file:
-        tar = TarWriter(file.write)
-        for sample in samples:
-            tar.add(*sample)
-        made = tar.finish()
-    with tarfile.open(path) as read:
-        found = [(info.name, info.mtime, read.extractfile(info).read()) for info in read]  # type: ignore[union-attr]
-    assert found == [(f"{key}.{suffix}", 0, bytes(data)) for key, files in samples for suffix, data in files]
-    built = tar_index.build(str(path))
-    for name in ("first", "offset", "length", "suffix"):
-        np.testing.assert_array_equal(getattr(made, name), getattr(built, name))
-    assert (made.suffixes, made.stamp.size, built.behind) == (built.suffixes, path.stat().st_size, 0)
-    assert made.digest == built.digest
-    assert made.crc is not None
-    assert made.crc.tolist() == [zlib.crc32(data) for _, files in samples for _, data in files]
-
-
 def test_a_member_of_8_gib_gets_its_size_from_a_pax_header() -> None:
     """What no octal field holds is said before the header, as tarfile reads it."""
-    from dali_feed.packing.sinks import _header
-
     head = _header("big.bin", 9 << 30)
     (info,) = (tarfile.TarInfo.frombuf(head[:512], "utf-8", "strict"),)
     assert info.type == tarfile.XHDTYPE
     assert head[512:].startswith(b"19 size=9663676416\n")
-
-
-def test_an_index_file_is_whole_or_refused() -> None:
-    """Its bytes give the same index; with any byte flipped, or cut anywhere, they give a ValueError."""
-    tar = TarWriter(lambda _: None)
-    for k in range(3):
-        tar.add(f"{k}", [("jpg", b"x" * k), ("cls", b"1")])
-    whole = tar.finish().to_bytes()
-    assert TarIndex.of(whole).to_bytes() == whole
-    for k in range(len(whole)):
-        for broken in (whole[:k] + bytes([whole[k] ^ 1]) + whole[k + 1 :], whole[:k]):
-            with pytest.raises(ValueError, match="damaged"):
-                TarIndex.of(broken)
 
 
 def test_one_process_packs_a_set(tmp_path: Path) -> None:

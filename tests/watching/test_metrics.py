@@ -75,13 +75,6 @@ def test_one_line_makes_a_metric() -> None:
     assert next(each.help for each in metrics(NewStats) if each.name == "dali_feed_twice_records") == "Two for one."
 
 
-def test_metrics_are_known_before_there_are_values() -> None:
-    """All names of a loader's differ, and counters alone end in _total."""
-    every = metrics(Look)
-    assert len({each.name for each in every}) == len(every) > 80
-    assert all(each.name.endswith("_total") == (each.kind == "counter") for each in every)
-
-
 def collected(stats: Stats) -> dict[tuple[str, Sequence[str]], float]:
     """What a scrape of it gives: (series, values of its own labels) -> value."""
     families = Collector(lambda: [Look("", "", 0, 0.0, stats=stats)]).collect()

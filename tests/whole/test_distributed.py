@@ -115,15 +115,6 @@ def test_all_ranks_take_equal_steps(runs: Runs) -> None:
     assert replaced == [0, len(runs.bad)]
 
 
-def test_a_global_batch_is_never_a_rank_twice(runs: Runs) -> None:
-    """Over an epoch the ranks together give every good record, and nobody gives a bad one."""
-    given = [slot for batch in global_batches(runs.whole)[:STEPS] for slot in batch]
-    everything = {(s << 40) | n for s, length in enumerate(LENGTHS) for n in range(length)}
-    assert {slot[0] for slot in given} == everything - runs.bad
-    own = [slot[0] for slot in given if slot[1]]
-    assert len(own) - len(set(own)) <= 1  # the slot that is filled up
-
-
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_resumed_at_another_world_size_the_batches_are_the_same(runs: Runs, ranks: int) -> None:
     """Two ranks stop in the middle; one, or four, go on: ids, labels and pixels of every global batch are equal."""

@@ -1,34 +1,58 @@
-"""What people expect of unusual images: ImageFolder's pixels on both engines, or a reason that says what was found."""
+"""What people expect of unusual and damaged images: their pixels, or a reason that says what was found."""
 
 from __future__ import annotations
 
-import io
-import os
-import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from kit import kinds
 from kit.dali_pipelines import plain
-from kit.images import QUICK, jpeg
+from kit.images import QUICK, bad_tables, broken_png, jpeg
 from kit.kinds import opened
-from kit.warm import Warm
 from numpy.typing import NDArray
-from odd_images import LEVELS, gray_tiff, odd_and_bad, quarantined
-from PIL import Image
-from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode
 from dali_feed.cli.verify import verify
 from dali_feed.dali import DALIClassificationIterator
 from dali_feed.external_sources import DeadLetterFolder
+from dali_feed.feed import Feed
 from dali_feed.screen import pillow
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 from dali_feed.testing import ScriptedSource
+
+LEVELS = kinds.levels(1, "f4")[..., 0]  # 0..255
+
+
+def gray_tiff(values: NDArray[Any], photometric: int = 1, bits: int | None = None) -> bytes:
+    """A TIFF of (height, width) numbers."""
+    file: bytes = kinds.tiff(values[..., None], photometric=photometric, bits=bits)
+    return file
+
+
+def odd_and_bad() -> list[bytes]:
+    """Good and bad images by turns."""
+    stray = jpeg(1)[:20] + b"stray" + jpeg(1)[20:]
+    tables = bad_tables()
+    return [
+        *(jpeg(0), gray_tiff(LEVELS), stray, gray_tiff(LEVELS.astype("u1")), broken_png(), jpeg(2)),
+        *(tables[:20] + b"stray" + tables[20:], b"P2 2 2 9 1 2 3 x", jpeg(3), jpeg(4)[:-40], jpeg(5)),
+    ]
+
+
+def quarantined(payloads: Sequence[bytes], engine: str, letters: DeadLetterFolder | None = None) -> dict[str, str]:
+    """Where and why, of all that a run replaces."""
+    source = ScriptedSource([(payload, n) for n, payload in enumerate(payloads)], extent=4)
+    bad = BadRecords(limit=None, dead_letter=letters)
+    resize: Any = v2.Resize((8, 8))
+    with Feed(source, 4, shuffle=False, transform=resize, decode=Decode(engine=engine), bad=bad, tuning=QUICK) as feed:
+        list(feed)
+        return dict(feed.stats().recent_bad)
 
 
 def levels_of(payload: bytes) -> NDArray[np.uint8]:
@@ -38,61 +62,16 @@ def levels_of(payload: bytes) -> NDArray[np.uint8]:
     return pixels[..., 0]
 
 
-def files() -> dict[str, bytes]:
-    """By name in the folder, all 12x7 or 7x12: PPM and PGM, TIFFs turned in all ways, BMPs, and others."""
-    colour = Image.fromarray(kinds.levels(3))
-    out = {f"turned {n}.tif": kinds.tiff(kinds.levels(3), photometric=2, orientation=n) for n in range(10)}
-    out |= {f"cmyk turned {n}.tiff": kinds.tiff(kinds.levels(4), photometric=5, orientation=n) for n in range(10)}
-    for name, kind in (("ppm", "PPM"), ("pgm", "PPM"), ("bmp", "BMP")):
-        file = io.BytesIO()
-        (colour.convert("L") if name == "pgm" else colour).save(file, kind)
-        out[f"plain.{name}"] = file.getvalue()
-    named = [(f"{n}.bmp", payload) for n, (_, payload) in enumerate(kinds.bmps())]
-    named += [(f"{n}.jpg", payload) for n, (_, payload) in enumerate(kinds.jpegs())]
-    named += [(f"{n}.png", payload) for n, (name, payload) in enumerate(kinds.made_odd()) if name.startswith("png")]
-    return out | {name: payload for name, payload in named if readable(payload)}
-
-
-def readable(payload: bytes) -> bool:
-    """Whether Pillow has an image of it."""
-    try:
-        opened(payload)
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize("engine", ["dali", "host"])
-def test_a_folder_has_imagefolders_pixels(engine: str, tmp_path: Path) -> None:
-    """ImageFolder's samples, whose files are of all these kinds, come out as they do with torch's own loader."""
-    (tmp_path / "a").mkdir()
-    for name, payload in files().items():
-        (tmp_path / "a" / name).write_bytes(payload)
-    folder = ImageFolder(str(tmp_path), transform=v2.Compose([v2.ToImage(), v2.Resize((7, 12))]))
-    assert len(folder) == len(files()) > 50
-    same = [n for n in range(len(folder)) if np.asarray(folder.loader(folder.samples[n][0])).shape == (7, 12, 3)]
-    want = torch.stack([folder[n][0] for n in same])
-    loader = DataLoader(folder, 16, decode=Decode(engine=engine), device="cpu", tuning=QUICK, bad=BadRecords(limit=0))
-    found = torch.cat([images for images, _ in loader])
-    assert torch.equal(found[same], want)
-    turned = sorted(set(range(len(folder))) - set(same))  # made smaller, by a kernel that is each engine's own
-    apart = found[turned].int() - torch.stack([folder[n][0] for n in turned]).int()
-    assert apart.abs().float().mean() <= (0 if engine == "host" else 0.5)
-
-
 @pytest.mark.gpu
-def test_a_gpu_gives_the_same_pixels(tmp_path: Path) -> None:
-    """What Pillow decodes reaches a GPU's graph as it is: the host engine's pixels, JPEGs aside."""
-    (tmp_path / "a").mkdir()
-    for name, payload in files().items():
-        if not name.endswith((".jpg", ".png")):
-            (tmp_path / "a" / name).write_bytes(payload)
-    folder = ImageFolder(str(tmp_path), transform=v2.Compose([v2.ToImage(), v2.CenterCrop(7)]))
+def test_a_gpu_gives_the_same_pixels() -> None:
+    """What Pillow decodes reaches a GPU's graph as it is: TIFFs turned in all ways and BMPs, as on the host engine."""
+    payloads = [kinds.tiff(kinds.levels(3), photometric=2, orientation=n) for n in range(10)]
+    payloads += [kinds.tiff(kinds.levels(4), photometric=5, orientation=n) for n in range(10)]
+    source = ScriptedSource([(payload, n) for n, payload in enumerate([*payloads, *dict(kinds.bmps()).values()])])
     found = []
     for engine, device in (("host", "cpu"), ("dali", "cuda:0")):
-        with DataLoader(
-            folder, 16, decode=Decode(engine=engine), device=device, tuning=QUICK, bad=BadRecords(limit=0)
-        ) as loader:
+        how: Any = {"decode": Decode(engine=engine), "device": device, "transform": v2.CenterCrop(7)}
+        with DataLoader(source, 16, tuning=QUICK, bad=BadRecords(limit=None), **how) as loader:
             found.append(torch.cat([images.cpu() for images, _ in loader]))
     assert torch.equal(*found)
 
@@ -166,27 +145,3 @@ def test_a_letter_has_the_record_as_it_was(engine: str, tmp_path: Path) -> None:
     quarantined(odd_and_bad(), engine, letters)
     kept = {letter.position: letter.payload for letter in letters.read()}
     assert kept == {n: odd_and_bad()[n] for n in (1, 4, 6, 7, 9)}
-
-
-TALK = """
-import sys
-sys.path[:0] = {path!r}
-from odd_images import odd_and_bad, quarantined
-for engine in ("host", "dali"):
-    assert len(quarantined(odd_and_bad(), engine)) == 5
-import os
-assert not [name for name in os.environ if "NVIMGCODEC" in name or "OPENCV" in name]
-"""
-
-
-def test_damaged_images_print_no_errors_of_libraries(
-    warm: Warm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither nvImageCodec nor OpenCV writes to the terminal, and our environment stays as it was."""
-    for name in [name for name in os.environ if "NVIMGCODEC" in name or "OPENCV" in name]:
-        monkeypatch.delenv(name)
-    (tmp_path / "script.py").write_text(TALK.format(path=sys.path))
-    done = warm.run(["script.py"], tmp_path, beside=False)
-    assert done.returncode == 0, done.stderr
-    assert "[ERROR" not in done.stdout + done.stderr
-    assert "[WARNING" not in done.stdout + done.stderr
