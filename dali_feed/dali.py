@@ -41,8 +41,8 @@ from dali_feed.engines.finish import tensor_of
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.passes import Batches
-from dali_feed.feed.stats import Stats
 from dali_feed.loader.arguments import ranks, warn_once
+from dali_feed.loader.loop import FeedLoop
 from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.packages import needed
 from dali_feed.plan.order import Shuffle
@@ -68,7 +68,7 @@ class LastBatchPolicy(Enum):
     PARTIAL = 2
 
 
-class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
+class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
     """Batches of a pipeline as DALI's DALIGenericIterator gives them, with a length and a state.
 
     Args:
@@ -197,10 +197,6 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
         """DALI's own name for it, which scripts divide by the batch size."""
         return self.size
 
-    def __len__(self) -> int:
-        """Batches in an epoch, the same on every rank and wherever the epoch stands."""
-        return len(self._feed)
-
     def __iter__(self) -> Self:
         """This iterator; an epoch that was begun or ended is reset, so that a `for` is an epoch, or the rest of a
         loaded one.
@@ -242,51 +238,15 @@ class DALIGenericIterator(Iterator[list[dict[str, torch.Tensor]]]):
 
     # Ours.
 
-    @property
-    def batches_left(self) -> int:
-        """Batches that the current epoch will still give, or the next one: after load_state_dict() the rest of it."""
-        return self._feed.batches_left
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that state_dict() stands in."""
-        return self._feed.epoch
-
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there."""
         self._feed.set_epoch(epoch)
         self._batches, self._ended = None, False
 
-    def state_dict(self) -> dict[str, Any]:
-        """The loop's position: plain JSON, the same on every rank. Counts what the loop got, nothing prefetched."""
-        return self._feed.state_dict()
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next pass continue where `state` was saved, in O(1). StateError lists every difference."""
         self._feed.load_state_dict(state)
         self._batches, self._ended = None, False
-
-    def commit(self) -> None:
-        """Publish for lag tools how far the epoch is; see `DataLoader.commit`."""
-        self._feed.commit()
-
-    def describe(self) -> str:
-        """What an epoch is made of, how well it mixes, and what that costs in memory and reads."""
-        return self._feed.describe()
-
-    def stats(self) -> Stats:
-        """Counts and waits since the start; says which stage is the slow one."""
-        return self._feed.stats()
-
-    def close(self) -> None:
-        """Stop all threads and release pipeline and connections. Safe to call twice and in any state."""
-        self._feed.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class DALIClassificationIterator(DALIGenericIterator):

@@ -35,8 +35,6 @@ from dali_feed.packages import needed
 from dali_feed.records.gauges import LATENCIES, GpuStats
 from dali_feed.records.metrics import PREFIX, Metric, Point, declarations, gauge, metrics, nested
 
-__all__ = ["VARIABLE", "VERSION", "Collector", "Endpoint", "HasStats", "Look", "Watched", "as_json", "serve_if_asked"]
-
 VARIABLE = "DALI_FEED_METRICS"
 VERSION = 1  # of the JSON
 SILENCE = 10.0  # seconds that a connection may say nothing
@@ -362,11 +360,7 @@ _shared = _Shared()
 
 
 def serve_if_asked(loader: HasStats) -> None:
-    """Let the process's endpoint report `loader` too, where DALI_FEED_METRICS asks for one; it does nothing else.
-
-    Raises:
-        ConfigError: the value is not `host:port`.
-    """
+    """Let the process's endpoint report `loader` too, where DALI_FEED_METRICS asks for one; it does nothing else."""
     value = os.environ.get(VARIABLE, "")
     if not value:
         return

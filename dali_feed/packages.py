@@ -13,8 +13,6 @@ from typing import Any
 
 from dali_feed.errors import MissingPackageError
 
-__all__ = ["LazyModule", "lazily", "needed"]
-
 _PACKAGES = {  # module: how people call it, its package for pip, and a further hint
     "nvidia.dali": ("NVIDIA DALI", "nvidia-dali-cuda120", "nvidia-dali-cuda130 where the driver's CUDA is 13"),
     "nvidia.nvimgcodec": ("nvImageCodec", "nvidia-nvimgcodec-cu12", "it comes with DALI, nvidia-dali-cuda120"),

@@ -30,22 +30,6 @@ from dali_feed.storage.durable import user_cache
 from dali_feed.testing import broker, publish
 from dali_feed.testing.shards import write_shard
 
-__all__ = [
-    "HEIGHT",
-    "WIDTH",
-    "BenchJob",
-    "Data",
-    "Topic",
-    "cached",
-    "originals",
-    "own_images",
-    "payloads_of",
-    "photos",
-    "scratch",
-    "topic_at",
-    "topic_here",
-]
-
 WIDTH, HEIGHT, QUALITY, CLASSES = 500, 375, 93, 10
 VERSION = 1  # of the photographs; another one makes them anew
 SHARDS = 4

@@ -20,8 +20,6 @@ from dali_feed.bench.data import BenchJob, payloads_of
 from dali_feed.bench.ours import Task, cuda_index, decoders, draw_windows, pooled
 from dali_feed.bench.runner import Called, Contestant, Opens, Steps, installed
 
-__all__ = ["SHOWN", "UNIT", "contestants"]
-
 UNIT = "images"
 SHOWN = ["case", "who", "images/s", "least", "most", "of it", "cpu us", "busy"]
 BATCHES = 16  # prepared

@@ -31,8 +31,6 @@ from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Extents, Source
 from dali_feed.records.values import nbytes
 
-__all__ = ["SHOWN", "UNIT", "TopicReading", "contestants", "extents_of", "findings", "plain"]
-
 UNIT = "records"
 SHOWN = [
     *("who", "way", "records/s", "least", "most", "MB/s", "of plain", "of kafka"),
@@ -91,11 +89,7 @@ def extents_of(source: KafkaTopic, *, shuffled: bool) -> list[Extents]:
 class TopicReading(Iterator[Size]):
     """Our readers in as many threads, sharing the extents as a loader's do, copied into slabs as blocks.
 
-    Args:
-        source: whose readers they are.
-        extents: in the order they are read.
-        readers: threads, with a consumer each.
-        endless: whether it begins anew at the end; else the iteration ends there.
+    `endless`: it begins anew at the end; else the iteration ends there.
     """
 
     def __init__(self, source: KafkaTopic, extents: Sequence[Extents], readers: int, *, endless: bool = False) -> None:
@@ -177,14 +171,9 @@ def contestants(
     *,
     peers: bool = True,
 ) -> list[Contestant]:
-    """In the order of their turns.
+    """In the order of their turns; `alone` makes a source without labels, to be read alone, `whole` the loader's.
 
-    Args:
-        job: whose data has the topic.
-        alone: makes a source without labels, for reading alone.
-        whole: makes a source for the loader.
-        config: options of librdkafka that the broker asks for, secrets revealed.
-        peers: whether other loaders take part.
+    `config`: options of librdkafka that the broker asks for, secrets revealed.
     """
     topic, version = job.data.topic or Topic("", ""), installed("dali-feed")
 

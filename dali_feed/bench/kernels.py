@@ -23,8 +23,6 @@ from dali_feed.kernels.launch import Launch, kernel
 from dali_feed.packages import needed
 from dali_feed.transforms.colour import KINDS
 
-__all__ = ["CASES", "SHOWN", "UNIT", "Case", "contestants", "gpu"]
-
 UNIT = "GB"
 SHOWN = ["case", "who", "GB/s", "least", "most", "p50 ms", "p99 ms", "of copy"]
 L2_BYTES = 256 << 20  # more than any GPU's L2

@@ -8,8 +8,6 @@ from dali_feed.bench.data import BenchJob
 from dali_feed.bench.ours import bare, ceiling, engine_of, our_contestants
 from dali_feed.bench.runner import CHANCE, Contestant, Race, Turnout
 
-__all__ = ["SHOWN", "UNIT", "contestants", "findings", "restless", "verdicts"]
-
 UNIT = "images"
 SHOWN = [
     *("who", "way", "images/s", "least", "most", "of ceiling", "of bare", "of torch"),

@@ -49,26 +49,6 @@ from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.program import Output, Program
 
-__all__ = [
-    "CROP",
-    "MEAN",
-    "STD",
-    "FloatPool",
-    "bare",
-    "ceiling",
-    "cuda_index",
-    "decoders",
-    "draw_windows",
-    "engine_of",
-    "loader",
-    "one_torch_thread",
-    "our_contestants",
-    "ours",
-    "pooled",
-    "to_float",
-    "transform",
-]
-
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 SCALE = 1 / (255 * torch.tensor(STD).view(3, 1, 1))
 BIAS = -torch.tensor(MEAN).view(3, 1, 1) / torch.tensor(STD).view(3, 1, 1)

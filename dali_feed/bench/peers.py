@@ -25,8 +25,6 @@ from dali_feed.bench.ours import BIAS, MEAN, SCALE, STD, FloatPool, cuda_index, 
 from dali_feed.bench.runner import Contestant, Steps, installed
 from dali_feed.errors import EngineError, SourceUnreachableError
 
-__all__ = ["PeerBatches", "beside", "image_peers", "kafka_peer", "torch_loader", "torch_peer", "worker_loader"]
-
 EPOCH = 36_000  # images at least of torch's, so that the end of an epoch is not what is measured
 AHEAD = 4  # batches that each worker has made before they are asked for
 BUFFER = 1000  # records that a worker draws from, where it reads them in their order

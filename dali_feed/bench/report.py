@@ -22,8 +22,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dali_feed.bench.runner import CHANCE, Race, Turnout
 from dali_feed.errors import ConfigError
 
-__all__ = ["FORMATS", "compared", "csv_of", "kept", "losses", "page", "read", "shown_columns", "text_of"]
-
 FORMATS = (".json", ".csv", ".html")
 KINDS = {
     "loader": "From encoded images to a normalized float batch on the device",
@@ -184,11 +182,7 @@ def losses(before: Race, today: Race) -> tuple[dict[str, str], str]:
 def compared(named: Sequence[tuple[str, Race]]) -> tuple[str, dict[str, str], str]:
     """The page of several races of one kind beside each other, the first being the one that others are compared with.
 
-    Returns:
-        The page; what was lost in any of the others, by name; why nothing is judged, or "".
-
-    Raises:
-        ConfigError: they are not of one kind.
+    And what was lost in any of the others, by name; why nothing is judged, or "". ConfigError: they are of two kinds.
     """
     kinds = list(dict.fromkeys(race.kind for _, race in named))
     if len(kinds) > 1:

@@ -17,8 +17,6 @@ from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.loader import DataLoader
 from dali_feed.options import Tuning
 
-__all__ = ["SHOWN", "UNIT", "contestants", "findings", "first_batch", "state_at"]
-
 UNIT = "s"
 SHOWN = ["who", "batches before", "s", "least", "most", "beside", "of it", "busy"]
 PLACES = {"start": 0.0, "middle": 0.5, "end": 0.9}  # parts of an epoch that are over

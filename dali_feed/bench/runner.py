@@ -33,26 +33,6 @@ from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
 from dali_feed.native.library import used
 
-__all__ = [
-    "BUSY",
-    "CHANCE",
-    "Called",
-    "Contestant",
-    "Listener",
-    "Race",
-    "Ratio",
-    "Steps",
-    "Timed",
-    "Turnout",
-    "about_machine",
-    "cpu_seconds",
-    "installed",
-    "named",
-    "opened",
-    "race",
-    "rss",
-]
-
 WARM_STEPS = 6  # more than the batches that any contestant has in flight
 WARM_SECONDS = 0.5
 BUSY = 0.1  # share of the cores that other programs take, above which a row says "busy"
@@ -254,15 +234,9 @@ class Race:
         return [TIMES[self.unit] / rate for rate in row.rates] if self.less_is_better else row.rates
 
     def ratio(self, row: Turnout, who: str, what: str = "") -> Ratio | None:
-        """A row over another contestant's of the same case, round by round.
+        """A row over another contestant's of the same case, round by round; None where the two have no round in common.
 
-        Args:
-            row: one of `rows`.
-            who: the other.
-            what: "": the figure; else "cpu_us", or a name in `extra`.
-
-        Returns:
-            None where the two have no round in common.
+        `what`: "", the figure; else "cpu_us", or a name in `extra`.
         """
         other = self.row(who, row.case)
         if other is None:

@@ -21,8 +21,6 @@ from dali_feed.bench.runner import Contestant, Race, Timed, opened
 from dali_feed.errors import ConfigError, SourceError
 from dali_feed.storage.striping import BLOCK
 
-__all__ = ["BLOCKS", "MODES", "SHOWN", "THREADS", "UNIT", "contestants", "findings"]
-
 UNIT = "MB"
 SHOWN = ["who", "way", "MB/s", "least", "most", "reads/s", "read p50 ms", "read p99 ms", "busy"]
 BLOCKS = (4096, 100_000, 1 << 20, 8 << 20)
@@ -39,12 +37,7 @@ def contestants(
     most_bytes: int = 256 << 20,
     seconds: float = 1.0,
 ) -> list[Contestant]:
-    """A contestant for each mode, pattern, block and number of threads.
-
-    Raises:
-        ConfigError: the file is smaller than a block.
-        SourceError: it cannot be opened. Where a file system takes no direct reads, those say so.
-    """
+    """A contestant for each mode, pattern, block and number of threads. ConfigError: the file is too small."""
     try:
         with Path(path).open("rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -23,8 +23,6 @@ from dali_feed.bench.loading import verdicts
 from dali_feed.bench.ours import one_torch_thread, our_contestants
 from dali_feed.bench.runner import Contestant, Opens, Race, Steps
 
-__all__ = ["REPLAY", "SHOWN", "UNIT", "Trainer", "contestants", "findings", "small_resnet"]
-
 UNIT = "images"
 SHOWN = [
     *("who", "way", "images/s", "least", "most", "of replay", "waited"),
@@ -60,12 +58,7 @@ def small_resnet(width: int = 16, classes: int = 1000) -> nn.Module:
 
 
 class Trainer:
-    """A network and its step.
-
-    Args:
-        make: makes the network.
-        device: where it trains; off the CPU in bfloat16 and channels last.
-    """
+    """A network and its step; off the CPU in bfloat16 and channels last."""
 
     def __init__(self, make: Callable[[], nn.Module], device: torch.device) -> None:
         self._device = device

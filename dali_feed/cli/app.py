@@ -20,8 +20,6 @@ from dali_feed.cli.options import Config, Device, Json, Sources, Storage, Timeou
 from dali_feed.cli.tune import tune
 from dali_feed.cli.write import index, merge, pack, produce
 
-__all__ = ["Commands", "app", "dead_letters", "demo", "inspect", "main", "show", "verify", "watch"]
-
 
 class Commands(TyperGroup):
     """Commands whose errors are told as a person at a terminal wants them; those of groups inside too."""

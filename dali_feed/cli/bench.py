@@ -26,20 +26,6 @@ if TYPE_CHECKING:
     from dali_feed.bench.data import BenchJob, Data, Topic
     from dali_feed.bench.runner import Contestant, Listener, Race
 
-__all__ = [
-    "bench_app",
-    "decode",
-    "finish",
-    "kafka",
-    "kernels",
-    "listening",
-    "loader",
-    "report",
-    "resume",
-    "storage",
-    "train",
-]
-
 INTERRUPTED = 130  # exit code
 QUICK_IMAGES, QUICK_BATCH, QUICK_SECONDS, QUICK_ROUNDS = 256, 32, 0.3, 2
 QUICK_LIMIT = 40.0  # seconds after which no other turn begins: with the last one's end it is under a minute

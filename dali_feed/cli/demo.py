@@ -33,8 +33,6 @@ from dali_feed.cli.view import Report, progress, show
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.packages import needed
 
-__all__ = ["DemoJob", "Trace", "Training", "check", "difference", "main", "process", "records", "run"]
-
 ENOUGH = 0.95  # of the held-out digits
 SIDE, BATCH, PARTITIONS = 32, 32, 4
 TRAIN, HELD_OUT = "digits", "digits-held-out"
@@ -173,11 +171,7 @@ def check() -> None:
 
 
 def run(device: str | None, epochs: int) -> bool:
-    """Tell the story; whether the network learned and the resumed run was the same.
-
-    Raises:
-        DaliFeedError: whatever goes wrong.
-    """
+    """Tell the story; whether the network learned and the resumed run was the same."""
     from dali_feed.testing import broker, publish
 
     traced = min(1, epochs - 1)  # the epoch in which the process dies

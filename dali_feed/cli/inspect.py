@@ -34,18 +34,6 @@ if TYPE_CHECKING:
     from PIL import Image
     from rich.table import Table
 
-__all__ = [
-    "SampleReport",
-    "bars",
-    "borders",
-    "class_lines",
-    "inspect_all",
-    "look",
-    "no_labels",
-    "report_of",
-    "sizes_text",
-]
-
 PARTITIONS, BAD, SIZES = 20, 20, 5  # that are listed
 SHEET = 24  # images of each source on a sheet
 MOST_BARS, WIDTH = 8, 30  # bars of a histogram; letters of the longest one
@@ -88,16 +76,8 @@ def inspect_all(
 ) -> tuple[int, int]:
     """Show what each target holds; how many bad records the samples had, and how many sources no good one.
 
-    Args:
-        targets: as people type them.
-        access: how they are reached.
-        sample: number of records of each.
-        form: the format of topics' values; a record is good then whose value it fits.
-        sheet: a PNG to be written with some images of each source.
-
-    Raises:
-        ConfigError: a target or an option that is not allowed, or the sheet cannot be written.
-        SourceError: records cannot be read.
+    `sheet` is a PNG to be written with some images of each source. With `form`, the format of topics' values, a
+    record is good whose value it fits. Raises ConfigError, SourceError.
     """
     bad = hopeless = 0
     pictures = None if sheet is None else Sheet("--sheet", sheet)

@@ -20,8 +20,6 @@ from dali_feed.external_sources import KafkaTopic
 from dali_feed.packing import plan
 from dali_feed.records.source import LABEL, Block, Extents, Snapshot, Source
 
-__all__ = ["HEADERS", "IMAGE", "NO_LABEL", "UNLABELLED", "all_members", "judged", "judging", "spread"]
-
 CHUNK_BYTES = 64 << 20
 RUN = 16  # neighbours that are read together where a single record costs a seek
 IMAGE, HEADERS = "image", "headers"  # columns of a topic's records; the latter a dict of them all

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.kafka.lag import LagFacts, Stand
     from dali_feed.external_sources.kafka.topics import TopicFacts
 
-__all__ = ["create", "describe", "lag", "lag_report", "state_position", "topic_app", "topic_report"]
-
 DAY = 86_400.0
 topic_app = typer.Typer(name="topic", help="Topics: create, describe.", no_args_is_help=True)
 

@@ -28,19 +28,6 @@ from dali_feed.records.source import Block, Extents, Source, alternatives
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 
-__all__ = [
-    "LOOKED_AT",
-    "VALUE",
-    "Guess",
-    "MemberStats",
-    "MembersSeen",
-    "columns_for",
-    "guess",
-    "members_of",
-    "members_report",
-    "size_of",
-]
-
 LOOKED_AT = 64  # records
 MOST = 100  # members that are listed
 MOST_COLUMNS = 12
@@ -118,16 +105,7 @@ class MembersSeen:
 
 
 def members_of(source: Source, extents: Extents, formats: Mapping[str, Format]) -> MembersSeen:
-    """Read records and look at their members.
-
-    Args:
-        source: of the records.
-        extents: which ones; they are all in memory at a time.
-        formats: what a member holds, where the user says it; a record is bad then that it does not fit.
-
-    Raises:
-        SourceError: records cannot be read.
-    """
+    """Read records, all in memory at a time, and look at their members; one that fits none of `formats` is bad."""
     names = tuple(member.name for member in source.members() if _askable(member.name))[:MOST]
     own = {name: MemberStats(_own_name(name, VALUE in formats)) for name in names}
     inside: dict[tuple[str, str], MemberStats] = {}  # a header may be called as what a format finds

@@ -14,25 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = [
-    "Config",
-    "Device",
-    "Json",
-    "Names",
-    "Quality",
-    "Resize",
-    "Sources",
-    "Storage",
-    "Strict",
-    "Timeout",
-    "Topic",
-    "duration",
-    "load_object",
-    "seconds_of",
-    "size",
-    "size_of",
-]
-
 _TIMES = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 Names = list[str] | None
 
@@ -114,11 +95,7 @@ Quality = Annotated[
 
 
 def load_object(option: str, text: str) -> Any:
-    """What a user's file calls by that name, of FILE.py:NAME. The file is run, as `python FILE.py` would.
-
-    Raises:
-        ConfigError: there is no such file or name, or the file fails.
-    """
+    """What a user's file calls by that name, of FILE.py:NAME. The file is run, as `python FILE.py` would."""
     from dali_feed.errors import ConfigError
 
     path, _, name = text.rpartition(":")

@@ -18,8 +18,6 @@ from dali_feed.storage.durable import write_whole
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["SIDE", "Cell", "Sheet"]
-
 SIDE = 160  # pixels of an image's longer side
 EDGE, GAP, CAPTION, LINE = 16, 12, 34, 13
 COLUMNS = 6
@@ -46,15 +44,7 @@ class Cell:
 
 
 class Sheet:
-    """Cells that are drawn as one PNG.
-
-    Args:
-        option: what names the file, for errors.
-        path: of the file.
-
-    Raises:
-        ConfigError: no PNG can be written there. It is said before anything is read.
-    """
+    """Cells that are drawn as one PNG. ConfigError, before anything is read: none can be written to `path`."""
 
     def __init__(self, option: str, path: Path) -> None:
         self._option, self._path = option, path

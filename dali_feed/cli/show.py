@@ -30,8 +30,6 @@ from dali_feed.transforms.program import Program
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["Shown", "cells_of", "draws_in_words", "show_batch"]
-
 _UNDRAWN = ("scale", "draw")  # follow from the size; are no words
 
 
@@ -47,11 +45,7 @@ class Shown:
 
 
 def show_batch(read: Callable[[], Source], transform: object, shown: Shown, out: Path) -> None:
-    """Write the sheet of a batch of the source that `read` gives, once it is known that it can be written.
-
-    Raises:
-        ConfigError: no PNG can be written to `out`, or what `cells_of` raises.
-    """
+    """Write the sheet of a batch of the source that `read` gives, once it is known that it can be written."""
     sheet = Sheet("--out", out)
     sheet.cells = cells_of(read(), transform, shown)
     sheet.write()
@@ -61,11 +55,7 @@ def show_batch(read: Callable[[], Source], transform: object, shown: Shown, out:
 
 
 def cells_of(source: Source, transform: object, shown: Shown) -> list[Cell]:
-    """A cell per slot, by the host engine; what comes before the batch is not read.
-
-    Raises:
-        ConfigError: the epoch has no such batch, or there are several views; and what a Feed raises.
-    """
+    """A cell per slot, by the host engine; what comes before is not read. ConfigError: there is no such batch."""
     with Feed(
         source,
         shown.batch_size,
@@ -142,12 +132,7 @@ def draws_in_words(
 ) -> list[list[str]]:
     """What was drawn for each sample, a line per transform that draws: a crop window, a flip, an angle.
 
-    Args:
-        program: of the transforms.
-        sizes: height and width in the header, int (n, 2).
-        ids: of the samples, int64 (n,).
-        seed: of the run.
-        epoch: of the run.
+    `sizes`: height and width in the header, int (n, 2).
     """
     arrays, _ = program.outputs[0].draw(sizes, ids, seed, epoch)
     ops = list(enumerate(program.recipe.ops))

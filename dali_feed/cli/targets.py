@@ -31,8 +31,6 @@ from dali_feed.external_sources.mds import is_mds
 from dali_feed.records.source import Source
 from dali_feed.secrets import is_secret
 
-__all__ = ["Access", "dead_letters_at", "source_of", "sources", "topic_of"]
-
 KAFKA = "kafka://"
 IMAGES = (*IMG_EXTENSIONS, ".gif", ".avif")  # files named one by one may be what from_folder passes over
 _TFRECORD = re.compile(r"\.tf(rec|records?)(-[^/.]*)?$|-of-[0-9*?]+$", re.IGNORECASE)  # train-00000-of-01024 too
@@ -61,13 +59,7 @@ class Access:
 def sources(targets: Sequence[str], access: Access) -> list[Source]:
     """To look into: a source per topic, per folder, and one for all shards, all files of a format, all single images.
 
-    Args:
-        targets: as people type them.
-        access: how they are reached.
-
-    Raises:
-        ConfigError: a target or an option that is not allowed.
-        SourceError: there is nothing, or it cannot be read.
+    Raises ConfigError for a target or an option that is not allowed, SourceError where there is nothing.
     """
     return _sources(targets, access, partial(_bare_topic, access))
 
@@ -75,17 +67,7 @@ def sources(targets: Sequence[str], access: Access) -> list[Source]:
 def source_of(
     targets: Sequence[str], access: Access, topic: Callable[..., Source] = KafkaTopic, **options: Any
 ) -> Source:
-    """The one source that is named, as a training run has it.
-
-    Args:
-        targets: as people type them.
-        access: how it is reached.
-        topic: what makes a source of a topic.
-        options: of that source.
-
-    Raises:
-        ConfigError: several sources, or what `sources` raises.
-    """
+    """The one source that is named, as a training run has it; ConfigError for several. `topic` makes a topic's."""
 
     def one(target: str) -> Source:
         name, servers = topic_of(target)

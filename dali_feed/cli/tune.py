@@ -16,8 +16,6 @@ from dali_feed.cli.options import Config, Device, Sources, Timeout
 if TYPE_CHECKING:
     from dali_feed.options import Tuning
 
-__all__ = ["tune"]
-
 TURN = 1.5  # seconds, beside making the loader and its warm-up
 ROUNDS = 3
 GAIN = 1.05  # what another setting must win over the usual one: less is noise

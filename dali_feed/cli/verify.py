@@ -32,8 +32,6 @@ from dali_feed.records.source import LABEL, Block, Extents, Fault, Reader, Snaps
 from dali_feed.records.tally import Tally
 from dali_feed.screen.screen import MAX_PIXELS, screen
 
-__all__ = ["Survey", "list_letters", "report_of", "runs", "verify", "verify_all", "verify_set"]
-
 RUN_BYTES = 8 << 20  # of a read
 RUN = 8192  # positions of a read at most: the mean size is an estimate
 LOOKED_AT = 256  # records that say whether a topic has labels
@@ -59,13 +57,7 @@ class Survey(Tally):
 def verify_all(
     targets: Sequence[str], access: Access, *, decode: bool = False, dead_letter: str | None = None, readers: int = 4
 ) -> int:
-    """Go over each target, show what it holds, and return how many records are bad, and files of sets damaged.
-
-    Raises:
-        ConfigError: a target or an option that is not allowed.
-        SourceError: records cannot be read.
-        DeadLetterError: a dead letter could not be written.
-    """
+    """Go over each target, show what it holds, and return how many records are bad, and files of sets damaged."""
     letters = None if dead_letter is None else dead_letters_at(dead_letter, access)
     sets = [target for target in targets if target.endswith(".dfset")]
     bad = sum(map(verify_set, sets))
@@ -134,15 +126,9 @@ def verify(
     readers: int = 4,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Survey:
-    """Look at every record: images are screened; of a source without any records are read.
+    """Look at every record: images are screened, and decoded with `decode`; of a source without any records are read.
 
-    Args:
-        source: of the records.
-        snapshot: of the source.
-        decode: whether images are decoded too.
-        letters: where bad records are kept.
-        readers: number of threads.
-        advance: is called with the number of positions that were done.
+    `letters` keeps bad records, `advance` hears of positions that are done.
     """
     columns = judging(source)
     if columns is not None:

@@ -23,8 +23,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from dali_feed.records.tally import Tally
 
-__all__ = ["Report", "drawn", "live", "plain", "plural", "progress", "show", "size_text", "steps", "table"]
-
 WIDTH = 160  # letters of a line where no terminal has to show all of it at once
 LINE_SECONDS = 10.0  # between two lines about a run, where no terminal shows a bar
 T = TypeVar("T")

@@ -24,8 +24,6 @@ from dali_feed.cli.view import Report, live, size_text, table
 from dali_feed.endpoint import VERSION
 from dali_feed.errors import ConfigError
 
-__all__ = ["LoaderState", "WatchedEndpoint", "number", "report_of", "watch_endpoints"]
-
 PATIENCE = 3.0  # seconds for an answer
 LARGEST = 64 << 20  # bytes of one
 BAD = 5  # last bad records that are shown

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from dali_feed.records.source import Source
     from dali_feed.storage.striping import Layout
 
-__all__ = ["index", "members_of", "merge", "pack", "produce"]
-
 
 def pack(  # noqa: PLR0913, PLR0917  an option each
     source: Sources,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
-    from dali_feed.loader.loader import DataLoader, Info
+    from dali_feed.loader.items import Info
+    from dali_feed.loader.loader import DataLoader
 
 __all__ = ["DataLoader", "Info"]
 
-__getattr__ = lazily(__name__, {"DataLoader": "loader", "Info": "loader"})
+__getattr__ = lazily(__name__, {"DataLoader": "loader", "Info": "items"})

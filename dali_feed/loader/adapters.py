@@ -28,9 +28,6 @@ from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Recipe
 from dali_feed.transforms.program import as_views
 
-__all__ = ["Lowered", "Unchanged", "is_source", "lower_dataset"]
-
-
 # torchvision's and timm's datasets that are files with a label, read from the attributes of their classes.
 #
 # The law: a class is taken only where it gives its samples by its own, known code, and where some of them, read

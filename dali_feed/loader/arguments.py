@@ -20,20 +20,6 @@ from dali_feed.errors import ConfigError
 from dali_feed.options import Tuning
 from dali_feed.transforms.mixing import Mixing
 
-__all__ = [
-    "as_config_error",
-    "check_by_torch",
-    "moved",
-    "ranks",
-    "refuse",
-    "seeded",
-    "torch_device",
-    "tuned",
-    "unwrapped",
-    "warn_once",
-]
-
-
 # A batch of any kind on its way to the device.
 
 

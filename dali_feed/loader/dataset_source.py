@@ -28,8 +28,6 @@ from dali_feed.records.source import Block, Fault, Int64s, Lease, Member, Reader
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 
-__all__ = ["DatasetSource", "chosen_of"]
-
 _ENCODED = "image of "  # what stands before a member's name where its encoded image is asked for
 _BYTES = (bytes, bytearray, memoryview)
 
@@ -49,7 +47,7 @@ class DatasetSource(Source):
 
     def __init__(self, dataset: Any) -> None:
         self._dataset, self._count = dataset, len(dataset)
-        self._title = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+        self._title = title_of(dataset)
         if not self._count:
             msg = f"{self._title}: must have samples; found none"
             raise SourceEmptyError(msg)
@@ -91,21 +89,11 @@ class DatasetSource(Source):
         return member.removeprefix(_ENCODED) in self._first
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """All positions, as one partition. The fingerprint says of which class, how many, and which of a Subset."""
+        """See `snapshot_of`."""
         if pin is not None:
             msg = f"{self._title}: a dataset is fixed and takes no pin; found {dict(pin)!r}"
             raise ConfigError(msg)
-        return Snapshot(
-            source=self._title,
-            names=(type(self._dataset).__name__,),
-            starts=np.zeros(1, np.int64),
-            stops=np.array([self._count], np.int64),
-            extent=1,
-            record_bytes=max(1, sum(map(_size, self._first.values()))),
-            random_access=True,
-            interleaved=False,
-            fingerprint=hashlib.sha256(f"{self._title} {self._count} {chosen_of(self._dataset)}".encode()).hexdigest(),
-        )
+        return snapshot_of(self._dataset, self._count, max(1, sum(map(_size, self._first.values()))))
 
     def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
         """A reader that calls `__getitem__`."""
@@ -243,7 +231,28 @@ def _size(value: Any) -> int:
     return int(getattr(value, "nbytes", 0))
 
 
-def chosen_of(dataset: Any) -> str:
+def title_of(dataset: Any) -> str:
+    """Its class, with the module."""
+    return f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+
+
+def snapshot_of(dataset: Any, count: int, record_bytes: int = 1) -> Snapshot:
+    """All positions, as one partition. The fingerprint says of which class, how many, and which of a Subset."""
+    title = title_of(dataset)
+    return Snapshot(
+        source=title,
+        names=(type(dataset).__name__,),
+        starts=np.zeros(1, np.int64),
+        stops=np.array([count], np.int64),
+        extent=1,
+        record_bytes=record_bytes,
+        random_access=True,
+        interleaved=False,
+        fingerprint=hashlib.sha256(f"{title} {count} {_chosen(dataset)}".encode()).hexdigest(),
+    )
+
+
+def _chosen(dataset: Any) -> str:
     """What makes a Subset different from another one of the same size, also within another; "" of any other."""
     parts = list[str]()
     while dataset is not None:

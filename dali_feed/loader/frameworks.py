@@ -19,8 +19,6 @@ from dali_feed.errors import ConfigError
 from dali_feed.loader.arguments import warn_once
 from dali_feed.plan.samplers import has_dealt
 
-__all__ = ["NoBatchSampler", "Registration", "Skipped", "check_ranks"]
-
 _USER = 5  # frames from a warning here up to the training loop
 UNKNOWN = -1  # of a remainder: Accelerate then cuts nothing off
 

@@ -23,9 +23,6 @@ from dali_feed.transforms.lower import Chain, flatten, is_theirs, is_timm, is_to
 from dali_feed.transforms.op import Op, Recipe, walk
 from dali_feed.transforms.program import Views, as_views, outline
 
-__all__ = ["UserTransforms", "leaves_pil", "split"]
-
-
 _PRESETS = {"ImageClassification", "ObjectDetection", "SemanticSegmentation"}
 _TENSORS = {  # after these images are tensors
     *("ToTensor", "ToImage", "PILToTensor", "ToDtype", "ConvertImageDtype", "MaybeToTensor", "MaybePILToTensor"),

@@ -22,9 +22,6 @@ from dali_feed.loader.mixup import Mixes
 from dali_feed.records.extents import unpack_id
 from dali_feed.transforms.mixing import Mixing
 
-__all__ = ["Info", "Items"]
-
-
 # Columns as they were made, given to a training loop: arrays as tensors, all else as it is.
 #
 # A column of a batch is an array, a list of n values, or a named tuple of those: a user's own too.

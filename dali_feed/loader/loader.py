@@ -14,7 +14,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 from warnings import warn
 
 import torch
@@ -29,7 +29,6 @@ from dali_feed.errors import ConfigError, FallbackWarning, TransformError, WaitE
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
 from dali_feed.feed.passes import Batches
-from dali_feed.feed.stats import Stats
 from dali_feed.loader.adapters import Lowered, Unchanged, is_source, lower_dataset
 from dali_feed.loader.arguments import (
     check_by_torch,
@@ -42,10 +41,11 @@ from dali_feed.loader.arguments import (
     unwrapped,
     warn_once,
 )
-from dali_feed.loader.dataset_source import DatasetSource
+from dali_feed.loader.dataset_source import DatasetSource, title_of
 from dali_feed.loader.frameworks import NoBatchSampler, Registration, Skipped, check_ranks
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
-from dali_feed.loader.items import Info, Items
+from dali_feed.loader.items import Items
+from dali_feed.loader.loop import FeedLoop
 from dali_feed.loader.mixup import Mixes
 from dali_feed.loader.torch_run import TorchFeed
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
@@ -56,15 +56,11 @@ from dali_feed.records.source import Source
 from dali_feed.transforms.lower import NotMadeError
 from dali_feed.transforms.mixing import Mixing
 
-__all__ = ["DataLoader", "Info"]
-
-
 # Who runs what a DataLoader is given: our feed where the dataset is a source or is made of files, else torch's loader.
 #
 # The law: an argument that cannot apply warns once, one that would change the data is honoured or refused.
 
 
-AnyFeed = Feed | TorchFeed  # what runs a loader
 Own = tuple[UserTransforms | None, ...]  # by view
 
 _USER = 5  # frames from a warning here up to who called DataLoader
@@ -77,7 +73,7 @@ _IDLE = {  # of torch's arguments, and why they have no effect on ours
 }
 
 
-def feed_for(loader: DataLoader, rank: int, world_size: int) -> tuple[AnyFeed, Own]:
+def feed_for(loader: DataLoader, rank: int, world_size: int) -> tuple[Feed | TorchFeed, Own]:
     """The feed, and what of the transform is left to run. Raises ConfigError, TransformError for what cannot be."""
     found = _native(loader, rank, world_size)
     return (_by_torch(loader, rank, world_size, found), ()) if isinstance(found, str) else found
@@ -263,7 +259,7 @@ def _torch_has(loader: DataLoader, why: str) -> None:
 def _by_torch(loader: DataLoader, rank: int, world_size: int, why: str) -> TorchFeed:
     """Torch's own loader, because of `why`."""
     dataset = loader.dataset
-    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    name = title_of(dataset)
     gives = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
     if isinstance(dataset, str | bytes | os.PathLike) or not gives:
         msg = (
@@ -329,7 +325,7 @@ _RANDOM = (
 )
 
 
-class DataLoader:
+class DataLoader(FeedLoop):
     """Batches of tensors from a source of `dali_feed.external_sources`, or from a dataset as torch's loader takes it.
 
     Gives `(images, labels)` per batch, or `(images, labels, info)` with `info=True`; just `images` where
@@ -480,10 +476,6 @@ class DataLoader:
         )
         raise TypeError(msg)
 
-    def __len__(self) -> int:
-        """Batches in an epoch, the same on every rank."""
-        return len(self._feed)
-
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch, or the rest of the epoch that a loaded state is in.
 
@@ -544,20 +536,6 @@ class DataLoader:
         """How many processes share a global batch; 1 if a sampler divides samples among ranks."""
         return self._feed.world_size
 
-    @property
-    def epoch(self) -> int:
-        """The epoch that state_dict() stands in."""
-        return self._feed.epoch
-
-    @property
-    def batches_left(self) -> int:
-        """Batches that the current pass will still give, or the next one: after load_state_dict() the rest of an epoch.
-
-        `len(loader)` is for a whole epoch, so `tqdm(loader, initial=len(loader) - loader.batches_left)`. TypeError for
-        an iterable-style dataset, which does not know.
-        """
-        return self._feed.batches_left
-
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of `epoch`; if a loaded state is inside that epoch, it continues there.
 
@@ -566,10 +544,6 @@ class DataLoader:
         if is_live(self.dataset):
             warn_once("set_epoch", "a stream has no epochs", 2)
         self._feed.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The loop's position: plain JSON, the same on every rank. Counts what the loop got, nothing prefetched."""
-        return self._feed.state_dict()
 
     def load_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
         """Let the next pass continue where `state` was saved, in O(1). Raises a StateError that lists every difference.
@@ -589,34 +563,6 @@ class DataLoader:
             self.set_epoch(epoch)
         elif self._feed.at_end:
             self._feed.set_epoch(self._feed.epoch + 1)
-
-    def commit(self) -> None:
-        """Publish for lag tools how far the epoch is; call it after a checkpoint. A resume reads only the checkpoint.
-
-        Per partition: its first position plus the number of records that all ranks have consumed of it in
-        this epoch; its end when the epoch is over. It works on rank 0, with a source that can do it
-        (`KafkaTopic(group=...)`); otherwise it does nothing. A failure is one warning in the log, within seconds, and
-        never an exception.
-        """
-        self._feed.commit()
-
-    def describe(self) -> str:
-        """What an epoch is made of, how well it mixes, and what that costs in memory and reads."""
-        return self._feed.describe()
-
-    def stats(self) -> Stats:
-        """Counts and waits since the start; says which stage is the slow one."""
-        return self._feed.stats()
-
-    def close(self) -> None:
-        """Stop all threads and release engine and connections. Safe to call twice and in any state."""
-        self._feed.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Tensors(Iterator[Any]):

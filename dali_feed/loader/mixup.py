@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from dali_feed.feed import Batch, Feed
     from dali_feed.loader.functions import UserTransforms
 
-__all__ = ["Mixes", "spread"]
-
-
 _MIX = "collate_fn: MixUp and CutMix mix"
 
 

@@ -8,7 +8,6 @@ dataset has no positions: its state is its own `state_dict()`, where it has one.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -30,15 +29,13 @@ from dali_feed.feed.planning import Plan, Planning
 from dali_feed.feed.run import Gate
 from dali_feed.feed.stats import Running, Stats
 from dali_feed.loader.arguments import as_config_error
-from dali_feed.loader.dataset_source import chosen_of
+from dali_feed.loader.dataset_source import snapshot_of
 from dali_feed.options import BadRecords
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import MAX_EPOCH, Shares, check_shuffle
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.plan.samplers import digest_of, length_of
 from dali_feed.records.source import Snapshot, unpack_ids
-
-__all__ = ["TorchFeed"]
 
 
 class _Positions:
@@ -60,18 +57,8 @@ class _Positions:
 
     def of_length(self, count: int) -> Snapshot:
         """As if it had so many."""
-        name = f"{type(self._dataset).__module__}.{type(self._dataset).__qualname__}"
-        return Snapshot(
-            source=f"{name} with torch's own DataLoader",
-            names=(type(self._dataset).__name__,),
-            starts=np.zeros(1, np.int64),
-            stops=np.array([count], np.int64),
-            extent=1,
-            record_bytes=1,
-            random_access=True,
-            interleaved=False,
-            fingerprint=hashlib.sha256(f"{name} {count} {chosen_of(self._dataset)}".encode()).hexdigest(),
-        )
+        found = snapshot_of(self._dataset, count)
+        return replace(found, source=f"{found.source} with torch's own DataLoader")
 
 
 class TorchPlanning(Planning):

@@ -19,9 +19,6 @@ from dali_feed.errors import ConfigError, FormatError
 from dali_feed.packages import needed
 from dali_feed.packing.rows import IMAGES, ending_of
 
-__all__ = ["Decoded", "OnImages", "Reencode", "Tokenized"]
-
-
 File = tuple[str, bytes | memoryview]
 
 

@@ -20,9 +20,6 @@ from dali_feed.storage.manifest import Shard, load_manifest
 from dali_feed.storage.sets import SetStore
 from dali_feed.storage.store import File, read_at
 
-__all__ = ["Damage", "Verified", "verify"]
-
-
 PIECE = 8 << 20
 SHOWN = 3  # records of a damaged shard that are named
 Advance = Callable[[int], None]

@@ -27,8 +27,6 @@ from dali_feed.records.present import Present
 from dali_feed.records.source import Snapshot
 from dali_feed.storage.striping import Layout
 
-__all__ = ["PackJob", "PackTask", "as_source", "job_of", "sample_bytes"]
-
 VERSION = 1
 QUALITY = 90
 _BLOCK = 512
@@ -126,9 +124,7 @@ def job_of(
 ) -> PackJob:
     """The job of these options: new, or the one that is under way in `work`, or `known`, of a set that is there.
 
-    Raises:
-        StateError: another one is under way, or there; every difference is told.
-        SourceChangedError: it is of a source with other records.
+    StateError tells every difference to the one that is there, SourceChangedError that its source has other records.
     """
     contents = packed.contents()
     there = dict(known) if known else work.plan()

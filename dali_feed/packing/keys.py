@@ -21,9 +21,6 @@ from dali_feed.external_sources.files import shared_folder
 from dali_feed.external_sources.tar import tar_keys
 from dali_feed.records.source import Snapshot, Source
 
-__all__ = ["Keys", "by_place", "is_log", "keys_of"]
-
-
 KINDS = ("auto", "own", "number")
 _HELD = 8  # shards whose keys are kept
 

@@ -21,8 +21,6 @@ from dali_feed.packing.runner import Advance, finished, write_shard
 from dali_feed.packing.work import Receipt
 from dali_feed.storage.striping import check_targets
 
-__all__ = ["RayTasks", "check_ray"]
-
 TRIES = 5  # of a task whose worker or machine dies
 AHEAD = 2  # tasks for each CPU, so that none waits for the driver
 _JOBS: dict[str, PackJob] = {}  # of this process: the set that it writes shards of
@@ -71,10 +69,7 @@ class RayTasks:
     def receipt(self, k: int, future: Future[Any]) -> Receipt:
         """What a task gave; its errors as they would be without Ray.
 
-        Raises:
-            ConfigError: a machine of the cluster wrote a shard that is not seen here, or does not see all targets.
-            SourceChangedError: a machine sees another source than was planned.
-            EngineError: the tasks of a shard ended without a result, again and again.
+        ConfigError: a machine's shard is not seen here, or it does not see all targets. EngineError: they gave none.
         """
         import ray
 

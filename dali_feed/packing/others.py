@@ -25,25 +25,14 @@ from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder
 from dali_feed.storage.striping import WHOLE, StripeWriter
 
-__all__ = ["SHARD_BYTES", "Conversion"]
-
 SHARD_BYTES = {"tfrecord": 256_000_000, "mds": 1 << 26}  # what their own tools take
 _NAMES = {"tfrecord": ("image/encoded", "image/class/label"), "mds": ("image", "label")}
 
 
 class Conversion:
-    """A folder of TFRecords or MDS that is being written.
+    """A folder of TFRecords or MDS that is being written, files of about `size` bytes.
 
-    Args:
-        packed: what, by its `members`.
-        out: the folder.
-        to: "tfrecord" or "mds".
-        size: about so many bytes of each file.
-        advance: hears of positions that are done, and of bytes that were written.
-
-    Raises:
-        ConfigError: a folder that is there, or cannot be written.
-        SourceEmptyError: there is no record.
+    `advance` hears of positions that are done, and of bytes. ConfigError: a folder that is there, or cannot be written.
     """
 
     def __init__(

@@ -21,9 +21,6 @@ from dali_feed.records.extents import Extents, Int64s
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Snapshot, Source
 
-__all__ = ["Plan", "blocks", "borders_of", "extents_of", "name_of", "probed"]
-
-
 PIECE_BYTES = 8 << 20
 MOST = 8192  # records of a read
 PROBES, PROBED = 8, 8  # places, and records of each, that say how large samples become

@@ -22,8 +22,6 @@ from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import SUFFIX, load_plain
 from dali_feed.storage.store import read_at
 
-__all__ = ["index"]
-
 
 def index(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, workers: int = 4) -> int:
     """Write an index with checksums beside each shard, which reads all of it; returns how many were written.

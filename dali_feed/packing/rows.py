@@ -22,9 +22,6 @@ from dali_feed.external_sources import FileList, ShardSet, Table
 from dali_feed.packing.keys import Keys, is_log, keys_of
 from dali_feed.records.source import LABEL, Block, Source, unpack_id
 
-__all__ = ["IMAGES", "Sample", "Samples", "as_file", "contents_of", "ending_of"]
-
-
 # A member of a record as a file in a tar: its suffix, and its bytes.
 #
 # The law: bytes stay as they are. A number becomes decimal text, a text UTF-8, a list or an array `.npy`, anything else

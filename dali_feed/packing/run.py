@@ -30,8 +30,6 @@ from dali_feed.records.tally import Tally
 from dali_feed.storage.manifest import load_manifest
 from dali_feed.storage.striping import Layout
 
-__all__ = ["PackedSet", "Tell", "pack", "pack_some"]
-
 TELL_SECONDS = 0.1
 TAR_BYTES = 256_000_000
 FORMATS = ("tar", "tfrecord", "mds")

@@ -24,18 +24,13 @@ from dali_feed.storage.durable import sync_folder, write_whole
 from dali_feed.storage.manifest import Manifest, Shard
 from dali_feed.storage.striping import WHOLE, StripePart, StripeWriter, check_parts, sweep
 
-__all__ = ["Advance", "check_shard", "finish", "finished", "write_shard"]
-
 Advance = Callable[[int, int], None]  # records and bytes that have come since
 
 
 def write_shard(job: PackJob, k: int, advance: Advance, stop: threading.Event) -> Receipt:
     """Write shard k, its index and its receipt. When this returns, they outlast a power cut.
 
-    Raises:
-        ClosedError: the stop event is set.
-        ConfigError: two of its samples have one key; a place that cannot be written.
-        SourceError: records cannot be read, or a target cannot be written to.
+    ClosedError: the stop event is set. ConfigError: two of its samples have one key; a place that cannot be written.
     """
     work, contents, name = job.work, job.contents, job.plan.shard(k)
     file, digest, tally = StripeWriter(work.out, job.layout or WHOLE, k, name), hashlib.sha256(), Tally()

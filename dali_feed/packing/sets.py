@@ -29,8 +29,6 @@ from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.present import Present
 from dali_feed.storage.manifest import Manifest, Shard, load_plain
 
-__all__ = ["merge", "split"]
-
 
 def split(
     source: Any,

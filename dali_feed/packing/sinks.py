@@ -21,18 +21,6 @@ from dali_feed.external_sources.tfrecord import crc32c, masked
 from dali_feed.packing.rows import ending_of
 from dali_feed.storage.store import Stamp
 
-__all__ = [
-    "MdsColumns",
-    "TarWriter",
-    "columns_of",
-    "encodings_of",
-    "example_bytes",
-    "index_json",
-    "shard_bytes",
-    "tfrecord_bytes",
-]
-
-
 BLOCK = 512
 FLUSH_BYTES = 1 << 20
 COPIED_BYTES = 64 << 10  # larger views are written at once, smaller ones wait for more

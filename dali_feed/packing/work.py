@@ -24,8 +24,6 @@ from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import checked, checked_json, only_one, sync_folder, write_whole
 from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, manifest_bytes
 
-__all__ = ["Receipt", "WorkFolder", "denied", "folder_at", "place", "writing"]
-
 
 def place(out: str | os.PathLike[str]) -> tuple[Path, str]:
     """The folder of a set, and its name. ConfigError where it can be no set's."""
