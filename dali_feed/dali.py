@@ -98,6 +98,7 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
     Raises ConfigError or TransformError for values that are not allowed and graphs that cannot run.
     """
 
+    _feed: Feed
     _stacklevel = 3  # from a warning to the line that makes the iterator
 
     def __init__(  # noqa: PLR0913, PLR0917  DALI's arguments, in DALI's order; ours by name
