@@ -243,12 +243,3 @@ def test_each_broker_killed_in_turn_while_a_topic_is_written_and_followed(
         assert done.tally.records == len(values)
         assert followed.result(LONG) == dealt
     assert values_in(trio.servers, topic) == dealt
-
-
-@pytest.mark.slow
-@pytest.mark.long(form=QUICK)
-def test_each_broker_killed_in_turn_while_a_topic_is_read(trio: Trio) -> None:
-    """The batches are those of an undisturbed epoch."""
-    topic = _readable(trio, "read-in-turns")
-    want = _epoch(trio, topic)
-    assert _epoch(trio, topic, _Turns(trio, len(want), topic)) == want

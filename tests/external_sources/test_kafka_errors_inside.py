@@ -1,97 +1,30 @@
-"""What librdkafka's errors mean, how long answers are waited for, and secrets that no error shows."""
+"""Answers about a group's offsets, and secrets that no error shows."""
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError
 from kit.broker.handle import Kafka
+from kit.groups import Worker, until
 from kit.limits import LONG
 
 from dali_feed.cli.targets import Access, topic_of
-from dali_feed.errors import ClosedError, ConfigError, SourceDeniedError, SourceError, SourceUnreachableError
-from dali_feed.external_sources import KafkaTopic, Secret, Topics
+from dali_feed.errors import ConfigError, SourceDeniedError, SourceError, SourceUnreachableError
+from dali_feed.external_sources import ConsumerGroup, KafkaTopic, Secret, Topics
 from dali_feed.external_sources.kafka.client import TokenGuard
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.errors import GROUP_RIGHT, Meaning, NotYetError, Patience, Trouble, meaning
-from dali_feed.external_sources.kafka.group import ConsumerGroup, Membership
-from dali_feed.records.live import Progress
+from dali_feed.external_sources.kafka.errors import Meaning, meaning
 from dali_feed.secrets import hidden, is_secret, revealed
-
-TO = Connection("t", "h:1", 30.0)
-
-
-@pytest.mark.parametrize(
-    ("code", "kind", "passes"),
-    [
-        (KafkaError._PARTITION_EOF, Meaning.END, True),
-        (KafkaError._AUTO_OFFSET_RESET, Meaning.RESET, True),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Meaning.DENIED, False),
-        (KafkaError.SASL_AUTHENTICATION_FAILED, Meaning.DENIED, False),
-        (KafkaError.GROUP_AUTHORIZATION_FAILED, Meaning.NO_GROUP, True),
-        (KafkaError._UNKNOWN_TOPIC, Meaning.GONE, True),
-        (KafkaError.MSG_SIZE_TOO_LARGE, Meaning.BROKEN, False),
-        (KafkaError.INCONSISTENT_GROUP_PROTOCOL, Meaning.REFUSED, False),
-        (KafkaError._TRANSPORT, Meaning.PASSES, True),
-        (KafkaError.REBALANCE_IN_PROGRESS, Meaning.PASSES, True),
-    ],
-)
-def test_each_error_has_one_meaning(code: int, kind: Meaning, passes: bool) -> None:
-    """A reader without a group goes on behind some, and ends with others; a member needs the right on its group."""
-    error, trouble = KafkaError(code), Trouble()
-    assert meaning(error) is kind
-    if passes:
-        trouble.judge(error, TO, "t[0]@7")
-        assert trouble.last or trouble.gone
-    else:
-        with pytest.raises(SourceError, match=r"^t\[0\]@7: "):
-            trouble.judge(error, TO, "t[0]@7")
-    if kind is Meaning.NO_GROUP:
-        with pytest.raises(SourceDeniedError, match="joining a group needs"):
-            trouble.judge(error, TO, "t", GROUP_RIGHT)
 
 
 def test_a_client_that_goes_no_further_is_refused_whatever_it_says() -> None:
     """An error that librdkafka calls fatal."""
     assert meaning(KafkaError(KafkaError._TRANSPORT, fatal=True)) is Meaning.REFUSED
-
-
-def _answers(*answers: Exception | int) -> Callable[[float], int]:
-    left = list(answers)
-
-    def ask(seconds: float) -> int:
-        assert 0 < seconds <= 1
-        answer = left.pop(0) if len(left) > 1 else left[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    return ask
-
-
-PASSES = KafkaException(KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS))
-
-
-def test_a_question_is_asked_until_it_is_answered() -> None:
-    """What passes is asked again; rights, the stop event and the timeout end it, the last with what was said."""
-    assert Patience(TO, Trouble()).until(_answers(PASSES, NotYetError("not yet"), 7)) == 7
-    lacking = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-    with pytest.raises(SourceDeniedError, match="^here: reading needs the rights"):
-        Patience(TO, Trouble()).until(_answers(PASSES, lacking), "here")
-    with pytest.raises(KafkaException):
-        Patience(TO, Trouble()).until(_answers(PASSES), again=lambda _: False)
-    with pytest.raises(SourceUnreachableError, match="^t: .*h:1 did not answer for .*: not yet; "):
-        Patience(TO, Trouble(), seconds=0.01).until(_answers(NotYetError("not yet")))
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(ClosedError, match="^t: reading was stopped"):
-        Patience(TO, Trouble(), stop).until(_answers(7))
 
 
 COMMIT, OFFSETS = 8, 9  # requests, by their numbers in Kafka's protocol
@@ -120,115 +53,29 @@ def test_offsets_of_a_group_are_asked_for_until_they_are_told(embedded: Kafka, a
 
 
 @pytest.mark.waits
-def test_a_question_about_a_topic_ends_with_the_reader(embedded: Kafka) -> None:
-    """Nobody answers: the timeout of the source ends it, and so does the stop event, at once."""
-    broker: Any = embedded.cluster
-    broker.down()
-    with pytest.raises(SourceUnreachableError, match="here: "):
-        Cluster(options_of(embedded, 0.01)).topic_id("here")
-    stop = threading.Event()
-    stop.set()
-    stopped = Cluster(options_of(embedded), stop)
-    with pytest.raises(ClosedError, match="here: reading was stopped"):
-        stopped.topic_id("here")
-    with pytest.raises(ClosedError, match=f"{embedded.topic}: reading was stopped"):
-        stopped.has_controller()
-
-
-class Committing:
-    """A member that was assigned its partition by hand, and its commits."""
-
-    def __init__(self, kafka: Kafka) -> None:
-        self.member = Membership(options_of(kafka), ConsumerGroup(kafka.topic), "earliest")
-        nothing: Any = lambda *_: None  # noqa: E731  no receiver
-        self.member.join(Progress(), Trouble(), take_up=nothing, withdraw=nothing, give_up=nothing, ended=lambda: False)
-        self.member._committed = {0: 0}
-        fixed = {"bootstrap.servers": kafka.servers, "group.id": kafka.topic, "enable.auto.commit": False}
-        heard = self.member.options()[1]["on_commit"]
-        self.consumer = Consumer({**fixed, "on_commit": heard}, logger=logging.getLogger("quiet"))
-        self.consumer.assign([TopicPartition(kafka.topic, 0, 0)])
-
-    @property
-    def landed(self) -> int:
-        """How far the group is known to be."""
-        return self.member._committed[0]
-
-    def commit(self, offset: int) -> SourceError | None:
-        """Have it committed by a loop, while this thread does the receiver's part; why it could not be."""
-        wrong: list[SourceError] = []
-
-        def loop() -> None:
-            try:
-                self.member.commit({0: offset})
-            except SourceError as error:
-                wrong.append(error)
-
-        thread = threading.Thread(target=loop)
-        thread.start()
-        while thread.is_alive():
-            self.member.serve(self.consumer)
-            self.consumer.poll(0.01)
-        return wrong[0] if wrong else None
-
-    def stored(self) -> int:
-        """The group's offset, as the broker has it."""
-        (place,) = self.consumer.committed([TopicPartition(self.member._to.topic, 0)], timeout=LONG)
-        return place.offset
-
-
-@pytest.mark.waits
 def test_commits_are_sent_again_or_told(
     embedded: Kafka, answers: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A rebalance delays one, a member that was thrown out gives up with a warning, a missing right is an error."""
-    member = Committing(embedded)
-    answers(COMMIT, KafkaError.REBALANCE_IN_PROGRESS)
-    assert member.commit(5) is None
-    assert member.landed == 5
-    answers(COMMIT, KafkaError.UNKNOWN_MEMBER_ID)
-    assert member.commit(6) is None
+    """A rebalance delays one, a missing right is an error, a member that was thrown out gives up with a warning."""
+    worker = Worker(embedded.topic, embedded.servers, ConsumerGroup(embedded.topic))
+
+    def commits(*codes: int) -> int:
+        """Take two more records, and have their commit answered so; how far the group is then."""
+        wanted = len(worker.got) + 2
+        until(lambda: len(worker.got) >= wanted, partial(worker.turn, 2))
+        answers(COMMIT, *codes)
+        worker.commit()
+        return Cluster(options_of(embedded), group=embedded.topic).committed([0])[0]
+
+    assert commits(KafkaError.REBALANCE_IN_PROGRESS) == 2
+    with pytest.raises(SourceDeniedError, match="joining a group needs the right"):
+        commits(KafkaError.GROUP_AUTHORIZATION_FAILED)
+    with pytest.raises(SourceError, match="could not be committed.*What was not committed comes again"):
+        commits(KafkaError.INVALID_COMMIT_OFFSET_SIZE)
+    assert commits() == 8
+    commits(KafkaError.UNKNOWN_MEMBER_ID)
     assert "the group has removed the worker, and what was not committed comes again" in caplog.text
-    assert member.landed == 5
-    answers(COMMIT, KafkaError.GROUP_AUTHORIZATION_FAILED)
-    assert isinstance(member.commit(7), SourceDeniedError)
-    answers(COMMIT, KafkaError.INVALID_COMMIT_OFFSET_SIZE)
-    error = member.commit(8)
-    assert "could not be committed" in str(error)
-    assert "What was not committed comes again" in str(error)
-    assert member.commit(9) is None
-    assert (member.landed, member.stored()) == (9, 9)
-    member.consumer.close()
-
-
-@pytest.mark.waits
-def test_the_last_commit_of_partitions_that_go_is_looked_for(
-    embedded: Kafka, answers: Callable[..., None], caplog: pytest.LogCaptureFixture
-) -> None:
-    """No answer is heard in a callback: where the broker does not have it, it is sent again; or a warning says so."""
-    member = Committing(embedded)
-    answers(COMMIT, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH)
-    member.member._publish(member.consumer, [0], {0: 12})
-    assert member.stored() == 12
-    assert not caplog.records
-    member.consumer.close()
-
-
-@pytest.mark.waits
-@pytest.mark.usefixtures("answers")
-def test_a_commit_does_not_wait_for_a_hand_over_that_waits_for_the_loop(embedded: Kafka) -> None:
-    """It comes back at once, before a callback and amid one, and its level is sent behind that."""
-    member = Committing(embedded)
-    waits = threading.Thread(target=lambda: member.member.commit({0: 3}))
-    waits.start()
-    with member.member._callback():
-        waits.join(LONG)
-        member.member.commit({0: 4})
-    assert not waits.is_alive()
-    while member.landed < 4:
-        member.member.serve(member.consumer)
-        member.consumer.poll(0.01)
-    assert member.stored() == 4
-    member.consumer.close()
+    worker.reader.close()
 
 
 def test_a_token_function_that_fails() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from confluent_kafka import Message
 from kit.broker.handle import Kafka, Opened, payloads
 from kit.broker.real import Cluster
 from kit.two_ways import by_message
@@ -18,6 +17,7 @@ from dali_feed.external_sources.kafka import by_column
 from dali_feed.external_sources.kafka.by_column import ByColumn, Event, OffsetRun
 from dali_feed.external_sources.kafka.cluster import Cluster as Questions
 from dali_feed.external_sources.kafka.cluster import Witness
+from dali_feed.external_sources.kafka.reader import ByMessage
 from dali_feed.external_sources.kafka.rows import Cells
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.native.library import library
@@ -72,72 +72,44 @@ def test_reads_ask_nothing_where_the_consumer_says_what_it_reads(
     assert len(asked) == (0 if told else 3)
 
 
+COMPILED = pytest.mark.skipif(library() is None, reason="the loops in C are not compiled")
+
+
+@pytest.mark.parametrize("way", [ByMessage, pytest.param(ByColumn, marks=COMPILED)])
 @pytest.mark.parametrize("more", [0, 100])
+@pytest.mark.usefixtures("told")
 def test_a_topic_made_anew_within_a_read(
-    real_kafka: Kafka, told: bool, more: int, monkeypatch: pytest.MonkeyPatch
+    real_kafka: Kafka, way: type[ByColumn | ByMessage], more: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deleted and filled again while a read is at it: no block, and from a consumer that tells no record at all."""
-    kafka, seen = real_kafka, list[bytes]()
-    cluster = kafka.cluster
-    assert isinstance(cluster, Cluster)
-    _filled(kafka, OLD, RECORDS)
-
-    take = Cells.take
-
-    def noted(cells: Cells, row: int, message: Message) -> None:
-        take(cells, row, message)
-        seen.append((message.value() or b"")[:3])
-        if len(seen) == 20:
-            cluster.delete(kafka.topic)
-            _filled(kafka, NEW, RECORDS + more)
-
-    monkeypatch.setattr(Cells, "take", noted)
-    source = KafkaTopic(kafka.topic, kafka.servers)
-    source.snapshot()
-    reader = Opened(source)
-    with by_message(True):
-        for _ in range(2):  # also of whoever catches and goes on
-            with pytest.raises(SourceChangedError, match=rf"{kafka.topic}\[0\]@\d+: .*deleted and made again"):
-                reader.read(Extents.one(0, 0, RECORDS))
-    reader.close()
-    assert len(seen) >= 20
-    if told:
-        assert NEW not in seen
-
-
-@pytest.mark.skipif(library() is None, reason="the loops in C are not compiled")
-@pytest.mark.parametrize("more", [0, 100])
-def test_a_topic_made_anew_within_a_read_by_column(
-    real_kafka: Kafka, told: bool, more: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Records come from the partition's queue, the word of the new topic from the client's: no block all the same."""
+    """Deleted and filled again while a read is at it: no block, by column and by message, and an error that says so."""
     kafka, came = real_kafka, list[int]()
     cluster = kafka.cluster
     assert isinstance(cluster, Cluster)
     _filled(kafka, OLD, RECORDS)
     source = KafkaTopic(kafka.topic, kafka.servers)
     source.snapshot()
-    fetch = ByColumn.fetch
+    fetch = way.fetch
 
-    def noted(way: ByColumn, run: OffsetRun, most: int) -> Event | None:
-        found = fetch(way, run, most)
+    def noted(own: Any, run: OffsetRun, most: int) -> Event | None:
+        found = fetch(own, run, most)
         if run.received and not came:
             came.append(run.want)
             cluster.delete(kafka.topic)
             _filled(kafka, NEW, RECORDS + more)
         return found
 
-    monkeypatch.setattr(ByColumn, "fetch", noted)
+    monkeypatch.setattr(way, "fetch", noted)
     monkeypatch.setattr(by_column, "SLICE_SECONDS", 0.0)  # C comes back after some records
     reader = Opened(source)
-    for _ in range(2):
-        with pytest.raises(SourceChangedError, match=rf"{kafka.topic}\[0\]@\d+: .*deleted and made again"):
-            reader.read(Extents.one(0, 0, RECORDS))
+    with by_message(way is ByMessage):
+        for _ in range(2):  # also of whoever catches and goes on
+            with pytest.raises(SourceChangedError, match=rf"{kafka.topic}\[0\]@\d+: .*deleted and made again"):
+                reader.read(Extents.one(0, 0, RECORDS))
     reader.close()
     assert 0 < came[0] < RECORDS
 
 
-@pytest.mark.skipif(library() is None, reason="the loops in C are not compiled")
+@COMPILED
 def test_what_c_has_filled_in_doubt_is_read_once_more(embedded: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where only a broker lagged behind: the rows are right, and what was in the lease before the read stays there."""
     first, second = f"{embedded.topic}-first", embedded.topic

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from kit.broker.handle import Kafka, Opened, payloads, read, rows
 from kit.images import QUICK, jpeg
 
@@ -28,52 +28,32 @@ SIZE = 1000
 FAST = {"statistics.interval.ms": 20}
 
 
-def told(kafka: Kafka, topic: str, partitions: int, wanted: int) -> list[dict[str, Any]]:
-    """Statistics of a consumer that takes nothing but the few records that come along with them, until all came."""
-    texts: list[dict[str, Any]] = []
-    consumer = Consumer(
-        {"bootstrap.servers": kafka.servers, "group.id": "g", "stats_cb": lambda text: texts.append(json.loads(text))}
-        | {"log_level": 0, "fetch.wait.max.ms": 10, "statistics.interval.ms": 100}
-    )
-    try:
-        consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            until = time.monotonic() + 0.3  # so that a machine with much to do takes few records before all came
-            while time.monotonic() < until:
-                consumer.list_topics(timeout=30)
-            consumer.poll(0)
-            found = texts[-1]["topics"].get(topic, {"partitions": {}})["partitions"].values() if texts else ()
-            queued = max((each["fetchq_cnt"] for each in found), default=0)  # counted later than they are received
-            if len(texts) > 1 and sum(each["rxmsgs"] for each in found) == wanted and queued >= wanted * 3 // 4:
-                break
-        return texts[:]  # a consumer that closes says more, with an empty queue
-    finally:
-        consumer.close()
+def said(seconds: int, **partitions: tuple[int, ...]) -> dict[str, Any]:
+    """Librdkafka's text after so many seconds: by partition whether it is wanted, its records, and its end."""
+    each = {
+        name.removeprefix("p"): {"desired": bool(wanted), "rxmsgs": records, "rxbytes": records * SIZE, "leader": 1}
+        | {"fetchq_cnt": 300, "fetchq_size": 300 * SIZE, "lo_offset": 0, "ls_offset": end, "hi_offset": end}
+        for name, (wanted, records, end) in partitions.items()
+    }
+    times = {"cnt": 3, "sum": 600_000, "p99": 300_000, "avg": 0}
+    broker = {"state": "UP", "rtt": times, "throttle": times | {"cnt": 0}, "req": {"Fetch": 4}, "disconnects": 1}
+    brokers = {"b/1": broker | {"nodeid": 1}, "b/bootstrap": broker | {"nodeid": -1}}
+    return {"ts": seconds * 10**6, "time": seconds, "topics": {"t": {"partitions": each}}, "brokers": brokers}
 
 
-def test_what_a_consumer_says(embedded: Kafka) -> None:
+def test_what_a_consumer_says() -> None:
     """Offsets, records and bytes of the partitions it came to; a queue that they share is counted once."""
-    topic = embedded.topic
-    embedded.publish(topic, [Message(bytes(SIZE), partition=n % 4) for n in range(400)], partitions=5)
-    found = figures(topic, *told(embedded, topic, 4, 400)[-2:])
-    assert [each.partition for each in found.partitions] == [0, 1, 2, 3]
-    for each in found.partitions:
-        assert (each.low, each.end, each.records, each.size, each.leader) == (0, 100, 100, 100 * SIZE, 1)
-        assert each.rate is not None
-    assert (found.readers, found.rebalances, found.topic) == (1, 0, topic)
-    assert 300 <= found.queue_records < 800  # not four times as many; the statistics that wait are counted too
-    assert 300 * SIZE <= found.queue_bytes <= 400 * SIZE
+    latest = said(30, p0=(1, 100, 120), p1=(0, 50, -1001), p2=(0, 0, -1001))
+    found = figures("t", said(20, p0=(1, 60, 100)), latest)
+    assert found.partitions == (
+        PartitionStats(0, low=0, end=120, records=100, size=100 * SIZE, rate=4 * SIZE, leader=1),
+        PartitionStats(1, low=0, records=50, size=50 * SIZE, rate=5 * SIZE, leader=1),
+    )
+    assert (found.readers, found.rebalances, found.queue_records, found.queue_bytes) == (1, 0, 300, 300 * SIZE)
     (broker,) = found.brokers
-    assert (broker.state, broker.disconnects) == ("UP", 0)
-    assert broker.fetches > 0
-    assert 0 < (broker.latency or 0) <= (broker.latency_p99 or 0) < 30
-
-
-def test_a_topic_that_nothing_is_known_of(embedded: Kafka) -> None:
-    """No partition and no rate, rather than zeros."""
-    found = figures("another", *told(embedded, embedded.topic, 0, 0)[:1])
-    assert (found.partitions, found.rate, found.lag, found.queue_bytes) == ((), None, None, 0)
+    assert (broker.broker, broker.fetches, broker.disconnects, broker.latency_p99) == ("b/1", 4, 1, 0.3)
+    nothing = figures("another", latest)  # rather than zeros
+    assert (nothing.partitions, nothing.rate, nothing.lag, nothing.queue_bytes) == ((), None, None, 0)
 
 
 def test_several_readers_are_one() -> None:

@@ -65,10 +65,11 @@ class Broker:
     committed  the group's offsets
     owner      who has each partition; target: who is to have it
     check      is called with what a commit sets, before it does
+    calm       commits arrive soon
     """
 
-    def __init__(self, schedule: Schedule, partitions: int, count: int) -> None:
-        self.schedule, rng = schedule, schedule.rng
+    def __init__(self, schedule: Schedule, partitions: int, count: int, *, calm: bool = False) -> None:
+        self.schedule, rng, self.calm = schedule, schedule.rng, calm
         self.records = {
             p: {at: b"bad" if rng.random() < 0.15 else b"%d.%d" % (p, at) for at in range(count) if rng.random() < 0.9}
             for p in range(partitions)
@@ -172,8 +173,8 @@ class ScriptedConsumer:
                 self.broker.owner[each.partition] = None
 
     def seek(self, place: TopicPartition) -> None:
-        """Go on from there; what was fetched is dropped."""
-        if place.partition not in self._at:
+        """Go on from there; what was fetched is dropped. Now and then it cannot yet."""
+        if place.partition not in self._at or self.broker.schedule.rng.random() < 0.1:
             raise KafkaException(KafkaError(KafkaError._STATE))
         self._at[place.partition] = place.offset
         self._ends.discard(place.partition)
@@ -189,7 +190,8 @@ class ScriptedConsumer:
     def commit(self, *, offsets: Sequence[TopicPartition], asynchronous: bool) -> None:
         """Send a commit, which arrives some time later."""
         assert asynchronous
-        arrives = self.broker.schedule.now + self.broker.schedule.rng.choice((0.0, 0.0, 0.02, 0.5, 3.0))
+        seconds = (0.0, 0.0, 0.02, 0.5) if self.broker.calm else (0.0, 0.0, 0.02, 0.5, 3.0)
+        arrives = self.broker.schedule.now + self.broker.schedule.rng.choice(seconds)
         self._sent.append((arrives, {each.partition: each.offset for each in offsets}, dict(self.broker.times)))
 
     def committed(self, places: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
