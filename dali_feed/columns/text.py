@@ -94,9 +94,10 @@ class Bytes(Late):
         """Views of lent memory, or of a copy of the batch's bytes."""
         if self.late:
             return list(values)
-        if isinstance(values, Pieces) and values.lent:
-            memories = [memory.toreadonly() for memory in values.memories]
-            return Pieces(memories, values.of, values.at, values.size).views()
+        if isinstance(values, Pieces):
+            rows = values if values.lent else values.copied()
+            memories = [memory.toreadonly() for memory in rows.memories]
+            return Pieces(memories, rows.of, rows.at, rows.size).views()
         whole, ends = memoryview(b"".join(values)), itertools.accumulate(map(len, values), initial=0)
         return [whole[a:b] for a, b in itertools.pairwise(ends)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 __all__ = ["SWITCH", "library", "used"]
 
 SWITCH = "DALI_FEED_NATIVE"  # in the environment: 0 leaves the library alone
-VERSION = 5  # of native.h
+VERSION = 6  # of native.h
 
 
 @cache

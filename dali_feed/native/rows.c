@@ -18,18 +18,19 @@ static void ask_for(const uint8_t *row, int64_t width)
         __builtin_prefetch(row + at);
 }
 
-/* Row k is the `width` bytes from byte at[k] of memories[of[k]]. */
-void dali_feed_rows_together(const uint8_t *const *memories, const int64_t *of, const int64_t *at, int64_t rows,
-                             int64_t width, uint8_t *out)
+/* Row k is the size[k] bytes from byte at[k] of memories[of[k]]; they come end to end. */
+void dali_feed_rows_together(const uint8_t *const *memories, const int64_t *of, const int64_t *at, const int64_t *size,
+                             int64_t rows, uint8_t *out)
 {
-    for (int64_t k = 0; k < rows; k++) {
-        if (width >= LARGE && k + 1 < rows)
-            ask_for(memories[of[k + 1]] + at[k + 1], width);
-        memcpy(out + k * width, memories[of[k]] + at[k], (size_t)width);
+    for (int64_t k = 0; k < rows; out += size[k++]) {
+        if (k + 1 < rows && size[k + 1] >= LARGE)
+            ask_for(memories[of[k + 1]] + at[k + 1], size[k + 1]);
+        if (size[k])
+            memcpy(out, memories[of[k]] + at[k], (size_t)size[k]);
     }
 }
 
-/* Row k is size[k] of them, 0 to `width`, and zeros behind; one of no bytes may lie nowhere. */
+/* Row k has `width` bytes: size[k] of a memory, and zeros behind; one of no bytes may lie nowhere. */
 void dali_feed_rows_padded(const uint8_t *const *memories, const int64_t *of, const int64_t *at, const int64_t *size,
                            int64_t rows, int64_t width, uint8_t *out)
 {

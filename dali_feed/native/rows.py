@@ -55,8 +55,8 @@ class Memories:
     def __len__(self) -> int:
         return len(self.arrays)
 
-    def check(self, of: Int64s, at: Int64s, size: Int64s | int) -> None:
-        """ValueError where a row does not lie in one of them; `size` is that of each row, or of all."""
+    def check(self, of: Int64s, at: Int64s, size: Int64s) -> None:
+        """ValueError where a row does not lie in one of them."""
         if not len(of):
             return
         try:
@@ -64,10 +64,10 @@ class Memories:
         except IndexError:
             pass  # which row it was is found below
         else:  # no sign among them; at + size could be more than an int64 holds
-            if np.minimum.reduce(of | at | last | (last - at)) >= 0:
+            if np.minimum.reduce(of | at | size | last | (last - at)) >= 0:
                 return
         for row, (which, first) in enumerate(zip(of.tolist(), at.tolist(), strict=True)):
-            stop = first + int(size if isinstance(size, int) else size[row])
+            stop = first + int(size[row])
             if not 0 <= which < len(self.arrays):
                 msg = f"rows: each must lie in one of {len(self.arrays)} memories; found memory {which} for row {row}"
                 raise ValueError(msg)
@@ -77,20 +77,21 @@ class Memories:
                 raise ValueError(msg)
 
 
-def together(memories: Memories, of: Int64s, at: Int64s, out: Bytes) -> bool:
-    """Row k of `out`, uint8 (rows, size) and contiguous, is the bytes from at[k] on of memory of[k].
+def together(memories: Memories, of: Int64s, at: Int64s, size: Int64s, out: Bytes) -> bool:
+    """`out`, uint8 (bytes,) and contiguous, is the size[k] bytes from at[k] on of memory of[k], row after row.
 
     False, and nothing has been done, where there is no library. ValueError as `Memories.check`.
     """
-    rows, size = out.shape
-    of, at = np.ascontiguousarray(of, np.int64), np.ascontiguousarray(at, np.int64)
-    _check(out, len(of), len(at))
-    if not rows or not size:
-        return True
+    of, at, size = (np.ascontiguousarray(array, np.int64) for array in (of, at, size))
     memories.check(of, at, size)
+    _check(out, int(size.sum()))
+    if {len(at), len(size)} != {len(of)}:
+        msg = f"rows: each of {len(of)} must say where it lies; found {len(at)} and {len(size)}"
+        raise ValueError(msg)
     if (calls := _calls()) is None:
         return False
-    calls[0](memories.addresses.ctypes.data, of.ctypes.data, at.ctypes.data, rows, size, out.ctypes.data)
+    pointers = (array.ctypes.data for array in (memories.addresses, of, at, size))
+    calls[0](*pointers, len(of), out.ctypes.data)
     return True
 
 
@@ -178,7 +179,7 @@ def _calls() -> tuple[Any, Any, Any, Any] | None:
     together, padded, decimals, filled = (
         getattr(found, f"dali_feed_rows_{name}") for name in ("together", "padded", "decimals", "fill")
     )
-    together.argtypes = (*(_ADDRESS,) * 3, *(_NUMBER,) * 2, _ADDRESS)
+    together.argtypes = (*(_ADDRESS,) * 4, _NUMBER, _ADDRESS)
     padded.argtypes = (*(_ADDRESS,) * 4, *(_NUMBER,) * 2, _ADDRESS)
     decimals.argtypes = (*(_ADDRESS,) * 4, _NUMBER, _ADDRESS)
     filled.argtypes = (*(_ADDRESS,) * 4, _NUMBER, *(_ADDRESS,) * 2)

@@ -34,17 +34,18 @@ def guarded(rows: int, width: int) -> tuple[Any, Callable[[], None]]:
     return whole[GUARD : len(whole) - GUARD].reshape(rows, width), check
 
 
-@given(st.data(), st.sampled_from([0, 1, 7, 16, 60, 300, 4096, 4999]))
-def test_rows_come_side_by_side(data: st.DataObject, width: int) -> None:
-    """From any of many memories, one over the other too, none at all, of no bytes."""
-    large = [k for k, memory in enumerate(MEMORIES) if len(memory) >= width]
-    of = np.array(data.draw(st.lists(st.sampled_from(large), max_size=30)), np.int64)
-    at = np.array([data.draw(st.integers(0, len(MEMORIES[k]) - width)) for k in of], np.int64)
-    out, check = guarded(len(of), width)
-    assert native.together(native.Memories.of(MEMORIES), of, at, out)
+@given(st.data())
+def test_rows_come_end_to_end(data: st.DataObject) -> None:
+    """From any of many memories, one over the other too, none at all, of no bytes, of one size or of many."""
+    of = np.array(data.draw(st.lists(st.sampled_from(range(len(MEMORIES))), max_size=30)), np.int64)
+    widths = st.sampled_from([0, 1, 7, 16, 60, 300, 4096, 4999])
+    size = np.array([min(data.draw(widths), len(MEMORIES[k])) for k in of], np.int64)
+    at = np.array([data.draw(st.integers(0, len(MEMORIES[k]) - n)) for k, n in zip(of, size, strict=True)], np.int64)
+    out, check = guarded(int(size.sum()), 1)
+    assert native.together(native.Memories.of(MEMORIES), of, at, size, out.reshape(-1))
     check()
-    wanted = [bytes(MEMORIES[k][a : a + width]) for k, a in zip(of.tolist(), at.tolist(), strict=True)]
-    assert [row.tobytes() for row in out] == wanted
+    rows = zip(of.tolist(), at.tolist(), size.tolist(), strict=True)
+    assert out.tobytes() == b"".join(bytes(MEMORIES[k][a : a + n]) for k, a, n in rows)
 
 
 @given(st.data(), st.integers(0, 70))
@@ -72,7 +73,7 @@ def test_a_row_that_lies_in_no_memory_is_refused(way: str, wrong: tuple[int, int
     memories, (out, check) = native.Memories.of(MEMORIES), guarded(3, 8)
     of, at = np.array([0, wrong[0], 1], np.int64), np.array([0, wrong[1], 1], np.int64)
     with pytest.raises(ValueError, match=r"must lie in .*for row 1"):
-        native.together(memories, of, at, out)
+        native.together(memories, of, at, np.full(3, 8, np.int64), out.reshape(-1))
     if wrong[0] != -1:
         with pytest.raises(ValueError, match="must lie in"):
             native.padded(memories, of, at, np.full(3, 8, np.int64), out)
@@ -85,7 +86,12 @@ def test_an_output_that_does_not_hold_them_is_refused() -> None:
     rows, known, out = np.zeros(3, np.int64), native.Memories.of(MEMORIES), np.zeros((3, 8), np.uint8)
     for odd in (out[:2], out.astype(np.int64), np.zeros((3, 16), np.uint8)[:, ::2]):
         with pytest.raises(ValueError, match="out must be contiguous uint8"):
-            native.together(known, rows, rows, odd)  # type: ignore[arg-type]
+            native.padded(known, rows, rows, rows, odd)  # type: ignore[arg-type]
+    for odd in (np.zeros(23, np.uint8), np.zeros(24, np.int64), np.zeros(48, np.uint8)[::2]):
+        with pytest.raises(ValueError, match="out must be contiguous uint8"):
+            native.together(known, rows, rows, rows + 8, odd)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must lie in its memory"):
+        native.together(known, rows, rows, rows - 8, np.zeros(0, np.uint8))
     out.setflags(write=False)
     with pytest.raises(ValueError, match="can be written"):
         native.padded(known, rows, rows, rows, out)
@@ -95,7 +101,8 @@ def test_numbers_of_any_kind_of_array_are_taken() -> None:
     """Every second one of an array, and of 32 bits."""
     of, at = np.array([0, 9, 1, 9], np.int64)[::2], np.array([3, 4], np.int32)
     out, _ = guarded(2, 5)
-    assert native.together(native.Memories.of(MEMORIES), of, at, out)  # type: ignore[arg-type]
+    size = np.full(2, 5, np.int16)
+    assert native.together(native.Memories.of(MEMORIES), of, at, size, out.reshape(-1))  # type: ignore[arg-type]
     assert [row.tobytes() for row in out] == [bytes(MEMORIES[0][3:8]), bytes(MEMORIES[1][4:9])]
 
 
