@@ -87,9 +87,9 @@ def test_an_output_that_does_not_hold_them_is_refused() -> None:
     for odd in (out[:2], out.astype(np.int64), np.zeros((3, 16), np.uint8)[:, ::2]):
         with pytest.raises(ValueError, match="out must be contiguous uint8"):
             native.padded(known, rows, rows, rows, odd)  # type: ignore[arg-type]
-    for odd in (np.zeros(23, np.uint8), np.zeros(24, np.int64), np.zeros(48, np.uint8)[::2]):
+    for flat in (np.zeros(23, np.uint8), np.zeros(24, np.int64), np.zeros(48, np.uint8)[::2]):
         with pytest.raises(ValueError, match="out must be contiguous uint8"):
-            native.together(known, rows, rows, rows + 8, odd)  # type: ignore[arg-type]
+            native.together(known, rows, rows, rows + 8, flat)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="must lie in its memory"):
         native.together(known, rows, rows, rows - 8, np.zeros(0, np.uint8))
     out.setflags(write=False)
