@@ -1,7 +1,7 @@
 // The arithmetic of the kernels: every operation that can round, written out, and the types that come out.
 //
 // Law: PTX without .ftz, because CuPy compiles with -ftz=true and compilers may contract; one rounding each, to nearest,
-// ties to even. kernels/_numbers.py does the same in NumPy. Where there is no GPU, tests/kernels/cuda_shim.h stands for CUDA.
+// ties to even. Where there is no GPU, tests/kernels/cuda_shim.h stands for CUDA.
 // launch.py puts this text in the place of its #include: NVRTC has no search path here.
 
 #define DEVICE static __device__ __forceinline__

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from dali_feed.errors import ConfigError
 from dali_feed.kernels.launch import DeviceArray, device_array
 
-__all__ = ["COUNT_LIMIT", "GRID_Y", "ITEMSIZE", "LAYOUTS", "Factors", "Rules"]
-
 COUNT_LIMIT = 2**31  # kernels count samples, and positions inside a sample, in 32 bits
 GRID_Y = 65535
 LAYOUTS = ("NCHW", "NHWC")
-ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1}
 # What memory of each type may call itself: bfloat16 has no name of its own there, so it comes as torch and
 # ml_dtypes spell it or as 16-bit integers.
 _TYPESTRS = {"float32": ("<f4",), "float16": ("<f2",), "bfloat16": ("|V2", "<u2", "<i2"), "uint8": ("|u1",)}
@@ -37,11 +34,27 @@ class Rules:
         msg = f"{self._kernel}: {name} {rule}, found {found}"
         raise ConfigError(msg) from cause
 
+    def one_of(self, name: str, value: object, allowed: Sequence[object]) -> None:
+        """A choice."""
+        if value not in allowed:
+            self.refuse(name, f"must be one of {', '.join(map(str, allowed))}", repr(value))
+
     def array(self, name: str, array: object, typestrs: Sequence[str]) -> DeviceArray:
         """An array on a GPU of one of these types."""
         found = device_array(self._kernel, name, array)
         if found.typestr not in typestrs:
             self.refuse(name, f"must have dtype {' or '.join(map(_named, typestrs))}", _named(found.typestr))
+        return found
+
+    def images(self, array: object) -> DeviceArray:
+        """A batch of images: uint8 (N, H, W, 3), C contiguous."""
+        found = self.array("images", array, ("|u1",))
+        if len(found.shape) != 4 or found.shape[3] != 3 or 0 in found.shape:
+            self.refuse("images", "must have shape (N, H, W, 3) with N, H, W >= 1", found.shape)
+        self.dense("images", found)
+        samples, height, width, _ = found.shape
+        if max(height * width, samples) >= COUNT_LIMIT:
+            self.refuse("images", f"must be fewer than {COUNT_LIMIT:,}, of fewer pixels than that each", found.shape)
         return found
 
     def dense(self, name: str, array: DeviceArray) -> None:
@@ -51,26 +64,25 @@ class Rules:
             self.refuse(name, "must be C contiguous (give a contiguous copy)", found)
 
     def parameter(
-        self, name: str, array: object, typestrs: Sequence[str], shape: tuple[int, ...], *, of: str = "images"
-    ) -> tuple[Any, Any]:
-        """The pointer and the element size of an optional array per sample, both 0 where there is none."""
+        self, name: str, array: object, typestrs: Sequence[str], shape: tuple[int, ...]
+    ) -> tuple[np.uint64, np.int32]:
+        """The pointer and the element size of an optional array per image, both 0 where there is none."""
         if array is None:
             return np.uint64(0), np.int32(0)
         found = self.array(name, array, typestrs)
         if found.shape != shape:
-            self.refuse(name, f"must have shape {shape}, as {of} have {shape[0]} samples", found.shape)
+            self.refuse(name, f"must have shape {shape}, as images have {shape[0]} samples", found.shape)
         self.dense(name, found)
         return np.uint64(found.pointer), np.int32(found.itemsize)
 
-    def kind(self, name: str, array: DeviceArray, dtype: str | None, kinds: Sequence[str] = tuple(ITEMSIZE)) -> str:
+    def kind(self, name: str, array: DeviceArray, dtype: str | None) -> str:
         """The type that the memory says it holds, or that `dtype` says."""
         kind = _FROM_TYPESTR.get(array.typestr) if dtype is None else dtype
-        if kind is None or kind not in kinds or array.typestr not in _TYPESTRS[kind]:
-            *most, last = kinds
+        if kind is None or array.typestr not in _TYPESTRS.get(kind, ()):
             rule = (
-                f"must be {', '.join(most)} or {last} (for bfloat16 as 16-bit integers give dtype='bfloat16')"
+                "must be float32, float16, bfloat16 or uint8 (for bfloat16 as 16-bit integers give dtype='bfloat16')"
                 if dtype is None
-                else f"must have the type that dtype={dtype!r} names, one of {', '.join(kinds)}"
+                else f"must have the type that dtype={dtype!r} names, one of {', '.join(_TYPESTRS)}"
             )
             self.refuse(name, rule, _named(array.typestr))
         return kind
@@ -81,18 +93,16 @@ class Rules:
         """Whether `out` for N, C, H, W lies channels last: by its shape, by its strides or as `layout` says."""
         samples, channels, height, width = sizes
         planes, last = (samples, channels, height, width), (samples, height, width, channels)
-        fits = []
-        if out.shape == planes:
-            fits += ["NCHW"] * out.is_dense() + ["NHWC"] * out.is_dense((0, 2, 3, 1))
-        if out.shape == last:
-            fits += ["NHWC"] * out.is_dense()
+        fits = ["NCHW"] if out.shape == planes and out.is_dense() else []
+        if (out.shape == planes and out.is_dense((0, 2, 3, 1))) or (out.shape == last and out.is_dense()):
+            fits.append("NHWC")
         if layout is not None and layout not in LAYOUTS:
             self.refuse("layout", f"must be one of {', '.join(LAYOUTS)} or None", repr(layout))
         found = f"shape {out.shape}, strides {out.strides} bytes"
         if not fits:
             self.refuse("out", f"must be dense, of shape {planes} or {last}, as {of} have these sizes", found)
         same = height * width == 1 or channels == 1  # then both orders are one
-        if layout is None and len(set(fits)) == 2 and not same:
+        if layout is None and len(fits) == 2 and not same:
             self.refuse("layout", f"must be given, {' or '.join(LAYOUTS)}: out fits both", found)
         if layout is not None and layout not in fits and not same:
             self.refuse("out", f"must have the order in memory that layout={layout!r} names", found)
@@ -108,7 +118,7 @@ class Rules:
 
     def numbers(self, name: str, given: Factors, neutral: float, count: int) -> list[np.float32]:
         """`count` finite float32 numbers, of as many or of one; `neutral` where there are none."""
-        some = f"{_IN_WORDS[count]} finite float32 numbers or one" if count > 1 else "a finite float32 number"
+        some = "a finite float32 number" if count == 1 else f"{_IN_WORDS[count]} finite float32 numbers or one"
         try:
             with np.errstate(over="ignore"):  # infinite, and refused below
                 values = np.asarray(neutral if given is None else given, np.float32)
@@ -117,6 +127,14 @@ class Rules:
         if values.shape not in ((), (count,)) or not np.isfinite(values).all():
             self.refuse(name, f"must be {some}", repr(given))
         return list(np.broadcast_to(values, (count,)))
+
+    def factors(
+        self, kind: str, scale: Factors, bias: Factors, count: int
+    ) -> tuple[list[np.float32], list[np.float32]]:
+        """`count` of each; of uint8, which is not scaled, there may be none given."""
+        if kind == "uint8" and not (scale is None and bias is None):
+            self.refuse("scale and bias", "must be None if out is uint8", f"{scale} and {bias}")
+        return self.numbers("scale", scale, 1.0, count), self.numbers("bias", bias, 0.0, count)
 
 
 def _named(typestr: str) -> str:

@@ -18,10 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.kernels.arguments import COUNT_LIMIT, GRID_Y, Factors, Rules
-from dali_feed.kernels.launch import Launch, device_array, launch
-
-__all__ = ["MixArrays", "finish", "normalize_factors", "prepare"]
+from dali_feed.kernels.arguments import GRID_Y, Factors, Rules
+from dali_feed.kernels.launch import Launch, Launcher, device_array
 
 _BLOCK = 256
 _RULES = Rules("finish")
@@ -43,6 +41,7 @@ class MixArrays:
     box: Any = None
 
 
+@Launcher
 def finish(  # noqa: PLR0913 - what the op does, one keyword each
     images: object,
     out: object,
@@ -57,7 +56,7 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
     dtype: str | None = None,
     layout: str | None = None,
     stream: object = None,
-) -> None:
+) -> Launch:
     """Write the finished batch into `out`: one launch, no allocation, no copy, no wait.
 
     Arrays are anything on the current GPU with `__cuda_array_interface__` (CuPy, torch, ...), N, H, W >= 1:
@@ -77,56 +76,24 @@ def finish(  # noqa: PLR0913 - what the op does, one keyword each
 
     Raises ConfigError for an argument that breaks one of these rules, EngineError if the kernel cannot be run.
     """
-    job = prepare(
-        images,
-        out,
-        flip_x=flip_x,
-        flip_y=flip_y,
-        scale=scale,
-        bias=bias,
-        erase=erase,
-        erase_value=erase_value,
-        mix=mix,
-        dtype=dtype,
-        layout=layout,
-    )
-    launch(job, stream=stream)
-
-
-def prepare(  # noqa: PLR0913 - the same as finish
-    images: object,
-    out: object,
-    *,
-    flip_x: object = None,
-    flip_y: object = None,
-    scale: Factors = None,
-    bias: Factors = None,
-    erase: object = None,
-    erase_value: Factors = None,
-    mix: MixArrays | None = None,
-    dtype: str | None = None,
-    layout: str | None = None,
-) -> Launch:
-    """Check the arguments of `finish` and return the launch they make. Pure: it looks at no memory and at no device."""
-    source = _RULES.array("images", images, ("|u1",))
-    if len(source.shape) != 4 or source.shape[3] != 3 or 0 in source.shape:
-        _RULES.refuse("images", "must have shape (N, H, W, 3) with N, H, W >= 1", source.shape)
-    _RULES.dense("images", source)
+    source = _RULES.images(images)
     samples, height, width, _ = source.shape
-    if max(height * width, samples) >= COUNT_LIMIT:
-        _RULES.refuse("images", f"must be fewer than {COUNT_LIMIT:,}, of fewer pixels than that each", source.shape)
-
     target = device_array("finish", "out", out)
     kind = _RULES.kind("out", target, dtype)
     last = _RULES.channels_last(target, (samples, 3, height, width), layout)
     _RULES.writable("out", target, ("images", source))
-    scales, biases = _factors(kind, scale, bias)
+    scales, biases = _RULES.factors(kind, scale, bias, 3)
     erased = _erase_value(kind, erase, erase_value)
 
-    mirror = _RULES.parameter("flip_x", flip_x, ("<i4", "|u1", "|b1"), (samples,))
-    turn = _RULES.parameter("flip_y", flip_y, ("<i4", "|u1", "|b1"), (samples,))
-    rectangles, _ = _RULES.parameter("erase", erase, ("<i4",), (samples, 4))
-    partner, weight, box = _mix_pointers(mix, samples)
+    arguments: dict[str, Any] = {"images": np.uint64(source.pointer), "out": np.uint64(target.pointer)}
+    for name, flips in (("flip_x", flip_x), ("flip_y", flip_y)):
+        flags = _RULES.parameter(name, flips, ("<i4", "|u1", "|b1"), (samples,))
+        arguments[name], arguments[f"{name}_size"] = flags
+    arguments["erase"], _ = _RULES.parameter("erase", erase, ("<i4",), (samples, 4))
+    arguments |= _mix_pointers(mix, samples)
+    arguments |= {"samples": np.int32(samples), "height": np.int32(height), "width": np.int32(width)}
+    for name, numbers in (("scale", scales), ("bias", biases), ("erased", erased)):
+        arguments |= {f"{name}_{channel}": number for channel, number in enumerate(numbers)}
 
     fits = (width, source.pointer, target.pointer // target.itemsize)
     pixels = next(count for count in (4, 2, 1) if all(number % count == 0 for number in fits))
@@ -145,34 +112,8 @@ def prepare(  # noqa: PLR0913 - the same as finish
         ),
         grid=(-(-height * width // pixels // _BLOCK), min(samples, GRID_Y), 1),
         block=(_BLOCK, 1, 1),
-        arguments=(
-            np.uint64(source.pointer),
-            np.uint64(target.pointer),
-            *mirror,
-            *turn,
-            rectangles,
-            partner,
-            weight,
-            box,
-            *(np.int32(size) for size in (samples, height, width)),
-            *scales,
-            *biases,
-            *erased,
-        ),
-        pointers={
-            name: pointer
-            for name, pointer in (
-                ("images", source.pointer),
-                ("out", target.pointer),
-                ("flip_x", int(mirror[0])),
-                ("flip_y", int(turn[0])),
-                ("erase", int(rectangles)),
-                ("mix.partner", int(partner)),
-                ("mix.weight", int(weight)),
-                ("mix.box", int(box)),
-            )
-            if pointer
-        },
+        arguments=arguments,
+        stream=stream,
     )
 
 
@@ -185,22 +126,16 @@ def normalize_factors(mean: Sequence[float], std: Sequence[float]) -> tuple[tupl
     return tuple(1 / (255 * s) for s in std), tuple(-m / s for m, s in zip(mean, std, strict=True))
 
 
-def _mix_pointers(mixing: MixArrays | None, samples: int) -> tuple[Any, Any, Any]:
+def _mix_pointers(mixing: MixArrays | None, samples: int) -> dict[str, np.uint64]:
     """Pointers to partner, weight and box for so many samples; 0 for a missing one."""
-    if mixing is None:
-        return (np.uint64(0),) * 3
-    if mixing.partner is None:
+    if mixing is not None and mixing.partner is None:
         _RULES.refuse("mix.partner", "must be an int32 array", "None")
-    partner, _ = _RULES.parameter("mix.partner", mixing.partner, ("<i4",), (samples,))
-    weight, _ = _RULES.parameter("mix.weight", mixing.weight, ("<f4",), (samples,))
-    box, _ = _RULES.parameter("mix.box", mixing.box, ("<i4",), (samples, 4))
-    return partner, weight, box
-
-
-def _factors(kind: str, scale: Factors, bias: Factors) -> tuple[list[np.float32], list[np.float32]]:
-    if kind == "uint8" and not (scale is None and bias is None):
-        _RULES.refuse("scale and bias", "must be None if out is uint8", f"{scale} and {bias}")
-    return _RULES.numbers("scale", scale, 1.0, 3), _RULES.numbers("bias", bias, 0.0, 3)
+    arrays = mixing or MixArrays(None)
+    return {
+        "mix.partner": _RULES.parameter("mix.partner", arrays.partner, ("<i4",), (samples,))[0],
+        "mix.weight": _RULES.parameter("mix.weight", arrays.weight, ("<f4",), (samples,))[0],
+        "mix.box": _RULES.parameter("mix.box", arrays.box, ("<i4",), (samples, 4))[0],
+    }
 
 
 def _erase_value(kind: str, erase: object, value: Factors) -> list[np.float32]:

@@ -16,12 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dali_feed.kernels._numbers import fma
-from dali_feed.kernels.arguments import COUNT_LIMIT, Rules
-from dali_feed.kernels.launch import Launch, launch
+from dali_feed.kernels.arguments import Rules
+from dali_feed.kernels.launch import Launch, Launcher
 from dali_feed.transforms.colour import KINDS, MAX_STEPS
-
-__all__ = ["jitter", "jitter_reference", "prepare"]
 
 _THREADS = 1024
 _RULES = Rules("jitter")
@@ -31,7 +28,8 @@ Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 
-def jitter(images: object, out: object, steps: object, *, stream: object = None) -> None:
+@Launcher
+def jitter(images: object, out: object, steps: object, *, stream: object = None) -> Launch:
     """Write the adjusted batch into `out`: one launch, no allocation, no copy, no wait.
 
     Arrays are anything on the current GPU with `__cuda_array_interface__` (CuPy, torch, ...), N, H, W >= 1:
@@ -45,40 +43,30 @@ def jitter(images: object, out: object, steps: object, *, stream: object = None)
     One block works on each image, so a batch with fewer images than the GPU has multiprocessors leaves some idle.
     Raises ConfigError for an argument that breaks one of these rules, EngineError if the kernel cannot be run.
     """
-    launch(prepare(images, out, steps), stream=stream)
-
-
-def prepare(images: object, out: object, steps: object) -> Launch:
-    """Check the arguments of `jitter` and return the launch they make. Pure: it looks at no memory and at no device."""
-    source = _RULES.array("images", images, ("|u1",))
-    if len(source.shape) != 4 or source.shape[3] != 3 or 0 in source.shape:
-        _RULES.refuse("images", "must have shape (N, H, W, 3) with N, H, W >= 1", source.shape)
-    _RULES.dense("images", source)
+    source = _RULES.images(images)
     samples, height, width, _ = source.shape
-    if max(height * width, samples) >= COUNT_LIMIT:
-        _RULES.refuse("images", f"must be fewer than {COUNT_LIMIT:,}, of fewer pixels than that each", source.shape)
     target = _RULES.array("out", out, ("|u1",))
     if target.shape != source.shape:
         _RULES.refuse("out", f"must have the shape of images, {source.shape}", target.shape)
     _RULES.dense("out", target)
     _RULES.writable("out", target, ("images", source))
-    given = _RULES.array("steps", steps, ("<f4",))
-    if len(given.shape) != 3 or given.shape[::2] != (samples, 2) or not 1 <= given.shape[1] <= MAX_STEPS:
-        _RULES.refuse("steps", f"must have shape ({samples}, 1 to {MAX_STEPS}, 2)", given.shape)
-    _RULES.dense("steps", given)
+    to_do = _RULES.array("steps", steps, ("<f4",))
+    if len(to_do.shape) != 3 or to_do.shape[::2] != (samples, 2) or not 1 <= to_do.shape[1] <= MAX_STEPS:
+        _RULES.refuse("steps", f"must have shape ({samples}, 1 to {MAX_STEPS}, 2)", to_do.shape)
+    _RULES.dense("steps", to_do)
 
     pixels, vector = _variant(height * width, source.pointer, target.pointer)
     groups = height * width // pixels
+    arrays = {"images": source, "out": target, "steps": to_do}
+    sizes = {"count": to_do.shape[1], "height": height, "width": width}
     return Launch(
         kernel="jitter",
         options=("-DOUT_UINT8", f"-DPIXELS={pixels}", f"-DVECTOR={vector}"),
         grid=(samples, 1, 1),
         block=(min(_THREADS, -(-groups // 32) * 32), 1, 1),
-        arguments=(
-            *(np.uint64(array.pointer) for array in (source, target, given)),
-            *(np.int32(size) for size in (given.shape[1], height, width)),
-        ),
-        pointers={"images": source.pointer, "out": target.pointer, "steps": given.pointer},
+        arguments={name: np.uint64(array.pointer) for name, array in arrays.items()}
+        | {name: np.int32(size) for name, size in sizes.items()},
+        stream=stream,
     )
 
 
@@ -99,6 +87,23 @@ def jitter_reference(images: Bytes, steps: npt.ArrayLike) -> Bytes:
                 value = _stepped(value, _NAMES.get(float(number), "nothing"), factor)
             target[...] = value.astype(np.uint8)
     return out
+
+
+def fma(a: npt.NDArray[Any], b: npt.NDArray[Any], c: npt.NDArray[Any]) -> Floats:
+    """Return a * b + c of float32 arrays with one rounding, as fmaf does.
+
+    The product is exact in float64 and the sum is rounded to odd (if anything was lost, the last bit is set), so the
+    rounding to float32 that follows sees on which side of a tie the exact value lies.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        product, addend = np.multiply(a, b, dtype=np.float64), np.asarray(c, np.float64)
+        total = product + addend
+        part = total - product
+        lost = (product - (total - part)) + (addend - part)
+        even = np.asarray(total).view(np.int64) & 1 == 0
+        odd = np.nextafter(total, np.copysign(np.inf, lost))
+        rounded: npt.NDArray[Any] = np.where(np.isfinite(total) & (lost != 0) & even, odd, total)
+        return rounded.astype(np.float32)
 
 
 def _stepped(value: Floats, name: str, factor: np.float32) -> Floats:

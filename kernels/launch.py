@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Generic, ParamSpec
 
 import numpy as np
 
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.packages import needed
-
-__all__ = ["DeviceArray", "Launch", "compile_ptx", "compiles", "device_array", "kernel", "launch", "stream_handle"]
 
 log = logging.getLogger("dali_feed")
 
@@ -34,6 +33,8 @@ _LOG_LINES = 12
 _NO_NVRTC = "it comes with torch for CUDA, and with the CUDA toolkit: install one of them"
 
 _INCLUDE = re.compile(r'^#include "(_\w+\.cuh)"\n', re.MULTILINE)
+
+P = ParamSpec("P")
 
 _kernels: dict[tuple[str, tuple[str, ...], int], Any] = {}  # by name, options and device
 _lock = threading.Lock()  # guards them: each is compiled once
@@ -57,7 +58,7 @@ class DeviceArray:
     @property
     def nbytes(self) -> int:
         """Bytes of the elements, which is the whole range of a dense array."""
-        return functools.reduce(lambda total, size: total * size, self.shape, self.itemsize)
+        return math.prod(self.shape) * self.itemsize
 
     def is_dense(self, order: tuple[int, ...] | None = None) -> bool:
         """Whether the elements lie without holes, dimensions taken outermost first in `order` (default: as they are).
@@ -74,18 +75,29 @@ class DeviceArray:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch, complete.
+    """One launch, complete. `stream` as `launch` takes it.
 
-    `arguments` are NumPy scalars of the kernel's types in its order (a pointer is a uint64); `pointers` are those of
-    the arrays among them by the names that the user knows them by.
+    `arguments` are NumPy scalars of the kernel's types in its order, a pointer a uint64, by the names that users know.
     """
 
     kernel: str
     options: tuple[str, ...]
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    arguments: tuple[Any, ...]
-    pointers: Mapping[str, int]
+    arguments: Mapping[str, Any]
+    stream: object = None
+
+
+class Launcher(Generic[P]):
+    """A kernel: called with its arguments, it is launched. `prepare` only makes the launch of them, and is pure."""
+
+    def __init__(self, prepare: Callable[P, Launch]) -> None:
+        self.prepare = prepare
+        functools.update_wrapper(self, prepare)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Enqueue it; see `launch`."""
+        launch(self.prepare(*args, **kwargs))
 
 
 def device_array(subject: str, name: str, array: object) -> DeviceArray:
@@ -110,10 +122,7 @@ def device_array(subject: str, name: str, array: object) -> DeviceArray:
         msg = f"{subject}: {name} must have no mask (give the data alone), found one"
         raise ConfigError(msg)
     if strides is None:
-        strides, step = [], dtype.itemsize
-        for size in reversed(shape):
-            strides.insert(0, step)
-            step *= size
+        strides = [math.prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape))]
     found = DeviceArray(int(pointer), shape, dtype.str, tuple(int(step) for step in strides), bool(read_only))
     if found.pointer % found.itemsize:
         rule = f"must begin at a multiple of its element size, {found.itemsize} bytes"
@@ -187,20 +196,20 @@ def kernel(name: str, options: tuple[str, ...]) -> Any:
         return _kernels[key]
 
 
-def launch(job: Launch, *, stream: object = None) -> None:
-    """Enqueue `job` on `stream` of the current device, on which its arrays lie, and return at once.
+def launch(job: Launch) -> None:
+    """Enqueue `job` on its stream of the current device, on which its arrays lie, and return at once.
 
-    `stream` is a cudaStream_t as an int, a CuPy or torch stream, or None for CuPy's current stream of that device.
+    A stream is a cudaStream_t as an int, a CuPy or torch stream, or None for CuPy's current stream of that device.
     Raises ConfigError for another kind of stream and for arrays elsewhere, EngineError if the kernel cannot be compiled
     or launched.
     """
     # All that CuPy asks of a stream is its `ptr`; its own wrapper class differs between CuPy 13 and 14.
-    handle = None if stream is None else SimpleNamespace(ptr=stream_handle(job.kernel, stream))
+    stream = None if job.stream is None else SimpleNamespace(ptr=_handle(job.kernel, job.stream))
     device = int(_cupy().cuda.runtime.getDevice())
     _check_places(job, device)
     function = kernel(job.kernel, job.options)
     try:
-        function(job.grid, job.block, job.arguments, stream=handle)
+        function(job.grid, job.block, tuple(job.arguments.values()), stream=stream)
     except RuntimeError as error:  # CUDADriverError is one
         msg = (
             f"kernel {job.kernel} on cuda:{device}: CUDA must accept the launch; it refuses grid {job.grid}, block "
@@ -210,7 +219,7 @@ def launch(job: Launch, *, stream: object = None) -> None:
         raise EngineError(msg) from error
 
 
-def stream_handle(subject: str, stream: object) -> int:
+def _handle(subject: str, stream: object) -> int:
     """The cudaStream_t of a CuPy stream (`ptr`), a torch stream (`cuda_stream`) or an int; ConfigError otherwise."""
     handle = getattr(stream, "ptr", getattr(stream, "cuda_stream", stream))
     if isinstance(handle, bool) or not isinstance(handle, int) or handle < 0:
@@ -222,8 +231,10 @@ def stream_handle(subject: str, stream: object) -> int:
 def _check_places(job: Launch, device: int) -> None:
     """Refuse memory of another place than the current device: it would fault later, and without a name."""
     runtime = _cupy().cuda.runtime
-    for name, pointer in job.pointers.items():
-        place = runtime.pointerGetAttributes(pointer)
+    for name, argument in job.arguments.items():
+        if argument.dtype != np.uint64 or not argument:
+            continue
+        place = runtime.pointerGetAttributes(int(argument))
         if place.type not in (runtime.memoryTypeDevice, runtime.memoryTypeManaged):
             found = f"memory of the host (CUDA memory type {place.type})"
             msg = f"{job.kernel}: {name} must lie in a GPU's memory, found {found}"
@@ -237,14 +248,15 @@ def _check_places(job: Launch, device: int) -> None:
 @functools.cache
 def _source(name: str) -> str:
     """The kernel with its headers in the place of their #include: NVRTC has no search path here."""
-    text = (files("dali_feed.kernels") / f"{name}.cu").read_text(encoding="utf-8")
-    out, done = "", 0
-    for found in _INCLUDE.finditer(text):
-        header = (files("dali_feed.kernels") / found[1]).read_text(encoding="utf-8")
-        after = text.count("\n", 0, found.end()) + 1
-        out += f'{text[done : found.start()]}#line 1 "{found[1]}"\n{header}#line {after} "{name}.cu"\n'
-        done = found.end()
-    return out + text[done:]
+    folder = files("dali_feed.kernels")
+    text = (folder / f"{name}.cu").read_text(encoding="utf-8")
+
+    def header(include: re.Match[str]) -> str:
+        line = text.count("\n", 0, include.end()) + 1
+        content = (folder / include[1]).read_text(encoding="utf-8")
+        return f'#line 1 "{include[1]}"\n{content}#line {line} "{name}.cu"\n'
+
+    return _INCLUDE.sub(header, text)
 
 
 def _failed(name: str, arch: str, options: tuple[str, ...], log: str) -> EngineError:

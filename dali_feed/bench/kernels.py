@@ -15,11 +15,10 @@ import numpy as np
 
 from dali_feed.bench.runner import Contestant, Steps, opened
 from dali_feed.errors import EngineError
-from dali_feed.kernels import finish as finish_module
-from dali_feed.kernels import jitter as jitter_module
-from dali_feed.kernels import unpack as unpack_module
-from dali_feed.kernels.finish import MixArrays
+from dali_feed.kernels.finish import MixArrays, finish, normalize_factors
+from dali_feed.kernels.jitter import jitter
 from dali_feed.kernels.launch import Launch, kernel
+from dali_feed.kernels.unpack import unpack
 from dali_feed.packages import needed
 from dali_feed.transforms.colour import KINDS
 
@@ -68,7 +67,7 @@ def _mix(cp: Any, batch: int, kind: str) -> MixArrays:
 def _finishes(cp: Any, batch: int) -> Iterator[Case]:
     """Every type and layout; then with everything on, and mixed."""
     images = _bytes(cp, batch, SIZE, SIZE, 3)
-    scale, bias = finish_module.normalize_factors(MEAN, STD)
+    scale, bias = normalize_factors(MEAN, STD)
     flips = cp.asarray(np.arange(batch) % 2, cp.int32)
     extras: dict[str, dict[str, Any]] = {
         "": {},
@@ -85,7 +84,7 @@ def _finishes(cp: Any, batch: int) -> Iterator[Case]:
                 arguments = {"scale": scale, "bias": bias, "flip_x": flips, "dtype": dtype, "layout": layout, **options}
 
                 def prepare(out: Any = out, arguments: dict[str, Any] = arguments) -> Launch:
-                    return finish_module.prepare(images, out, **arguments)
+                    return finish.prepare(images, out, **arguments)
 
                 moved = images.nbytes * (1 + shares.get(name, 0.0)) + out.nbytes
                 yield Case("finish", f"{dtype} {layout}{name}", prepare, round(moved))
@@ -103,7 +102,7 @@ def _jitters(cp: Any, batch: int) -> Iterator[Case]:
         steps = cp.tile(cp.asarray([[(KINDS[name], 0.1) for name in names]], cp.float32), (batch, 1, 1))
 
         def prepare(steps: Any = steps) -> Launch:
-            return jitter_module.prepare(images, out, steps)
+            return jitter.prepare(images, out, steps)
 
         passes = 1 + names.count("contrast")  # a mean takes one of its own
         yield Case("jitter", ", ".join(names), prepare, images.nbytes * passes + out.nbytes)
@@ -125,7 +124,7 @@ def _unpacks(cp: Any, batch: int) -> Iterator[Case]:
             arguments |= {"dtype": dtype, "scale": 1 / 255}
 
             def prepare(records: Any = records, out: Any = out, arguments: dict[str, Any] = arguments) -> Launch:
-                return unpack_module.prepare(records, out, **arguments)
+                return unpack.prepare(records, out, **arguments)
 
             variant = f"{bits} bits {order} {endian} {size}x{size} {dtype}"
             yield Case("unpack", variant, prepare, records.nbytes + out.nbytes)
@@ -161,7 +160,7 @@ def contestants(names: Sequence[str], batch: int) -> Iterator[tuple[str, list[Co
     def launch_of(case: Case) -> Callable[[], None]:
         job = case.prepare()
         function = kernel(job.kernel, job.options)
-        return lambda: function(job.grid, job.block, job.arguments)
+        return lambda: function(job.grid, job.block, tuple(job.arguments.values()))
 
     def copy_of(case: Case) -> Callable[[], None]:
         half = case.moved // 2

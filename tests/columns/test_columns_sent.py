@@ -11,6 +11,7 @@ import torch
 from kit.images import QUICK
 from kit.member_shards import shards
 from kit.recorded import Recorded
+from kit.unpacked import unpack_reference
 
 from dali_feed import DataLoader
 from dali_feed.columns import Array, Column, Number, Packed, Text, Tokens
@@ -19,7 +20,7 @@ from dali_feed.engines.device.parcel import Parcels
 from dali_feed.external_sources import ShardSet
 from dali_feed.feed import machine
 from dali_feed.feed.batch import Beside
-from dali_feed.kernels.unpack import unpack, unpack_reference
+from dali_feed.kernels.unpack import unpack
 
 
 def letters(text: str) -> list[int]:

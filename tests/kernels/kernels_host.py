@@ -1,9 +1,9 @@
 """Kernels on the host: g++ compiles the same .cu that a GPU runs, with tests/kernels/cuda_shim.h in the place of CUDA.
 
 What runs is a `Launch` as the launcher prepared it, so the grid, the chosen variant and the order and types of the
-arguments are under test as well as the arithmetic. `both_ways` runs one body for a kernel's tests so, and by the
-launcher on a GPU. Either way it takes NumPy arrays, and what the kernel writes stands in them afterwards. On a GPU they
-lie as they lie here: as far behind a border, with the same strides, rows that overlap or have gaps between them.
+arguments are under test as well as the arithmetic. `on_gpu` has the launcher run it on a GPU. Either way it takes
+NumPy arrays, and what the kernel writes stands in them afterwards. On a GPU they lie as they lie here: as far behind a
+border, with the same strides, rows that overlap or have gaps between them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import shutil
 import struct
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pytest
 from kit.kept import Kept
 
-from dali_feed.kernels.launch import Launch
+from dali_feed.kernels.launch import Launch, Launcher
 
 _HERE = Path(__file__).resolve().parent
 _SOURCES = _HERE.parents[1] / "kernels"
@@ -58,11 +58,12 @@ class HostKernel:
 
     def run(self, job: Launch, begin: tuple[int, int, int] = (0, 0, 0)) -> None:
         """Run the blocks from `begin` on to the end of the grid."""
-        types = (_CTYPES[argument.dtype.name] for argument in job.arguments)
+        arguments = job.arguments.values()
+        types = (_CTYPES[argument.dtype.name] for argument in arguments)
         function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *(ctypes.POINTER(_Index3),) * 4, *types)
         runner, kernel = self.addresses[self.variants.index(job.options)]
         corners = [ctypes.byref(_Index3(*corner)) for corner in (job.grid, job.block, begin, job.grid)]
-        function(runner)(kernel, *corners, *(argument.item() for argument in job.arguments))
+        function(runner)(kernel, *corners, *(argument.item() for argument in arguments))
 
 
 def compile_for_host(kept: Kept, name: str, variants: Sequence[tuple[str, ...]]) -> HostKernel:
@@ -90,18 +91,19 @@ def compile_sanitized(kept: Kept, name: str, variants: Sequence[tuple[str, ...]]
 
 
 def run_sanitized(
-    program: Path, variants: Sequence[tuple[str, ...]], jobs: Sequence[tuple[Launch, Mapping[int, npt.NDArray[Any]]]]
+    program: Path, variants: Sequence[tuple[str, ...]], jobs: Sequence[tuple[Launch, Sequence[npt.NDArray[Any]]]]
 ) -> bytes:
-    """Run jobs in one process; `memory` maps each address among a job's arguments to its array.
+    """Run jobs in one process, each with the arrays that its pointers are of.
 
     Returns the bytes of all outputs in order. A finding of a sanitizer fails the test with its report.
     """
     stream = bytearray()
-    for job, memory in jobs:
+    for job, arrays in jobs:
+        memory = {array.ctypes.data: array.tobytes() for array in arrays}
         stream += struct.pack("<7I", variants.index(job.options), *job.grid, *job.block)
-        for argument in job.arguments:
+        for argument in job.arguments.values():
             if argument.dtype == np.uint64:
-                content = memory[int(argument)].tobytes() if argument else b""
+                content = memory[int(argument)] if argument else b""
                 stream += struct.pack("<Q", len(content)) + content
             else:
                 stream += argument.tobytes()
@@ -140,32 +142,6 @@ def _compile(
     return kept.file(output, [version, *command, text + tail, *beside], make)
 
 
-Kernel = Callable[..., tuple[Launch, ...]]  # takes what the launcher takes, returns what was launched
-_BORDER = 256
-
-
-def both_ways(
-    launcher: Callable[..., None],
-    prepare: Callable[..., Launch | tuple[Launch, ...]],
-    variants: Sequence[tuple[str, ...]],
-) -> tuple[Any, Any]:
-    """Fixtures `host`, all variants compiled by g++, and `kernel`, which runs that and, marked gpu, `launcher`."""
-
-    @pytest.fixture(scope="module")
-    def host(kept: Kept) -> HostKernel:
-        return compile_for_host(kept, launcher.__name__, variants)
-
-    @pytest.fixture(scope="module", params=["host", pytest.param("gpu", marks=pytest.mark.gpu)])
-    def kernel(request: pytest.FixtureRequest) -> Kernel:
-        if request.param == "gpu":
-            pytest.importorskip("cupy")
-            return lambda *arrays, **options: _on_gpu(launcher, prepare, arrays, options)
-        host: HostKernel = request.getfixturevalue("host")
-        return lambda *arrays, **options: _on_host(host, prepare, arrays, options)
-
-    return host, kernel
-
-
 def moved(value: Any, put: Callable[[npt.NDArray[Any]], Any]) -> Any:
     """Arguments with each array, those in a tuple, a dict or a `Mix` too, where `put` puts it."""
     if isinstance(value, np.ndarray):
@@ -179,15 +155,7 @@ def moved(value: Any, put: Callable[[npt.NDArray[Any]], Any]) -> Any:
     return value
 
 
-def _launches(found: Launch | tuple[Launch, ...]) -> tuple[Launch, ...]:
-    return found if isinstance(found, tuple) else (found,)
-
-
-def _on_host(host: HostKernel, prepare: Any, arrays: Any, options: Any) -> tuple[Launch, ...]:
-    jobs = _launches(prepare(*moved(arrays, OnDevice), **moved(options, OnDevice)))
-    for job in jobs:
-        host.run(job)
-    return jobs
+_BORDER = 256
 
 
 @dataclass
@@ -195,7 +163,7 @@ class _Device:
     """Copies of host arrays in device memory."""
 
     cp: Any
-    held: list[tuple[npt.NDArray[Any], npt.NDArray[np.uint8], Any]] = field(default_factory=list)
+    copies: list[tuple[npt.NDArray[Any], npt.NDArray[np.uint8], Any]] = field(default_factory=list)
 
     def put(self, array: npt.NDArray[Any]) -> Any:
         """All bytes from the first element to the last, and an array over them."""
@@ -204,50 +172,19 @@ class _Device:
         span = np.frombuffer((ctypes.c_uint8 * size).from_address(array.ctypes.data), np.uint8)
         room = self.cp.empty(shift + size, self.cp.uint8)
         room[shift:] = self.cp.asarray(span)
-        self.held.append((array, span, room[shift:]))
+        self.copies.append((array, span, room[shift:]))
         return self.cp.ndarray(array.shape, array.dtype, room.data + shift, array.strides)
 
     def fetch(self) -> None:
-        for array, span, room in self.held:
+        for array, span, room in self.copies:
             if array.flags.writeable:
                 span[...] = self.cp.asnumpy(room)
 
 
-def _on_gpu(launcher: Any, prepare: Any, arrays: Any, options: Any) -> tuple[Launch, ...]:
-    import cupy
-
-    device = _Device(cupy)
-    arrays, options = moved(arrays, device.put), moved(options, device.put)
-    jobs = _launches(prepare(*arrays, **options))
-    launcher(*arrays, **options)
+def on_gpu(launcher: Launcher[Any], arguments: dict[str, Any]) -> Launch:
+    """Have a kernel launched with copies of these arrays; what it wrote stands in them then."""
+    device = _Device(pytest.importorskip("cupy"))
+    there = moved(arguments, device.put)
+    launcher(**there)
     device.fetch()
-    return jobs
-
-
-def in_turn(rows: Sequence[tuple[str, ...]], values: Sequence[str]) -> list[Any]:
-    """A parameter for each row and value: every row, and each of its words with each of the values; others are `long`.
-
-    It is for what no test expects to meet in one row and one value alone, such as a kernel's options and the
-    architectures that it is compiled for.
-    """
-    met: set[tuple[str, str]] = set()
-    left, used = list(rows), dict.fromkeys(values, 0)
-    chosen: set[tuple[tuple[str, ...], str]] = set()
-    wanted = {(word, value) for row in rows for word in row for value in values}
-
-    def new(row: tuple[str, ...], value: str) -> int:
-        return len({(word, value) for word in row} - met)
-
-    while left or wanted - met:  # more than a value a row where the rows are too few
-        row = left.pop(0) if left else max(rows, key=lambda row: max(new(row, value) for value in values))
-        value = min(values, key=lambda value: (-new(row, value), used[value]))
-        chosen.add((row, value))
-        used[value] += 1
-        met |= {(word, value) for word in row}
-    return [
-        pytest.param(
-            row, value, id=f"{' '.join(row)}-{value}", marks=() if (row, value) in chosen else pytest.mark.long
-        )
-        for row in rows
-        for value in values
-    ]
+    return launcher.prepare(**there)

@@ -8,12 +8,9 @@ import re
 import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-import unpack_cases
-from finish_cases import DTYPES, JITTER_VARIANTS, VARIANTS
-from kernels_host import in_turn
+from kernel_cases import DTYPES, KERNELS, Options
 from kit.kept import Kept, PtxOf
 
 from dali_feed.errors import EngineError
@@ -21,71 +18,65 @@ from dali_feed.kernels import launch
 
 pytestmark = pytest.mark.slow
 
-KERNELS = {"finish": VARIANTS, "jitter": JITTER_VARIANTS, "unpack": unpack_cases.VARIANTS}
+ARCHES = ("sm_75", "sm_80", "sm_90", "sm_100")
 WHOLE_VECTORS = tuple(
     (f"-DOUT_{dtype.upper()}", "-DCHANNELS_LAST=1", f"-DPIXELS={pixels}", "-DMIX=1", "-DVECTOR=16")
     for pixels, dtype in itertools.product((2, 4), DTYPES)
 )
 
 
-def of(name: str, rows: Any, arches: list[str]) -> list[Any]:
-    """Parameters for variants of a kernel."""
-    return [
-        pytest.param(name, *each.values, id=f"{name} {each.id}", marks=each.marks) for each in in_turn(rows, arches)
-    ]
+def some_of(variants: tuple[Options, ...], arch: str) -> list[Options]:
+    """A share of many variants, so that each meets an architecture, and each of their options meets this one."""
+    chosen = list(variants[ARCHES.index(arch) :: len(ARCHES)] if len(variants) > len(ARCHES) else variants)
+    for variant in variants:
+        if not {*variant} <= {*itertools.chain(*chosen)}:
+            chosen.append(variant)
+    return chosen
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "arch"),
-    [each for name, rows in KERNELS.items() for each in of(name, rows, ["sm_75", "sm_80", "sm_90", "sm_100"])],
-)
-def test_nvrtc_compiles_every_variant(compiled_ptx: PtxOf, name: str, options: tuple[str, ...], arch: str) -> None:
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_nvrtc_compiles_the_variants(compiled_ptx: PtxOf, name: str, arch: str, every: bool) -> None:
     """Each assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
-    ptx = compiled_ptx(name, arch, options).decode()
-    assert f".entry {name}(" in ptx
-    assert ".ftz" not in ptx, "CuPy's -ftz=true reached an operation that can round"
-    assert ".local" not in ptx, "an index is not a constant"
-    # On sm_75 bfloat16 is rounded by integer arithmetic.
-    assert ("cvt.rn.bf16.f32" in ptx) == (options[0] == "-DOUT_BFLOAT16" and arch != "sm_75")
-    if name == "jitter":
-        assert ".f64" not in ptx
-        assert "st.global.v4." in ptx or options[2] != "-DVECTOR=16"
-    elif name == "finish" and options[2] == "-DPIXELS=4" and options[0] != "-DOUT_UINT8":
-        assert "st.global.v4." in ptx or options[4] == "-DVECTOR=8"  # four bytes may also be one 32-bit store
+    variants = KERNELS[name].variants
+    for options in variants if every else some_of(variants, arch):
+        ptx = compiled_ptx(name, arch, options).decode()
+        assert f".entry {name}(" in ptx, options
+        assert ".ftz" not in ptx, f"CuPy's -ftz=true reached an operation that can round: {options}"
+        assert ".local" not in ptx, f"an index is not a constant: {options}"
+        # On sm_75 bfloat16 is rounded by integer arithmetic.
+        assert ("cvt.rn.bf16.f32" in ptx) == (options[0] == "-DOUT_BFLOAT16" and arch != "sm_75"), options
+        if name == "jitter":
+            assert ".f64" not in ptx, options
+            assert "st.global.v4." in ptx or "-DVECTOR=16" not in options, options
+        elif "-DPIXELS=4" in options and not {"-DOUT_UINT8", "-DVECTOR=8"} & {*options}:
+            assert "st.global.v4." in ptx, options  # four bytes, and eight, may also be one store
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize(
-    ("name", "options", "arch"),
-    [
-        *of("finish", WHOLE_VECTORS, ["sm_80", "sm_90"]),
-        *(("jitter", JITTER_VARIANTS[0], arch) for arch in ("sm_80", "sm_90")),
-    ],
+    ("name", "options"), [*(("finish", each) for each in WHOLE_VECTORS), ("jitter", KERNELS["jitter"].variants[0])]
 )
-def test_assembled_it_stores_sixteen_bytes_at_a_time(
-    kept: Kept, name: str, options: tuple[str, ...], arch: str
-) -> None:
+def test_assembled_it_stores_sixteen_bytes_at_a_time(kept: Kept, name: str, options: Options, arch: str) -> None:
     """All that a usual variant writes are stores of 16 bytes, and all it keeps lies in registers."""
-    assert options in KERNELS[name]
+    assert options in KERNELS[name].variants
     found = instructions(kept, name, arch, options)
     assert named(found, "STG") == {"STG.E.128"}
     assert not named(found, "STL") | named(found, "LDL")
 
 
 @pytest.mark.parametrize(
-    ("name", "arch", "options", "told"),
+    ("name", "arch", "options", "message"),
     [
         ("finish", "sm_90", (), "define one of OUT_FLOAT32"),
-        ("finish", "sm_1", VARIANTS[0], "INVALID_OPTION"),
-        ("unpack", "sm_90", KERNELS["unpack"][0][1:], "define one of OUT_FLOAT32"),
-        (
-            *("unpack", "sm_90", ("-DOUT_UINT8", "-DBITS=10", *KERNELS["unpack"][0][2:])),
-            "uint8 is for elements of 8 bits",
-        ),
+        ("finish", "sm_1", KERNELS["finish"].variants[0], "INVALID_OPTION"),
+        ("unpack", "sm_90", (), "define one of OUT_FLOAT32"),
     ],
 )
-def test_a_failed_compilation_says_what_and_where(name: str, arch: str, options: tuple[str, ...], told: str) -> None:
+def test_a_failed_compilation_says_what_and_where(name: str, arch: str, options: Options, message: str) -> None:
     """The error names kernel and architecture and carries the compiler's first lines."""
-    with pytest.raises(EngineError, match=f"kernel {name} for {arch}, options(?s:.*){told}"):
+    with pytest.raises(EngineError, match=f"kernel {name} for {arch}, options(?s:.*){message}"):
         launch.compile_ptx(name, arch, options)
 
 

@@ -1,4 +1,4 @@
-"""Kernels on a GPU: on torch's memory, on any stream, without allocating; the files beside hold their arithmetic."""
+"""Kernels on a GPU: on torch's memory, on any stream, without allocating; test_kernels.py holds their arithmetic."""
 
 from __future__ import annotations
 
@@ -7,43 +7,51 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import unpack_cases
-from finish_cases import LAYOUTS, assert_same_bits, random_case
+from kernel_cases import DTYPES, KERNELS, RECORDS, Arguments, finish_case, random_bytes, unpack_case
 from kernels_host import OnDevice, moved
 from kit.finished import finish_reference
-from unpack_cases import KINDS, Kind, payload_of, random_factors, random_records
+from kit.unpacked import unpack_reference
 
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.kernels import launch
 from dali_feed.kernels.finish import finish
-from dali_feed.kernels.unpack import unpack, unpack_reference
+from dali_feed.kernels.unpack import unpack
 
 pytestmark = pytest.mark.gpu
 
 
+def case_of(name: str, dtype: str, samples: int = 6) -> Arguments:
+    """Arguments of `finish` or `unpack` for images of 32 x 36."""
+    if name == "finish":
+        return finish_case(dtype, (samples, 32, 36))
+    kind = next(each for each in RECORDS if (each["bits"], each["channels"], each["dtype"]) == (8, 3, dtype))
+    return unpack_case(kind, samples, (32, 36), offset=4)
+
+
 @pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8])
-def test_gpu_finish_into_torch_memory_on_its_stream(cp: Any, dtype: torch.dtype, last: bool) -> None:
-    """Torch owns the output, in both memory formats and as bfloat16, and its side stream orders the launch."""
-    name = str(dtype).removeprefix("torch.")
-    case = random_case(name, (6, 32, 36))
-    expected = finish_reference(**case, dtype=name)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["finish", "unpack"])
+def test_gpu_into_torch_memory_on_its_stream(cp: Any, name: str, dtype: str, last: bool) -> None:
+    """Torch owns the arrays, also as bfloat16 and in both memory formats, and its side stream orders the launch."""
+    case = case_of(name, dtype)
+    right = KERNELS[name].right(case)
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
-        arguments = moved(case, lambda array: torch.from_numpy(array).cuda())
-        out = torch.empty(expected.shape, dtype=dtype, device="cuda")
+        there = moved(case, lambda array: torch.from_numpy(array).cuda())
+        out = torch.empty(right.shape, dtype=getattr(torch, dtype), device="cuda")
         out = out.to(memory_format=torch.channels_last) if last else out
-        finish(out=out, stream=stream, **arguments)
-        found = out.contiguous().cpu()
-    found = found.view(torch.uint16) if dtype is torch.bfloat16 else found
-    assert_same_bits(found.numpy(), expected)
+        there |= {"out": out, "dtype": None, "layout": None}
+        KERNELS[name].launcher(**there, stream=stream)
+        images = out.contiguous().cpu()
+    images = images.view(torch.uint16) if dtype == "bfloat16" else images
+    assert images.numpy().tobytes() == right.tobytes()
 
 
 @pytest.mark.parametrize("spelling", ["object", "pointer", "current"])
 def test_gpu_waits_for_its_stream_only(cp: Any, spelling: str) -> None:
     """On a non-blocking stream the launch sees what was enqueued before it there, however it learns of the stream."""
-    case = random_case("float32", (8, 224, 224))
-    images, fresh = cp.zeros(case["images"].shape, cp.uint8), cp.asarray(case["images"])
+    pixels = random_bytes(8, 224, 224, 3)
+    images, fresh = cp.zeros(pixels.shape, cp.uint8), cp.asarray(pixels)
     out = cp.empty((8, 3, 224, 224), cp.float32)
     work = cp.random.default_rng(0).random((3000, 3000), dtype=cp.float32)
     finish(images, out)  # compiled now, so that the launch below comes at once
@@ -53,56 +61,24 @@ def test_gpu_waits_for_its_stream_only(cp: Any, spelling: str) -> None:
         for _ in range(20):  # keeps the stream busy while the host runs ahead
             work = cp.sin(work)
         images[...] = fresh
-        given = {"object": stream, "pointer": stream.ptr, "current": None}[spelling]
         if spelling == "current":
-            finish(images, out, stream=given)
+            finish(images, out)
     if spelling != "current":
-        finish(images, out, stream=given)
+        finish(images, out, stream={"object": stream, "pointer": stream.ptr}[spelling])
     stream.synchronize()
-    assert_same_bits(cp.asnumpy(out), finish_reference(case["images"]))
+    np.testing.assert_array_equal(cp.asnumpy(out), finish_reference(pixels))
 
 
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8])
-def test_gpu_unpack_into_torch_memory_on_its_stream(cp: Any, dtype: torch.dtype, last: bool) -> None:
-    """Torch owns records and output, in both memory formats and as bfloat16, and its side stream orders the launch."""
-    name = str(dtype).removeprefix("torch.")
-    kind = Kind(8, "little", 3, "interleaved", "NHWC" if last else "NCHW", name)
-    case = {**kind.arguments(32, 36, offset=4, **random_factors(kind)), "layout": "NCHW"}
-    records = random_records(6, case)
-    expected = unpack_reference(records, **case)
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        out = torch.empty(expected.shape, dtype=dtype, device="cuda")
-        out = out.to(memory_format=torch.channels_last) if last else out
-        arguments = {key: value for key, value in case.items() if key not in ("dtype", "layout")}
-        unpack(torch.from_numpy(records).cuda(), out, stream=stream, **arguments)
-        found = out.contiguous().cpu()
-    found = found.view(torch.uint16) if dtype is torch.bfloat16 else found
-    assert_same_bits(found.numpy(), expected)
-
-
-def test_gpu_more_records_than_a_grid_has_rows(cp: Any) -> None:
-    """Blocks walk on over the records where there are more of them than the 65535 rows of a grid."""
-    records = random_records(65535 + 40, Kind(8, "little", 1, "interleaved", "NCHW", "uint8").arguments(1, 255))
-    out = cp.zeros((len(records), 1, 1, 255), cp.uint8)
-    unpack(cp.asarray(records), out, shape=(1, 255, 1))
-    np.testing.assert_array_equal(cp.asnumpy(out)[:, 0, 0], records)
-
-
-def test_gpu_allocates_nothing_and_compiles_once(cp: Any) -> None:
+@pytest.mark.parametrize("name", ["finish", "unpack"])
+def test_gpu_allocates_nothing_and_compiles_once(cp: Any, name: str) -> None:
     """A second launch takes no device memory and reuses the kernel of the first."""
-    case, other = moved(random_case("float16", (4, 16, 16)), cp.asarray), KINDS[1].arguments(16, 16)
-    out, records = cp.empty((4, 3, 16, 16), cp.float16), cp.asarray(random_records(4, other))
-    unpacked = cp.asarray(unpack_cases.out_for(4, other))
-    runs: list[Any] = [lambda: finish(out=out, **case), lambda: unpack(records, unpacked, **other)]
-    for run in runs:
-        run()
-        pool, kernels = cp.get_default_memory_pool(), dict(launch._kernels)
-        before = pool.used_bytes(), pool.total_bytes()
-        run()
-        assert (pool.used_bytes(), pool.total_bytes()) == before
-        assert launch._kernels == kernels
+    there = moved(case_of(name, "float16"), cp.asarray)
+    KERNELS[name].launcher(**there)
+    pool, kernels = cp.get_default_memory_pool(), dict(launch._kernels)
+    before = pool.used_bytes(), pool.total_bytes()
+    KERNELS[name].launcher(**there)
+    assert (pool.used_bytes(), pool.total_bytes()) == before
+    assert launch._kernels == kernels
 
 
 def test_gpu_refuses_memory_of_the_host(cp: Any) -> None:
@@ -121,28 +97,18 @@ def test_gpu_compile_error_names_kernel_and_device(cp: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_gpu_finish_beyond_32_bits(cp: Any, layout: str) -> None:
-    """The last sample of a batch of more than 2^32 bytes is the right one."""
-    shape = (28600, 224, 224, 3)
-    images = cp.zeros(shape, cp.uint8)
-    sample = np.random.default_rng(0).integers(0, 256, shape[1:], np.uint8)
-    images[-1] = cp.asarray(sample)
-    out = cp.empty(shape if layout == "NHWC" else (28600, 3, 224, 224), cp.float16)
-    finish(images, out)
-    assert_same_bits(cp.asnumpy(out[-1:]), finish_reference(sample[None], dtype="float16", layout=layout))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [224, 223])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_gpu_unpack_beyond_32_bits(cp: Any, layout: str, width: int) -> None:
-    """The last record of a batch of more than 2^32 bytes is the right one, by vectors and byte by byte."""
-    case = Kind(8, "little", 3, "interleaved", layout, "float16").arguments(223, width)
-    samples = 2**32 // payload_of(case) + 2
-    records = cp.zeros((samples, payload_of(case)), cp.uint8)
-    one = random_records(1, case)
-    records[-1] = cp.asarray(one[0])
-    out = cp.empty((samples, *unpack_cases.out_for(1, case).shape[1:]), cp.float16)
-    unpack(records, out, **case)
-    assert_same_bits(cp.asnumpy(out[-1:]), unpack_reference(one, **case))
+def test_gpu_beyond_32_bits(cp: Any, layout: str, width: int) -> None:
+    """The last sample of a batch of more than 2^32 bytes is the right one, by vectors and byte by byte."""
+    samples = 2**32 // (223 * width * 3) + 2
+    images = cp.zeros((samples, 223, width, 3), cp.uint8)
+    images[-1] = cp.asarray(random_bytes(223, width, 3))
+    out = cp.empty((samples, 3, 223, width) if layout == "NCHW" else images.shape, cp.float16)
+    one, records = cp.asnumpy(images[-1:]), images.reshape(samples, -1)
+    finish(images, out, layout=layout)
+    assert np.array_equal(cp.asnumpy(out[-1:]), finish_reference(one, dtype="float16", layout=layout))
+    out[-1] = 7
+    form: dict[str, Any] = {"shape": (223, width, 3), "dtype": "float16", "layout": layout}
+    unpack(records, out, **form)
+    assert np.array_equal(cp.asnumpy(out[-1:]), unpack_reference(one.reshape(1, -1), **form))

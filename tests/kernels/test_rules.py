@@ -1,7 +1,9 @@
-"""What the kernels' launchers refuse, and what that of finish reads off the memory that it is given."""
+"""What the kernels' launchers refuse, what that of finish reads off the memory that it is given, and where it runs."""
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,8 @@ from kernels_host import OnDevice
 from nvidia.dali.backend import TensorCPU
 
 from dali_feed.errors import ConfigError
-from dali_feed.kernels.finish import MixArrays, finish, prepare
+from dali_feed.kernels import launch
+from dali_feed.kernels.finish import MixArrays, finish, normalize_factors
 from dali_feed.kernels.jitter import jitter
 from dali_feed.kernels.unpack import unpack
 
@@ -75,43 +78,29 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"out": BYTES, "scale": 2.0}, "must be None if out is uint8"),
 ]
 OF_JITTER: list[tuple[dict[str, Any], str]] = [
-    ({"images": IMAGES}, "images must be an array on a GPU .* found ndarray"),
-    ({"images": OnDevice(IMAGES[0])}, r"images must have shape \(N, H, W, 3\)"),
-    ({"images": OnDevice(IMAGES[:, :, ::2])}, "images must be C contiguous"),
-    ({"out": OnDevice(IMAGES)}, "out must not overlap images"),
     ({"out": OnDevice(IMAGES[:1].copy())}, r"out must have the shape of images, \(2, 4, 6, 3\)"),
-    ({"out": OnDevice(IMAGES.copy(), data=(IMAGES.ctypes.data + 4096, True))}, "out must be writable"),
     ({"steps": OnDevice(STEPS[:1])}, r"steps must have shape \(2, 1 to 64, 2\), found \(1, 3, 2\)"),
     ({"steps": OnDevice(np.zeros((2, 65, 2), np.float32))}, r"steps must have shape \(2, 1 to 64, 2\)"),
     ({"steps": OnDevice(STEPS.astype(float))}, "steps must have dtype float32, found float64"),
 ]
 OF_UNPACK: list[tuple[dict[str, Any], str]] = [
-    ({"records": RECORDS}, "records must be an array on a GPU .* found ndarray"),
     ({"records": OnDevice(RECORDS.view(np.uint16))}, r"records must have dtype uint8, found uint16"),
     ({"records": OnDevice(RECORDS[0])}, r"records must have shape \(N, bytes\) with N >= 1, found \(80,\)"),
-    ({"records": OnDevice(RECORDS[:0])}, r"records must have shape .* found \(0, 80\)"),
     ({"records": OnDevice(RECORDS[:, :71])}, r"records must have 0 \+ 72 bytes each, .* found 71"),
     ({"offset": 9}, r"records must have 9 \+ 72 bytes each, .* found 80"),
-    ({"bits": 10}, r"records must have 0 \+ 90 bytes each"),
     ({"records": OnDevice(np.zeros((2, 160), np.uint8)[:, ::2])}, r"bytes of a record side by side, .* \(160, 2\)"),
     ({"records": OnDevice(RECORDS[::-1])}, r"each record after the one before it, found .* \(-80, 1\) bytes"),
     ({"records": OnDevice(RECORDS, strides=(2**31, 1))}, "must be fewer than 2,147,483,648, of fewer bytes"),
-    ({"shape": (4, 6)}, r"shape must be \(height, width, channels\), each at least 1, found \(4, 6\)"),
-    ({"shape": (4, 0, 3)}, "shape must be .* each at least 1"),
-    ({"shape": (4, 6.5, 3)}, "shape must be .* found .*6.5"),
-    ({"shape": 72}, "shape must be .* found 72"),
+    ({"shape": (4, 6)}, r"shape must be \(height, width, channels\), found \(4, 6\)"),
+    ({"shape": (4, 0, 3)}, r"shape, \(4, 0, 3\): must be an int of at least 1; found 0"),
     ({"shape": (4, 3, 6)}, "shape must have at most 4 channels .* more records or rows.*, found .*6"),
     ({"bits": 14}, "bits must be one of 8, 10, 12, 16, found 14"),
-    ({"order": "CHW"}, "order must be one of interleaved, planar, found 'CHW'"),
-    ({"endian": "native"}, "endian must be one of little, big, found 'native'"),
-    ({"offset": -1}, "offset must be 0 or more bytes, found -1"),
-    ({"offset": 0.5}, "offset must be a whole number of bytes, found 0.5"),
+    ({"offset": -1}, "offset: must be an int of at least 0; found -1"),
     (
         {"out": OnDevice(OUT[:, :, ::2])},
         r"out must be dense, of shape \(2, 3, 4, 6\) or \(2, 4, 6, 3\), as records have",
     ),
     ({"out": OnDevice(BYTES.array, data=(RECORDS.ctypes.data + 159, False))}, "out must not overlap records"),
-    ({"out": BYTES, "scale": 2.0}, "scale and bias must be None if out is uint8"),
     (
         {"out": OnDevice(BYTES.array[:, :, :2].copy()), "bits": 12, "shape": (2, 6, 3)},
         "bits must be 8 if out is uint8, found 12",
@@ -120,20 +109,24 @@ OF_UNPACK: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+KERNELS = ((finish, FINISH, BROKEN), (jitter, JITTER, OF_JITTER), (unpack, UNPACK, OF_UNPACK))
+
+
 @pytest.mark.parametrize(
-    ("launcher", "arguments", "changes", "told"),
-    [
-        (launcher, arguments, *row)
-        for launcher, arguments, rows in (
-            *((finish, FINISH, BROKEN), (jitter, JITTER, OF_JITTER), (unpack, UNPACK, OF_UNPACK)),
-        )
-        for row in rows
-    ],
+    ("launcher", "arguments", "changes", "said"),
+    [(launcher, arguments, *row) for launcher, arguments, rows in KERNELS for row in rows],
 )
-def test_a_broken_rule_is_named(launcher: Any, arguments: dict[str, Any], changes: dict[str, Any], told: str) -> None:
+def test_a_broken_rule_is_named(launcher: Any, arguments: dict[str, Any], changes: dict[str, Any], said: str) -> None:
     """What cannot be launched is refused before anything runs: kernel, argument, rule and what was found."""
-    with pytest.raises(ConfigError, match=f"^{launcher.__name__}: .*{told}"):
+    with pytest.raises(ConfigError, match=f"^{launcher.__name__}: .*{said}"):
         launcher(**{**arguments, **changes})
+
+
+@pytest.mark.parametrize(("mean", "std"), [((0,), (1, 1, 1)), ((0, 0, 0), (1, 0, 1)), ((0, 0, np.inf), (1, 1, 1))])
+def test_normalization_has_three_numbers_each(mean: Any, std: Any) -> None:
+    """Finite ones, and no std 0."""
+    with pytest.raises(ConfigError, match="finish: mean and std must "):
+        normalize_factors(mean, std)
 
 
 @pytest.mark.parametrize("stream", [True, -1, "main", 2.5])
@@ -163,54 +156,109 @@ BITS = np.zeros(OUT.shape, np.uint16)
 )
 def test_options_follow_from_the_memory(images: Any, out: Any, given: dict[str, Any], option: str) -> None:
     """Shape, strides and type say which variant runs; what they leave open the caller says."""
-    assert option in prepare(images, out, **given).options
-
-
-def test_four_or_two_pixels_at_a_time_only_where_words_are_aligned() -> None:
-    """Vectors need rows, images and out at their own borders; anything else goes pixel by pixel."""
-    images, out = np.zeros((2, 4, 8, 3), np.uint8), np.zeros((2, 3, 4, 8), np.float32)
-    at, to = images.ctypes.data // 64 * 64, out.ctypes.data // 64 * 64 + 2**32
-
-    def pixels(shift_in: int, shift_out: int) -> str:
-        moved = OnDevice(images, data=(at + shift_in, False)), OnDevice(out, data=(to + shift_out, False))
-        return prepare(*moved).options[2]
-
-    assert pixels(0, 0) == pixels(4, 16) == "-DPIXELS=4"
-    assert pixels(2, 0) == pixels(0, 8) == pixels(2, 24) == "-DPIXELS=2"
-    assert {pixels(1, 0), pixels(0, 4), pixels(2, 4), pixels(3, 12)} == {"-DPIXELS=1"}
-    for width, expected in ((98, 2), (518, 2), (224, 4), (299, 1)):
-        some = np.zeros((2, 4, width, 3), np.uint8), np.zeros((2, 3, 4, width), np.float32)
-        assert prepare(*(OnDevice(array) for array in some)).options[2] == f"-DPIXELS={expected}"
+    assert option in finish.prepare(images, out, **given).options
 
 
 @pytest.mark.parametrize(
-    ("size", "kind", "at", "vector"),
+    ("size", "kind", "layout", "shifts", "pixels", "vector"),
     [
-        ((224, 224), np.float16, 0, 16),
-        ((224, 224), np.uint8, 0, 16),
-        ((518, 518), np.float32, 0, 16),
-        ((518, 518), np.float16, 0, 4),  # samples of 8 bytes more than a multiple of 16
-        ((98, 98), np.float32, 0, 16),
-        ((2, 6), np.uint8, 0, 2),
-        ((1, 4), np.float16, 0, 8),
-        ((224, 224), np.float16, 8, 8),
-        ((224, 224), np.float16, 4, 4),
-        ((299, 299), np.float32, 0, 0),
+        ((4, 8), np.float32, "NCHW", (0, 0), 4, 0),
+        ((4, 8), np.float32, "NCHW", (4, 16), 4, 0),
+        ((4, 8), np.float32, "NCHW", (2, 0), 2, 0),
+        ((4, 8), np.float32, "NCHW", (0, 8), 2, 0),
+        ((4, 8), np.float32, "NCHW", (2, 24), 2, 0),
+        ((4, 8), np.float32, "NCHW", (1, 0), 1, 0),
+        ((4, 8), np.float32, "NCHW", (0, 4), 1, 0),
+        ((4, 8), np.float32, "NCHW", (3, 12), 1, 0),
+        ((4, 98), np.float32, "NCHW", (0, 0), 2, 0),
+        ((4, 299), np.float32, "NCHW", (0, 0), 1, 0),
+        ((224, 224), np.float16, "NHWC", (0, 0), 4, 16),
+        ((224, 224), np.uint8, "NHWC", (0, 0), 4, 16),
+        ((518, 518), np.float16, "NHWC", (0, 0), 2, 4),  # samples of 8 bytes more than a multiple of 16
+        ((98, 98), np.float32, "NHWC", (0, 0), 2, 16),
+        ((1, 4), np.float16, "NHWC", (0, 0), 4, 8),
+        ((224, 224), np.float16, "NHWC", (0, 8), 4, 8),
+        ((224, 224), np.float16, "NHWC", (0, 4), 2, 4),
+        ((299, 299), np.float32, "NHWC", (0, 0), 1, 0),
     ],
 )
-def test_stores_of_sixteen_bytes_where_every_sample_begins_at_one(
-    size: tuple[int, int], kind: type, at: int, vector: int
+def test_pixels_of_a_thread_and_bytes_of_a_store_where_memory_allows(
+    size: tuple[int, int], kind: type, layout: str, shifts: tuple[int, int], pixels: int, vector: int
 ) -> None:
-    """Channels last is stored in vectors of 16 bytes, or of the pixels that a thread has, by size and alignment."""
-    images: Any = np.zeros((3, *size, 3), np.uint8)
-    out: Any = np.zeros((3, *size, 3), kind)
-    images_at, out_at = images.ctypes.data // 64 * 64, out.ctypes.data // 64 * 64 + 2**32 + at
-    job = prepare(OnDevice(images, data=(images_at, False)), OnDevice(out, data=(out_at, False)), layout="NHWC")
-    assert job.options[4] == f"-DVECTOR={vector}"
+    """Rows, images and out at their own borders; channels last, samples that begin at multiples of a store."""
+    images = np.zeros((2, *size, 3), np.uint8)
+    out: Any = np.zeros((2, 3, *size) if layout == "NCHW" else images.shape, kind)
+    read, written = (array.ctypes.data // 64 * 64 + far for array, far in ((images, 0), (out, 2**32)))
+    job = finish.prepare(
+        OnDevice(images, data=(read + shifts[0], False)),
+        OnDevice(out, data=(written + shifts[1], False)),
+        layout=layout,
+    )
+    assert job.options[2::2] == (f"-DPIXELS={pixels}", f"-DVECTOR={vector}")
 
 
 def test_images_as_dali_describes_them() -> None:
     """A DALI tensor spells its dtype and strides in its own way and is understood."""
     tensor = TensorCPU(IMAGES)
-    job = prepare(OnDevice(IMAGES, **tensor.__array_interface__), OnDevice(OUT))
-    assert int(job.arguments[0]) == tensor.data_ptr()
+    job = finish.prepare(OnDevice(IMAGES, **tensor.__array_interface__), OnDevice(OUT))
+    assert int(job.arguments["images"]) == tensor.data_ptr()
+
+
+DEVICE, HOST = 2, 1  # kinds of memory, as the runtime counts them
+
+
+class Played:
+    """A CUDA whose current device is number 1, with memory elsewhere at one address; launches are kept."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, elsewhere: int = 0, place: tuple[int, int] = (DEVICE, 1)
+    ) -> None:
+        self.launched: list[tuple[Any, ...]] = []
+        self.elsewhere, self.place = elsewhere, place
+        cupy, compiler = ModuleType("cupy"), ModuleType("cupy.cuda.compiler")
+        runtime = SimpleNamespace(
+            getDevice=lambda: 1, pointerGetAttributes=self.place_of, memoryTypeDevice=DEVICE, memoryTypeManaged=3
+        )
+        vars(cupy).update(cuda=SimpleNamespace(runtime=runtime, Device=None), RawModule=self.module)
+        vars(compiler)["CompileException"] = ValueError
+        monkeypatch.setitem(sys.modules, "cupy", cupy)
+        monkeypatch.setitem(sys.modules, "cupy.cuda.compiler", compiler)
+        monkeypatch.setattr(launch, "_kernels", {})
+
+    def place_of(self, pointer: int) -> Any:
+        """Where memory lies."""
+        kind, device = self.place if pointer == self.elsewhere else (DEVICE, 1)
+        return SimpleNamespace(type=kind, device=device)
+
+    def module(self, **_: Any) -> Any:
+        """A module with one function."""
+
+        def function(*given: Any, stream: Any) -> None:
+            self.launched.append((*given, stream))
+
+        vars(function)["compile"] = lambda: None
+        return SimpleNamespace(get_function=lambda _: function)
+
+
+def test_a_kernel_is_launched_on_the_device_that_torch_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compiled once for that one, and CuPy is asked for no other: it would put back what it was told before."""
+    cuda = Played(monkeypatch)
+    for stream in (7, SimpleNamespace(cuda_stream=8)):
+        finish(OnDevice(IMAGES), OnDevice(OUT), stream=stream)
+    assert [job[-1].ptr for job in cuda.launched] == [7, 8]
+    assert [device for _, _, device in launch._kernels] == [1]
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ((DEVICE, 0), "images must lie on the current device, cuda:1, .* found cuda:0"),
+        ((HOST, 0), "images must lie in a GPU's memory, found memory of the host"),
+    ],
+)
+def test_memory_of_another_place_is_refused(monkeypatch: pytest.MonkeyPatch, place: tuple[int, int], said: str) -> None:
+    """By name, before it is a fault that ends the process's work there."""
+    cuda = Played(monkeypatch, IMAGES.ctypes.data, place)
+    with pytest.raises(ConfigError, match=f"^finish: {said}"):
+        finish(OnDevice(IMAGES), OnDevice(OUT), stream=7)
+    assert not cuda.launched
