@@ -81,6 +81,11 @@ class PackedFile:
         self._below, self._packed = below, packed
         self._whole: memoryview | None = None
 
+    @property
+    def kept(self) -> int:
+        """The unpacked bytes."""
+        return 0 if self._whole is None else len(self._whole)
+
     def stamp(self) -> Stamp:
         """See `PackedShard.stamp`."""
         return self._packed.stamp(self._below.stamp())

@@ -28,6 +28,7 @@ from dali_feed.errors import (
 )
 from dali_feed.records.gauges import StorageStats, storage_of
 from dali_feed.records.pieces import Pieces
+from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Fault, Int64s, Lease, Reader, unpack_ids
 from dali_feed.storage.rows import FileRows, fill_rows
 from dali_feed.storage.store import File, Stamp, Store
@@ -67,6 +68,8 @@ class RowReader(Reader):
     def __init__(self, title: str, counts: Int64s | int, stop: threading.Event | None) -> None:
         self._title, self._counts = title, np.atleast_1d(np.asarray(counts, np.int64))
         self._stop, self._closed = stop or threading.Event(), False
+        self._pool: SlabPool | None = None  # of its leases
+        self._kept = 0  # bytes that it has from read to read, beside them
 
     def read(self, extents: Extents, lease: Lease) -> Block:
         """All records of `extents` in order; see `dali_feed.records.source.Reader`.
@@ -82,6 +85,7 @@ class RowReader(Reader):
             msg = f"{self._title}: this reader is closed, or its read was stopped; make another one"
             raise ClosedError(msg)
         extents.check_inside(self._counts, self._title)
+        self._pool = self._pool or lease.pool
         block = Block(extents.ids(), {}, lease)
         self._fill(block, *unpack_ids(block.ids))
         return block
@@ -89,6 +93,13 @@ class RowReader(Reader):
     def close(self) -> None:
         """Nothing stays open between reads. Safe to call twice."""
         self._closed = True
+        self._keep(0)
+
+    def _keep(self, size: int) -> None:
+        """So many bytes are what it has from read to read now: its pool counts them."""
+        if self._pool is not None:
+            self._pool.keep(size - self._kept)
+            self._kept = size
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
@@ -212,9 +223,9 @@ class RangeReader(RowReader):
 
     def close(self) -> None:
         """Close all files. Safe to call twice."""
-        self._closed = True
         while self._open:
             self._let_go(self._open.popitem()[1])
+        super().close()
 
     def storage(self) -> tuple[StorageStats, ...]:
         """What its files have measured, or their store for this reader, where they do."""
@@ -234,10 +245,13 @@ class RangeReader(RowReader):
             file, position = self._table.located(row)
             at, size = self._spans.of(row, file, position)
             at, size = np.where(gone, NONE, at), np.where(gone, 0, size)
-        if block.lease.dense:
-            members = self._read_dense(_Rows(block.lease, row, file), at, size)
-        else:
-            members = self._read_apart(_Rows(block.lease, row, file, *_bounds(at, size)), position, at, size)
+        try:
+            if block.lease.dense:
+                members = self._read_dense(_Rows(block.lease, row, file), at, size)
+            else:
+                members = self._read_apart(_Rows(block.lease, row, file, *_bounds(at, size)), position, at, size)
+        finally:
+            self._keep(sum(each.kept for each in self._open.values()))
         self._check_read(file)
         for name, pieces, crc in zip(self._spans.names, members, self._spans.crc, strict=True):
             block.values[name] = pieces

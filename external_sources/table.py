@@ -320,6 +320,7 @@ class _GroupReader(RowReader):
         self._table, self._load, self._members = groups, GroupsRead(groups), tuple(members)
         self._columns = groups.columns([member.removesuffix(FILE) for member in members])
         self._groups: OrderedDict[int, dict[str, Held]] = OrderedDict()
+        self._sizes: dict[int, int] = {}  # bytes of each, 0 where it is views of its file
 
     def close(self) -> None:
         """Nothing stays open between reads. Safe to call twice."""
@@ -340,9 +341,10 @@ class _GroupReader(RowReader):
     def _group(self, group: int) -> dict[str, Held]:
         self._check_stop()
         if group not in self._groups:
+            while len(self._groups) >= (MAPPED if self._table.views else KEPT):
+                self._sizes.pop(self._groups.popitem(last=False)[0], None)
             self._groups[group] = self._read(group)
-            if len(self._groups) > (MAPPED if self._table.views else KEPT):
-                self._groups.popitem(last=False)
+            self._keep(sum(self._sizes.values()))
         self._groups.move_to_end(group)
         return self._groups[group]
 
@@ -360,10 +362,20 @@ class _GroupReader(RowReader):
             msg = f"{table.named(group)}, must be readable; found: {error}; fetch or write the file again"
             raise DataLostError(msg) from error
         check_file(LOCAL, table.paths[n], table.stamps[n], Table.kind)
+        self._sizes[group] = self._fitting(group, sum(column.nbytes for column in columns.values()))
         return {
             name: values_of(column, name.removesuffix(FILE), self._title, files=name.endswith(FILE))
             for name, column in columns.items()
         }
+
+    def _fitting(self, group: int, size: int) -> int:
+        """What a decoded group of so many bytes takes; ConfigError where that is more than there is for all reads."""
+        most = None if self._pool is None else self._pool.most
+        if most is not None and size > most and not self._table.views:
+            what = f"{self._table.named(group)}, takes {size} bytes for these columns"
+            msg = f"Tuning(memory={most}): must hold a group of rows; {what}. Give more, or write smaller groups"
+            raise ConfigError(msg)
+        return 0 if self._table.views else size
 
 
 class _Memory:

@@ -12,7 +12,7 @@ from dali_feed.packages import lazily
 if TYPE_CHECKING:
     from dali_feed.columns.array import Array
     from dali_feed.columns.column import Column
-    from dali_feed.columns.follow import Boxes, Counted, Keypoints, Mask
+    from dali_feed.columns.follow import Boxes, Keypoints, Mask
     from dali_feed.columns.image import Image
     from dali_feed.columns.number import Number
     from dali_feed.columns.packed import Packed, PackedBatch
@@ -44,7 +44,7 @@ __getattr__ = lazily(
         "Boxes": "follow",
         "Bytes": "text",
         "Column": "column",
-        "Counted": "follow",
+        "Counted": "ragged",
         "Image": "image",
         "JsonValue": "text",
         "Keypoints": "follow",

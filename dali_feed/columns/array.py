@@ -1,7 +1,8 @@
 """Arrays of numbers of one dtype and shape: raw little-endian bytes, `.npy`, or numbers that a format found.
 
 The law: all records of a column have one layout, the first one's where nobody told it. One that differs is a bad
-record, never a cast that loses something, and its bytes are copied once, into its row of the batch.
+record, never a cast that loses something, and its bytes are copied once, into its row of the batch. Where the first
+side is None each record has its own number of rows.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.checks import whole
 from dali_feed.columns.column import Column, Faults
+from dali_feed.columns.ragged import end_to_end
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.npy import MAGIC, array_of, header_of
 from dali_feed.records.pieces import ArrayPieces, Pieces
@@ -35,16 +38,22 @@ class Array(Column):
     member   the member that it is made from; for "a;b" the first of these that a record has
     dtype    of NumPy's: integers, floats or bool. None: the first record's, of a `.npy` file or an array
     shape    of one record's array. None: that of the first record, which all others must have too; for raw bytes it is
-             flat
+             flat. `(None, 4)`: each record has its own number of rows
+    ragged   what a batch of such rows is: "list", of n arrays; "pad", a `Counted`, which needs `most`; "nested", a
+             nested tensor of torch's (layout=torch.jagged)
+    most     of such rows, at most so many a record
     default  of a record without one: an array, or a number that fills one
     """
 
     member: str
     dtype: str | None = None
-    shape: tuple[int, ...] | None = None
+    shape: tuple[int | None, ...] | None = None
+    ragged: Literal["list", "pad", "nested"] = "list"
+    most: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_ragged()
         if self.dtype is not None:
             try:
                 dtype = np.dtype(self.dtype)
@@ -53,9 +62,33 @@ class Array(Column):
             if dtype.kind not in "biuf" or dtype.byteorder == ">":
                 msg = f"{self.title}: dtype must be a little-endian number type of NumPy; found {self.dtype!r}"
                 raise ConfigError(msg)
-        if self.shape is not None and not all(isinstance(n, int) and n > 0 for n in self.shape):
-            msg = f"{self.title}: shape must be a tuple of positive ints; found {self.shape!r}"
+        if self.shape is not None and not all(isinstance(n, int) and n > 0 for n in self.shape[self._own_rows :]):
+            msg = f"{self.title}: shape must be a tuple of positive ints, the first may be None; found {self.shape!r}"
             raise ConfigError(msg)
+
+    def _check_ragged(self) -> None:
+        if self.most is not None:
+            whole(f"{self.title}: most, where it is not None,", self.most, 1)
+        if self.ragged not in ("list", "pad", "nested"):
+            msg = f'{self.title}: ragged must be "list", "pad" or "nested"; found {self.ragged!r}'
+            raise ConfigError(msg)
+        if not self._own_rows and (self.ragged != "list" or self.most is not None):
+            rule = "ragged and most are of a shape whose first side is None, such as (None, 4)"
+            msg = f"{self.title}: {rule}; found {self.shape!r}"
+            raise ConfigError(msg)
+        if self.ragged == "pad" and self.most is None:
+            msg = f'{self.title}: ragged="pad" needs most=, as a batch must not depend on what else is in it'
+            raise ConfigError(msg)
+
+    @property
+    def _own_rows(self) -> bool:
+        """Whether each record has its own number of rows."""
+        return self.shape is not None and self.shape[:1] == (None,)
+
+    @property
+    def _sides(self) -> tuple[int, ...]:
+        """The shape of a record's array, or of each of its rows."""
+        return tuple(side for side in self.shape or () if side is not None)
 
     @property
     def open(self) -> bool:
@@ -69,7 +102,10 @@ class Array(Column):
             msg = f"{self.title}: {rule}; give dtype= and shape="
             raise ConfigError(msg)
         try:
-            dtype, shape = layout_of(first, self.dtype, self.shape)
+            if self._own_rows:
+                dtype, _ = layout_of(first, self.dtype)
+                return replace(self, dtype=dtype.name)
+            dtype, shape = layout_of(first, self.dtype, self._sides if self.shape is not None else None)
         except FormatError as error:
             rule = "dtype and shape are taken from the first record, which cannot be read"
             msg = f"{self.title}: {rule}: {error}; give dtype= and shape="
@@ -78,7 +114,9 @@ class Array(Column):
 
     def read(self, values: Any, faults: Faults) -> Sequence[Any]:
         """Raw bytes as they are, and arrays of all others: views, where the source's are."""
-        dtype, shape = np.dtype(self.dtype), self.shape or ()
+        dtype, shape = np.dtype(self.dtype), self._sides
+        if self._own_rows:
+            return self._read_rows(values, dtype, shape, faults)
         size = math.prod(shape) * dtype.itemsize
         if isinstance(values, ArrayPieces) and values.are(dtype, shape):
             values = values.pieces
@@ -96,20 +134,45 @@ class Array(Column):
                 faults[row] = str(error)
         return out
 
+    def _read_rows(self, values: Any, dtype: np.dtype[Any], sides: tuple[int, ...], faults: Faults) -> Sequence[Any]:
+        """The same of records that have their own number of rows."""
+        each = math.prod(sides) * dtype.itemsize
+        most = np.iinfo(np.int64).max if self.most is None else self.most * each
+        if isinstance(values, ArrayPieces) and values.are_rows(dtype, sides):
+            values, raw = values.pieces, True
+        else:
+            raw = isinstance(values, Pieces) and not (values.padded(len(MAGIC)) == list(MAGIC)).all(axis=1).any()
+        if raw and ((values.size % each == 0) & (values.size <= most)).all():
+            return values  # type: ignore[no-any-return]  # Pieces
+        out = list(values)
+        for row, value in enumerate(out):
+            try:
+                out[row] = rows_from(dtype, sides, value)
+                if out[row].nbytes > most:
+                    faults[row] = f"at most {self.most} rows (most=) are allowed; found {len(out[row])}"
+            except FormatError as error:
+                faults[row] = str(error)
+        return out
+
     def read_default(self, faults: Faults) -> Any:
         """An array of the column's shape."""
         value = self.default
-        if isinstance(value, int | float | np.number | np.bool_):
-            value = np.full(self.shape or (), value)
+        if isinstance(value, int | float | np.number | np.bool_) and not self._own_rows:
+            value = np.full(self._sides, value)
         return self.read([value], faults)
 
-    def batch(self, values: Sequence[Any], room: Room | None = None) -> NDArray[Any]:
-        """One array, in memory of its own: each record's bytes are copied once.
+    def batch(self, values: Sequence[Any], room: Room | None = None) -> Any:
+        """One array, in memory of its own: each record's bytes are copied once. Of ragged rows what `ragged` says.
 
         A large one lies where it was read to, where its rows lie side by side in lent memory; else in memory of `room`,
         from where it goes to a GPU without another copy.
         """
-        dtype, shape = np.dtype(self.dtype), self.shape or ()
+        dtype, shape = np.dtype(self.dtype), self._sides
+        if self._own_rows:
+            every = end_to_end(values, dtype, shape)
+            if self.most is not None and self.ragged == "pad":
+                return every.padded(self.most)
+            return every if self.ragged == "nested" else every.split()
         each = math.prod(shape) * dtype.itemsize
         size = len(values) * each
         if size < LARGE_BATCH or (each < LARGE and not isinstance(values, Pieces)):
@@ -123,6 +186,13 @@ class Array(Column):
             memory = np.empty(size, np.uint8) if room is None else room(size)
             _fill(memory, values, dtype, shape)
         return memory.view(dtype).reshape(len(values), *shape)
+
+
+def kept_as_array(column: Array, value: Any) -> NDArray[Any]:
+    """What `read` has kept of a record, as an array."""
+    if isinstance(value, np.ndarray):
+        return value
+    return np.frombuffer(value, column.dtype).reshape([-1 if side is None else side for side in column.shape or ()])
 
 
 def _fill(memory: NDArray[np.uint8], values: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
@@ -198,6 +268,25 @@ def array_from(dtype: np.dtype[Any], shape: tuple[int, ...], value: Any) -> NDAr
         msg = f"array: {dtype} {shape} must have {size} bytes; found {len(value)}"
         raise FormatError(msg)
     return np.ndarray(shape, dtype.newbyteorder("<"), value)
+
+
+def rows_from(dtype: np.dtype[Any], sides: tuple[int, ...], value: Any) -> NDArray[Any]:
+    """The array of a record that has its own number of rows, each of the shape `sides`, as `array_from` makes it.
+
+    Raises:
+        FormatError: it is not of this dtype, or its rows are not of this shape.
+    """
+    exact = isinstance(value, _BYTES)
+    if exact and value[: len(MAGIC)] != MAGIC:
+        each = math.prod(sides) * dtype.itemsize
+        if len(value) % each:
+            msg = f"array: rows of {dtype} {sides} must have {each} bytes each; found {len(value)} bytes"
+            raise FormatError(msg)
+        return array_from(dtype, (len(value) // each, *sides), value)
+    array = array_of(value) if exact else _plain(value)
+    if not array.size:
+        array = array.reshape(0, *sides)
+    return _fitted(dtype, (*array.shape[:1], *sides), array, exact=exact)
 
 
 def _plain(value: Any) -> NDArray[Any]:

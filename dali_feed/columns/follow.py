@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dali_feed.checks import whole
 from dali_feed.columns.column import Faults, Follower, Moved
 from dali_feed.columns.image import EncodedColumn
+from dali_feed.columns.ragged import end_to_end
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.json_text import loads
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
@@ -96,17 +97,6 @@ def _decoded(payload: Any) -> NDArray[Any]:
 # Boxes and keypoints: rows of numbers that are moved as their image is, with torchvision's meaning for tv_tensors.
 
 
-class Counted(NamedTuple):
-    """Rows of a batch in one array.
-
-    rows   float32 (n, most, width), filled with 0 after those of a record
-    count  int64 (n,): how many rows each record has
-    """
-
-    rows: Any
-    count: Any
-
-
 class _Rows(Follower):
     """Rows of at least `width` numbers: JSON text [[...], ...], or what a source has as an array or as lists."""
 
@@ -150,11 +140,7 @@ class _Rows(Follower):
         """A list, or one array with a count."""
         if self.most is None:
             return values
-        width = self.width + self.more
-        out = np.zeros((len(values), self.most, width), np.float32)
-        for slot, rows in enumerate(values):
-            out[slot, : len(rows)] = rows
-        return Counted(out, np.array([len(rows) for rows in values], np.int64))
+        return end_to_end(values, np.dtype(np.float32), (self.width + self.more,)).padded(self.most)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import numpy as np
-
-from dali_feed.columns.array import Array
+from dali_feed.columns.array import Array, kept_as_array
 from dali_feed.columns.column import Column, Faults, Late, attempt
 from dali_feed.columns.image import Image, Images
 from dali_feed.columns.packed import Packed
@@ -69,11 +67,7 @@ class _Input(Column):
         if isinstance(column, Late) and column.late:
             return _all_values(column, kept, faults)
         if isinstance(column, Array):
-            dtype, shape = np.dtype(column.dtype), column.shape or ()
-            return [
-                value if row in faults or isinstance(value, np.ndarray) else np.ndarray(shape, dtype, value)
-                for row, value in enumerate(kept)
-            ]
+            return [value if row in faults else kept_as_array(column, value) for row, value in enumerate(kept)]
         return kept
 
 

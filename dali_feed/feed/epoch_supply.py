@@ -169,11 +169,11 @@ class EpochSupply(Supply):
     def _read_ahead(self, opened: OpenEpoch) -> None:
         """Request reads in order of need, lane by lane in turn, as far as each lane's part of the memory allows.
 
-        What the epoch before still holds is taken off it. Before the first read is done only a sample of sizes is
-        known: no more reads than there are readers.
+        What the epoch before still holds is taken off it, and what readers keep. Before the first read is done only a
+        sample of sizes is known: no more reads than there are readers.
         """
         strands = opened.strands
-        part = self._memory // len(strands)
+        part = (self._memory - self._machine.slabs.kept) // len(strands)
         most = math.inf if opened.sizes else self._pool.count
         opened.narrow = opened.narrow and opened.epoch > self._gate.requested
         before = [lane.held() for other in self._open if other.epoch < opened.epoch for lane in other.strands]

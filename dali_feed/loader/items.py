@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.columns.packed import PackedBatch
+from dali_feed.columns.ragged import Jagged
 from dali_feed.engines.engine import Pixels
 from dali_feed.engines.finish import finished
 from dali_feed.errors import ConfigError
@@ -43,7 +44,8 @@ def given_out(
     """
     if _is_named(values):
         parts = values._asdict().items()
-        return type(values)(*(given_out(f"{name}.{part}", each, given, moved) for part, each in parts))
+        whole = type(values)(*(given_out(f"{name}.{part}", each, given, moved) for part, each in parts))
+        return nested(whole) if isinstance(whole, Jagged) else whole
     if _is_numbers(values):
         return given(name)
     if type(values) is not list:
@@ -57,6 +59,8 @@ def per_sample(values: Any) -> list[Any]:
     A column of numbers, (n,), gives Python's, as torch's datasets do; a named tuple one of tensors per sample. Views
     become bytes, which torch's own collate_fn takes.
     """
+    if isinstance(values, Jagged):
+        values = values.split()
     if _is_named(values):
         parts = ([torch.as_tensor(v) for v in each] if _is_numbers(each) else per_sample(each) for each in values)
         return [type(values)(*row) for row in zip(*parts, strict=True)]
@@ -67,6 +71,12 @@ def per_sample(values: Any) -> list[Any]:
         torch.from_numpy(_sound(value)) if _is_numbers(value) else bytes(value) if type(value) is memoryview else value
         for value in values
     ]
+
+
+def nested(rows: Jagged) -> torch.Tensor:
+    """Rows that are tensors, as a nested tensor over them."""
+    offsets = torch.nn.functional.pad(rows.count.cumsum(0), (1, 0))
+    return torch.nested.nested_tensor_from_jagged(rows.rows, offsets)
 
 
 def _is_named(values: Any) -> bool:

@@ -263,6 +263,10 @@ class ArrayPieces(Sequence[NDArray[Any] | None]):
         """Whether bytes of the right number are an array of that dtype and shape."""
         return self.dtype == dtype and (len(shape) == 1 if self.shape is None else self.shape == shape)
 
+    def are_rows(self, dtype: np.dtype[Any], sides: tuple[int, ...]) -> bool:
+        """Whether bytes of the right number are rows of that shape, any number of them."""
+        return self.dtype == dtype and (not sides if self.shape is None else self.shape[1:] == sides)
+
     def _array(self, view: memoryview | None) -> NDArray[Any] | None:
         if view is None:
             return None

@@ -53,7 +53,7 @@ class Lease:
     """
 
     def __init__(self, pool: SlabPool, *, dense: bool = False) -> None:
-        self._pool, self._dense = pool, dense
+        self.pool, self._dense = pool, dense
         self._slabs: list[memoryview] = []
         self._free = _NO_ROOM
         self._filled = 0
@@ -65,13 +65,13 @@ class Lease:
         self._filled += size
         if size > len(self._free):
             self._check(size)
-            if size > self._pool.slab_bytes // 2:  # a large record would waste most of a slab's rest
-                own = self._added(max(size, self._pool.slab_bytes))
+            if size > self.pool.slab_bytes // 2:  # a large record would waste most of a slab's rest
+                own = self._added(max(size, self.pool.slab_bytes))
                 rest = own[size:]
                 if len(rest) > len(self._free):
                     self._free = rest
                 return own[:size]
-            self._free = self._added(self._pool.slab_bytes)
+            self._free = self._added(self.pool.slab_bytes)
         view, self._free = self._free[:size], self._free[size:]
         return view
 
@@ -80,7 +80,7 @@ class Lease:
 
         Slabs, and first a piece of one where `size` is no multiple. `back` is to be told what became of them.
         """
-        slab = self._pool.slab_bytes
+        slab = self.pool.slab_bytes
         whole, rest = divmod(size, slab)
         views = list[memoryview]()
         if rest and (rest <= len(self._free) or self._may_take(slab)):
@@ -107,7 +107,7 @@ class Lease:
             self._free = max(rest[1], self._free, key=len)
         given = [slab for slab in self._slabs if id(slab) in unused]
         self._slabs = [slab for slab in self._slabs if id(slab) not in unused]
-        self._pool._give(given, 0, lent=self._dense)
+        self.pool._give(given, 0, lent=self._dense)
 
     def mark(self) -> LeaseMark:
         """What it holds now, for `rewind`."""
@@ -120,20 +120,20 @@ class Lease:
         """
         back, self._slabs = self._slabs[mark.slabs :], self._slabs[: mark.slabs]
         self._free, self._filled, self._rest = mark.free, mark.filled, None
-        self._pool._give(back, 0, lent=self._dense)
+        self.pool._give(back, 0, lent=self._dense)
 
     def _added(self, size: int) -> memoryview:
-        taken = self._pool._take(size, lent=self._dense)
+        taken = self.pool._take(size, lent=self._dense)
         self._slabs.append(taken)
         return taken
 
     def _may_take(self, size: int) -> bool:
-        most = self._pool.most
+        most = self.pool.most
         return most is None or self.size + size <= most
 
     def _check(self, size: int) -> None:
         """Raise ConfigError where one read would take more than there is for all of them."""
-        most, held = self._pool.most, self.size + max(size, self._pool.slab_bytes)
+        most, held = self.pool.most, self.size + max(size, self.pool.slab_bytes)
         if most is not None and held > most:
             msg = (
                 f"Tuning(memory={most}): must hold each read; one takes {held} bytes or more, its last record {size}."
@@ -144,7 +144,7 @@ class Lease:
     @property
     def slab_bytes(self) -> int:
         """Bytes of a slab, which it grows by; pieces larger than half of one cost more."""
-        return self._pool.slab_bytes
+        return self.pool.slab_bytes
 
     @property
     def size(self) -> int:
@@ -163,7 +163,7 @@ class Lease:
         """Give the memory back; views into it must not be used again. Safe to call twice."""
         slabs, self._slabs, self._free, self._rest = self._slabs, [], _NO_ROOM, None
         filled, self._filled = self._filled, 0
-        self._pool._give(slabs, filled, lent=self._dense)
+        self.pool._give(slabs, filled, lent=self._dense)
 
 
 class SlabPool:
@@ -171,7 +171,8 @@ class SlabPool:
 
     Thread-safe. `leased` is what is out now, `peak` the most that ever was, `filled` what
     payloads took in the leases given back so far; all in bytes. A lease may take `most` bytes. What a dense lease has
-    lent is counted until that is released: from then on it is theirs who look at it.
+    lent is counted until that is released: from then on it is theirs who look at it. `kept` is what readers have beside
+    their leases, from read to read: groups of a table, a shard that was unpacked.
     """
 
     def __init__(self, slab_bytes: int = SLAB_BYTES, keep_bytes: int = 256 << 20, most: int | None = None) -> None:
@@ -183,7 +184,8 @@ class SlabPool:
         # So a statement that changes a count calls nothing.
         self._lock = sync.RLock()
         self.leased = 0
-        self.peak = 0
+        self.kept = 0
+        self.peak = 0  # of both together
         self.filled = 0
 
     def lease(self) -> Lease:
@@ -194,10 +196,16 @@ class SlabPool:
         """A dense one, whose memory is lent (`Lease.dense`)."""
         return Lease(self, dense=True)
 
+    def keep(self, more: int) -> None:
+        """Count so many bytes more as kept by a reader, or fewer where it is below 0."""
+        with self._lock:
+            self.kept += more
+            self.peak = max(self.peak, self.leased + self.kept)
+
     def _take(self, size: int, *, lent: bool) -> memoryview:
         with self._lock:
             self.leased += size
-            self.peak = max(self.peak, self.leased)
+            self.peak = max(self.peak, self.leased + self.kept)
             if size == self.slab_bytes and self._idle and not lent:
                 return self._idle.pop()
         return self._reused(size).data if lent else _fresh(size)

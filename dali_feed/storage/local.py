@@ -53,6 +53,7 @@ class LocalFile:
     """
 
     __slots__ = ("ahead", "at_once", "fds", "meter")
+    kept = 0
 
     def __init__(self, fds: Sequence[int], ahead: int = 0, meter: StorageMeter | None = None) -> None:
         self.fds, self.ahead, self.at_once, self.meter = list(fds), ahead, True, meter

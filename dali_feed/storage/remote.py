@@ -144,6 +144,7 @@ class RemoteFile:
     """One object, as it was when it was opened."""
 
     __slots__ = ("_stop", "_store", "path", "tag", "was")
+    kept = 0
 
     def __init__(
         self, store: RemoteStore, path: str, was: Stamp, tag: str, stop: threading.Event | None = None

@@ -55,6 +55,11 @@ def sizes_and_times(stamps: Iterable[Stamp]) -> bytes:
 class File(Protocol):
     """One file, open for reads at any place. Used by one thread, and never inherited through fork."""
 
+    @property
+    def kept(self) -> int:
+        """Bytes of it that are kept in memory until it is closed."""
+        ...
+
     def stamp(self) -> Stamp:
         """What this file is now; of one that was replaced, what the open one is."""
         ...

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dali_feed.errors import ConfigError
+from dali_feed.external_sources import Table
 from dali_feed.external_sources.arrow_values import Files, contents_of, members_in, plain, rows_of, values_of
 from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block
+from dali_feed.records.source import Block, Extents
 
 KINDS = {
     "text": (pa.string(), st.text(max_size=9)),
@@ -78,3 +82,20 @@ def test_what_lies_in_files_is_read_beside_what_does_not(tmp_path: Any) -> None:
     found = rows_of(held, np.array([3, 2, 1, 0]), block, never, 10, copy=True)
     assert listed(found) == [None, None, b"own", b"of a file"]
     assert list(block.faults) == [11]
+
+
+def test_groups_that_are_kept_are_of_the_memory(tmp_path: Path) -> None:
+    """Two of a reader, what they take decoded, until it is closed: the pool counts them, and one that is too large."""
+    columns = {"x": [bytes([n]) * 1000 for n in range(50)], "n": range(50)}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=10, compression="zstd")
+    source, pool = Table(tmp_path / "a.parquet", image=None), SlabPool(1 << 16, most=1 << 20)
+    reader, group = source.reader(["x"]), 10 * (1000 + 4)
+    for n, kept in enumerate([1, 2, 2, 2, 2]):
+        reader.read(Extents.one(n, 3, 4), lease := pool.lease())
+        lease.release()
+        assert (pool.kept, pool.leased) == (kept * group, 0)
+    assert pool.peak >= 2 * group
+    reader.close()
+    assert pool.kept == 0
+    with pytest.raises(ConfigError, match=r"memory=9000\): must hold a group of rows; .*a\.parquet#20: row group 2, r"):
+        source.reader(["x"]).read(Extents.one(2, 0, 1), SlabPool(1 << 10, most=9000).lease())

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from kit.images import jpeg, padded
 from kit.inside import leased
 
+from dali_feed.columns import Bytes
 from dali_feed.errors import ConfigError
+from dali_feed.external_sources import Table
 from dali_feed.feed import Feed
 from dali_feed.options import Tuning
 from dali_feed.plan.order import Shuffle
@@ -78,3 +83,15 @@ def test_records_larger_than_a_slab(told: int) -> None:
         assert sum(len(batch) for batch in feed) == 48
         assert feed.stats().slab_peak <= 80 * MIB
     assert leased(feed) == 0
+
+
+def test_what_readers_keep_from_read_to_read_is_of_the_memory(tmp_path: Path) -> None:
+    """Two groups of a table each, which are half of it: no more is read ahead than the other half holds."""
+    columns = {"x": [bytes([n % 256]) * 4000 for n in range(3000)]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=500)
+    source, order = Table(tmp_path / "a.parquet", image=None), Shuffle(extent=50, window=20)
+    tuning = Tuning(readers=2, memory=16 * MIB)
+    with Feed(source, 10, shuffle=order, columns=[Bytes("x")], lanes=1, tuning=tuning) as feed:
+        assert epoch(feed) == 3000
+        assert 12 * MIB < feed.stats().slab_peak <= 16 * MIB
+    assert leased(feed) == feed._machine.slabs.kept == 0
