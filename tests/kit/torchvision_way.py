@@ -19,7 +19,7 @@ from torchvision.transforms.v2 import _auto_augment, functional
 from dali_feed.draws import uniforms
 from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.screen.screen import screen
-from dali_feed.transforms.auto_augment import AugMix, Auto
+from dali_feed.transforms.auto_augment import Auto, AutoAugment, RandAugment, TrivialAugmentWide
 from dali_feed.transforms.colour import (
     ColorJitter,
     Grayscale,
@@ -60,7 +60,7 @@ class Scripted:
         return torch.tensor(low + int(next(self._numbers) * (most - low))).reshape(size)
 
 
-def replayed(transform: Any, image: torch.Tensor, sample: int, number: int = 0) -> torch.Tensor:
+def replayed(transform: Any, image: torch.Tensor, sample: int, number: int) -> torch.Tensor:
     """What `transform`, standing `number`th in a recipe, makes of the image of a sample, in epoch 0 of seed 0."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_auto_augment, "torch", Scripted(_numbers(transform, sample, number)))
@@ -94,7 +94,7 @@ def _numbers(transform: Any, sample: int, number: int) -> Iterator[float]:
         case "AugMix":
             every, part = transform._AUGMENTATION_SPACE, transform._PARTIAL_AUGMENTATION_SPACE
             for k in range(transform.mixture_width):
-                start = 16 * (number + ((k + 1) << 8)) + 8
+                start = 16 * (number + ((k + 1) << (8 if number < 1 << 8 else 14))) + 8  # or in a nest
                 depth = transform.chain_depth
                 if depth <= 0:
                     chance = drawn(sample, start)[3]
@@ -114,38 +114,23 @@ def _step(space: dict[str, Any], numbers: list[float], *, strong: bool = True) -
         yield sign
 
 
-def with_weights(transform: Any, weights: np.ndarray[Any, Any]) -> Any:
-    """An AugMix that mixes by our weights: of the image itself, and of each chain."""
-    own, chains = torch.from_numpy(weights[:1]), torch.from_numpy(weights[1:])
-    answers = iter([torch.stack([own, torch.ones(1)], dim=1), chains[None]])
-    transform._sample_dirichlet = lambda _: next(answers)
+def _own_class(op: Any, weights: Any) -> Any:
+    """Torchvision's transform with the op's settings; an AugMix mixes by our weights: of the image, of each chain."""
+    how: dict[str, Any] = {"interpolation": op.interpolation, "fill": op.fill}
+    match op:
+        case AutoAugment():
+            transform: Any = v2.AutoAugment(**how)
+            transform._policies = op.policies
+        case RandAugment():
+            transform = v2.RandAugment(op.num_ops, op.magnitude, op.bins, **how)
+        case TrivialAugmentWide():
+            transform = v2.TrivialAugmentWide(op.bins, **how)
+        case _:
+            transform = v2.AugMix(op.severity, op.width, op.depth, op.alpha, op.all_ops, **how)
+            own, chains = torch.tensor(weights[:1]), torch.tensor(weights[1:])
+            answers = iter([torch.stack([own, torch.ones(1)], dim=1), chains[None]])
+            transform._sample_dirichlet = lambda _: next(answers)
     return transform
-
-
-def applied_auto(image: torch.Tensor, op: Any, row: Any, weights: Any) -> torch.Tensor:
-    """The operations of a row of choices, by torchvision's own dispatcher and tables of strengths."""
-    transform: Any = getattr(_auto_augment, type(op).__name__)()
-    space = transform._AUGMENTATION_SPACE
-    if isinstance(op, AugMix) and not op.all_ops:
-        space = transform._PARTIAL_AUGMENTATION_SPACE
-    bins = getattr(op, "bins", 10)
-
-    def run(image: torch.Tensor, chain: Any) -> torch.Tensor:
-        for which, strong, sign in chain:
-            if which >= 0:
-                name, (strengths, _) = list(space.items())[which]
-                found = strengths(bins, *image.shape[-2:])
-                strength = 0.0 if found is None else float(found[strong]) * sign
-                fill = {"others": list(op.fill) if isinstance(op.fill, tuple) else op.fill}
-                image = transform._apply_image_or_video_transform(image, name, strength, op.interpolation, fill)
-        return image
-
-    if not isinstance(op, AugMix):
-        return run(image, row[0])
-    mixed = torch.tensor(weights[0], dtype=torch.float32).reshape(1, 1, 1, 1) * image[None]
-    for chain, weight in zip(row, weights[1:], strict=True):
-        mixed += torch.tensor(weight, dtype=torch.float32).reshape(1, 1, 1, 1) * run(image[None], chain)
-    return mixed[0].to(image.dtype)
 
 
 def ran(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> list[torch.Tensor]:
@@ -166,7 +151,8 @@ def theirs(recipe: Recipe, payloads: Sequence[bytes], ids: Sequence[int]) -> lis
     )
     out = []
     for n, payload in enumerate(payloads):
-        rows = {name: values[n].tolist() for name, values in made.arrays.items()}
+        rows: dict[str, Any] = {name: values[n].tolist() for name, values in made.arrays.items()}
+        rows["sample"] = ids[n]
         image: Any = decoded(payload)
         for k, op in enumerate(recipe.ops):
             image = applied(image, k, op, rows)
@@ -246,10 +232,10 @@ def _with_more(image: torch.Tensor, n: int, op: Op, rows: Any) -> Any:
 
 def _changed(image: torch.Tensor, n: int, op: Op, rows: Any) -> Any:
     """Its row: the sigma, the rectangle, the choices, or whether at all."""
-    row, weights = rows[f"effect{n}"], rows.get(f"effect{n}_weights")
+    row = rows[f"effect{n}"]
     match op:
         case _ if isinstance(op, Auto):
-            return applied_auto(image, op, row, weights)
+            return replayed(_own_class(op, rows.get(f"effect{n}_weights")), image, rows["sample"], n)
         case GaussianBlur():
             return functional.gaussian_blur(image, list(op.kernel), [row, row])
         case RandomErasing():
