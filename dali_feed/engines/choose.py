@@ -97,11 +97,11 @@ def compiled(transform: object, decode: Decode, device: int | None) -> Program:
     if views is None:
         recipe = _recipe(transform, decode)
         return _by_either(name, fixed, [recipe], lambda name: (Output(name, compile_for(name, recipe, device)),))
-    if any(map(is_graph_function, views.transforms)):
+    if any(map(is_graph_function, views)):
         rule = "a list must hold torchvision's transforms only"
         msg = f"transform: {rule}; found a DALI graph function in it. Give the function alone"
         raise TransformError(msg)
-    recipes = [_recipe(each, decode) for each in views.transforms]
+    recipes = [_recipe(each, decode) for each in views]
 
     def whole(name: str) -> tuple[Output, ...]:
         programs = [compile_for(name, recipe, device, whole=True) for recipe in recipes]

@@ -298,7 +298,7 @@ def _alike(one: object, other: object) -> bool:
 
 def _recipes(transform: object) -> list[Recipe]:
     views = as_views(transform)
-    return [lower(each) for each in (views.transforms if views else [transform])]
+    return [lower(each) for each in (views or [transform])]
 
 
 def _files(lowered: Lowered) -> FileList:

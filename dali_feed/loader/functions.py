@@ -21,7 +21,7 @@ from dali_feed.transforms.colour import Grayscale
 from dali_feed.transforms.convert import UserFunction, name_of
 from dali_feed.transforms.lower import Chain, flatten, is_theirs, is_timm, is_torchvision, lower
 from dali_feed.transforms.op import Op, Recipe, walk
-from dali_feed.transforms.program import Views, as_views, outline
+from dali_feed.transforms.program import as_views, outline
 
 _PRESETS = {"ImageClassification", "ObjectDetection", "SemanticSegmentation"}
 _TENSORS = {  # after these images are tensors
@@ -87,14 +87,14 @@ def split(transform: Any) -> tuple[Any, tuple[UserTransforms | None, ...]]:
     if views is None:
         kept, own = _split(transform)
         return kept, (own,)
-    parts = [_split(each) for each in views.transforms]
-    return Views(kept for kept, _ in parts), tuple(own for _, own in parts)
+    parts = [_split(each) for each in views]
+    return [kept for kept, _ in parts], tuple(own for _, own in parts)
 
 
 def leaves_pil(transform: Any) -> bool:
     """Whether torchvision would give a PIL image after it: nothing in it makes a tensor."""
     views = as_views(transform)
-    parts = [transform] if views is None else views.transforms
+    parts = [transform] if views is None else views
     return any(
         not _TENSORS.intersection(type(one).__name__ for one in flatten(each) if is_theirs(one)) for each in parts
     )

@@ -28,8 +28,6 @@ from dali_feed.transforms.settings import (
     Turning,
     above_zero,
     check_uint8,
-    probability,
-    refuse,
     whole,
 )
 
@@ -188,16 +186,6 @@ class AutoAugment(Auto):
 
     streams: ClassVar[int] = 2
     choices: ClassVar[Space] = _SPACE
-
-    def agree(self) -> None:
-        if not self.policies:
-            refuse("AutoAugment", "needs at least one policy", self.policies)
-        for part in (part for policy in self.policies for part in policy):
-            name, p, strength = part
-            probability("AutoAugment", "p", p)
-            known = OPERATIONS.get(name)
-            if known is None or (known.strongest is None) != (strength is None) or not 0 <= (strength or 0) < _BINS:
-                refuse("AutoAugment", f"a policy must name operations and strengths in 0..{_BINS - 1}", part)
 
     @classmethod
     def of(cls, transform: Any) -> Self:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.transforms.op import Draws, Effect, Graph, Ints, fn, types, v2
-from dali_feed.transforms.settings import Probability, Range, Rule, fail, refuse, span
+from dali_feed.transforms.settings import Probability, Range, Rule, refuse, span
 
 Floats = NDArray[np.float32]
 
@@ -318,7 +318,7 @@ class Grayscale(Gray):
             rule = (
                 "num_output_channels must be 3, or 1 in a DataLoader and outside of RandomApply and similar transforms"
             )
-            raise fail(transform, rule, transform.num_output_channels)
+            refuse(transform, rule, transform.num_output_channels)
         return cls()
 
     def output_channels(self) -> int | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dali_feed.errors import TransformError
 from dali_feed.transforms.op import Effect, Graph, Op, Place, torch, v2
-from dali_feed.transforms.settings import DType, fail, numbers, refuse
+from dali_feed.transforms.settings import DType, numbers, refuse
 
 _DTYPES: dict[str, DType] = {
     "torch.uint8": "uint8",
@@ -57,14 +57,14 @@ class ToFloat(Op):
         """From timm's own ToTensor, which leaves 0..255 as they are."""
         name = str(transform.dtype).removeprefix("torch.")
         if name not in ("uint8", "float32", "float16", "bfloat16"):
-            raise fail(transform, "dtype must be uint8, float32, float16 or bfloat16", transform.dtype)
+            refuse(transform, "dtype must be uint8, float32, float16 or bfloat16", transform.dtype)
         return cls(name, scale=False)  # type: ignore[arg-type]
 
     @classmethod
     def _named(cls, transform: Any, dtype: object, *, scale: bool) -> ToFloat:
         name = str(dtype)
         if name not in _DTYPES:
-            raise fail(transform, f"dtype must be one of {', '.join(_DTYPES)}", name)
+            refuse(transform, f"dtype must be one of {', '.join(_DTYPES)}", name)
         return cls(_DTYPES[name], scale)
 
     def check(self, dtype: str) -> None:
@@ -109,7 +109,7 @@ class Normalize(Op):
     def of(cls, transform: Any) -> Normalize:
         mean, std = numbers(transform.mean), numbers(transform.std)
         if any(math.isnan(x) for x in mean + std):
-            raise fail(transform, "mean and std must be numbers", (mean, std))
+            refuse(transform, "mean and std must be numbers", (mean, std))
         return cls(mean, std)
 
     def check(self, dtype: str) -> None:

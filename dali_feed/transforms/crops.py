@@ -212,11 +212,6 @@ class CenterCrop(Crop):
 
     size: Size
 
-    @classmethod
-    def of_preset(cls, transform: Any) -> CenterCrop:
-        """From the preset that `weights.transforms()` gives."""
-        return cls(pair(transform, transform.crop_size))
-
     def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
 

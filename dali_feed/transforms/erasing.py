@@ -28,7 +28,7 @@ from dali_feed.transforms.op import (
     torch,
     v2,
 )
-from dali_feed.transforms.settings import Fill, Probability, Range, Rule, as_list, one_of, refuse, span, span_of
+from dali_feed.transforms.settings import Fill, Probability, Range, Rule, as_list, refuse, span, span_of
 
 _RULES: dict[str, Rule] = {"scale": span(0.0, 1.0), "ratio": span(1e-6, 1e6)}
 
@@ -49,8 +49,7 @@ class RandomErasing(Effect):
 
     def check(self, dtype: str) -> None:
         if dtype == "uint8" and not all(0 <= v < 256 for v in np.atleast_1d(self.value)):
-            msg = f"RandomErasing: value must lie in 0..255 where pixels are uint8; found {self.value}"
-            raise TransformError(msg)
+            refuse("RandomErasing", "value must lie in 0..255 where pixels are uint8", self.value)
 
     def erases(self) -> Fill | None:
         return self.value
@@ -127,9 +126,7 @@ class NoisyErasing(Effect):
     normalized: ClassVar[bool] = True
     inner_words: ClassVar[tuple[str, str]] = ("rectangles", "transforms that hold others")
 
-    rules: ClassVar[Mapping[str, Rule]] = _RULES | {
-        "fill": one_of("zero", "colour", "pixel", shown='"zero", "colour" or "pixel"')
-    }
+    rules: ClassVar[Mapping[str, Rule]] = _RULES
 
     def agree(self) -> None:
         if not 1 <= self.least <= self.most:

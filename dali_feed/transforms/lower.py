@@ -22,6 +22,7 @@ from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop
 from dali_feed.transforms.op import Op, Recipe
 from dali_feed.transforms.resize import Resize
+from dali_feed.transforms.settings import pair
 
 # The table of lowerings: which op a transform of torchvision's or timm's is translated to, by the name of its class.
 #
@@ -135,12 +136,13 @@ def _public(kind: type) -> str:
 
 def classification(transform: Any) -> tuple[Op, ...]:
     """The ops of ImageClassification."""
-    return Resize.of_preset(transform), CenterCrop.of_preset(transform), *_floats(transform)
+    crop = CenterCrop(pair(transform, transform.crop_size))
+    return Resize.to(transform, transform.resize_size), crop, *_floats(transform)
 
 
 def segmentation(transform: Any) -> tuple[Op, ...]:
     """The ops of SemanticSegmentation, which may keep the image's size."""
-    resized = () if transform.resize_size is None else (Resize.of_preset(transform),)
+    resized = () if transform.resize_size is None else (Resize.to(transform, transform.resize_size),)
     return *resized, *_floats(transform)
 
 

@@ -52,15 +52,13 @@ class Mixing:
         if not names or not set(names) <= {"CutMix", "MixUp"}:
             return None
         if len(set(names)) < len(names) or len({each.num_classes for each in inner}) > 1:
-            msg = f"RandomChoice: must hold one v2.MixUp and one v2.CutMix with the same num_classes; found {inner!r}"
-            raise TransformError(msg)
+            refuse(transform, "must hold one v2.MixUp and one v2.CutMix with the same num_classes", inner)
         getters = {getattr(each._labels_getter, "__name__", "") for each in inner}
         if getters != {"_find_labels_default_heuristic"}:
             msg = f"{names[0]}: labels_getter must be left out, as labels come from the source; found one"
             raise TransformError(msg)
         if inner[0].num_classes is None:
-            msg = f"{names[0]}: num_classes must be given, as labels are indices; found None"
-            raise TransformError(msg)
+            refuse(names[0], "num_classes must be given, as labels are indices", None)
         alphas = {name.lower(): float(each.alpha) for name, each in zip(names, inner, strict=True)}
         switch = float(transform.p[names.index("CutMix")]) if len(names) > 1 else 0.5
         return cls(**alphas, switch=switch, classes=inner[0].num_classes)
@@ -105,18 +103,15 @@ def mixed(mixing: Mixing, ids: Ints, seed: int, epoch: int, size: tuple[int, int
     The batch is `lanes` parts of equal length, end to end.
     """
     n, (height, width) = len(ids), size
-    if lanes < 1 or n % lanes:
-        msg = f"mixed: the batch must be a multiple of lanes (its equal parts); found {n} samples, lanes={lanes}"
-        raise TransformError(msg)
     chance, place = np.split(uniforms(seed, epoch, ids, MIXING[:2]).astype(np.float64), 2)
     on = chance[0] < mixing.p
     both = mixing.mixup is not None and mixing.cutmix is not None
     cut = on & ((chance[1] < mixing.switch) if both else np.full(n, mixing.cutmix is not None))
     up = on & ~cut
     weight, stays = np.ones(n), np.ones(n)
-    for chosen, alpha, drawn, first in ((up, mixing.mixup, weight, 2), (cut, mixing.cutmix, stays, 2)):
+    for chosen, alpha, drawn in ((up, mixing.mixup, weight), (cut, mixing.cutmix, stays)):
         if alpha is not None and chosen.any():
-            drawn[chosen] = _betas(alpha, ids[chosen], seed, epoch, MIXING[first])
+            drawn[chosen] = _betas(alpha, ids[chosen], seed, epoch, MIXING[2])
     box = _boxes(np.sqrt(1 - stays), place, height, width)
     area = box[:, 2].astype(np.float64) * box[:, 3]
     share = np.where(cut, 1 - area / (height * width), weight)

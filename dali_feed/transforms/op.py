@@ -20,7 +20,7 @@ from dali_feed.draws import DEEPEST, NEST_BITS, STREAMS_PER_OP, TOP_BITS, unifor
 from dali_feed.errors import TransformError
 from dali_feed.packages import LazyModule
 from dali_feed.transforms.keys import Arrays, Key, of_op
-from dali_feed.transforms.settings import KEPT, READ, DType, Fill, Layout, Range, Rule
+from dali_feed.transforms.settings import KEPT, READ, DType, Fill, Layout, Range, Rule, refuse
 
 torch, v2 = LazyModule("torch"), LazyModule("torchvision.transforms.v2")
 fn, types = LazyModule("nvidia.dali.fn"), LazyModule("nvidia.dali.types")
@@ -314,8 +314,7 @@ def inner_numbers(op: Op, n: int) -> list[int]:
     if depth >= DEEPEST or count >= 1 << NEST_BITS:
         what, others = op.inner_words
         rule = f"must have fewer than {1 << NEST_BITS} {what} and lie in fewer than {DEEPEST} {others}"
-        msg = f"{op.title}: {rule}; found {op!r}"
-        raise TransformError(msg)
+        refuse(op.title, rule, op)
     return [n + ((k + 1) << (TOP_BITS + NEST_BITS * depth)) for k in range(count)]
 
 
@@ -324,8 +323,7 @@ def walk(ops: Iterable[Op]) -> Iterator[tuple[int, Op]]:
     every = list(enumerate(ops))
     nest = next((op for _, op in every if op.inner()), None)
     if nest is not None and len(every) > 1 << TOP_BITS:
-        msg = f"{nest.title}: must be in a list of at most {1 << TOP_BITS} transforms; found {len(every)}"
-        raise TransformError(msg)
+        refuse(nest.title, f"must be in a list of at most {1 << TOP_BITS} transforms", len(every))
     yield from _walk(every)
 
 

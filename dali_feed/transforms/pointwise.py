@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.errors import TransformError
 from dali_feed.transforms.op import Effect, Graph, Place, fn, types, v2
 from dali_feed.transforms.settings import Probability, Rule, at_least_zero, refuse, whole
 
@@ -110,9 +109,7 @@ class Pointwise(Effect):
     def check(self, dtype: str) -> None:
         most = 255 if dtype == "uint8" else 1
         if self.name == "RandomSolarize" and self.setting > most:
-            rule = f"RandomSolarize: threshold must be at most {most}, the largest of {dtype} pixels"
-            msg = f"{rule}; found {self.setting}"
-            raise TransformError(msg)
+            refuse(self.title, f"threshold must be at most {most}, the largest of {dtype} pixels", self.setting)
 
     def image(self, image: Any, on: Any) -> Any:
         settings = (self.setting,) if self._known.setting else ()

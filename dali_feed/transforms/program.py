@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
 from dali_feed.transforms.keys import ADJUST, CANVAS, ERASE, FLIPS, Arrays, Key, of_op
 from dali_feed.transforms.lower import unwrap
 from dali_feed.transforms.op import Draws, OnImage, Op, Place, Recipe, walk
-from dali_feed.transforms.settings import DType, Fill, Layout
+from dali_feed.transforms.settings import DType, Fill, Layout, refuse
 
 if TYPE_CHECKING:
     from dali_feed.columns.column import Follower
@@ -111,8 +111,7 @@ def _check_channels(op: Op, channels: int) -> None:
     values = (getattr(op, name, None) for name in fields)
     three = next((value for value in values if isinstance(value, tuple) and len(value) == 3), None)
     if channels == 1 and three is not None:
-        msg = f"{op.title}: must have one number, as images have one channel after Grayscale(1); found {three}"
-        raise TransformError(msg)
+        refuse(op.title, "must have one number, as images have one channel after Grayscale(1)", three)
 
 
 def unfit(recipe: Recipe, sizes: NDArray[Any]) -> dict[int, str]:
@@ -340,32 +339,18 @@ def seed_of_column(name: str, seed: int) -> int:
 MAX_VIEWS = 64
 
 
-class Views:
-    """Transforms of which each makes a view of the image.
-
-    transforms  1 to 64 transforms; each is what a loader takes for one
+def as_views(transform: object) -> tuple[Any, ...] | None:
+    """The transforms, each of which makes a view, of a list, or of an object whose transforms give one; else None.
 
     Raises TransformError where there are none, or more than 64.
     """
-
-    def __init__(self, transforms: Iterable[Callable[[Any], Any]]) -> None:
-        self.transforms = tuple(transforms)
-        if not 1 <= len(self.transforms) <= MAX_VIEWS:
-            msg = f"transform: several views take 1 to {MAX_VIEWS} transforms; found {len(self.transforms)}"
-            raise TransformError(msg)
-
-    def __repr__(self) -> str:
-        return f"Views({list(self.transforms)!r})"
-
-
-def as_views(transform: object) -> Views | None:
-    """A list of transforms, or an object whose transforms give a list, as views. None for any other transform."""
-    if isinstance(transform, list | tuple):
-        return Views(transform)
-    if isinstance(transform, Views):
-        return transform
-    apart = None if transform is None or isinstance(transform, Recipe) else unwrap(transform)
-    return Views(apart) if isinstance(apart, list) else None
+    if not isinstance(transform, list | tuple):
+        transform = None if transform is None or isinstance(transform, Recipe) else unwrap(transform)
+    if not isinstance(transform, list | tuple):
+        return None
+    if not 1 <= len(transform) <= MAX_VIEWS:
+        refuse("transform", f"several views take 1 to {MAX_VIEWS} transforms", len(transform))
+    return tuple(transform)
 
 
 # Turning: how a stored image becomes the upright one, and where the upright one's windows lie in it. Pure arithmetic.

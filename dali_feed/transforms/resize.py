@@ -24,7 +24,6 @@ from dali_feed.transforms.settings import (
     Range,
     Rule,
     Size,
-    fail,
     height_width,
     pair,
     refuse,
@@ -156,16 +155,12 @@ class Resize(Resizing):
     @classmethod
     def of(cls, transform: Any) -> Resize:
         if transform.size is None:
-            raise fail(transform, "size must be given; max_size alone is not supported", None)
-        return cls._to(transform, transform.size, transform.max_size)
+            refuse(transform, "size must be given; max_size alone is not supported", None)
+        return cls.to(transform, transform.size, transform.max_size)
 
     @classmethod
-    def of_preset(cls, transform: Any) -> Resize:
-        """From the preset that `weights.transforms()` gives."""
-        return cls._to(transform, transform.resize_size, None)
-
-    @classmethod
-    def _to(cls, t: Any, size: Any, max_size: int | None) -> Resize:
+    def to(cls, t: Any, size: Any, max_size: int | None = None) -> Resize:
+        """To that size, else as a transform or a preset of weights says."""
         if not isinstance(size, int):
             size = int(size[0]) if len(size) == 1 else pair(t, size)
         return cls(size, max_size, READ["Interpolation"](t, "interpolation"), READ["Antialias"](t, "antialias"))

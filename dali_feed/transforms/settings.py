@@ -28,15 +28,10 @@ Masks = Fill | None  # what fills those that follow; None: as the image
 Antialias = bool  # v1 always antialiases where it does not have this argument yet
 
 
-def refuse(op: str, rule: str, value: object) -> NoReturn:
-    """Raise TransformError."""
-    msg = f"{op}: {rule}; found {value!r}"
+def refuse(op: object, rule: str, value: object) -> NoReturn:
+    """Raise TransformError; `op`: what users call it, or torchvision's transform itself."""
+    msg = f"{op if isinstance(op, str) else type(op).__name__}: {rule}; found {value!r}"
     raise TransformError(msg)
-
-
-def fail(transform: object, rule: str, value: object) -> TransformError:
-    """The error of a setting that no engine can do."""
-    return TransformError(f"{type(transform).__name__}: {rule}; found {value!r}")
 
 
 def as_list(fill: Fill) -> list[float]:
@@ -146,7 +141,7 @@ def pair(t: Any, size: Any) -> tuple[int, int]:
     if len(both) == 1:
         both *= 2
     if len(both) != 2:
-        raise fail(t, "size must be an int or (height, width)", size)
+        refuse(t, "size must be an int or (height, width)", size)
     return int(both[0]), int(both[1])
 
 
@@ -161,7 +156,7 @@ def span_of(t: Any, name: str) -> Range:
     try:
         low, high = map(float, getattr(t, name))
     except (TypeError, ValueError):
-        raise fail(t, f"{name} must be (low, high)", getattr(t, name)) from None
+        refuse(t, f"{name} must be (low, high)", getattr(t, name))
     return low, high
 
 
@@ -169,7 +164,7 @@ def _mode(*modes: str, shown: str) -> Callable[[Any, str], str]:
     def read(t: Any, name: str) -> str:
         mode = str(getattr(getattr(t, name), "value", getattr(t, name)))
         if mode not in modes:
-            raise fail(t, f"{name} must be {shown}", mode)
+            refuse(t, f"{name} must be {shown}", mode)
         return mode
 
     return read
@@ -185,7 +180,7 @@ def _maybe_drawn(t: Any, name: str) -> str:
     if not isinstance(value, tuple | list):
         return _interpolation(t, name)
     if sorted(str(getattr(mode, "value", mode)) for mode in value) != ["bicubic", "bilinear"]:
-        raise fail(t, f"{name} must be one mode, or random", value)
+        refuse(t, f"{name} must be one mode, or random", value)
     return "random"
 
 
@@ -197,7 +192,7 @@ def _background(t: Any, name: str, *types: str) -> Background:
         fill = next((known[kind] for kind in (*(types or ("Image", "Tensor")), "others") if kind in known), 0)
     levels = tuple(map(float, fill)) if isinstance(fill, Sequence) and not isinstance(fill, str) else (fill,)
     if len(levels) not in (1, 3) or not all(n is None or isinstance(n, int | float) for n in levels):
-        raise fail(t, f"{name} must be one number, or one for each of three channels", fill)
+        refuse(t, f"{name} must be one number, or one for each of three channels", fill)
     if len(levels) == 3:
         return levels
     return None if levels[0] is None else float(levels[0])
@@ -218,7 +213,7 @@ def _edges(t: Any, name: str) -> Edges:
     padding = getattr(t, name) or 0
     edges = [padding] if isinstance(padding, int) else [int(edge) for edge in padding]
     if len(edges) not in (1, 2, 4):
-        raise fail(t, f"{name} must be an int, or 1, 2 or 4 of them", padding)
+        refuse(t, f"{name} must be an int, or 1, 2 or 4 of them", padding)
     if len(edges) == 4:
         a, b, c, d = edges
         swapped = type(t).__name__ == "RandomCrop" and type(t).__module__.startswith("torchvision.transforms.v2")

@@ -285,8 +285,6 @@ class TimmRandAugment(Pillow):
 
     def agree(self) -> None:
         self.hold(self.layers, min(32, len(self.parts)) if self.weights else 32)
-        if self.weights and len(self.weights) != len(self.parts):
-            refuse("RandAugment", "needs one weight for each operation", self.weights)
         if self.weights and sum(weight > 0 for weight in self.weights) < self.layers:
             refuse("RandAugment", "needs as many weights above 0 as layers", self.weights)
 

@@ -26,7 +26,6 @@ from dali_feed.transforms.settings import (
     Rule,
     Turning,
     as_list,
-    fail,
     fill_of,
     mask_fill,
     masks_of,
@@ -96,8 +95,6 @@ class RandomAffine(Warp):
     rules: ClassVar[Mapping[str, Rule]] = {"degrees": span(-math.inf, math.inf), "scale": span(1e-6, math.inf)}
 
     def agree(self) -> None:
-        if len(self.translate) != 2 or not all(0 <= part <= 1 for part in self.translate):
-            refuse("RandomAffine", "translate must be two fractions in 0..1 (of width, of height)", self.translate)
         for pair in (self.shear[:2], self.shear[2:]):
             span(-90.0, 90.0)("RandomAffine", "shear", pair)
 
@@ -265,7 +262,7 @@ class Rotation(Warp):
 def rotation(transform: Any) -> Rotation:
     """From torchvision's RandomRotation, about the middle, whose canvas keeps its size."""
     if transform.expand:
-        raise fail(transform, "expand must be False: all images of a batch have one size", transform.expand)
+        refuse(transform, "expand must be False: all images of a batch have one size", transform.expand)
     if transform.center is not None:
-        raise fail(transform, "center must be None, the middle of the image", transform.center)
+        refuse(transform, "center must be None, the middle of the image", transform.center)
     return Rotation.of(transform)

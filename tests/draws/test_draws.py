@@ -18,8 +18,7 @@ from torchvision.transforms import v2
 
 from dali_feed import draws
 from dali_feed.draws import EXTENT_ORDER, ORDER, WINDOW_ORDER, check_seed, permutation, philox4x32, uniforms
-from dali_feed.engines.dali.graph import Fold
-from dali_feed.engines.dali.user_graph import UserGraph, random_states
+from dali_feed.engines.dali.user_graph import compile_function, random_states
 from dali_feed.errors import ConfigError
 from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.testing.scripted import ScriptedSource
@@ -257,8 +256,10 @@ def _order() -> Any:
 
 
 def _graph() -> Any:
-    graph = UserGraph(lambda images, numbers: images, [("uniform", 0.0, 1.0)] * 9)
-    graph.fill(Fold(Draws((), np.full((3, 2), 40), SAMPLES, 5, 0)))
+    node = type("DataNode", (), {})()
+    program = compile_function(lambda images, numbers: [images, *(numbers.uniform() for _ in range(9))][0])
+    program.steps[0].build(node, lambda *_: node)
+    program.taken(Draws((), np.full((3, 2), 40), SAMPLES, 5, 0))
 
 
 @pytest.mark.parametrize(

@@ -44,39 +44,6 @@ class GraphDraws:
         return self._add("coin", float(p), 0.0)
 
 
-@dataclass(slots=True)
-class UserGraph:
-    """The user's function as a step; `columns` are the random numbers that it asked for."""
-
-    function: Callable[[Any, GraphDraws], Any]
-    columns: list[Column] = field(default_factory=list)
-
-    def build(self, image: Any, inputs: Inputs) -> Any:
-        """Build the user's part of the graph. Raises TransformError, chained, where the function fails."""
-        draws = GraphDraws(lambda key: inputs(key, "FLOAT", 0))
-        name = getattr(self.function, "__name__", repr(self.function))
-        try:
-            out = self.function(image, draws)
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            rule = "the function must build a graph when it is called with (images, draws)"
-            msg = f"transform {name}: {rule}; it raised {what}"
-            raise TransformError(msg) from error
-        if type(out).__name__ != "DataNode":
-            msg = f"transform {name}: a graph function must return one DALI node; found {type(out).__name__}"
-            raise TransformError(msg)
-        self.columns = draws.columns
-        return out
-
-    def fill(self, fold: Fold) -> None:
-        """Draw what the function asked for."""
-        draws, streams = fold.draws, PROGRAM[: -(-len(self.columns) // 4)]
-        drawn = uniforms(draws.seed, draws.epoch, draws.ids, streams)
-        for n, (kind, a, b) in enumerate(self.columns):
-            values = drawn[n] < a if kind == "coin" else a + (b - a) * drawn[n]
-            fold.arrays[numbered("draw", n)] = values.astype(np.float32)
-
-
 def is_graph_function(transform: object) -> bool:
     """Whether this is a function of (images, draws), and not a transform object."""
     if not inspect.isroutine(transform):
@@ -89,9 +56,35 @@ def is_graph_function(transform: object) -> bool:
 
 
 def compile_function(function: Callable[[Any, GraphDraws], Any], *, exif: bool = False) -> DaliProgram:
-    """The program: decode, turned by `exif`, then the user's graph, whose output is the batch as it is."""
-    graph = UserGraph(function)
-    return DaliProgram(Recipe(exif=exif), fixed=False, steps=[Step(graph.build)], parts=[graph.fill])
+    """The program: decode, turned by `exif`, then the user's graph, whose output is the batch as it is.
+
+    To build its graph raises TransformError, chained, where the function fails.
+    """
+    columns: list[Column] = []  # random numbers that the function wants, known once it was called
+    name = getattr(function, "__name__", repr(function))
+
+    def build(image: Any, inputs: Inputs) -> Any:
+        draws = GraphDraws(lambda key: inputs(key, "FLOAT", 0))
+        try:
+            out = function(image, draws)
+        except Exception as error:
+            rule = "the function must build a graph when it is called with (images, draws)"
+            msg = f"transform {name}: {rule}; it raised {type(error).__name__}: {error}"
+            raise TransformError(msg) from error
+        if type(out).__name__ != "DataNode":
+            msg = f"transform {name}: a graph function must return one DALI node; found {type(out).__name__}"
+            raise TransformError(msg)
+        columns[:] = draws.columns
+        return out
+
+    def fill(fold: Fold) -> None:
+        draws, streams = fold.draws, PROGRAM[: -(-len(columns) // 4)]
+        drawn = uniforms(draws.seed, draws.epoch, draws.ids, streams)
+        for n, (kind, a, b) in enumerate(columns):
+            values = drawn[n] < a if kind == "coin" else a + (b - a) * drawn[n]
+            fold.arrays[numbered("draw", n)] = values.astype(np.float32)
+
+    return DaliProgram(Recipe(exif=exif), fixed=False, steps=[Step(build)], parts=[fill])
 
 
 # A user's own DALI pipeline as a program: the graph as DALI serialized it, and the inputs that are fed into it.
