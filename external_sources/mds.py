@@ -280,7 +280,7 @@ def _described(path: str, store: Store) -> dict[str, Any]:
         text = read_at(file, min(file.stamp().size, _LARGEST), 0)
         described = json.loads(text)
         if not isinstance(described, dict) or not isinstance(described["shards"], list):
-            raise TypeError("an object with a list of shards is needed")  # noqa: EM101
+            raise TypeError("an object with a list of shards is needed")
         return described
     except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
         msg = f"{path}: must be the JSON that MDSWriter writes; found {error}; copy it again"

@@ -43,8 +43,6 @@ from dali_feed.native.kafka import (
     functions,
 )
 
-__all__ = ["ByColumn", "Event", "FilledByC", "OffsetRun", "by_column", "librdkafka"]
-
 _MOST_AHEAD = 8  # slabs: records may have become small, and to ask C once per so many costs nothing
 
 
@@ -228,11 +226,10 @@ class ByColumn:
             return None
         said = self._queue.said()
         if not said.code:  # skipped, it might have been records
-            msg = (
+            raise SourceError(
                 f"{self._topic}[{run.partition}]@{run.want}: a partition's queue must hold records and errors; "
                 "librdkafka gave something else: set DALI_FEED_NATIVE=0 to read without the loops in C"
             )
-            raise SourceError(msg)
         self._queue.skip()
         return Event(KafkaError(said.code, said.text, said.fatal), said.partition, said.offset)
 

@@ -44,8 +44,6 @@ from dali_feed.storage.remote import RemoteStore
 from dali_feed.storage.sets import store_for
 from dali_feed.storage.store import Store
 
-__all__ = ["ABOVE", "CLAIM", "Claim", "Claims", "claimed", "weight_of"]
-
 CLAIM = URI, SIZE, SHA256 = "claim.uri", "claim.size", "claim.sha256"  # headers, in text
 _SHOWN = 200  # letters of a URI
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -150,8 +148,7 @@ class Claims:
         folder = address.rstrip("/")
         if "?" in folder:
             found = f"found a query in {shown(folder)!r}"
-            msg = f"claims: must be an address that paths can be added to; {found}; leave it out"
-            raise ConfigError(msg)
+            raise ConfigError(f"claims: must be an address that paths can be added to; {found}; leave it out")
         return cls(folder, store_for([f"{folder}/object"]))
 
     def payload(self, claim: ClaimHeaders, lease: Lease) -> memoryview | str:
@@ -246,8 +243,7 @@ class Claims:
         except (OSError, SourceError) as error:
             raise self._named(error) from error
         if empty:
-            msg = f"claims={self.folder!r}: the folder must hold payloads; it is empty: {cure}"
-            raise SourceNotFoundError(msg)
+            raise SourceNotFoundError(f"claims={self.folder!r}: the folder must hold payloads; it is empty: {cure}")
 
     def _named(self, error: OSError | SourceError) -> SourceError:
         """What concerns all payloads."""
@@ -284,20 +280,17 @@ class Claim:
     def __post_init__(self) -> None:
         path_of("Claim(folder=...)", self.folder)
         if isinstance(self.above, bool) or not isinstance(self.above, int) or self.above < 0:
-            msg = f"Claim: above must be a number of bytes, 0 or more; found {self.above!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"Claim: above must be a number of bytes, 0 or more; found {self.above!r}")
 
     def check(self, topic: str, most: int | None) -> None:
         """Before a run: raises ConfigError where the folder is not there, or the topic refuses what stays in it."""
         if not os.path.isdir(self.folder):
-            msg = f"Claim: the folder must exist, and readers must see it too; found none at {self.folder}"
-            raise ConfigError(msg)
+            raise ConfigError(f"Claim: the folder must exist, and readers must see it too; found none at {self.folder}")
         if most is not None and self.above >= most:
-            msg = (
+            raise ConfigError(
                 f"Claim: above must be less than max.message.bytes of {topic}, {most}; found {self.above}; a "
                 "value between the two could not be stored"
             )
-            raise ConfigError(msg)
 
     def stored(self, value: bytes | None) -> list[tuple[str, bytes]]:
         """Store a value that is too large for the topic; the headers of its record, none where it stays in the topic.
@@ -324,9 +317,8 @@ class Claim:
                 write_whole(path, value)
             sync_folder(path.parent)  # whoever wrote it may have been killed before he did
         except OSError as error:
-            msg = (
+            raise ProduceError(
                 f"{self.folder}: a payload of {len(value)} bytes must be written before its record is sent; "
                 f"found: {error.strerror}; check the folder's mode and the space left, and continue with the "
                 "same journal"
-            )
-            raise ProduceError(msg) from error
+            ) from error

@@ -27,20 +27,6 @@ from dali_feed.external_sources.kafka.errors import LOG, QUIET, Trouble
 from dali_feed.external_sources.kafka.statistics import INTERVAL_MS
 from dali_feed.secrets import hidden, revealed
 
-__all__ = [
-    "OURS",
-    "SLICE_SECONDS",
-    "Guard",
-    "StuckError",
-    "admin",
-    "close_in_time",
-    "consumer",
-    "keep_freed",
-    "modest",
-    "producer",
-    "timely",
-]
-
 SLICE_SECONDS = 0.1  # the longest wait that does not look at the stop event
 CLOSE_SECONDS = 1.5
 AGAIN_SECONDS = 30.0  # until a token that could not be had is asked for again
@@ -181,8 +167,7 @@ def _revealed(to: Connection, trouble: Trouble) -> dict[str, Any]:
     for name, value in config.items():
         names_a_file = name.startswith("ssl.") and name.endswith(".location") and value not in (None, "", "probe")
         if names_a_file and not Path(str(value)).exists():
-            msg = f"{to.topic}: {name} in config= must name a file; {str(value)!r} is not there"
-            raise ConfigError(msg)
+            raise ConfigError(f"{to.topic}: {name} in config= must name a file; {str(value)!r} is not there")
     if callable(oauth := config.get("oauth_cb")):
         text = str(config.get("sasl.oauthbearer.config", ""))
         config["oauth_cb"] = TokenGuard(to.topic, oauth, text, trouble.no_token)
@@ -209,8 +194,7 @@ class TokenGuard:
             msg = f"{subject}: oauth_cb in config= must give a token; it raised {type(error).__name__}: {error}"
             raise SourceDeniedError(hidden(msg)) from None
         if wrong := _wrong(token):
-            msg = f"{subject}: oauth_cb in config= must give (token, unix seconds of its end); {wrong}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{subject}: oauth_cb in config= must give (token, unix seconds of its end); {wrong}")
         self._last, self._fresh = token, True
 
     def __call__(self, text: str) -> Any:
@@ -313,17 +297,14 @@ class Guard:
     def check(self) -> None:
         """Raise ConfigError in a child of the process that made it, ClosedError where it is closed or stopped."""
         if self.maker:
-            msg = (
+            raise ConfigError(
                 f"{self._topic}: a Kafka reader must be used in the process that made it; process "
                 f"{os.getpid()} was forked from {self._pid}; make a reader after the fork, or spawn"
             )
-            raise ConfigError(msg)
         if self.closed:
-            msg = f"{self._topic}: this reader is closed"
-            raise ClosedError(msg)
+            raise ClosedError(f"{self._topic}: this reader is closed")
         if self.stop.is_set():
-            msg = f"{self._topic}: reading was stopped"
-            raise ClosedError(msg)
+            raise ClosedError(f"{self._topic}: reading was stopped")
 
     def close(self) -> bool:
         """It is closed from now on; whether its clients are there for this process to close."""

@@ -52,14 +52,12 @@ from dali_feed.external_sources.kafka.errors import (
     NotYetError,
     Patience,
     Trouble,
+    check_same,
     gone,
     meaning,
-    remade,
     unreachable,
 )
 from dali_feed.records.extents import MAX_PARTITION, Int64s
-
-__all__ = ["Cluster", "Identity", "Witness", "raise_first"]
 
 _T = TypeVar("_T")
 
@@ -213,14 +211,12 @@ class Cluster:
             if there.error is None:
                 return cluster
             if there.error.code() == KafkaError.TOPIC_EXCEPTION:
-                msg = f"topic: {topic!r} cannot be a topic's name (letters, digits, '.', '_' and '-')"
-                raise ConfigError(msg)
+                raise ConfigError(f"topic: {topic!r} cannot be a topic's name (letters, digits, '.', '_' and '-')")
             raise KafkaException(there.error)
 
         cluster = self._answer(ask)
         if (count := len(cluster.topics[topic].partitions)) > MAX_PARTITION:
-            msg = f"{topic}: at most {MAX_PARTITION} partitions are supported; found {count}"
-            raise SourceError(msg)
+            raise SourceError(f"{topic}: at most {MAX_PARTITION} partitions are supported; found {count}")
         return cluster
 
     def partitions(self) -> list[int]:
@@ -234,8 +230,7 @@ class Cluster:
         def ask(seconds: float) -> bool:
             cluster = self.consumer.list_topics(self.to.topic, timeout=seconds)
             if cluster.controller_id < 0 and time.monotonic() - begin <= ELECTION_SECONDS:
-                msg = "none is elected at the moment"
-                raise NotYetError(msg)
+                raise NotYetError("none is elected at the moment")
             return cluster.controller_id in cluster.brokers
 
         if self._controlled is None:
@@ -312,8 +307,7 @@ class Cluster:
         now = self.topic_id(where)
         if now is None:
             raise gone(self.to, where=where)
-        if now not in (known, ""):
-            raise remade(where, known, now)
+        check_same(where, known, now)
 
     def committed(self, partitions: Sequence[int]) -> dict[int, int]:
         """The group's offset of each of these partitions that it has one of; the group is not joined."""
@@ -362,12 +356,11 @@ class Cluster:
                     timely(client.close, 0.0)
             cause, more = error.__cause__ or error, self.trouble.denied or self.trouble.last
             said = cause.args[0].str() if isinstance(cause, KafkaException) else "no answer"
-            msg = (
+            raise SourceError(
                 f"{self.to.topic}: offsets of group {self._group!r} could not be set at {self.to.servers}: {said}"
                 f"{f' ({more})' if more else ''}; "
                 "check that the broker runs, that the group has no members, and the right Read on the group"
-            )
-            raise SourceError(msg) from error
+            ) from error
 
     def _listen(self, seconds: float) -> None:
         """Run the consumer's callbacks. Raise that there are no rights on the group, which comes as an event."""
@@ -433,41 +426,36 @@ class Cluster:
         """
         topic, servers, timeout = self.to.topic, self.to.servers, self.to.timeout
         if not self.has_controller():
-            msg = (
+            raise SourceError(
                 f"{topic}: an admin client needs a controller; {servers} has none that "
                 "answers; on the embedded broker use `dali_feed.testing.Broker.create`"
             )
-            raise SourceError(msg)
         begin = time.monotonic()
         try:
             (future,) = ask(operation_timeout=timeout, request_timeout=timeout).values()
             _result(future, timeout + 1)
         except ValueError as error:
-            msg = f"{topic}: {doing}: {error}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"{topic}: {doing}: {error}") from error
         except KafkaException as error:
             code, said, kind = error.args[0].code(), error.args[0].str(), meaning(error.args[0])
             if code == KafkaError.TOPIC_ALREADY_EXISTS:
-                msg = (
+                raise ConfigError(
                     f"{topic}: a new topic needs a new name; {servers} already has a topic of this name; choose "
                     "another name, or delete that topic"
-                )
-                raise ConfigError(msg) from error
+                ) from error
             if kind is Meaning.GONE:
                 raise gone(self.to, said) from error
             if kind is Meaning.DENIED:
-                msg = (
+                raise SourceDeniedError(
                     f"{topic}: {doing} needs the right {right} on the topic; {servers} refuses: {said}; check "
                     "security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
-                )
-                raise SourceDeniedError(msg) from error
+                ) from error
             if kind is Meaning.REFUSED or code in _REFUSED_WISHES:
                 msg = f"{topic}: {doing}: the cluster must accept it; {servers} refuses: {said}{_CURES.get(code, '')}"
                 raise ConfigError(msg) from error
             if code in _SILENT:
                 raise unreachable(self.to, time.monotonic() - begin, self.trouble.last or said) from error
-            msg = f"{topic}: {doing} at {servers} failed: {said}"
-            raise SourceError(msg) from error
+            raise SourceError(f"{topic}: {doing} at {servers} failed: {said}") from error
 
     def create(self, partitions: int, replication: int = -1, config: Mapping[str, str] | None = None) -> None:
         """Make the topic, and wait until all of it is there. Raises what `wish` does."""
@@ -486,17 +474,15 @@ class Cluster:
             missing = there is None or (there.error is not None and meaning(there.error) is Meaning.GONE)
             leaders = None if missing or there is None else [each.leader for each in there.partitions.values()]
             if not wanted(leaders or None):
-                msg = "the list of topics does not show it yet"
-                raise NotYetError(msg)
+                raise NotYetError("the list of topics does not show it yet")
 
         try:
             self._answer(ask)
         except SourceUnreachableError as error:
-            msg = (
+            raise SourceError(
                 f"{self.to.topic}: it was done, but the list of topics of {self.to.servers} does not show it yet; look "
                 "again later"
-            )
-            raise SourceError(msg) from error
+            ) from error
 
     def _answer(self, ask: Callable[[float], _T], where: str = "", needs: str = READING) -> _T:
         """The answer of a question, which is repeated."""

@@ -13,8 +13,6 @@ from dali_feed.bad_records import place_of
 from dali_feed.errors import FormatError
 from dali_feed.records.source import Block, Fault, Lease
 
-__all__ = ["CODEC", "Codec", "decoded"]
-
 CODEC = "codec:"  # what names of its members begin with
 Codec = Callable[[memoryview, bytes | None, list[tuple[str, bytes]]], Mapping[str, Any]]
 

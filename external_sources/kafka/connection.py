@@ -13,8 +13,6 @@ from typing import Any
 
 from dali_feed.errors import ConfigError
 
-__all__ = ["Connection", "addresses"]
-
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 # [::1]:9092; host:9092; a bare IPv6 address has two colons or more, and no port
 _ADDRESS = re.compile(
@@ -54,18 +52,15 @@ class Connection:
         Raises ConfigError for no name, no address, no time, and an option that is ours.
         """
         if not isinstance(topic, str) or not topic:
-            msg = f"topic: a topic's name is needed; found {topic!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"topic: a topic's name is needed; found {topic!r}")
         at = addresses(f"{topic}: ", servers)
         if not timeout > 0:
-            msg = f"{topic}: timeout must be above 0 seconds; found {timeout!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{topic}: timeout must be above 0 seconds; found {timeout!r}")
         if not isinstance(config, Mapping | None):
             msg = f"{topic}: config must be a mapping of librdkafka's options, or None; found {type(config).__name__}"
             raise ConfigError(msg)
         if taken := sorted(ours.intersection(config or {})):
-            msg = f"{topic}: config= must not set the options that {purpose}; found {', '.join(taken)}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{topic}: config= must not set the options that {purpose}; found {', '.join(taken)}")
         return cls(topic, at, timeout, dict(config or {}))
 
     def where(self, partition: int, offset: int) -> str:
@@ -82,12 +77,10 @@ def addresses(subject: str, servers: str | Sequence[str]) -> str:
     texts: list[object] = [servers] if isinstance(servers, str) or not isinstance(servers, Iterable) else [*servers]
     listed = [each for each in texts if isinstance(each, str)]
     if len(listed) < len(texts):
-        msg = f"{subject}servers must be addresses as host:port, in a text or a list; found {servers!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{subject}servers must be addresses as host:port, in a text or a list; found {servers!r}")
     wanted = [one.strip() for each in listed for one in each.split(",") if one.strip()]
     if not wanted:
-        msg = f"{subject}servers must be addresses as host:port; found {servers!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{subject}servers must be addresses as host:port; found {servers!r}")
     for one in wanted:
         protocol, _, address = one.rpartition("://")
         if protocol and protocol.lower() not in _PROTOCOLS:

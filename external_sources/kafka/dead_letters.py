@@ -24,8 +24,6 @@ from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Original, Snapshot
 
-__all__ = ["LetterSender", "read_letters"]
-
 CONNECT = "__connect.errors."
 WHERE = "dali_feed.where"
 ADDED = "dali_feed."
@@ -75,11 +73,10 @@ class LetterSender:
         """Send them and wait until each is acknowledged. Raises DeadLetterError where one is not."""
         name = f"topic {self._to.topic} at {self._to.servers}"
         if self._sender is not None and (maker := self._sender.guard.maker):
-            msg = (
+            raise DeadLetterError(
                 f"{name}: dead letters must be written in the process that made their writer; process "
                 f"{os.getpid()} was forked from {maker}; make a writer after the fork, or spawn"
             )
-            raise DeadLetterError(msg)
         begin, outcomes, why = time.monotonic(), self._outcomes, ""
         outcomes.clear()
         try:
@@ -93,12 +90,11 @@ class LetterSender:
         if why or lost:
             self.close()  # the next letters go by a new one
             place = lost[0] if lost else -1
-            msg = (
+            raise DeadLetterError(
                 f"{name}: the dead letter of {letters[place].where} must be acknowledged before a state counts its "
                 f"batch; the broker did not acknowledge it in {time.monotonic() - begin:.1f} s: "
                 f"{why or outcomes.get(place)}"
             )
-            raise DeadLetterError(msg)
 
     def close(self) -> None:
         """Drop the connection and what has not been acknowledged; in a child nothing is done."""

@@ -15,7 +15,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, TypeVar
 
@@ -30,23 +30,6 @@ from dali_feed.errors import (
 )
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.secrets import hidden
-
-__all__ = [
-    "GROUP_RIGHT",
-    "LOG",
-    "NO_RIGHTS",
-    "QUIET",
-    "Meaning",
-    "NotYetError",
-    "Patience",
-    "Trouble",
-    "denied",
-    "failed",
-    "gone",
-    "meaning",
-    "remade",
-    "unreachable",
-]
 
 LOG = logging.getLogger("dali_feed.kafka")
 _T = TypeVar("_T")
@@ -174,8 +157,7 @@ class Trouble:
         if kind is Meaning.DENIED or (kind is Meaning.NO_GROUP and needs != READING):
             raise denied(to, error.str(), where, needs)
         if kind in (Meaning.BROKEN, Meaning.REFUSED):
-            msg = f"{where}: the broker's data cannot be read: {error.str()}"
-            raise SourceError(msg)
+            raise SourceError(f"{where}: the broker's data cannot be read: {error.str()}")
         if kind is Meaning.GONE:
             self.gone = error.str()  # looked into when nothing more comes
         else:
@@ -243,15 +225,13 @@ class Patience:
             SourceUnreachableError: the timeout is over.
         """
         if self._stop.is_set():
-            msg = f"{where}: reading was stopped"
-            raise ClosedError(msg)
+            raise ClosedError(f"{where}: reading was stopped")
         if self._trouble.denied:
             raise denied(self._to, self._trouble.denied, where, self._needs)
         if self._probe and self.seconds >= min(SILENT_SECONDS, self._most):
             self._probe = False
             if at := _speaks_tls(self._to):
-                msg = f"{where}: {at} uses TLS; set security.protocol to SSL or SASL_SSL in config="
-                raise SourceDeniedError(msg)
+                raise SourceDeniedError(f"{where}: {at} uses TLS; set security.protocol to SSL or SASL_SSL in config=")
         if self.over:
             said = "" if last is None else last.args[0].str() if isinstance(last, KafkaException) else str(last)
             raise unreachable(self._to, self.seconds, self._trouble.last or said, where) from last
@@ -316,12 +296,23 @@ def failed(to: Connection, error: KafkaException, doing: str = "reading") -> Sou
     return SourceError(f"{to.topic} at {to.servers}: {doing} failed: {error.args[0].str()}")
 
 
-def remade(where: str, known: str, now: str) -> SourceChangedError:
-    """Another topic has taken the name: one of the id `now`."""
-    return SourceChangedError(
-        f"{where}: the topic must be the one that the snapshot was taken of, whose id is {known}; found one of "
-        f"id {now}: the topic was deleted and made again; take a new snapshot, and start without the old state"
-    )
+def check_same(where: str, known: str, now: str) -> None:
+    """Raise SourceChangedError where another topic has taken the name of the one whose id is known. "": it is not."""
+    if "" not in (known, now) and known != now:
+        raise SourceChangedError(
+            f"{where}: the topic must be the one that the snapshot was taken of, whose id is {known}; found one of "
+            f"id {now}: the topic was deleted and made again; take a new snapshot, and start without the old state"
+        )
+
+
+def some(parts: Sequence[object], most: int = 5) -> str:
+    """Some of them, and how many more there are."""
+    return ", ".join(map(str, parts[:most])) + (f" and {len(parts) - most} more" if len(parts) > most else "")
+
+
+def partitions_text(partitions: Collection[int]) -> str:
+    """`partition 3`, or `partitions 0, 1 and 4 more`."""
+    return f"partition{'s' * (len(partitions) != 1)} {some(sorted(partitions))}"
 
 
 def unreachable(to: Connection, seconds: float, said: str, where: str = "") -> SourceUnreachableError:

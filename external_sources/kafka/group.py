@@ -42,10 +42,9 @@ from dali_feed.external_sources.kafka.errors import (
     Trouble,
     denied,
     meaning,
+    partitions_text,
 )
 from dali_feed.records.live import Positions, Progress
-
-__all__ = ["ConsumerGroup", "Membership", "Start"]
 
 PROTOCOLS = ("classic", "consumer")
 MOST_SESSION = 3600.0  # librdkafka's
@@ -88,27 +87,22 @@ class ConsumerGroup:
     def __post_init__(self) -> None:
         for name, text in (("group", self.group), ("instance", self.instance)):
             if (name == "group" or text is not None) and (not isinstance(text, str) or not text):
-                msg = f"ConsumerGroup({name}=): a name is needed; found {text!r}"
-                raise ConfigError(msg)
+                raise ConfigError(f"ConsumerGroup({name}=): a name is needed; found {text!r}")
         if self.protocol not in PROTOCOLS:
-            msg = f'ConsumerGroup(protocol=): must be "classic" or "consumer"; found {self.protocol!r}'
-            raise ConfigError(msg)
+            raise ConfigError(f'ConsumerGroup(protocol=): must be "classic" or "consumer"; found {self.protocol!r}')
         if self.session is not None:
             if self.protocol == "consumer":
-                msg = (
+                raise ConfigError(
                     f'ConsumerGroup(session=): with protocol="consumer" the broker sets it; found {self.session!r}; '
                     "set consumer.session.timeout.ms of the group there, and leave session= out"
                 )
-                raise ConfigError(msg)
             if not 0 < self.session <= MOST_SESSION:
-                msg = (
+                raise ConfigError(
                     f"ConsumerGroup(session=): must be seconds, above 0 and at most {MOST_SESSION:.0f}; found "
                     f"{self.session!r}"
                 )
-                raise ConfigError(msg)
         if not 0 <= self.drain <= MOST_SESSION:
-            msg = f"ConsumerGroup(drain=): must be seconds, 0 to {MOST_SESSION:.0f}; found {self.drain!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"ConsumerGroup(drain=): must be seconds, 0 to {MOST_SESSION:.0f}; found {self.drain!r}")
 
     def settings(self, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
         """The options of librdkafka that make a member."""
@@ -138,11 +132,10 @@ class ConsumerGroup:
     def check_mark(self, topic: str, mark: Mapping[str, Any]) -> None:
         """Raise StateError if a mark is not this group's: only the group may have a position."""
         if (given := dict(mark)) != self.mark(topic):
-            msg = (
+            raise StateError(
                 f"{topic}: a worker of the group {self.group!r} continues at the offsets of the group, so its "
                 f"state must be the group's; found {given}; leave the state out, or read without ConsumerGroup(...)"
             )
-            raise StateError(msg)
 
     def check(self, topic: str, config: Mapping[str, Any], start: Any) -> None:
         """Raise ConfigError where an option of `config`, or another argument of the stream, contradicts this."""
@@ -151,18 +144,16 @@ class ConsumerGroup:
             raise ConfigError(msg)
         ours = {*_OTHERS, "session.timeout.ms"}
         if taken := sorted(ours.intersection(config)):
-            msg = (
+            raise ConfigError(
                 f"{topic}: config= must not set how a group assigns its partitions; found {', '.join(taken)}; "
                 "ConsumerGroup(protocol=, session=) says it"
             )
-            raise ConfigError(msg)
         polls = str(config.get(_POLL_OPTION, ""))
         if polls.isdecimal() and int(polls) <= 1000 * self.drain:
-            msg = (
+            raise ConfigError(
                 f"{topic}: {_POLL_OPTION} in config= must be above ConsumerGroup(drain=), or the group removes the "
                 f"worker while its loop finishes; found {polls} ms and {self.drain:g} s"
             )
-            raise ConfigError(msg)
 
 
 Start = str | float  # as `stream.checked_start` gives it; "group": there must be offsets
@@ -267,8 +258,7 @@ class Membership:
         now = sync.monotonic()
         with self._progress.changed:
             if self.starting and now - self._since >= self._to.timeout:
-                msg = f"{self._unsaid(self._wrong)}; check that the broker runs"
-                raise SourceError(msg)
+                raise SourceError(f"{self._unsaid(self._wrong)}; check that the broker runs")
             if not self._wanted or now < self._not_before or (self._sent and now < self._until):
                 return
             self._sent, self._until = dict(self._wanted), now + COMMIT_SECONDS
@@ -417,7 +407,7 @@ class Membership:
             LOG.warning(
                 "%s: gave up %s without a commit, and what it has finished comes again at other workers: %s",
                 self.who,
-                _listed(due),
+                partitions_text(due),
                 said or self._wrong or "the broker does not have it",
             )
 
@@ -450,7 +440,7 @@ class Membership:
                     self._since = sync.monotonic()
                     self._take_up(offsets)
                 places = [TopicPartition(self._to.topic, p, offset) for p, offset in offsets.items()]
-                LOG.info("%s: was assigned %s", self.who, _listed(found))
+                LOG.info("%s: was assigned %s", self.who, partitions_text(found))
         self._answer(consumer.incremental_assign, places)
         if self._paused and places:
             consumer.pause(places)
@@ -466,11 +456,11 @@ class Membership:
                         "%s: gave up %s before its loop had finished the batch that it has, and that comes again at "
                         "another worker: ConsumerGroup(drain=) gives it %g s",
                         self.who,
-                        _listed(late),
+                        partitions_text(late),
                         self._group.drain,
                     )
                 self._publish(consumer, found, done)
-                LOG.info("%s: gave up %s", self.who, _listed(found))
+                LOG.info("%s: gave up %s", self.who, partitions_text(found))
         self._forget(found)
         self._answer(consumer.incremental_unassign, partitions)
 
@@ -483,7 +473,7 @@ class Membership:
                 "again, at other workers. It joins again. Possible reasons: the process was stopped, the connection "
                 "was broken, or the broker did not answer, for longer than ConsumerGroup(session=)",
                 self.who,
-                _listed(found),
+                partitions_text(found),
                 self._trouble.last or "no sign of life",
             )
         self._forget(found)
@@ -533,12 +523,11 @@ class Membership:
                 first = _first_of(whole) if whole else len(everything)
                 early = [p for p in missing if p < first]
                 if early and self._start == "group":
-                    msg = (
+                    raise DataLostError(
                         f"{topic}[{early[0]}]: the group {group!r} must have an offset of it; there is none: nobody "
                         "has committed one, or the broker forgot it (offsets.retention.minutes); set it, or give "
                         'start="earliest" or "latest"'
                     )
-                    raise DataLostError(msg)
                 late = [p for p in missing if p >= first]
                 fresh = cluster.begins("earliest", late) | cluster.begins(self._start, early)
         return {p: each.offset for p, each in known.items()} | fresh, fresh, f"partitions={first}"
@@ -558,7 +547,3 @@ def _first_of(stored: Mapping[int, TopicPartition]) -> int:
     """What the notes of a group's commits say; 0 where another tool has set them: it knew all partitions there were."""
     notes = (_NOTE.search(each.metadata or "") for each in stored.values())
     return max((int(note[1]) for note in notes if note), default=0)
-
-
-def _listed(partitions: Collection[int]) -> str:
-    return f"partition{'s' * (len(partitions) != 1)} {', '.join(map(str, partitions))}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,10 +18,8 @@ from confluent_kafka import TopicPartition
 from dali_feed.errors import SourceNotFoundError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.errors import Meaning, meaning
+from dali_feed.external_sources.kafka.errors import Meaning, meaning, some
 from dali_feed.external_sources.kafka.topics import span_text
-
-__all__ = ["LagFacts", "PartitionLag", "Stand", "lag_warnings", "look", "since"]
 
 SOON = 3600.0  # seconds
 
@@ -249,9 +247,8 @@ def _left(facts: LagFacts, each: PartitionLag) -> float | None:
     return facts.left(each) if _is_needed(facts, each) and (each.headroom or 0) >= 0 else None
 
 
-def _named(topic: str, partitions: Sequence[int]) -> str:
-    more = f" and {len(partitions) - 5} more partitions" if len(partitions) > 5 else ""
-    return ", ".join(f"{topic}[{p}]" for p in partitions[:5]) + more
+def _named(topic: str, partitions: Iterable[int]) -> str:
+    return some([f"{topic}[{p}]" for p in partitions])
 
 
 TIMES_SECONDS = 5.0  # for the records that are read for their time

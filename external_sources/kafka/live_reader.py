@@ -34,6 +34,7 @@ from dali_feed.external_sources.kafka.errors import (
     denied,
     failed,
     meaning,
+    partitions_text,
     unreachable,
 )
 from dali_feed.external_sources.kafka.group import Membership
@@ -43,8 +44,6 @@ from dali_feed.external_sources.kafka.rows import MOST, Cells, KafkaParts
 from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.live import LiveBlock, LiveReader, Positions, Progress
 from dali_feed.records.source import Lease
-
-__all__ = ["KafkaLiveReader"]
 
 FULL_BYTES = 4 << 20  # that wait to be taken; with more the broker is asked for none
 OVERHEAD = 1 << 10  # bytes of a record that are not its value, so that tiny ones do not wait by the million
@@ -398,7 +397,7 @@ class Receiver(TopicReader):
             return
         new = [p for p in self._ours(answer.count) if p not in self._at]
         if new:
-            LOG.info("%s: partitions %s are new", self._to.topic, ", ".join(map(str, new)))
+            LOG.info("%s: %s are new", self._to.topic, partitions_text(new))
             self.take_up(dict.fromkeys(new, 0))
         if new or 0.0 < self._unknown < answer.asked:  # a consumer that is made now knows them
             self._unknown = 0.0
@@ -476,17 +475,15 @@ class Receiver(TopicReader):
             )
             return self._drop()
         if 0 <= high < want:
-            msg = (
+            raise SourceChangedError(
                 f"{where}: this offset comes next, but the partition ends at {high}: the topic was truncated or "
                 "made again; start without the old state"
             )
-            raise SourceChangedError(msg)
-        msg = (
+        raise DataLostError(
             f"{where}: this offset comes next, but the broker {range_text(low, high)}: retention or deletion removed "
             "records that were not read; give the topic a longer retention, and start without the old state to "
             "continue without those records"
         )
-        raise DataLostError(msg)
 
     def _doubts(self, where: str) -> bool:
         """See `TopicReader`; a member knows the topic by what it read first, and cannot go on with another."""
@@ -494,11 +491,10 @@ class Receiver(TopicReader):
             return super()._doubts(where)
         known = self._identity.topic_id = self._identity.topic_id or self._witness.topic_id
         if self._witness.doubts(known):
-            msg = (
+            raise SourceChangedError(
                 f"{self._to.topic}: the topic must be the one that the worker began with, whose id is {known}; found "
                 f"one of id {self._witness.topic_id}: the topic was deleted and made again; start the worker again"
             )
-            raise SourceChangedError(msg)
         return False
 
     def _connected(self, *, small: bool = False) -> Consumer:

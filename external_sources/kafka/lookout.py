@@ -19,8 +19,6 @@ from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import LOG, gone
 
-__all__ = ["MUCH", "Lookout", "LookoutAnswer", "Overdue"]
-
 LOOK_SECONDS = 2.0
 LEAST_SECONDS = 0.2  # between two looks, whatever is said
 ASK_SECONDS = 2.0

@@ -35,17 +35,16 @@ from dali_feed.errors import (
     SourceNotFoundError,
     StateError,
 )
-from dali_feed.external_sources.kafka.ahead import Numbered, ProduceJob, RecordsAhead
+from dali_feed.external_sources.kafka.ahead import Numbered, RecordsAhead, RowsOf
 from dali_feed.external_sources.kafka.client import consumer
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.sender import SLICE, AbortedError, Outcome, Sender, is_packed
-from dali_feed.external_sources.kafka.writes import Written
+from dali_feed.external_sources.kafka.writes import Writing, Written
 from dali_feed.locks import locked
+from dali_feed.records.source import Source
 from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder, write_whole
-
-__all__ = ["Acks", "Journal", "ProduceRun", "Produced", "Tell", "journal_lock", "topic_at"]
 
 SAMPLE = 16  # records by which the codec of a run is chosen
 VERSION = 1  # of a journal
@@ -145,20 +144,18 @@ class Journal:
         """
         cure = "give the same, or another journal= to start from the beginning"
         if self.fingerprint != wanted.fingerprint:
-            msg = (
+            raise SourceChangedError(
                 f"{path}: a run must continue with the source that it began with; the journal is of "
                 f"{self.source}, fingerprint {self.fingerprint}; found {wanted.source}, {wanted.fingerprint}; "
                 f"{cure}"
             )
-            raise SourceChangedError(msg)
         known = self.topic == wanted.topic and "" not in (self.topic_id, wanted.topic_id)
         if known and self.topic_id != wanted.topic_id:
-            msg = (
+            raise SourceChangedError(
                 f"{path}: a run must continue in the topic that it began with; {self.topic} had the id "
                 f"{self.topic_id}, found {wanted.topic_id}: it was deleted and made again; remove the journal to "
                 "start from the beginning"
             )
-            raise SourceChangedError(msg)
         mine, its = {"topic": self.topic, **self.options}, {"topic": wanted.topic, **wanted.options}
         odd = [f"{name}: {mine.get(name)!r}, found {its.get(name)!r}" for name in its if mine.get(name) != its[name]]
         if odd:
@@ -212,45 +209,14 @@ def journal_lock(path: Path) -> Iterator[None]:
         try:
             stack.enter_context(locked(path.with_name(f"{path.name}.lock"), 0.0))
         except TimeoutError as error:
-            msg = (
+            raise ConfigError(
                 f"{path}: one process at a time may use a journal; another process uses this one; wait for it, or "
                 "stop it"
-            )
-            raise ConfigError(msg) from error
+            ) from error
         except OSError as error:
             msg = f"{path}: a journal must lie in a folder that can be written; found: {error.strerror}"
             raise ConfigError(msg) from error
         yield
-
-
-class RunGroup:
-    """The consumer group of a transactional run: it is never joined, and its offset is the run's position."""
-
-    def __init__(self, to: Connection, name: str, sender: Sender) -> None:
-        self._at, self._to, self._name, self._sender = TopicPartition(to.topic, 0), to, name, sender
-        self.consumer: Consumer = consumer(to, sender.trouble, settings={"group.id": name})
-
-    def offset(self, position: int, tally: Tally) -> TopicPartition:
-        """What is committed."""
-        return TopicPartition(self._at.topic, 0, position, metadata=_metadata(tally))
-
-    def committed(self) -> tuple[int, Tally] | None:
-        """The position, and what became of the records before it; None where the broker has none."""
-        places: list[TopicPartition] = []
-        self._sender.until(lambda: places.extend(self.consumer.committed([self._at], SLICE)))
-        at = places[-1]
-        if at.error is not None:
-            raise self._sender.ended(at.error)
-        if at.offset < 0:
-            return None
-        try:
-            return at.offset, Tally.of(json.loads(at.metadata or ""))
-        except (KeyError, TypeError, ValueError) as error:
-            msg = (
-                f"{self._at.topic}: the group {self._name} must be used by this run only; found metadata "
-                f"{at.metadata!r}"
-            )
-            raise ConfigError(msg) from error
 
 
 def _metadata(tally: Tally) -> str:
@@ -264,22 +230,32 @@ def _metadata(tally: Tally) -> str:
     return json.dumps(full | {"failures": {"several reasons": [tally.failed, []]}})
 
 
-class ProduceRun:
-    """One process's part of a run.
+@dataclass(frozen=True)
+class ProduceJob:
+    """What a run is to do; `Producer` and `Producer.run` document the values."""
 
-    Args:
-        job: what is done.
-        path: the journal; None: there is none.
-        tell: hears how far it is.
-    """
+    to: Connection
+    source: Source
+    rows: RowsOf
+    writing: Writing
+    readers: int
+    every: float
+    by: str
+    compression: str
+    queue_bytes: int
+    transactional: str | None
+
+
+class ProduceRun:
+    """One process's part of a run, with its journal, where there is one."""
 
     def __init__(self, job: ProduceJob, path: Path | None, tell: Tell | None) -> None:
         self._job, self._path, self._tell = job, path, tell or (lambda _: None)
         self._begun_at = time.monotonic()
         topic = job.to.topic
         partitions, topic_id, self._largest = topic_at(job.to)
-        if job.claim is not None:
-            job.claim.check(topic, self._largest)
+        if job.writing.claim is not None:
+            job.writing.claim.check(topic, self._largest)
         known = None if path is None else load_journal(path)
         snapshot = job.source.snapshot(None if known is None else known.pin)
         fresh = Journal(
@@ -289,54 +265,54 @@ class ProduceRun:
             topic=topic,
             topic_id=topic_id,
             partitions=partitions,
-            options=job.options(),
+            options={**job.writing.to_json(), "by": job.by, "transactional": job.transactional},
         )
         self._journal = fresh if known is None else known.resumed(fresh, str(path))
         if partitions < self._journal.partitions:
-            msg = (
+            raise SourceChangedError(
                 f"{topic}: the run began with {self._journal.partitions} partitions, found {partitions}: the topic "
                 "was deleted and made again; remove the journal to start from the beginning"
             )
-            raise SourceChangedError(msg)
         self._line = Numbered.of(snapshot)
         self._begun = position = self._journal.position
         if position > len(self._line):
-            msg = f"{path}: its position must lie in 0..{len(self._line)}; found {position}"
-            raise StateError(msg)
+            raise StateError(f"{path}: its position must lie in 0..{len(self._line)}; found {position}")
         self._acks = Acks(position, Tally.of(self._journal.tally), self._where)
-        self._group: RunGroup | None = None
         self._committed = position, Tally()  # of a transactional run: where the last transaction ended
         self._left_out: dict[int, str] = {}  # by number, why records that spoilt a transaction are not sent again
+        self._group = f"dali_feed-produce-{self._journal.run}"  # it is never joined
+        self._consumer: Consumer | None = None  # of the group, whose offset is a transactional run's position
+        self._sender: Sender
 
     def whole(self) -> Produced:
         """All that is left."""
         if self._journal.done:
             return self._so_far()
         self._save(replace(self._journal, codec=self._codec()))
-        job, journal = self._job, self._journal
-        run = f"dali_feed-produce-{journal.run}"
-        sender = Sender(
+        job = self._job
+        self._sender = Sender(
             job.to,
             self._settle,
-            compression=journal.codec,
+            compression=self._journal.codec,
             queue_bytes=job.queue_bytes,
             largest=self._largest,
-            transactional_id=run if job.transactional == "auto" else job.transactional,
+            transactional_id=self._group if job.transactional == "auto" else job.transactional,
         )
         with contextlib.ExitStack() as ends:
-            ends.callback(self._leave, sender)
+            ends.callback(self._leave)
             if job.transactional is not None:
-                self._group = RunGroup(job.to, run, sender)
-                ends.callback(self._group.consumer.close)
-                self._take_up(self._group, run, sender)
+                self._consumer = consumer(job.to, self._sender.trouble, settings={"group.id": self._group})
+                ends.callback(self._consumer.close)
+                self._take_up(self._consumer)
             self._begun = self._position
             while True:
                 try:
-                    self._send_all(sender)
-                except AbortedError as aborted:
-                    self._go_back(sender, aborted.refused)
-                else:
+                    self._send_all()
                     break
+                except AbortedError as aborted:  # those that were refused are not sent again
+                    self._left_out |= aborted.refused
+                    self._sender.back()
+                    self._stand()
             self._save(self._at(done=True))
         return self._so_far()
 
@@ -348,95 +324,106 @@ class ProduceRun:
         known = self._journal.codec if self._job.compression == "auto" else self._job.compression
         if known or not len(self._line):
             return known or "none"
-        rows = self._job.rows(threading.Event())
-        try:
-            items = map(self._job.make, rows.read(self._line.first(SAMPLE)))
+        with contextlib.closing(self._job.rows(threading.Event())) as rows:
+            items = map(self._job.writing.make, rows.read(self._line.first(SAMPLE)))
             packed = [is_packed(item.value or b"") for item in items if isinstance(item, Written)]
-        finally:
-            rows.close()
         return "none" if 2 * sum(packed) > len(packed) else "lz4"
 
-    def _take_up(self, group: RunGroup, run: str, sender: Sender) -> None:
+    def _take_up(self, group: Consumer) -> None:
         """Stand where the last transaction of the run ended; the broker keeps that from now on."""
-        to, known = self._job.to, group.committed()
+        to, known = self._job.to, self._stored(group)
         if known is None and self._journal.opened:
-            msg = (
-                f"{to.topic}: the position of the run {run} must be at {to.servers}; there is "
+            raise DataLostError(
+                f"{to.topic}: the position of the run {self._group} must be at {to.servers}; there is "
                 "none: brokers forget it after offsets.retention.minutes; look how many of its records are "
                 "in the topic, and produce the rest, or all of it into a new topic, with another journal="
             )
-            raise DataLostError(msg)
         self._committed = known or (0, Tally())
         self._stand()
         if known is None:
-            self._begin_group(group, sender)
+            self._begin(group)
         self._save(replace(self._journal, opened=True))
 
-    def _begin_group(self, group: RunGroup, sender: Sender) -> None:
+    def _begin(self, group: Consumer) -> None:
         """Have the broker keep position 0, and see that it does: from then on none is a position forgotten."""
         while True:
             try:
-                sender.commit([group.offset(0, Tally())], group.consumer)
+                self._commit(0)
                 break
             except AbortedError:
-                sender.back()
-        if group.committed() is None:
+                self._sender.back()
+        if self._stored(group) is None:
             to = self._job.to
-            msg = (
+            raise ProduceError(
                 f"{to.topic}: transactions need a broker that stores their offsets; "
                 f"{to.servers} did not (the embedded broker does not); leave transactional_id= out"
             )
-            raise ProduceError(msg)
 
-    def _send_all(self, sender: Sender) -> None:
+    def _stored(self, group: Consumer) -> tuple[int, Tally] | None:
+        """The position at the broker, and what became of the records before it; None where it has none."""
+        topic, places = self._job.to.topic, list[TopicPartition]()
+        self._sender.until(lambda: places.extend(group.committed([TopicPartition(topic, 0)], SLICE)))
+        at = places[-1]
+        if at.error is not None:
+            raise self._sender.ended(at.error)
+        if at.offset < 0:
+            return None
+        try:
+            return at.offset, Tally.of(json.loads(at.metadata or ""))
+        except (KeyError, TypeError, ValueError) as error:
+            msg = f"{topic}: the group {self._group} must be used by this run only; found metadata {at.metadata!r}"
+            raise ConfigError(msg) from error
+
+    def _commit(self, position: int) -> None:
+        """End a transaction, and with it set the position."""
+        tally = self._acks.tally
+        offset = TopicPartition(self._job.to.topic, 0, position, metadata=_metadata(tally))
+        self._sender.commit([offset], self._consumer)
+        self._committed = position, copy.deepcopy(tally)
+
+    def _send_all(self) -> None:
         """Send what is left."""
-        job, turns, number = self._job, self._journal.partitions, self._position
-        ahead, left_out, transactional = RecordsAhead(job, self._line, number), self._left_out, self._group is not None
+        job, sender, turns, number = self._job, self._sender, self._journal.partitions, self._position
+        ahead = RecordsAhead(job.writing, job.rows, job.readers, self._line, number)
         due, tell_at = time.monotonic() + job.every, 0.0
         try:
             while (items := ahead.take(max(0.0, due - time.monotonic()))) is not None:
                 for item in items:
                     if not isinstance(item, Written):
                         self._acks.end(number, item)
-                    elif number in left_out:
-                        self._acks.end(number, left_out[number])
+                    elif number in self._left_out:
+                        self._acks.end(number, self._left_out[number])
                     else:
-                        if transactional:
+                        if self._consumer is not None:
                             sender.begin()
-                        sender.send(item, -1 if job.by_key and item.key is not None else number % turns, number)
+                        by_key = job.by == "key" and item.key is not None
+                        sender.send(item, -1 if by_key else number % turns, number)
                     number += 1
                     now = time.monotonic()
                     if now >= due:
-                        self._keep(sender, number)
+                        self._keep(number)
                         due = time.monotonic() + job.every
                     if now >= tell_at:
                         self._tell(self._so_far())
                         tell_at = now + TELL_SECONDS
                 if time.monotonic() >= due:  # the source is slow
-                    self._keep(sender, number)
+                    self._keep(number)
                     due = time.monotonic() + job.every
-            if not transactional:
+            if self._consumer is None:
                 sender.flush()
-            self._keep(sender, number)
+            self._keep(number)
             self._tell(self._so_far())
         finally:
             ahead.close()
 
-    def _keep(self, sender: Sender, number: int) -> None:
+    def _keep(self, number: int) -> None:
         """Keep the position; all records before `number` were handed over."""
-        if self._group is None:
-            sender.check()
+        if self._consumer is None:
+            self._sender.check()
         elif number > self._position:
-            sender.flush()
-            sender.commit([self._group.offset(number, self._acks.tally)], self._group.consumer)
-            self._committed = number, copy.deepcopy(self._acks.tally)
+            self._sender.flush()
+            self._commit(number)
         self._save(self._at())
-
-    def _go_back(self, sender: Sender, refused: dict[int, str]) -> None:
-        """Take back what is not committed; those that were refused are not sent again."""
-        self._left_out |= refused
-        sender.back()
-        self._stand()
 
     def _stand(self) -> None:
         """Where the last transaction ended."""
@@ -450,12 +437,12 @@ class ProduceRun:
     @property
     def _position(self) -> int:
         """The first record that is not known to be in the topic."""
-        return self._acks.mark if self._group is None else self._committed[0]
+        return self._acks.mark if self._consumer is None else self._committed[0]
 
-    def _leave(self, sender: Sender) -> None:
+    def _leave(self) -> None:
         """However it ends, the journal says how far it came."""
-        sender.close()
-        if not self._journal.done and self._group is None:
+        self._sender.close()
+        if not self._journal.done and self._consumer is None:
             self._save(self._at())
 
     def _at(self, *, done: bool = False) -> Journal:

@@ -19,17 +19,14 @@ from confluent_kafka import Consumer, TopicPartition
 from dali_feed.checks import of_kind, path_of
 from dali_feed.dead_letters import Letter
 from dali_feed.errors import ConfigError, ProduceError
-from dali_feed.external_sources.kafka.ahead import ProduceJob
 from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.dead_letters import LetterSender, read_letters
-from dali_feed.external_sources.kafka.produce import Produced, ProduceRun, Tell, journal_lock, topic_at
+from dali_feed.external_sources.kafka.produce import Produced, ProduceJob, ProduceRun, Tell, journal_lock, topic_at
 from dali_feed.external_sources.kafka.sender import CODECS, OURS, Outcome, Sender, is_packed
 from dali_feed.external_sources.kafka.writes import Headers, Writing, Written
 from dali_feed.formats.format import Format
 from dali_feed.records.source import LABEL, Source
-
-__all__ = ["Delivered", "Producer"]
 
 
 class Delivered(NamedTuple):
@@ -86,11 +83,10 @@ class Producer:
                 msg = f"{topic}: {name} must be one of {', '.join(repr(each) for each in among)}; found {value!r}"
                 raise ConfigError(msg)
         if transactional_id is not None and (not isinstance(transactional_id, str) or not transactional_id):
-            msg = f"{topic}: transactional_id must be a name, 'auto' or None; found {transactional_id!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{topic}: transactional_id must be a name, 'auto' or None; found {transactional_id!r}")
         of_kind(f"{topic}: claim", claim, Claim)
         self._at_least("queue_bytes", queue_bytes, 1024)
-        self._by_key, self._compression, self._transactional_id = by == "key", compression, transactional_id
+        self._by, self._compression, self._transactional_id = by, compression, transactional_id
         self._queue_bytes, self._claim = queue_bytes, claim
         self._sender: Sender | None = None  # of `send`; a run has its own
         self._partitions, self._sent = 1, 0
@@ -142,7 +138,7 @@ class Producer:
             msg = f"{self._to.topic}: with transactional_id= send() must be called in `with producer.transaction():`"
             raise ConfigError(msg)
         if partition is None:
-            partition = -1 if self._by_key else self._sent % self._partitions
+            partition = -1 if self._by == "key" else self._sent % self._partitions
         self._sent += 1
         record = Written(value, key, list(headers), timestamp or 0)
         if self._claim is not None and (claim := self._claim.stored(value)):
@@ -256,12 +252,10 @@ class Producer:
         """
         topic = self._to.topic
         if map is not None and not callable(map):
-            msg = f"{topic}: map must be a function of bytes, or None; found {map!r}"
-            raise ConfigError(msg)
-        writing = Writing(columns, format, copy, key, headers, label)
-        if map is not None and not writing.payload:
-            msg = f"{topic}: map= changes payloads, and format= writes none; leave one of them out"
-            raise ConfigError(msg)
+            raise ConfigError(f"{topic}: map must be a function of bytes, or None; found {map!r}")
+        if map is not None and format is not None:
+            raise ConfigError(f"{topic}: map= changes payloads, and format= writes none; leave one of them out")
+        writing = Writing(columns, format, copy, key, headers, label, map, self._claim)
         self._at_least("readers", readers, 1)
         self._at_least("every", every, 0)
         job = ProduceJob(
@@ -269,11 +263,9 @@ class Producer:
             source=source,
             rows=writing.rows_of(topic, source),
             writing=writing,
-            map=map,
-            claim=self._claim,
             readers=readers,
             every=every,
-            by_key=self._by_key,
+            by=self._by,
             compression=self._compression,
             queue_bytes=self._queue_bytes,
             transactional=self._transactional_id,
@@ -304,8 +296,7 @@ class Producer:
 
     def _at_least(self, name: str, number: float, least: int) -> None:
         if not number >= least:
-            msg = f"{self._to.topic}: {name} must be {least} or more; found {number!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self._to.topic}: {name} must be {least} or more; found {number!r}")
 
     def _opened(self, value: bytes | None) -> Sender:
         """What sends; the first record says how all are compressed."""
@@ -326,11 +317,10 @@ class Producer:
             self._hearing = _Hearing(sender)
             weakref.finalize(self, self._hearing.done.set)
         if maker := sender.guard.maker:
-            msg = (
+            raise ConfigError(
                 f"{self._to.topic}: a Producer must be used in the process that made it; process {os.getpid()} was "
                 f"forked from {maker}; make one after the fork, or spawn"
             )
-            raise ConfigError(msg)
         return sender
 
 

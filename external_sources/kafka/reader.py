@@ -30,15 +30,13 @@ from dali_feed.external_sources.kafka.client import (
 )
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, failed, gone, meaning, remade
+from dali_feed.external_sources.kafka.errors import LOG, Meaning, Patience, Trouble, check_same, failed, gone, meaning
 from dali_feed.external_sources.kafka.rows import Cells, KafkaParts
 from dali_feed.external_sources.kafka.statistics import Statistics
 from dali_feed.native.kafka import functions, newest_client, plugin
 from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.source import Block, Lease, Reader
-
-__all__ = ["ByColumn", "ByMessage", "DoubtedError", "KafkaReader", "TopicReader", "by_column", "range_text"]
 
 
 class ByMessage:
@@ -179,7 +177,7 @@ class TopicReader:
         now = time.monotonic()
         self._doubting = self._doubting or now
         if now - self._doubting >= self._to.timeout:
-            raise remade(where, self._identity.topic_id, self._witness.topic_id)
+            check_same(where, self._identity.topic_id, self._witness.topic_id)
         self._guard.stop.wait(SLICE_SECONDS)
         self._drop()
         return True
@@ -352,11 +350,10 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         if self._trouble.gone and not self._trouble.denied:
             self._check_gone(run.partition, run.want)
         if patience.over and run.end_seen is not None and not self._trouble.denied:
-            msg = (
+            raise SourceChangedError(
                 f"{where}: the snapshot has offsets up to {run.stop - 1}, but the partition has ended at "
                 f"{run.end_seen} for {patience.seconds:.1f} s: it was truncated or made again; take a new snapshot"
             )
-            raise SourceChangedError(msg)
         patience.check(where)
         if patience.half_over():
             # A consumer may be stuck on a partition whose leader moved; or a slow link is at a fetch of megabytes.
@@ -394,12 +391,11 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
             )
             self._drop()
             return self._assign(partition, want)
-        msg = (
+        raise DataLostError(
             f"{where}: the snapshot has offsets {want}..{stop - 1}, but the broker {range_text(low, high)}: retention "
             "or deletion removed them, or the topic was made again; take a new snapshot, and give the topic a longer "
             "retention"
         )
-        raise DataLostError(msg)
 
     def _check_gone(self, partition: int, want: int) -> None:
         """There was word that there is no such topic or partition: raise where that is so, else go on from `want`."""

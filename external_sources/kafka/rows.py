@@ -25,8 +25,6 @@ from dali_feed.records.extents import Int64s, pack_ids
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Fault, Lease, Member
 
-__all__ = ["MOST", "OWN", "PAIRS", "WHOLE", "Cells", "KafkaParts", "WholeRecord", "in_full", "topic_members"]
-
 MOST = 4096  # rows of a stream's block
 OWN = ("value", "key", "timestamp")
 HEADER = "headers."

@@ -32,8 +32,6 @@ from dali_feed.external_sources.kafka.errors import (
 )
 from dali_feed.external_sources.kafka.writes import Written
 
-__all__ = ["CODECS", "OURS", "AbortedError", "Outcome", "Sender", "is_packed"]
-
 CODECS = ("none", "lz4", "zstd", "snappy", "gzip")
 _BEGINNINGS = (
     b"\xff\xd8\xff",  # JPEG

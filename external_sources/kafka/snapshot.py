@@ -26,12 +26,10 @@ from confluent_kafka import Message
 
 from dali_feed.errors import DataLostError, SourceChangedError, StateError
 from dali_feed.external_sources.kafka.claims import Claims, weight_of
-from dali_feed.external_sources.kafka.errors import LOG, remade
+from dali_feed.external_sources.kafka.errors import LOG, check_same
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.records.present import Present, packed, unpacked
 from dali_feed.records.source import Extents, Int64s, Snapshot
-
-__all__ = ["Pin", "TopicSample", "pin_of", "sampled", "scanned", "weigher"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +82,11 @@ class Pin:
     def check(self, where: Callable[[int, int], str], lows: Int64s, highs: Int64s, topic_id: str) -> None:
         """Check that every record of it is still there; partitions that came later do not matter."""
         topic, n = self.topic, len(self.starts)
-        if "" not in (self.topic_id, topic_id) and self.topic_id != topic_id:
-            raise remade(topic, self.topic_id, topic_id)
+        check_same(topic, self.topic_id, topic_id)
         if len(lows) < n:
-            msg = (
+            raise SourceChangedError(
                 f"{topic}: the snapshot has {n} partitions and the topic now {len(lows)}: it was deleted and made again"
             )
-            raise SourceChangedError(msg)
         held = self.ends > self.starts
         lost = np.flatnonzero(held & (lows[:n] > self.starts))
         if len(lost):
@@ -99,21 +95,19 @@ class Pin:
                 f"{min(lows[p], self.ends[p]) - 1} are gone (the broker holds {lows[p]}..{highs[p] - 1})"
                 for p in lost[:5].tolist()
             )
-            msg = (
+            raise DataLostError(
                 f"{which}{f'; and {len(lost) - 5} more partitions' if len(lost) > 5 else ''}: the snapshot has "
                 "them, but retention or deletion removed them; take a new snapshot, and give the topic a longer "
                 "retention"
             )
-            raise DataLostError(msg)
         cut = np.flatnonzero(held & (highs[:n] < self.ends))
         if len(cut):
             p = int(cut[0])
-            msg = (
+            raise SourceChangedError(
                 f"{topic}[{p}]: the snapshot ends at offset {self.ends[p]} and the partition now at "
                 f"{highs[p]}{f', and {len(cut) - 1} more are shorter' if len(cut) > 1 else ''}: the topic was "
                 "truncated or made again; take a new snapshot"
             )
-            raise SourceChangedError(msg)
 
 
 def pin_of(topic: str, pin: Mapping[str, Any]) -> Pin:
@@ -130,14 +124,12 @@ def pin_of(topic: str, pin: Mapping[str, Any]) -> Pin:
         msg = f"{topic}: a pin must be what a snapshot of a Kafka topic gave; {type(error).__name__}: {error}"
         raise StateError(msg) from error
     if not fits:
-        msg = (
+        raise StateError(
             f"{topic}: a pin must be what a snapshot of a Kafka topic gave; its starts, ends and extent do not fit "
             "together"
         )
-        raise StateError(msg)
     if of != topic:
-        msg = f"{topic}: the pin must be of the same topic; it is of {of}"
-        raise StateError(msg)
+        raise StateError(f"{topic}: the pin must be of the same topic; it is of {of}")
     return Pin(topic, topic_id, starts, ends, extent, record_bytes, present, absent)
 
 

@@ -24,8 +24,6 @@ from confluent_kafka import Message
 from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats
 from dali_feed.records.metrics import counted, merged
 
-__all__ = ["INTERVAL_MS", "Statistics", "figures"]
-
 INTERVAL_MS = 5000
 _MICRO = 1e-6
 

@@ -25,15 +25,13 @@ from numpy.typing import NDArray
 from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, SourceError, StateError
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.codec import Codec
-from dali_feed.external_sources.kafka.errors import remade
+from dali_feed.external_sources.kafka.errors import check_same, some
 from dali_feed.external_sources.kafka.group import ConsumerGroup, Membership
 from dali_feed.external_sources.kafka.live_reader import KafkaLiveReader
 from dali_feed.external_sources.kafka.topic import KafkaTopic, TopicSource
 from dali_feed.formats.format import Format
 from dali_feed.records.live import LiveReader, Pace, Positions, Progress, Stream
 from dali_feed.records.source import LABEL, Member
-
-__all__ = ["KafkaStream", "Start", "merged_marks"]
 
 StreamState = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 _STATE = "stream"  # where a loader's state has its mark
@@ -69,22 +67,19 @@ class Mark:
         """
         most = max(self.positions, default=-1)
         if most >= count:
-            msg = (
+            raise SourceChangedError(
                 f"{self.topic}: the state has {most + 1} partitions and the topic now {count}: it was deleted and "
                 "made again"
             )
-            raise SourceChangedError(msg)
         mine = range(rank, count, world_size)
         lacking = [p for p in mine if p not in self.positions and p % self.world_size not in self.ranks]
         if lacking:
             ranks = ", ".join(str(r) for r in sorted({p % self.world_size for p in lacking}))
-            shown = ", ".join(map(str, lacking[:8])) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
-            msg = (
+            raise StateError(
                 f"{self.topic}: a state must have the position of each partition of rank {rank} of {world_size}; "
-                f"it lacks {shown}, because it is of ranks {', '.join(map(str, self.ranks))} of "
+                f"it lacks {some(lacking, 8)}, because it is of ranks {', '.join(map(str, self.ranks))} of "
                 f"{self.world_size}; give the states of ranks {ranks} too"
             )
-            raise StateError(msg)
         return {p: self.positions.get(p, 0) for p in mine}
 
 
@@ -96,35 +91,31 @@ def mark_of(topic: str, state: StreamState) -> Mark:
     if isinstance(state, Sequence) and not isinstance(state, str | bytes):
         return merged_marks(topic, state)
     if not isinstance(state, Mapping):
-        msg = (
+        raise StateError(
             f"{topic}: a state must be what a loader's state_dict() gave, a list of all ranks', or a mark; found"
             f" {type(state).__name__}"
         )
-        raise StateError(msg)
     mark = state.get(_STATE, state)
     if mark is None:
-        msg = (
+        raise StateError(
             f"{topic}: a state must say how far a stream is; this one was taken before anything was read. Take it"
             " after the first batch"
         )
-        raise StateError(msg)
     if "group" in mark:
         group = mark["group"]
-        msg = (
+        raise StateError(
             f"{topic}: a state must have the position of each partition; found the state of a worker of a group: the "
             f"group {group!r} has it"
         )
-        raise StateError(msg)
     try:
         positions = {int(p): int(v) for p, v in mark["positions"].items()}
         ranks, world_size = tuple(sorted(int(r) for r in mark["ranks"])), int(mark["world_size"])
         of, topic_id, count = str(mark["topic"]), str(mark.get("id", "")), int(mark["partitions"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         said = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
-        msg = (
+        raise StateError(
             f"{topic}: a state must be what a loader of a stream of this topic gave by state_dict(), or a mark; {said}"
-        )
-        raise StateError(msg) from error
+        ) from error
     if of != topic:
         msg = f"{topic}: the state must be of the same topic; it is of {of}. Make the stream with that topic"
         raise StateError(msg)
@@ -133,12 +124,11 @@ def mark_of(topic: str, state: StreamState) -> Mark:
         msg = f"{topic}: a state must be of a stream of this topic; its ranks and positions do not fit together"
         raise StateError(msg)
     if count != len(positions) or any(p >= world_size and p - world_size not in positions for p in positions):
-        msg = (
+        raise StateError(
             f"{topic}: a state must have the position of each partition that its run read; of {count} it has "
             f"{len(positions)}: {', '.join(map(str, sorted(positions)))}; it was changed, and nobody knows how far the "
             "run was in the others"
         )
-        raise StateError(msg)
     return Mark(of, topic_id, world_size, ranks, positions)
 
 
@@ -157,27 +147,24 @@ def check_stretch(topic: str, starts: NDArray[np.int64], ends: NDArray[np.int64]
         if len(behind) == np.count_nonzero(starts != ends):
             cure = "They are the wrong way round: give the earlier one first"
         more = f", and {len(behind) - 1} more" if len(behind) > 1 else ""
-        msg = (
+        raise StateError(
             f"{topic}: replay(a, b): b must stand at or behind a in each partition; found them {found} in partition"
             f" {p}{more}. {cure}"
         )
-        raise StateError(msg)
     if not (ends > starts).any():
-        msg = (
+        raise SourceEmptyError(
             f"{topic}: replay(a, b): there must be a record between the two; found both at the same place in each of"
             f" {len(starts)} partitions. Give a later state as b"
         )
-        raise SourceEmptyError(msg)
 
 
 def made_mark(topic: str, topic_id: str, positions: Mapping[int, int], rank: int, world_size: int) -> Mark:
     """A rank's. Raises ConfigError where its partitions are not those that the rank has."""
     if sorted(positions) != list(range(rank, rank + len(positions) * world_size, world_size)):
-        msg = (
+        raise ConfigError(
             f"{topic}: a state must have all partitions of rank {rank} of {world_size}, as its reader's blocks "
             f"say; found {sorted(positions)}"
         )
-        raise ConfigError(msg)
     return Mark(topic, topic_id, world_size, (rank,), {int(p): int(v) for p, v in positions.items()})
 
 
@@ -185,16 +172,14 @@ def merged_marks(topic: str, marks: Sequence[Mapping[str, Any]]) -> Mark:
     """One mark, made from those of several ranks. StateError: they are not of one run, or two are of one rank."""
     found = [mark_of(topic, state) for state in marks]
     if not found:
-        msg = f"{topic}: a state of at least one rank is needed; found none"
-        raise StateError(msg)
+        raise StateError(f"{topic}: a state of at least one rank is needed; found none")
     ranks = sorted(rank for mark in found for rank in mark.ranks)
     for name, kinds in (
         ("of one topic's id", {mark.topic_id for mark in found}),
         ("of ranks of one world size", {mark.world_size for mark in found}),
     ):
         if len(kinds) > 1:
-            msg = f"{topic}: states must be {name}; found {', '.join(map(str, sorted(kinds)))}"
-            raise StateError(msg)
+            raise StateError(f"{topic}: states must be {name}; found {', '.join(map(str, sorted(kinds)))}")
     if len(set(ranks)) < len(ranks):
         msg = f"{topic}: states must be of different ranks of one run; found ranks {', '.join(map(str, ranks))}"
         raise StateError(msg)
@@ -218,25 +203,22 @@ def checked_start(topic: str, start: Any, group: str | None) -> str | float | St
         return start
     if isinstance(start, datetime):
         if start.tzinfo is None:
-            msg = (
+            raise ConfigError(
                 f"{topic}: start= as a datetime must have a time zone; found {start!r}; "
                 "datetime.now(timezone.utc) has one"
             )
-            raise ConfigError(msg)
         return start.timestamp()
     if isinstance(start, int | float) and not isinstance(start, bool) and math.isfinite(start) and start >= 0:
         if start >= _TOO_LATE:
-            msg = (
+            raise ConfigError(
                 f"{topic}: start= counts seconds since 1970, and {start!r} of them are thousands of years; Kafka "
                 f"counts milliseconds: give start={start / 1000!r}"
             )
-            raise ConfigError(msg)
         return float(start)
     if isinstance(start, Mapping) or (isinstance(start, Sequence) and not isinstance(start, str | bytes)):
         return start
     names = ", ".join(f'"{name}"' for name in _NAMES)
-    msg = f"{topic}: start must be {names}, a datetime, seconds since 1970 or a state; found {start!r}"
-    raise ConfigError(msg)
+    raise ConfigError(f"{topic}: start must be {names}, a datetime, seconds since 1970 or a state; found {start!r}")
 
 
 def begun(cluster: Cluster, start: str | float, group: str | None, partitions: list[int]) -> dict[int, int]:
@@ -251,12 +233,11 @@ def begun(cluster: Cluster, start: str | float, group: str | None, partitions: l
         found = cluster.committed(partitions)
     lacking = [p for p in partitions if p not in found]
     if lacking and start == _GROUP:
-        shown = ", ".join(map(str, lacking[:8])) + (f" and {len(lacking) - 8} more" if len(lacking) > 8 else "")
-        msg = (
-            f"{cluster.to.topic}: the group {group!r} must have an offset of each partition; it has none of {shown}; "
+        raise SourceError(
+            f"{cluster.to.topic}: the group {group!r} must have an offset of each partition; it has none of "
+            f"{some(lacking, 8)}; "
             'commit them, or begin with start="group or earliest" or "group or latest"'
         )
-        raise SourceError(msg)
     return found | cluster.begins(start, lacking)
 
 
@@ -330,8 +311,7 @@ class KafkaStream(TopicSource, Stream):
         names = ("batch_timeout", "batch_bytes", "idle_timeout")
         for name, value in zip(names, (batch_timeout, batch_bytes, idle_timeout), strict=True):
             if value is not None and not value > 0:
-                msg = f"{topic}: {name} must be above 0, or None; found {value!r}"
-                raise ConfigError(msg)
+                raise ConfigError(f"{topic}: {name} must be above 0, or None; found {value!r}")
         if self._joins is not None:
             self._joins.check(topic, self._to.config, start)
         self._start = checked_start(topic, start, named)
@@ -386,7 +366,8 @@ class KafkaStream(TopicSource, Stream):
         begin = given if isinstance(given, str | float) else mark_of(to.topic, given)
         with Cluster(to, stopped, group=self._group or "") as cluster:
             count = len(cluster.partitions())
-            self._identity.topic_id = self._known(cluster, begin.topic_id if isinstance(begin, Mark) else "")
+            known = (begin.topic_id if isinstance(begin, Mark) else "") or self._identity.topic_id
+            self._identity.topic_id = self._topic_id(cluster, known)
             if isinstance(begin, Mark):
                 positions = begin.of_rank(rank, world_size, count)
             else:
@@ -425,20 +406,11 @@ class KafkaStream(TopicSource, Stream):
         """
         topic = self._to.topic
         first, last = mark_of(topic, a), mark_of(topic, b)
-        ids = {first.topic_id, last.topic_id} - {""}
-        if len(ids) > 1:
-            raise remade(topic, first.topic_id, last.topic_id)
+        check_same(topic, first.topic_id, last.topic_id)
         count = max((*first.positions, *last.positions), default=-1) + 1
         starts, ends = (np.array([*each.of_rank(0, 1, count).values()], np.int64) for each in (first, last))
         check_stretch(topic, starts, ends, last)
-        return self._topic().between(starts, ends, *ids)
-
-    def _known(self, cluster: Cluster, known: str) -> str:
-        """The topic's id, which must be that of a mark."""
-        found = self._topic_id(cluster, known or self._identity.topic_id)
-        if "" not in (known, found) and known != found:
-            raise remade(self._to.topic, known, found)
-        return found
+        return self._topic().between(starts, ends, first.topic_id or last.topic_id)
 
     def _topic(self) -> KafkaTopic:
         """What the topic holds, of the same records made in the same way."""

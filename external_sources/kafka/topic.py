@@ -23,7 +23,7 @@ from dali_feed.external_sources.kafka.client import OURS
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.codec import CODEC, Codec
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.errors import LOG, remade
+from dali_feed.external_sources.kafka.errors import LOG, check_same
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.rows import HEADER, OWN, PAIRS, WHOLE, KafkaParts, topic_members
 from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned, weigher
@@ -41,8 +41,6 @@ from dali_feed.records.source import (
     Snapshot,
     Source,
 )
-
-__all__ = ["KafkaTopic", "TopicSource"]
 
 
 class TopicSource(Records):
@@ -66,11 +64,9 @@ class TopicSource(Records):
         purpose = "decide which records are read, and in which order, as the snapshot and the checkpoint say it"
         self._to = Connection.of(topic, servers, timeout, config, OURS, purpose)
         if group is not None and (not isinstance(group, str) or not group):
-            msg = f"{topic}: group must be a consumer group's name, or None; found {group!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{topic}: group must be a consumer group's name, or None; found {group!r}")
         if codec is not None and format is not None:
-            msg = f"{topic}: codec= and format= both say how a value is decoded; leave one of them out"
-            raise ConfigError(msg)
+            raise ConfigError(f"{topic}: codec= and format= both say how a value is decoded; leave one of them out")
         _check_label(topic, label, codec)
         self._group, self._claims, self._identity = group, None if claims is None else Claims.of(claims), Identity()
         self._label, self._codec, self._forms = label, codec, formats_of(format, "value", topic)
@@ -85,11 +81,10 @@ class TopicSource(Records):
         Raises ConfigError where a format has nobody who asks for what it finds.
         """
         if self._forms:
-            msg = (
+            raise ConfigError(
                 f"{self._to.topic}: format= is for columns=; found no columns. Give columns=, or codec= in "
                 "place of format="
             )
-            raise ConfigError(msg)
         image, label = ("value", f"{HEADER}{self._label}") if self._codec is None else (f"{CODEC}image", CODEC + LABEL)
         return {"image": Image(image)} | ({} if self._label is None else {LABEL: Number(label)})
 
@@ -112,8 +107,7 @@ class TopicSource(Records):
         """What is copied of a record for these members. ConfigError for one that no record can have."""
         for name in members:
             if not self.can_have(name):
-                msg = f"member {name!r}: no record of {self._to.topic} has it"
-                raise ConfigError(msg)
+                raise ConfigError(f"member {name!r}: no record of {self._to.topic} has it")
         return KafkaParts(members, self._claims, self._codec)
 
     def where(self, partition: int, position: int) -> str:
@@ -147,25 +141,21 @@ class TopicSource(Records):
         if not known and not cluster.has_controller():
             return ""
         found = cluster.topic_id() or ""
-        before = self._identity.topic_id
-        if before and found not in (before, ""):
-            raise remade(self._to.topic, before, found)
+        for each in (known, self._identity.topic_id):
+            check_same(self._to.topic, each, found)
         return found or known
 
 
 def _check_label(topic: str, label: str | None, codec: Codec | None) -> None:
     if label is not None and (not isinstance(label, str) or not label):
-        msg = f"{topic}: label must be a header's name, or None; found {label!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{topic}: label must be a header's name, or None; found {label!r}")
     if codec is not None and not callable(codec):
-        msg = f"{topic}: codec must be a function of (value, key, headers), or None; found {codec!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{topic}: codec must be a function of (value, key, headers), or None; found {codec!r}")
     if codec is not None and label not in (LABEL, None):
-        msg = (
+        raise ConfigError(
             f"{topic}: label= names a header, but with codec= the codec gives the label; found {label!r}; leave one "
             "of them out"
         )
-        raise ConfigError(msg)
 
 
 LOOKS, LOOKED_AT = 8, 16  # places, and records of each
@@ -231,8 +221,7 @@ class KafkaTopic(TopicSource, Source):
             claims=claims,
         )
         if holes not in ("auto", "scan", "replace"):
-            msg = f'{topic}: holes must be "auto", "scan" or "replace"; found {holes!r}'
-            raise ConfigError(msg)
+            raise ConfigError(f'{topic}: holes must be "auto", "scan" or "replace"; found {holes!r}')
         self._holes = holes
         self._stretch: tuple[Int64s, Int64s] | None = None  # starts and ends, where it is a part of the topic
 
@@ -342,8 +331,7 @@ class KafkaTopic(TopicSource, Source):
             weigher(self._claims),
         )
         if not len(present):
-            msg = f"{topic}: the topic must hold records; none of its {total} offsets has one"
-            raise SourceEmptyError(msg)
+            raise SourceEmptyError(f"{topic}: the topic must hold records; none of its {total} offsets has one")
         record_bytes = max(1, round(size / len(present)))
         LOG.info("%s: %d of its %d offsets hold a record", topic, len(present), total)
         return (None if len(present) == total else present), record_bytes, 1 - len(present) / total

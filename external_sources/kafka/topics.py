@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dali_feed.checks import whole
 from dali_feed.errors import ConfigError, SourceDeniedError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection, addresses
+from dali_feed.external_sources.kafka.errors import partitions_text
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.snapshot import TopicSample, sampled
 from dali_feed.records.extents import MAX_PARTITION
 from dali_feed.records.source import Int64s
-
-__all__ = ["PARTITIONS", "PartitionFacts", "TopicFacts", "Topics", "span_text", "warnings"]
 
 SKEW = 2  # times the mean
 SMALL_LIMIT = 2_000_000  # bytes of a message: Kafka's own default is 1 MB, and photographs are larger
@@ -165,9 +165,9 @@ def _held(facts: TopicFacts) -> Iterator[str]:
         stops = "nothing can be written with acks=all" if least > replicas else "one broker that is down stops writers"
         yield f"min.insync.replicas={least} of {replicas} replicas: {stops}; set it lower"
     if leaderless := [each.partition for each in facts.partitions if each.leader < 0]:
-        yield f"{_many(leaderless)} without a leader: nobody can read there until a broker is back"
+        yield f"{partitions_text(leaderless)} without a leader: nobody can read there until a broker is back"
     if behind := [each.partition for each in facts.partitions if len(each.in_sync) < len(each.replicas)]:
-        yield f"{_many(behind)} with fewer replicas in sync than there should be: a broker is down or behind"
+        yield f"{partitions_text(behind)} with fewer replicas in sync than there should be: a broker is down or behind"
     if facts.settings.get("unclean.leader.election.enable") == "true":
         yield (
             "unclean.leader.election.enable=true: a broker that lacks records may become the leader, and they are "
@@ -209,12 +209,6 @@ def _written(facts: TopicFacts) -> Iterator[str]:
         )
 
 
-def _many(partitions: list[int]) -> str:
-    named = ", ".join(map(str, partitions[:5]))
-    more = f" and {len(partitions) - 5} more" if len(partitions) > 5 else ""
-    return f"partition{'' if len(partitions) == 1 else 's'} {named}{more}"
-
-
 def span_text(seconds: float) -> str:
     """A length of time as people say it: 45 s, 3 h 20 min, 6 days 4 h."""
     whole = round(seconds)
@@ -252,8 +246,7 @@ class Topics:
         self._servers = addresses("", servers)
         self._config, self._timeout = dict(config or {}), timeout
         if not timeout > 0:
-            msg = f"timeout must be above 0 seconds; found {timeout!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"timeout must be above 0 seconds; found {timeout!r}")
 
     def __repr__(self) -> str:
         return f"Topics({self._servers!r})"
@@ -285,18 +278,22 @@ class Topics:
         Raises:
             ConfigError: there is such a topic; or the cluster refuses a setting, and the message says which.
         """
-        _whole(topic, partitions=partitions, max_message_bytes=max_message_bytes)
-        given = {"replication": replication, "segment_bytes": segment_bytes, "min_insync_replicas": min_insync_replicas}
-        _whole(topic, **{name: value for name, value in given.items() if value is not None})
+        whole(f"{topic}: partitions", partitions, 1)
+        whole(f"{topic}: max_message_bytes", max_message_bytes, 1)
+        others = {
+            "replication": replication,
+            "segment_bytes": segment_bytes,
+            "min_insync_replicas": min_insync_replicas,
+        }
+        for name, value in others.items():
+            if value is not None:
+                whole(f"{topic}: {name}", value, 1)
         if partitions > MAX_PARTITION:
-            msg = f"{topic}: at most {MAX_PARTITION} partitions are supported; found {partitions}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{topic}: at most {MAX_PARTITION} partitions are supported; found {partitions}")
         if compression not in CODECS:
-            msg = f"{topic}: compression must be one of {', '.join(CODECS)}; found {compression!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{topic}: compression must be one of {', '.join(CODECS)}; found {compression!r}")
         if retention is not None and not retention > 0:
-            msg = f"{topic}: retention must be above 0 seconds, or None for ever; found {retention!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{topic}: retention must be above 0 seconds, or None for ever; found {retention!r}")
         settings = {
             "cleanup.policy": "delete",
             "compression.type": compression,
@@ -360,11 +357,3 @@ class Topics:
 
     def _at(self, topic: str) -> Cluster:
         return Cluster(Connection.of(topic, self._servers, self._timeout, self._config))
-
-
-def _whole(topic: str, **numbers: object) -> None:
-    """Raise ConfigError where one is no whole number above 0."""
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            msg = f"{topic}: {name} must be a whole number above 0; found {value!r}"
-            raise ConfigError(msg)

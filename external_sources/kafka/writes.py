@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dali_feed.bad_records import place_of
+from dali_feed.checks import name_of
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import Request, open_reader
-from dali_feed.errors import ConfigError, FormatError
+from dali_feed.errors import ConfigError, DaliFeedError, FormatError, MissingPackageError
+from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.rows import WHOLE, WholeRecord
 from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.formats import Json
@@ -25,8 +27,6 @@ from dali_feed.formats.written import Encode, encoder, has_paths, plain, told_of
 from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import LABEL, Block, Reader, Source, unpack_id
-
-__all__ = ["WHERE", "Headers", "Row", "SourceRows", "Writing", "Written"]
 
 Headers = Sequence[tuple[str, str | bytes | None]]
 WHERE = "$where"  # no member of anybody: the record's coordinates, `train-0007.tar#118`
@@ -54,91 +54,114 @@ class Row(NamedTuple):
     members: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+Item = Written | str | None  # a record, why there is none, or that there is none to be had
+
+
 class Writing:
-    """How records are written; `Producer.run` documents the values. Threads share it.
+    """How records are written; `Producer` and its `run` document the values. Threads share it.
+
+    payload  whether the source's payload is wanted, with its label
+    members  what is wanted beside, by names of `source.members()`; WHERE, the coordinates, may be among them
 
     Raises ConfigError for values that do not go together.
     """
 
-    columns: Mapping[str, str] | Sequence[str] | None = None
-    format: Format | str | None = None
-    copy: bool = False
-    key: str | None = None
-    headers: Sequence[str] = ()
-    label: str | None = LABEL
-    _members: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    _encode: Encode | None = field(init=False, repr=False, compare=False, default=None)
-
-    def __post_init__(self) -> None:
-        _check_names("headers", self.headers)
-        if self.copy:
-            given = {"columns": self.columns, "format": self.format, "key": self.key, "headers": self.headers or None}
-            if odd := [f"{name}=" for name, value in given.items() if value is not None]:
-                msg = f"copy: records are written as they are; found {', '.join(odd)} too; leave one of them out"
-                raise ConfigError(msg)
-        if (self.columns is None) != (self.format is None):
-            there, lacks = ("format", "columns") if self.columns is None else ("columns", "format")
+    def __init__(
+        self,
+        columns: Mapping[str, str] | Sequence[str] | None = None,
+        format: Format | str | None = None,  # noqa: A002  what users call it
+        copy: bool = False,
+        key: str | None = None,
+        headers: Sequence[str] = (),
+        label: str | None = LABEL,
+        map: Callable[[bytes], bytes] | None = None,  # noqa: A002
+        claim: Claim | None = None,
+    ) -> None:
+        self.format, self.copy, self._key, self._headers, self._label = format, copy, key, headers, label
+        self.map, self.claim, self.payload = map, claim, format is None
+        _check_names("headers", headers)
+        others = {"columns": columns, "format": format, "key": key, "headers": headers or None}
+        if copy and (odd := [f"{name}=" for name, value in others.items() if value is not None]):
+            msg = f"copy: records are written as they are; found {', '.join(odd)} too; leave one of them out"
+            raise ConfigError(msg)
+        if (columns is None) != (format is None):
+            there, lacks = ("format", "columns") if columns is None else ("columns", "format")
             msg = f"{lacks}: must be given with {there}=: a value holds the members that columns= names, in a format"
             raise ConfigError(msg)
-        names = self.columns or ()
+        names = columns or ()
         if not isinstance(names, Mapping):
             _check_names("columns", names)
             names = dict(zip(names, names, strict=True))
-        object.__setattr__(self, "_members", names)
-        if self.format is None:
-            if self.label in self.headers:
-                msg = f"headers: each is written once; found label={self.label!r} and headers={tuple(self.headers)!r}"
-                raise ConfigError(msg)
-            return
-        if self.label not in (LABEL, None):
-            msg = f"label: names a header beside a payload; found {self.label!r} with format=; name it in headers="
+        self._columns = names
+        self.members = tuple(dict.fromkeys((*names.values(), *filter(None, [key]), *headers)))
+        if format is not None:
+            self._encode = self._encoder(format)
+        elif label in headers:
+            raise ConfigError(f"headers: each is written once; found label={label!r} and headers={tuple(headers)!r}")
+
+    def _encoder(self, form: Format | str) -> Encode:
+        """What makes a value of members."""
+        names = self._columns
+        if self._label not in (LABEL, None):
+            msg = f"label: names a header beside a payload; found {self._label!r} with format=; name it in headers="
             raise ConfigError(msg)
         odd = [name for name in names if not self._fits(name)]
         if odd or not names:
             msg = f"columns: must be names without any of . [ ] $ \" and '; found {odd}; give {{name: member}}"
             raise ConfigError(msg)
-        if isinstance(self.format, Json) and (lost := [each for each in self.format.base64 if each not in names]):
-            msg = f"Json: base64 must name columns; found {lost[0]!r} where there are {', '.join(names)}"
-            raise ConfigError(msg)
-        object.__setattr__(self, "_encode", encoder(self.format, tuple(names)))
+        if isinstance(form, Json) and (lost := [each for each in form.base64 if each not in names]):
+            raise ConfigError(f"Json: base64 must name columns; found {lost[0]!r} where there are {', '.join(names)}")
+        return encoder(form, tuple(names))
 
     def _fits(self, name: str) -> bool:
         if self.format is not None and has_paths(self.format):
             return isinstance(name, str) and all(isinstance(step, str) for step in steps_of(name))
         return bool(name) and not _NAMES.intersection(name)
 
-    @property
-    def payload(self) -> bool:
-        """Whether the source's payload is wanted, with its label."""
-        return self._encode is None
+    def make(self, row: Row | Item) -> Item:
+        """The record that is sent for a row, without a value that is stored elsewhere; or why there is none."""
+        if not isinstance(row, tuple):
+            return row
+        stage: Any = self.map
+        try:
+            if self.map is not None and row.value is not None:  # of a tombstone there is nothing to map
+                row = row._replace(value=_bytes(self.map(row.value)))
+            stage = self._record
+            record = stage(row) if isinstance(row, Row) else row
+        except (ConfigError, MissingPackageError, MemoryError):
+            raise
+        except (DaliFeedError, FormatError) as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001  whatever a user's function raises is about this record
+            place, name = place_of(error, stage), "map" if stage is self.map else "format"
+            return f"{name}: {type(error).__name__}: {error}{f', at {place}' if place else ''}"
+        if self.claim is None or not (claim := self.claim.stored(record.value)):
+            return record
+        size = len(record.value or b"")
+        return record._replace(value=b"", headers=[*record.headers, *claim], elsewhere=size)
 
-    @property
-    def members(self) -> tuple[str, ...]:
-        """The members (`source.members()`) that are wanted beside; WHERE, the coordinates, may be among them."""
-        key = () if self.key is None else (self.key,)
-        return tuple(dict.fromkeys((*self._members.values(), *key, *self.headers)))
-
-    def record(self, row: Row) -> Written:
-        """The record. What it raises is the fault of this one."""
+    def _record(self, row: Row) -> Written:
+        """What it raises is the fault of this one."""
         value, label, members = row
-        key = None if self.key is None else _text(self.key, members[self.key])
-        texts = [(name, _text(name, members[name])) for name in self.headers]
+        key = None if self._key is None else _text(self._key, members[self._key])
+        texts = [(name, _text(name, members[name])) for name in self._headers]
         headers: list[Any] = [(name, text) for name, text in texts if text is not None]
-        if self._encode is not None:
-            return Written(self._encode({name: members[each] for name, each in self._members.items()}), key, headers)
-        if self.label is not None and label is not None:
-            headers.append((self.label, b"%d" % label))
+        if not self.payload:
+            return Written(self._encode({name: members[each] for name, each in self._columns.items()}), key, headers)
+        if self._label is not None and label is not None:
+            headers.append((self._label, b"%d" % label))
         return Written(value, key, headers)
 
     def to_json(self) -> dict[str, Any]:
-        """All that decides what it writes, as plain JSON: a run goes on with the same alone."""
+        """All that decides what it writes, as plain JSON: a run goes on with the same. Of a function name and code."""
+        changed = None if self.map is None else getattr(self.map, "told", None) or name_of(self.map)
+        others = {"map": changed} | ({} if self.claim is None else {"claim": self.claim.to_json()})
         if self.copy:
-            return {"writes": "copied"}
-        about: dict[str, Any] = {"key": self.key, "headers": list(self.headers)}
+            return {"writes": "copied"} | others
+        about: dict[str, Any] = {"key": self._key, "headers": list(self._headers), **others}
         if self.format is None:
-            return {"writes": "payload", **about, "label": self.label}
-        return {"writes": told_of(self.format), "values": dict(self._members), **about}
+            return {"writes": "payload", **about, "label": self._label}
+        return {"writes": told_of(self.format), "values": dict(self._columns), **about}
 
     def rows_of(self, subject: str, source: Source) -> Callable[[threading.Event], SourceRows]:
         """What gives a thread its way to a source's rows, which a stop event ends.
@@ -147,11 +170,10 @@ class Writing:
         """
         if not isinstance(source, Source):
             lacks = ", ".join(name for name in ("snapshot", "reader") if not hasattr(source, name))
-            msg = (
+            raise ConfigError(
                 f"{subject}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}"
                 f"{f', without {lacks}' if lacks else ''}; of a stream give what replay() makes of two states"
             )
-            raise ConfigError(msg)
         if self.copy:
             if not isinstance(source, KafkaTopic):
                 msg = f"{subject}: copy: the source must be a KafkaTopic, whose records have keys; found {source!r}"
@@ -168,23 +190,17 @@ def _payload_of(subject: str, source: Source) -> tuple[str, str | None]:
     preset = source.preset
     image = next((column for column in preset.values() if isinstance(column, Image)), None)
     if image is None:
-        msg = (
+        raise ConfigError(
             f"{subject}: the source must have an image, which is the value; {source!r} has none; give columns= and"
             " format="
         )
-        raise ConfigError(msg)
     return source.image_of(image.member), preset[LABEL].member if LABEL in preset else None
 
 
 class SourceRows:
-    """Reads what records are made of. Used by one thread, but for the rows that it has given.
+    """Reads what records are made of: members `value` and `label`, where these are wanted, and those of `writing`.
 
-    Args:
-        stop: ends a read.
-        source: whose records are read, and whose coordinates are told.
-        writing: what is wanted.
-        value: the member that is the payload; None: none is wanted.
-        label: the member that is the label; None: there is none.
+    Used by one thread, but for the rows that it has given.
     """
 
     def __init__(
@@ -205,7 +221,7 @@ class SourceRows:
             names = dict.fromkeys(filter(None, (value, label, *self._members)))
             self._reader = open_reader(source, tuple(names), stop, set(self._members) - {value, label})
 
-    def read(self, extents: Extents) -> Iterator[Row | Written | str | None]:
+    def read(self, extents: Extents) -> Iterator[Row | Item]:
         """The records: what each is made of, a whole one, why there is none, or None where there is none to be had."""
         lease = self._slabs.lease()
         try:
@@ -215,7 +231,7 @@ class SourceRows:
             raise
         return self._rows(block)
 
-    def _rows(self, block: Block) -> Iterator[Row | Written | str | None]:
+    def _rows(self, block: Block) -> Iterator[Row | Item]:
         """A row holds copies, so that it outlasts the block."""
         absent = set(block.absent_rows())
         try:
@@ -272,8 +288,13 @@ def _check_names(what: str, names: object) -> None:
     fits = isinstance(names, tuple | list) and all(isinstance(name, str) and name for name in names)
     if fits and isinstance(names, tuple | list) and len(set(names)) == len(names):
         return
-    msg = f"{what}: must be different names of members, in a tuple; found {names!r}"
-    raise ConfigError(msg)
+    raise ConfigError(f"{what}: must be different names of members, in a tuple; found {names!r}")
+
+
+def _bytes(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"a value must be bytes; found {type(value).__name__}")
+    return value
 
 
 def _text(name: str, value: Any) -> bytes | None:

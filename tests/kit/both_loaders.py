@@ -57,7 +57,7 @@ class Stream(IterableDataset[int]):
 
     def __len__(self) -> int:
         if self.claims is None:
-            raise TypeError("a stream has no len()")  # noqa: EM101
+            raise TypeError("a stream has no len()")
         return self.claims
 
 
