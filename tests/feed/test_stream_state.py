@@ -37,8 +37,9 @@ def test_nothing_is_lost_or_repeated_at_any_world_size() -> None:
     assert_stream_resumes(stream(), records=10, batch_size=2, transform=RANDOM, world_sizes=(1, 3), positions=(0, 1, 3))
 
 
-def test_a_stream_that_repeats_a_record_is_found() -> None:
-    """The check itself fails where a mark is a record too early."""
+@pytest.mark.parametrize(("stop", "told"), [(1, "record 2 of partition 0"), (3, "must get 0 records; found 1")])
+def test_a_stream_that_repeats_a_record_is_found(stop: int, told: str) -> None:
+    """The check itself fails where a mark is a record too early; behind the last record too."""
 
     class Early(ScriptedStream):
         def mark(self, position, *, rank=0, world_size=1):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
@@ -46,8 +47,8 @@ def test_a_stream_that_repeats_a_record_is_found() -> None:
             return super().mark(late, rank=rank, world_size=world_size)
 
     source = Early([(jpeg(n), n) for n in range(6)], pace=Pace(timeout=0.02))
-    with pytest.raises(AssertionError, match="record 2 of partition 0"):
-        assert_stream_resumes(source, records=6, batch_size=2, world_sizes=(1,), positions=(1,))
+    with pytest.raises(AssertionError, match=told):
+        assert_stream_resumes(source, records=6, batch_size=2, world_sizes=(1,), positions=(stop,))
 
 
 def test_a_records_random_numbers_are_its_own() -> None:
