@@ -26,9 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torchvision.io import encode_jpeg
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, DataLoader
+from dali_feed import BadRecords, DataLoader, Info
 from dali_feed.external_sources import ShardSet
-from dali_feed.loader import Info
 from dali_feed.testing.shards import write_shard
 
 SIDE = 32

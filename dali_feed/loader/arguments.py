@@ -52,6 +52,7 @@ def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 log = logging.getLogger("dali_feed")
+_warned: set[str] = set()  # what this process was told of once
 
 
 @contextlib.contextmanager
@@ -90,19 +91,19 @@ def torch_device(device: object) -> torch.device:
         log.info("device: no CUDA device was found; batches are made on the CPU")
         return torch.device("cpu")
     try:
-        found: torch.device = torch.device(device)  # type: ignore[call-overload]  # torch says what it takes
+        where: torch.device = torch.device(device)  # type: ignore[call-overload]  # torch says what it takes
     except (RuntimeError, TypeError) as error:
         msg = f"device: must be a CUDA device or the CPU; found {device!r}"
         raise ConfigError(msg) from error
-    if found.type not in ("cuda", "cpu"):
-        msg = f"device: must be a CUDA device or the CPU; found {found}"
+    if where.type not in ("cuda", "cpu"):
+        msg = f"device: must be a CUDA device or the CPU; found {where}"
         raise ConfigError(msg)
-    if found.type == "cuda":
+    if where.type == "cuda":
         if not is_there():
-            msg = f"device: {found} was given, but torch finds no CUDA device. Use device='cpu', or check the driver"
+            msg = f"device: {where} was given, but torch finds no CUDA device. Use device='cpu', or check the driver"
             raise ConfigError(msg)
-        found = torch.device("cuda", chosen() if found.index is None else found.index)
-    return found
+        where = torch.device("cuda", chosen() if where.index is None else where.index)
+    return where
 
 
 def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -114,13 +115,18 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         return rank, world_size
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    found = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
-    if all(found.values()):
+    variables = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    if all(variables.values()):
         try:
-            return int(found["RANK"] or 0), int(found["WORLD_SIZE"] or 1)
+            number, count = int(variables["RANK"] or 0), int(variables["WORLD_SIZE"] or 1)
         except ValueError as error:
-            msg = f"RANK and WORLD_SIZE: must be ints where both are set; found {found}"
+            msg = f"RANK and WORLD_SIZE: must be ints where both are set; found {variables}"
             raise ConfigError(msg) from error
+        if "RANK" not in _warned:
+            _warned.add("RANK")
+            cure = "rank=0, world_size=1 gives each process all samples"
+            log.info("rank and world_size: %d of %d, by RANK and WORLD_SIZE; %s", number, count, cure)
+        return number, count
     return 0, 1
 
 
@@ -128,9 +134,6 @@ def refuse(name: str, cure: str) -> NoReturn:
     """Raise for an argument that would change the data."""
     msg = f"{name}: would change the data, and is not supported; {cure}"
     raise ConfigError(msg)
-
-
-_warned: set[str] = set()
 
 
 def warn_once(name: str, why: str, stacklevel: int = 3, what: str = "has no effect here") -> None:
@@ -142,16 +145,16 @@ def warn_once(name: str, why: str, stacklevel: int = 3, what: str = "has no effe
 
 def tuned(tuning: Tuning, num_workers: int, prefetch_factor: int | None, stacklevel: int) -> Tuning:
     """num_workers and prefetch_factor as ours, where `tuning` does not set them."""
-    found = tuning
-    if num_workers and found.threads is None:
-        found = dataclasses.replace(found, threads=num_workers)
+    merged = tuning
+    if num_workers and merged.threads is None:
+        merged = dataclasses.replace(merged, threads=num_workers)
     elif num_workers:
         warn_once("num_workers", "tuning says how many threads decode", stacklevel + 1)
     if prefetch_factor is not None and tuning == Tuning():
-        found = dataclasses.replace(found, prefetch=prefetch_factor)
+        merged = dataclasses.replace(merged, prefetch=prefetch_factor)
     elif prefetch_factor is not None:
         warn_once("prefetch_factor", "tuning says how many batches are in flight", stacklevel + 1)
-    return found
+    return merged
 
 
 def unwrapped(batch_sampler: Any) -> tuple[Iterable[int], int, bool] | None:

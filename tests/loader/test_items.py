@@ -11,7 +11,7 @@ from kit.both_loaders import OURS_BY_TORCH, Numbers
 from kit.images import QUICK, labelled
 
 from dali_feed import DataLoader, Tuning
-from dali_feed.loader.arguments import moved
+from dali_feed.loader import arguments
 from dali_feed.plan.state import LOOKS
 from dali_feed.testing import ScriptedSource
 
@@ -28,8 +28,8 @@ def test_batches_of_any_class_move() -> None:
     packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(3), torch.zeros(2)])
     pair = Pair(torch.zeros(2), 1)
     item = {"a": [torch.zeros(2), "text"], "b": OrderedDict(x=torch.zeros(1)), "c": packed, "d": pair}
-    assert moved(item, torch.device("cpu")) is item
-    there = moved({key: item[key] for key in ("a", "b", "d")}, torch.device("meta"))
+    assert arguments.moved(item, torch.device("cpu")) is item
+    there = arguments.moved({key: item[key] for key in ("a", "b", "d")}, torch.device("meta"))
     assert there["a"][0].is_meta
     assert there["b"]["x"].is_meta
     assert there["d"].value.is_meta
@@ -54,3 +54,16 @@ def test_a_loop_of_looks_sees_new_batches(kind: str) -> None:
     with make() as loader:
         seen = [labels(next(iter(loader))) for _ in range(LOOKS + 4)]
     assert seen == [epochs[0][0]] * LOOKS + [epoch[0] for epoch in epochs]
+
+
+def test_ranks_by_the_environment_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that some launcher has numbered reads its part alone, and may not know of it."""
+    monkeypatch.setattr(arguments, "_warned", set())
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with caplog.at_level("INFO", "dali_feed"):
+        assert arguments.ranks(None, None) == arguments.ranks(None, None) == (1, 2)
+    (said,) = caplog.messages
+    assert said.startswith("rank and world_size: 1 of 2, by RANK and WORLD_SIZE; ")
