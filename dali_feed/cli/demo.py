@@ -214,11 +214,11 @@ def run(device: str | None, epochs: int) -> bool:
 def difference(whole: Trace, rest: Trace, after: int) -> str:
     """The resumed rest of an epoch, held against the uninterrupted one from batch `after` on, in words."""
     wanted = list(zip(whole.ids, whole.pixels, strict=True))[after:]
-    found = list(zip(rest.ids, rest.pixels, strict=True))
-    pairs = enumerate(zip(wanted, found, strict=False), after)
+    got = list(zip(rest.ids, rest.pixels, strict=True))
+    pairs = enumerate(zip(wanted, got, strict=False), after)
     differs = next((n for n, (one, other) in pairs if one != other), None)
-    if differs is None and len(wanted) != len(found):
-        differs = after + min(len(wanted), len(found))
+    if differs is None and len(wanted) != len(got):
+        differs = after + min(len(wanted), len(got))
     if differs is not None:
         return f"DIFFERENT at batch {differs}"
     weights = ", and the weights after them" if whole.weights == rest.weights else "; the weights after them differ"

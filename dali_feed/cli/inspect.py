@@ -94,13 +94,13 @@ def inspect_all(
             all_members(source)
         members = members_of(source, spread(snapshot, min(sample, LOOKED_AT)), formats if topic else {})
         if columns is None or (topic and formats):
-            found = _by_members(source, members)
+            seen = _by_members(source, members)
         else:
-            found = look(source, columns, snapshot, sample)
-        show(report_of(source, snapshot, found))
+            seen = look(source, columns, snapshot, sample)
+        show(report_of(source, snapshot, seen))
         show(members_report(members, topic=topic))
-        bad += len(found.bad)
-        hopeless += bool(found.bad) and not found.good
+        bad += len(seen.bad)
+        hopeless += bool(seen.bad) and not seen.good
         if pictures is not None and columns is not None:
             for block in judged(source, columns, snapshot, spread(snapshot, SHEET)):
                 pictures.cells += _cells(source, columns, block)
@@ -120,37 +120,37 @@ def _by_members(source: Source, members: MembersSeen) -> SampleReport:
 
 def look(source: Source, columns: Columns, snapshot: Snapshot, count: int) -> SampleReport:
     """Read a sample of `count` records and judge each. Holds about 64 MB of payloads at a time."""
-    found = SampleReport()
+    seen = SampleReport()
     for block in judged(source, columns, snapshot, spread(snapshot, count)):
-        _judge(source, columns, block, found)
-    if LABEL in found.fields:  # a topic without any label is read with label=None; one with some has bad records
-        found.bad += [(where, UNLABELLED) for where in found.unlabelled]
-    return found
+        _judge(source, columns, block, seen)
+    if LABEL in seen.fields:  # a topic without any label is read with label=None; one with some has bad records
+        seen.bad += [(where, UNLABELLED) for where in seen.unlabelled]
+    return seen
 
 
-def _judge(source: Source, columns: Columns, block: Block, found: SampleReport) -> None:
+def _judge(source: Source, columns: Columns, block: Block, seen: SampleReport) -> None:
     partitions, positions = unpack_ids(block.ids)
     absent, payloads = set(block.absent_rows()), block.values[str(columns.image)].payloads
-    found.rows += len(block.ids)
-    found.absent += len(absent)
+    seen.rows += len(block.ids)
+    seen.absent += len(absent)
     for row, payload in enumerate(payloads):
         if row in absent:
             continue
-        found.payloads.append(0 if payload is None else len(payload))
+        seen.payloads.append(0 if payload is None else len(payload))
         where = source.where(int(partitions[row]), int(positions[row]))
         fault = block.faults.get(row)
         if fault is None:
             header = header_of(payload)
-            found.formats[header.format] += 1
-            found.turned += header.orientation != 1
-            found.sizes.append((header.width, header.height))
+            seen.formats[header.format] += 1
+            seen.turned += header.orientation != 1
+            seen.sizes.append((header.width, header.height))
         else:
-            found.bad.append((where, fault.reason))
+            seen.bad.append((where, fault.reason))
         if HEADERS in block.values or fault is None or fault.stage != "source":
             for name, value in _fields_of(block, row).items():
-                found.fields.setdefault(name, []).append(value)
+                seen.fields.setdefault(name, []).append(value)
         if fault is None and HEADERS in block.values and block.values[LABEL][row] == NO_LABEL:
-            found.unlabelled.append(where)
+            seen.unlabelled.append(where)
 
 
 def _fields_of(block: Block, row: int) -> dict[str, int | None]:
@@ -206,28 +206,28 @@ def _small(payload: memoryview) -> Image.Image | str:
     return image
 
 
-def report_of(source: Source, snapshot: Snapshot, found: SampleReport) -> Report:
+def report_of(source: Source, snapshot: Snapshot, seen: SampleReport) -> Report:
     """A source's facts, histograms, partitions, and the bad records of its sample."""
     count = len(snapshot.names)
     report = Report(snapshot.source, [("records", f"{_count(snapshot)} in {count:,} partition{plural(count)}")])
     facts = report.facts
     if snapshot.absent:
         facts.append(("holes", _holes(snapshot)))
-    facts.append(("payloads", _bytes(snapshot, found)))
-    parts = f"{found.good:,} good, {len(found.bad):,} bad, {found.absent:,} absent"
-    facts.append(("sample", f"{found.rows:,} record{plural(found.rows)}: {parts}"))
-    if found.sizes:
-        formats = found.formats.most_common()
+    facts.append(("payloads", _bytes(snapshot, seen)))
+    parts = f"{seen.good:,} good, {len(seen.bad):,} bad, {seen.absent:,} absent"
+    facts.append(("sample", f"{seen.rows:,} record{plural(seen.rows)}: {parts}"))
+    if seen.sizes:
+        formats = seen.formats.most_common()
         facts.append(("formats", ", ".join(f"{name} ({count:,})" for name, count in formats)))
-        facts.append(("sizes", sizes_text(found.sizes)))
-    if found.turned:
-        share = f"{found.turned:,} of {len(found.sizes):,} have an EXIF orientation and are not upright as stored"
+        facts.append(("sizes", sizes_text(seen.sizes)))
+    if seen.turned:
+        share = f"{seen.turned:,} of {len(seen.sizes):,} have an EXIF orientation and are not upright as stored"
         facts.append(("turned", f"{share}; Decode(exif=True) turns them"))
-    of = "all records" if found.rows == snapshot.positions else f"the sample of {found.rows:,}"
-    for name, lines in (("fields", _fields(source, found)), ("classes", class_lines(found.fields.get(LABEL, []), of))):
+    of = "all records" if seen.rows == snapshot.positions else f"the sample of {seen.rows:,}"
+    for name, lines in (("fields", _fields(source, seen)), ("classes", class_lines(seen.fields.get(LABEL, []), of))):
         facts += [("" if n else name, line) for n, line in enumerate(lines)]
-    pixels = [width * height for width, height in found.sizes]
-    report.tables += filter(None, (bars("bytes", found.payloads), bars("pixels", pixels)))
+    pixels = [width * height for width, height in seen.sizes]
+    report.tables += filter(None, (bars("bytes", seen.payloads), bars("pixels", pixels)))
     rows = list(zip(snapshot.names, snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True))
     columns = {
         "partition": lambda row: row[0],
@@ -236,9 +236,9 @@ def report_of(source: Source, snapshot: Snapshot, found: SampleReport) -> Report
         "positions" if snapshot.absent else "records": lambda row: f"{row[2] - row[1]:,}",
     }
     report.tables.append(table(rows, columns, left=["partition"], most=PARTITIONS))
-    report.notes += [(f"  bad  {where}: {reason}", "yellow") for where, reason in found.bad[:BAD]]
-    if len(found.bad) > BAD:
-        report.note(f"  ... and {len(found.bad) - BAD:,} more")
+    report.notes += [(f"  bad  {where}: {reason}", "yellow") for where, reason in seen.bad[:BAD]]
+    if len(seen.bad) > BAD:
+        report.note(f"  ... and {len(seen.bad) - BAD:,} more")
     report.note("")
     return report
 
@@ -258,16 +258,16 @@ def _holes(snapshot: Snapshot) -> str:
     return f"{share}; a run repeats others there"
 
 
-def _bytes(snapshot: Snapshot, found: SampleReport) -> str:
+def _bytes(snapshot: Snapshot, seen: SampleReport) -> str:
     """Payload bytes: added up where the sample is everything, else the mean times the records."""
-    if not found.payloads:
+    if not seen.payloads:
         return "unknown: the sample holds none"
-    least, most, total = min(found.payloads), max(found.payloads), sum(found.payloads)
-    mean = total / len(found.payloads)
-    if found.rows == snapshot.positions:
+    least, most, total = min(seen.payloads), max(seen.payloads), sum(seen.payloads)
+    mean = total / len(seen.payloads)
+    if seen.rows == snapshot.positions:
         whole = size_text(total)
     else:
-        whole = f"about {size_text(total / found.rows * snapshot.positions)}"  # holes included
+        whole = f"about {size_text(total / seen.rows * snapshot.positions)}"  # holes included
     return f"{whole}; mean {size_text(mean)}, from {size_text(least)} to {size_text(most)}"
 
 
@@ -283,16 +283,16 @@ def sizes_text(sizes: list[tuple[int, int]]) -> str:
     return f"{middle}, from {w0}x{h0} to {w1}x{h1}; {len(common):,} different"
 
 
-def _fields(source: Source, found: SampleReport) -> list[str]:
+def _fields(source: Source, seen: SampleReport) -> list[str]:
     """A line per field."""
-    lines = [_field(name, values, found) for name, values in sorted(found.fields.items())]
+    lines = [_field(name, values, seen) for name, values in sorted(seen.fields.items())]
     if isinstance(source, FileList) and source.classes:
         names = ", ".join(source.classes[:5]) + (", ..." if len(source.classes) > 5 else "")
         lines.append(f"{len(source.classes):,} classes: {names}")
-    if LABEL in found.fields:
+    if LABEL in seen.fields:
         return lines
     if isinstance(source, ShardSet) and LABEL in source.preset:
-        why = next((f": {reason}" for _, reason in found.bad if LABEL in reason), "")
+        why = next((f": {reason}" for _, reason in seen.bad if LABEL in reason), "")
         lines.append(f"label: found, but not as an integer in any record of the sample{why}")
         lines.append("  write integers into the shards, or read the images alone: ShardSet(..., label=None)")
     else:
@@ -300,9 +300,9 @@ def _fields(source: Source, found: SampleReport) -> list[str]:
     return lines
 
 
-def _field(name: str, values: list[int | None], found: SampleReport) -> str:
+def _field(name: str, values: list[int | None], seen: SampleReport) -> str:
     numbers = [value for value in values if value is not None]
-    share = f"in {len(values):,} of {len(found.payloads):,}"
+    share = f"in {len(values):,} of {len(seen.payloads):,}"
     if not numbers:
         return f"{name}: {share}, no numbers"
     odd = f"; not a number: {len(values) - len(numbers):,}" if len(numbers) < len(values) else ""

@@ -106,9 +106,9 @@ def describe(
 
     topic, servers = topic_of(target)
     facts = Topics(servers, config=Access.of(config, timeout).config, timeout=timeout).describe(topic)
-    found = warnings(facts, run, gpus)
-    show(topic_report(facts, found), as_json=as_json)
-    raise typer.Exit(1 if found and strict else 0)
+    hurtful = warnings(facts, run, gpus)
+    show(topic_report(facts, hurtful), as_json=as_json)
+    raise typer.Exit(1 if hurtful and strict else 0)
 
 
 def topic_report(facts: TopicFacts, warnings: list[str]) -> Report:
@@ -222,14 +222,14 @@ def lag(
     options = Connection(topic, servers, timeout, Access.of(config, timeout).config)
     with live(as_json=as_json, watch=watch is not None) as show:
         facts = look(options, reader)
-        found = lag_warnings(facts)
-        show(lag_report(facts, found))
+        warned = lag_warnings(facts)
+        show(lag_report(facts, warned))
         while watch is not None:
             time.sleep(watch)
             before, facts = facts, look(options, reader)
             now = since(before, facts)
             show(lag_report(now, lag_warnings(now)))
-    raise typer.Exit(1 if found and strict else 0)
+    raise typer.Exit(1 if warned and strict else 0)
 
 
 def _reader(group: str | None, state: Path | None, topic: str, servers: str) -> str | Stand:

@@ -36,11 +36,11 @@ def seconds_of(text: str | float) -> float | None:
     if isinstance(text, str):
         from dali_feed.checks import AMOUNT
 
-        found = AMOUNT.fullmatch(text.strip())
-        if not found or found[2] not in _TIMES or not float(found[1]):
+        amount = AMOUNT.fullmatch(text.strip())
+        if not amount or amount[2] not in _TIMES or not float(amount[1]):
             msg = f"must be a time such as 90s, 30m, 12h, 7d, or forever; found {text!r}"
             raise typer.BadParameter(msg)
-        return float(found[1]) * _TIMES[found[2]]
+        return float(amount[1]) * _TIMES[amount[2]]
     return text
 
 

@@ -73,24 +73,24 @@ def source_of(
         name, servers = topic_of(target)
         return topic(name, servers, config=access.config, timeout=access.timeout, **options)
 
-    found = _sources(targets, access, one)
-    if len(found) != 1:
+    chosen = _sources(targets, access, one)
+    if len(chosen) != 1:
         msg = f"source: must be one topic, one folder, or tar shards; found {', '.join(targets)}"
         raise ConfigError(msg)
-    return found[0]
+    return chosen[0]
 
 
 def _sources(targets: Sequence[str], access: Access, topic: Callable[[str], Source]) -> list[Source]:
     if not all(target.strip() for target in targets):
         msg = "source: must be named; found '', which has no name; for the current folder give '.'"
         raise ConfigError(msg)
-    found: list[Source] = []
+    chosen: list[Source] = []
     files: dict[str, list[str]] = {}
     for target in targets:
         if target.startswith(KAFKA):
-            found.append(topic(target))
+            chosen.append(topic(target))
         elif Path(target).is_dir():
-            found.append(MDS(target) if is_mds(target) else _folder(target))
+            chosen.append(MDS(target) if is_mds(target) else _folder(target))
         else:
             files.setdefault(_kind(target), []).append(target)
     if access.storage and "shards" not in files:
@@ -105,7 +105,7 @@ def _sources(targets: Sequence[str], access: Access, topic: Callable[[str], Sour
         "array": Arrays,
         "image": lambda paths: FileList([path for each in paths for path in _images(each)]),
     }
-    return found + [make(files[kind]) for kind, make in made.items() if kind in files]
+    return chosen + [make(files[kind]) for kind, make in made.items() if kind in files]
 
 
 def _kind(target: str) -> str:
@@ -166,11 +166,11 @@ def _folder(target: str) -> FileList:
 
 def _images(target: str) -> list[str]:
     # Path.glob takes no absolute pattern.
-    found = [target] if Path(target).exists() else sorted(glob.glob(target, recursive=True))  # noqa: PTH207
-    if not found:
+    paths = [target] if Path(target).exists() else sorted(glob.glob(target, recursive=True))  # noqa: PTH207
+    if not paths:
         msg = f"{target!r} must name files that exist; found none; check the path"
         raise SourceNotFoundError(msg)
-    return found
+    return paths
 
 
 def _options(pairs: Sequence[str]) -> dict[str, Any]:

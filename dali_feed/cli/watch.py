@@ -94,20 +94,20 @@ class WatchedEndpoint:
             self.gone, self.since = "", 0.0
         return self
 
-    def _loader(self, said: Mapping[str, Any]) -> LoaderState:
-        stats, at = _checked(said["stats"]), float(said["at"])
-        key = str(said["job"]), str(said["loader"]), int(said["rank"])
+    def _loader(self, answer: Mapping[str, Any]) -> LoaderState:
+        stats, at = _checked(answer["stats"]), float(answer["at"])
+        key = str(answer["job"]), str(answer["loader"]), int(answer["rank"])
         known, self._before[key] = self._before.get(key), (at, stats)
         return LoaderState(
             job=key[0],
             loader=key[1],
             rank=key[2],
-            epoch=int(said["epoch"]),
+            epoch=int(answer["epoch"]),
             stats=stats,
             rates={} if known is None else _rates(*known, at, stats),
-            gpu=said["gpu"] and _mapping(said["gpu"]),
-            verdict=str(said["verdict"]),
-            error=str(said["error"]),
+            gpu=answer["gpu"] and _mapping(answer["gpu"]),
+            verdict=str(answer["verdict"]),
+            error=str(answer["error"]),
         )
 
 
@@ -225,11 +225,11 @@ def report_of(endpoints: Sequence[WatchedEndpoint]) -> Report:
         "bad": int(whole.stats["bad"]),
         "samples_per_second": whole.rates.get("samples"),
     }
-    said = [
+    states = [
         {"url": each.url, "loaders": list(map(asdict, each.loaders)), "gone": each.gone, "since": each.since or None}
         for each in endpoints
     ]
-    report.data = {"time": now, "endpoints": said, "all": together}
+    report.data = {"time": now, "endpoints": states, "all": together}
     return report
 
 
@@ -247,11 +247,11 @@ def _whole(here: Sequence[LoaderState]) -> LoaderState:
 
 def _verdicts(here: Sequence[LoaderState]) -> dict[str, list[str]]:
     """What loaders say of themselves, and which say so."""
-    said: dict[str, list[str]] = {}
+    by_verdict: dict[str, list[str]] = {}
     for each in here:
         if each.verdict:
-            said.setdefault(each.verdict, []).append(each.title)
-    return said
+            by_verdict.setdefault(each.verdict, []).append(each.title)
+    return by_verdict
 
 
 def _ms(name: str) -> Callable[[LoaderState], str]:

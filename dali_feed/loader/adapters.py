@@ -85,8 +85,8 @@ def _lists(images: str, labels: str) -> Callable[[Any], tuple[Sequence[Any], Seq
 
 def _pairs(samples: str) -> Callable[[Any], tuple[Sequence[Any], Sequence[Any]]]:
     def split(dataset: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-        found = getattr(dataset, samples)
-        return [path for path, _ in found], [target for _, target in found]
+        pairs = getattr(dataset, samples)
+        return [path for path, _ in pairs], [target for _, target in pairs]
 
     return split
 
@@ -120,9 +120,9 @@ def files_of(dataset: Any) -> ImageFiles | None:
 def must_be_plain(dataset: Any, kind: type) -> None:
     """Refuse a subclass that gives its samples in a way of its own: it is not what its base class is."""
     for name in ("__getitem__", "__getitems__", "__len__"):
-        found = getattr(type(dataset), name, None)
-        counts = name == "__len__" and str(getattr(found, "__module__", "")).startswith("torchvision.datasets.")
-        if found is not getattr(kind, name, None) and not counts:
+        own = getattr(type(dataset), name, None)
+        counts = name == "__len__" and str(getattr(own, "__module__", "")).startswith("torchvision.datasets.")
+        if own is not getattr(kind, name, None) and not counts:
             _refuse(f"{type(dataset).__qualname__} has a {name} of its own")
 
 

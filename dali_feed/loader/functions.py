@@ -108,12 +108,12 @@ def _split(transform: Any) -> tuple[Any, UserTransforms | None]:
     first = next((n for n in range(at, len(every)) if _is_users(every[n])), len(every))
     for one in every[first:]:
         if not (_is_users(one) or (is_torchvision(one) and type(one).__name__ in _CERTAIN)):
-            found = (
+            rest = (
                 f"found {type(one).__name__} after it. Move it to the end (only transforms without random numbers "
                 "may follow)"
             )
             name = name_of(every[first])
-            msg = f"transform: {name} is run on finished images, so it must come last; {found}"
+            msg = f"transform: {name} is run on finished images, so it must come last; {rest}"
             raise TransformError(msg)
     kept = every[:first]
     ready = lower(Chain(tuple(kept)), _beyond)

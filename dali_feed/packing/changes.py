@@ -60,8 +60,8 @@ class Decoded:
 
     def __call__(self, payload: bytes) -> bytes:
         """The image as PPM."""
-        with self._open(io.BytesIO(payload)) as found:
-            image: Any = found.convert("RGB")
+        with self._open(io.BytesIO(payload)) as opened:
+            image: Any = opened.convert("RGB")
             pixels: bytes = image.tobytes()
             return b"P6\n%d %d\n255\n" % image.size + pixels
 
@@ -120,8 +120,8 @@ class Reencode:
 
     def __call__(self, payload: bytes) -> bytes:
         """The image, encoded."""
-        with self._open(io.BytesIO(payload)) as found:
-            image: Any = found
+        with self._open(io.BytesIO(payload)) as opened:
+            image: Any = opened
             kind, kept = (
                 image.format,
                 {name: image.info[name] for name in ("exif", "icc_profile") if name in image.info},

@@ -86,8 +86,8 @@ def verify(path: str | os.PathLike[str], *, workers: int = 4, advance: Advance |
         return tuple(_shard(store, f"{home}/{shard.name}", shard, tell))
 
     with ThreadPoolExecutor(workers, "dali-feed-verify") as pool:
-        found = pool.map(each, manifest.shards)
-        damages = tuple(damage for some in found for damage in some)
+        by_shard = pool.map(each, manifest.shards)
+        damages = tuple(damage for some in by_shard for damage in some)
     shards = manifest.shards
     return Verified(len(shards), sum(s.samples for s in shards), sum(s.size for s in shards), damages)
 

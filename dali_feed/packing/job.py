@@ -48,18 +48,18 @@ class PackTask:
     def contents(self) -> Samples:
         """What becomes of the records. Raises ConfigError for options that cannot be."""
         source = as_source(self.source)
-        found = _contents(source, **self.options)
-        return found if self.present is None else replace(found, keys=by_place(found.keys, source.snapshot()))
+        samples = _contents(source, **self.options)
+        return samples if self.present is None else replace(samples, keys=by_place(samples.keys, source.snapshot()))
 
     def snapshot(self, pin: Mapping[str, Any] | None) -> Snapshot:
         """The source's, of the positions that are packed alone."""
         source = as_source(self.source)
         if self.present is None:
-            found: Snapshot = source.snapshot(pin)
-            return found
-        found = source.snapshot(None)
-        both = hashlib.sha256(f"{found.fingerprint}\0{self.present.digest()}".encode()).hexdigest()
-        return replace(found, present=self.present, fingerprint=both, pin=None)
+            whole: Snapshot = source.snapshot(pin)
+            return whole
+        whole = source.snapshot(None)
+        both = hashlib.sha256(f"{whole.fingerprint}\0{self.present.digest()}".encode()).hexdigest()
+        return replace(whole, present=self.present, fingerprint=both, pin=None)
 
 
 def _contents(  # noqa: PLR0913  an option each
@@ -132,7 +132,7 @@ def job_of(
     if not len(snapshot):
         msg = f"{snapshot.source}: a set must hold records; found none"
         raise SourceEmptyError(msg)
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "version": VERSION,
         "source": snapshot.source,
         "fingerprint": snapshot.fingerprint,
@@ -141,9 +141,9 @@ def job_of(
         "shard_bytes": shard_bytes,
         "options": contents.told() | ({} if layout is None else {"layout": asdict(layout)}),
     }
-    told = json.loads(json.dumps(told))
+    facts = json.loads(json.dumps(facts))
     if there is not None:
-        plan, fallback = _resumed(there, told, work)
+        plan, fallback = _resumed(there, facts, work)
         return _made(PackJob(packed, snapshot, plan, fallback, work, layout, there), contents)
     targets = () if layout is None else layout.targets
     for folder in (work.out, *(work.out / target for target in targets)):
@@ -153,9 +153,9 @@ def job_of(
             raise ConfigError(msg)
     mean, fallback = sample_bytes(contents, snapshot)
     plan = Plan(work.name, borders_of(snapshot, mean, shard_bytes))
-    told |= {"fallback": fallback} | plan.told()
-    work.begin(told)
-    return _made(PackJob(packed, snapshot, plan, fallback, work, layout, told), contents)
+    facts |= {"fallback": fallback} | plan.told()
+    work.begin(facts)
+    return _made(PackJob(packed, snapshot, plan, fallback, work, layout, facts), contents)
 
 
 def _made(job: PackJob, contents: Samples) -> PackJob:
@@ -164,7 +164,7 @@ def _made(job: PackJob, contents: Samples) -> PackJob:
     return job
 
 
-def _resumed(there: Mapping[str, Any], told: Mapping[str, Any], work: WorkFolder) -> tuple[Plan, str]:
+def _resumed(there: Mapping[str, Any], facts: Mapping[str, Any], work: WorkFolder) -> tuple[Plan, str]:
     """Plan and fallback of the job that is there, where `told` would be the same."""
     where, cure = work.manifest, "give the same, give another place, or remove the files there"
     try:
@@ -172,15 +172,15 @@ def _resumed(there: Mapping[str, Any], told: Mapping[str, Any], work: WorkFolder
     except (KeyError, TypeError, ValueError) as error:
         msg = f"{where}: an unfinished set must have its plan; {type(error).__name__}: {error}; {cure}"
         raise StateError(msg) from error
-    if there.get("fingerprint") != told["fingerprint"]:
+    if there.get("fingerprint") != facts["fingerprint"]:
         msg = (
             f"{where}: a set must be packed from one source; it was begun with {there.get('source')}, "
-            f"fingerprint {there.get('fingerprint')}; found {told['source']}, {told['fingerprint']}; {cure}"
+            f"fingerprint {there.get('fingerprint')}; found {facts['source']}, {facts['fingerprint']}; {cure}"
         )
         raise SourceChangedError(msg)
     before, now = (
         {name: job.get(name) for name in ("version", "shard_bytes")} | dict(job.get("options", {}))
-        for job in (there, told)
+        for job in (there, facts)
     )
     odd = [
         f"{name}: {before.get(name)!r}, found {now.get(name)!r}"

@@ -52,17 +52,17 @@ def index(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, 
 
 
 def _indexed(path: str, digest: str) -> None:
-    found = tar_index.build(path)
+    index = tar_index.build(path)
     with closing(LOCAL.open(path)) as file:
-        members = zip(found.offset.tolist(), found.length.tolist(), strict=True)
+        members = zip(index.offset.tolist(), index.length.tolist(), strict=True)
         crc = [zlib.crc32(read_at(file, size, at)) for at, size in members]
-    if found.behind:
+    if index.behind:
         msg = (
-            f"{path}: a shard must have no bytes after its archive, which ends before byte {found.behind}; write it "
+            f"{path}: a shard must have no bytes after its archive, which ends before byte {index.behind}; write it "
             "again"
         )
         raise ConfigError(msg)
-    whole = replace(found, crc=np.array(crc, np.uint32)).to_bytes()
+    whole = replace(index, crc=np.array(crc, np.uint32)).to_bytes()
     if digest and hashlib.sha256(whole).hexdigest() != digest:
         msg = f"{path}: a shard must be what its manifest says; the index made of it differs; fetch the shard again"
         raise DataLostError(msg)

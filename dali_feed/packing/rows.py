@@ -196,20 +196,20 @@ class Samples:
             return label if member.lower() in (CLASS, LABEL) else member
 
         def row(k: int) -> dict[str, Any] | str:
-            found: dict[str, Any] = {}
+            named_values: dict[str, Any] = {}
             for each, value in self._members(block, k):
                 headers = isinstance(value, dict) and each.name.endswith(".*")
                 for member, one in (value if headers else {each.name: value}).items():
                     if headers and one is None:
                         continue
                     name = named(each, member)
-                    if name in found:
+                    if name in named_values:
                         return f"two of its members would both be {name!r}; say which by members="
                     try:
-                        found[name] = _typed(member, one)
+                        named_values[name] = _typed(member, one)
                     except FormatError as error:
                         return str(error)
-            return found or "none of the members that are written"
+            return named_values or "none of the members that are written"
 
         return each_row(block, row)
 
@@ -234,9 +234,9 @@ class Samples:
                 files = change(files)
             if not files:
                 return "none of the members that are written"
-            if len(found := {suffix.lower() for suffix, _ in files}) < len(files):
+            if len(different := {suffix.lower() for suffix, _ in files}) < len(files):
                 suffixes = [suffix.lower() for suffix, _ in files]
-                twice = next(suffix for suffix in found if suffixes.count(suffix) > 1)
+                twice = next(suffix for suffix in different if suffixes.count(suffix) > 1)
                 return f"two of its members would both be .{twice}; say which by members="
         except (ConfigError, MemoryError):
             raise
@@ -267,9 +267,9 @@ def contents_of(source: Source, members: Mapping[str, str] | Sequence[str] | Non
         for each in chosen or _all(source, main)
     )
     paths = source.paths if isinstance(source, FileList) else ()
-    found = Samples(source, wanted, sample_keys, paths=paths, named=isinstance(members, Mapping))
-    Request(source, found.members)
-    return found
+    samples = Samples(source, wanted, sample_keys, paths=paths, named=isinstance(members, Mapping))
+    Request(source, samples.members)
+    return samples
 
 
 def _main(source: Source) -> str | None:

@@ -73,7 +73,7 @@ def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, ke
     begin = hashlib.blake2b(b"%d\0" % seed, digest_size=8)
     drawn = np.fromiter((_draw(begin, key_of(p, k, 0)) for p, k in rows), np.uint64, len(ids))
     part = _shares(parts, drawn) if any(isinstance(each, float) for each in parts.values()) else _counts(parts, drawn)
-    found = {}
+    present = {}
     for k, name in enumerate(parts):
         here = part == k
         if not here.any():
@@ -84,8 +84,8 @@ def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, ke
         flags = [np.zeros(length, np.bool_) for length in lengths]
         for p, start in enumerate(starts):
             flags[p][position[here & (partition == p)] - start] = True
-        found[name] = Present.of_flags(starts, flags)
-    return found
+        present[name] = Present.of_flags(starts, flags)
+    return present
 
 
 def _draw(begin: Any, key: str) -> int:
@@ -124,11 +124,11 @@ def _counts(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) 
 
 def _rest(parts: Mapping[str, float | int | None]) -> str | None:
     """The part that gets what the others leave, if there is one."""
-    found = [name for name, size in parts.items() if size is None]
-    if len(found) > 1:
+    rests = [name for name, size in parts.items() if size is None]
+    if len(rests) > 1:
         msg = f"split: one part at most can be the rest; found {_told(parts)}"
         raise ConfigError(msg)
-    return found[0] if found else None
+    return rests[0] if rests else None
 
 
 def _told(parts: Mapping[str, float | int | None]) -> str:
@@ -155,8 +155,8 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
     """
     folder, name = place(out)
     if not all(os.fspath(each).strip() for each in sets):
-        found = [os.fspath(each) for each in sets]
-        msg = f"merge: takes the manifests of sets, NAME.dfset; found {found!r}; name them all"
+        named = [os.fspath(each) for each in sets]
+        msg = f"merge: takes the manifests of sets, NAME.dfset; found {named!r}; name them all"
         raise ConfigError(msg)
     homes = [os.path.abspath(each) for each in sets]  # noqa: PTH100  links stay as they are
     if len(homes) < 2 or len(set(homes)) < len(homes):

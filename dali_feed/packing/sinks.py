@@ -248,11 +248,11 @@ def columns_of(samples: Sequence[Mapping[str, str]]) -> MdsColumns:
 
     Images are columns of `jpeg` or `png`, which Mosaic's reader decodes, where all of these are; else of `bytes`.
     """
-    found = {
+    kinds = {
         name: kind if kind not in _BYTES or all(each.get(name, kind) == kind for each in samples) else "bytes"
         for name, kind in samples[0].items()
     }
-    return MdsColumns(tuple(found), tuple(found.values()))
+    return MdsColumns(tuple(kinds), tuple(kinds.values()))
 
 
 def shard_bytes(columns: MdsColumns, samples: Sequence[bytes], size_limit: int) -> bytes:
@@ -321,9 +321,9 @@ def _size(encoding: str) -> int | None:
 
 
 def _encoded(name: str, encoding: str, value: Any) -> bytes:
-    found = _encoding(name, value)
-    if found != encoding and not (found in _BYTES and encoding in _BYTES):  # both decoders of images open either kind
-        msg = f"column {name!r}: is {encoding} in this set, as in its first sample; found {found}"
+    own = _encoding(name, value)
+    if own != encoding and not (own in _BYTES and encoding in _BYTES):  # both decoders of images open either kind
+        msg = f"column {name!r}: is {encoding} in this set, as in its first sample; found {own}"
         raise FormatError(msg)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)

@@ -174,7 +174,7 @@ class ScriptedStreamReader(LiveReader):
     def poll(self, records: int, size: float, seconds: float, lease: Lease) -> LiveBlock:
         """The items that are there; whatever an `Abort` says is raised."""
         deadline, source, progress = time.monotonic() + seconds, self._source, self._progress
-        found: list[tuple[int, int, Item]] = []
+        taken: list[tuple[int, int, Item]] = []
         if self._alone:
             progress.asked()
         with source._changed:
@@ -184,8 +184,8 @@ class ScriptedStreamReader(LiveReader):
                     msg = f"{source!r}: reading was stopped"
                     raise ClosedError(msg)
                 if progress.generation != generation:  # what was found before is void
-                    found, first, generation = [], dict(self._at), progress.generation
-                full = self._take(found, records, size)
+                    taken, first, generation = [], dict(self._at), progress.generation
+                full = self._take(taken, records, size)
                 left = deadline - time.monotonic()
                 if full or left <= 0:
                     break
@@ -195,7 +195,7 @@ class ScriptedStreamReader(LiveReader):
             self._began = True
         if self._alone:
             progress.took(moved, generation)
-        return LiveBlock(self._block(found, lease), moved, generation)
+        return LiveBlock(self._block(taken, lease), moved, generation)
 
     def give_up(self, partitions: Collection[int], seconds: float) -> Positions:
         """Give partitions to nobody: what was read ahead is void, and the loop has so long to finish its batch.
@@ -212,35 +212,35 @@ class ScriptedStreamReader(LiveReader):
         progress.forget(partitions)
         return done
 
-    def _take(self, found: list[tuple[int, int, Item]], records: int, size: float) -> bool:
+    def _take(self, taken: list[tuple[int, int, Item]], records: int, size: float) -> bool:
         """Take what is there, a partition after the other; whether that is enough."""
         source = self._source
-        held = sum(len(payload_of(plain_of(item))) for _, _, item in found)
+        held = sum(len(payload_of(plain_of(item))) for _, _, item in taken)
         for p, items in enumerate(source._items):
             if p % self._world_size != self._rank or p in self._gone:
                 continue
             self._at.setdefault(p, 0)
-            while len(found) < records and self._at[p] < len(items):
+            while len(taken) < records and self._at[p] < len(items):
                 item = items[self._at[p]]
                 if isinstance(item, Stall) and not item.event.is_set():
                     break
                 plain = plain_of(item)
                 if isinstance(plain, Abort):
-                    if found:
+                    if taken:
                         return True
                     raise plain.exception or SourceError(f"{source.where(p, self._at[p])}: the script aborts here")
                 if not isinstance(plain, Gap):
                     held += len(payload_of(plain))
-                    if found and held > size:
+                    if taken and held > size:
                         return True
-                    found.append((p, self._at[p], item))
+                    taken.append((p, self._at[p], item))
                 self._at[p] += 1
-        return len(found) >= records or held >= size
+        return len(taken) >= records or held >= size
 
-    def _block(self, found: list[tuple[int, int, Item]], lease: Lease) -> Block:
-        ids = pack_ids(np.array([p for p, _, _ in found], np.int64), np.array([n for _, n, _ in found], np.int64))
-        values, faults, labels = Filling(len(found), lease), dict[int, Fault](), list[int]()
-        for row, (_, _, item) in enumerate(found):
+    def _block(self, taken: list[tuple[int, int, Item]], lease: Lease) -> Block:
+        ids = pack_ids(np.array([p for p, _, _ in taken], np.int64), np.array([n for _, n, _ in taken], np.int64))
+        values, faults, labels = Filling(len(taken), lease), dict[int, Fault](), list[int]()
+        for row, (_, _, item) in enumerate(taken):
             plain, label = plain_of(item), label_of(item)
             values.keep(row, copied(payload_of(plain), lease))
             labels.append(NO_LABEL if label is None else label)
