@@ -588,18 +588,10 @@ def _driver() -> str:
 
 def _commit() -> str:
     """Of the tree that this file is kept in, with a "+" where that has changes; else the version that is installed."""
-    here, version = Path(__file__), installed("dali-feed")
-    if _git("ls-files", "--error-unmatch", here.name) is None:
-        return version
-    head, changed = _git("rev-parse", "--short", "HEAD"), _git("status", "--porcelain")
-    return version if head is None else head + ("+" if changed else "")
-
-
-def _git(*command: str) -> str | None:
-    """What git says in this file's folder; None where it fails."""
-    git = shutil.which("git")
-    if git is None:
-        return None
-    line = [git, "-C", str(Path(__file__).parent), *command]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)  # noqa: S603  nothing of a user's in it
-    return None if done.returncode else done.stdout.strip()
+    here, git = Path(__file__), shutil.which("git") or "false"
+    for command in (("ls-files", "--error-unmatch", here.name), ("describe", "--always", "--exclude=*", "--dirty=+")):
+        line = [git, "-C", str(here.parent), *command]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)  # noqa: S603  nothing of a user's in it
+        if done.returncode:
+            return installed("dali-feed")
+    return done.stdout.strip()
