@@ -16,9 +16,11 @@ from typer.core import TyperGroup
 
 from dali_feed.cli.bench import bench_app
 from dali_feed.cli.kafka import lag, topic_app
-from dali_feed.cli.options import Config, Device, Json, Sources, Storage, Timeout
+from dali_feed.cli.options import Config, Device, Json, Sources, Storage, Timeout, load_object
 from dali_feed.cli.tune import tune
 from dali_feed.cli.write import index, merge, pack, produce
+from dali_feed.errors import DaliFeedError
+from dali_feed.packages import needed
 
 
 class Commands(TyperGroup):
@@ -26,9 +28,6 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run what was asked for."""
-        from dali_feed.errors import DaliFeedError
-        from dali_feed.packages import needed
-
         try:
             with needed():
                 return super().invoke(ctx)
@@ -197,7 +196,6 @@ def show(  # noqa: PLR0913, PLR0917  an option each
     Normalizing is undone. A slot whose record is bad or absent is marked, with that record and the reason. A training
     run on one rank with one lane, with the same seed and epoch, gets the same batch. Nothing before the batch is read.
     """
-    from dali_feed.cli.options import load_object
     from dali_feed.cli.show import Shown, show_batch
     from dali_feed.cli.targets import Access, source_of
 

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dali_feed.cli.options import Config, Names, Timeout
+from dali_feed.cli.options import Config, Names, Timeout, load_object, size_of
+from dali_feed.cli.view import Report, show, table
+from dali_feed.errors import ConfigError
 
 if TYPE_CHECKING:
     from dali_feed.bench.data import BenchJob, Data, Topic
@@ -152,8 +154,6 @@ def _records(options: SimpleNamespace) -> tuple[Iterator[tuple[memoryview, int]]
 
 def _check_batch(batch: int, images: int) -> None:
     if batch > images:
-        from dali_feed.errors import ConfigError
-
         msg = f"--batch: must be at most the number of images, {images}; found {batch}; take a smaller one"
         raise ConfigError(msg)
 
@@ -175,7 +175,6 @@ def _beside(options: SimpleNamespace, job: BenchJob) -> list[Contestant]:
     if not options.beside:
         return []
     from dali_feed.bench.peers import beside
-    from dali_feed.cli.options import load_object
 
     return [beside(load_object("--beside", text), job, text.rpartition(":")[2]) for text in options.beside]
 
@@ -211,7 +210,6 @@ def finish(race: Race, out: Sequence[Path] | None) -> Iterator[None]:
 
 def _check_out(out: Sequence[Path]) -> None:
     from dali_feed.bench.report import FORMATS
-    from dali_feed.errors import ConfigError
 
     for path in out:
         if path.suffix not in FORMATS or not path.absolute().parent.is_dir():
@@ -222,7 +220,6 @@ def _check_out(out: Sequence[Path]) -> None:
 
 def _show(race: Race) -> None:
     from dali_feed.bench.report import shown_columns, text_of
-    from dali_feed.cli.view import Report, show, table
 
     def column(name: str) -> Callable[[Any], str]:
         return lambda row: text_of(name, race.cell(row, name)) + (" (may be chance)" if race.chance(row, name) else "")
@@ -365,7 +362,6 @@ def _topic(options: SimpleNamespace, stack: ExitStack) -> tuple[Data, Topic, str
     """The data with its topic, the topic, and the target that names it, where it is the user's."""
     from dali_feed.bench.data import Data, Topic, photos, topic_at, topic_here
     from dali_feed.cli.targets import KAFKA, topic_of
-    from dali_feed.errors import ConfigError
 
     target: str | None = options.target
     if target is not None and "/" in target.removeprefix(KAFKA):
@@ -448,7 +444,6 @@ def kernels(options: SimpleNamespace) -> None:
     """
     from dali_feed.bench import kernels as gpu_kernels
     from dali_feed.bench.runner import about_machine
-    from dali_feed.errors import ConfigError
 
     if wrong := [name for name in options.names or () if name not in gpu_kernels.CASES]:
         names = ", ".join(gpu_kernels.CASES)
@@ -472,7 +467,6 @@ def storage(options: SimpleNamespace) -> None:
     """
     from dali_feed.bench import storage as reads
     from dali_feed.bench.runner import about_machine
-    from dali_feed.cli.options import size_of
 
     blocks = reads.BLOCKS if options.block is None else (size_of(options.block),)
     modes = ("direct",) if options.direct else reads.MODES[:2] if options.quick else reads.MODES

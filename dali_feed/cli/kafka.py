@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dali_feed.cli.options import Config, Json, Strict, Timeout, Topic, duration, seconds_of, size
+from dali_feed.cli.view import Report, live, plural, show, size_text, table
+from dali_feed.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
-    from dali_feed.cli.view import Report
     from dali_feed.external_sources.kafka.lag import LagFacts, Stand
     from dali_feed.external_sources.kafka.topics import TopicFacts
 
@@ -60,7 +61,6 @@ def create(  # noqa: PLR0913, PLR0917  an option each
 ) -> None:
     """Make a topic for training records."""
     from dali_feed.cli.targets import Access, topic_of
-    from dali_feed.cli.view import Report, plural, show
     from dali_feed.external_sources import Topics
     from dali_feed.external_sources.kafka.topics import span_text
 
@@ -100,7 +100,6 @@ def describe(
     It reads a few records, for their size.
     """
     from dali_feed.cli.targets import Access, topic_of
-    from dali_feed.cli.view import show
     from dali_feed.external_sources import Topics
     from dali_feed.external_sources.kafka.topics import warnings
 
@@ -113,7 +112,6 @@ def describe(
 
 def topic_report(facts: TopicFacts, warnings: list[str]) -> Report:
     """What a topic is, a line per partition, and what would hurt a run."""
-    from dali_feed.cli.view import Report, plural, size_text, table
 
     def setting(name: str) -> str:
         size = facts.number(name)
@@ -174,7 +172,6 @@ def _written(facts: TopicFacts) -> str:
 
 def _kept(facts: TopicFacts) -> str:
     """How long records are kept, how much of them, and when the first may go."""
-    from dali_feed.cli.view import size_text
     from dali_feed.external_sources.kafka.topics import span_text
 
     keeps, most, room = facts.number("retention.ms"), facts.number("retention.bytes"), facts.headroom
@@ -213,7 +210,6 @@ def lag(
     joins no group, commits nothing and changes nothing. With --watch the table is live, and has rates.
     """
     from dali_feed.cli.targets import Access, topic_of
-    from dali_feed.cli.view import live
     from dali_feed.external_sources.kafka.connection import Connection
     from dali_feed.external_sources.kafka.lag import lag_warnings, look, since
 
@@ -234,8 +230,6 @@ def lag(
 
 def _reader(group: str | None, state: Path | None, topic: str, servers: str) -> str | Stand:
     """Whose lag it is: a group by its name, or where a state stands."""
-    from dali_feed.errors import ConfigError
-
     if group is not None and state is None:
         return group
     if state is not None and group is None:
@@ -254,7 +248,6 @@ def state_position(path: Path, topic: str, servers: str) -> Stand | str:
     Raises:
         StateError: it cannot be read, is no state, or is one of another source.
     """
-    from dali_feed.errors import StateError
     from dali_feed.external_sources.kafka.lag import Stand
     from dali_feed.external_sources.kafka.snapshot import pin_of
     from dali_feed.feed.commit import reached
@@ -287,7 +280,6 @@ def state_position(path: Path, topic: str, servers: str) -> Stand | str:
 
 
 def _stream_position(of: str, topic: str, marks: list[Any]) -> Stand | str:
-    from dali_feed.errors import StateError
     from dali_feed.external_sources.kafka.lag import Stand
     from dali_feed.external_sources.kafka.stream import merged_marks
 
@@ -304,7 +296,6 @@ def _stream_position(of: str, topic: str, marks: list[Any]) -> Stand | str:
 
 def lag_report(facts: LagFacts, warnings: list[str]) -> Report:
     """What is known of the reader, and the partitions with the largest lag."""
-    from dali_feed.cli.view import Report, plural, table
     from dali_feed.external_sources.kafka.topics import span_text
 
     def count(number: int | None) -> str:

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dali_feed.errors import ConfigError
+
 _TIMES = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 Names = list[str] | None
 
@@ -21,7 +23,6 @@ Names = list[str] | None
 def size_of(text: str | int) -> int:
     """Bytes of 1500, 512MB (of 10^6 each) or 1GiB (of 2^30)."""
     from dali_feed.checks import bytes_of
-    from dali_feed.errors import ConfigError
 
     try:
         return text if isinstance(text, int) else bytes_of("size", text)
@@ -96,8 +97,6 @@ Quality = Annotated[
 
 def load_object(option: str, text: str) -> Any:
     """What a user's file calls by that name, of FILE.py:NAME. The file is run, as `python FILE.py` would."""
-    from dali_feed.errors import ConfigError
-
     path, _, name = text.rpartition(":")
     if not name.isidentifier() or Path(path).suffix != ".py":
         msg = f"{option}: must be FILE.py:NAME; found {text!r}"
@@ -115,8 +114,6 @@ def load_object(option: str, text: str) -> Any:
 
 def _module(option: str, path: str) -> Any:
     """The file as a module. It has the name that its neighbours import it by, unless another module has that name."""
-    from dali_feed.errors import ConfigError
-
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None:  # which Python never gives for a .py file
         msg = f"{option}: must be a Python file, FILE.py; found {path!r}"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dali_feed.cli.options import Config, Device, Sources, Timeout
+from dali_feed.cli.options import Config, Device, Sources, Timeout, load_object
+from dali_feed.errors import ConfigError
 
 if TYPE_CHECKING:
     from dali_feed.options import Tuning
@@ -103,7 +104,6 @@ def _line(tuning: Tuning) -> str:
 
 def _transform(target: str | None) -> Any:
     from dali_feed.bench.ours import transform
-    from dali_feed.cli.options import load_object
 
     if target is None:
         return transform()
@@ -113,8 +113,6 @@ def _transform(target: str | None) -> Any:
 @contextmanager
 def _on(cpus: int | None) -> Iterator[None]:
     """The block's threads run on so many of the CPUs, as the run will. ConfigError for more than there are."""
-    from dali_feed.errors import ConfigError
-
     every = os.sched_getaffinity(0)
     if cpus is not None and cpus > len(every):
         msg = f"--cpus: must be at most the {len(every)} that this process may use; found {cpus}"

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dali_feed.cli.options import Config, Names, Quality, Resize, Sources, Storage, Timeout, size
+from dali_feed.cli.view import Report, progress, show, size_text
+from dali_feed.errors import ConfigError
 
 if TYPE_CHECKING:
     from dali_feed.cli.targets import Access
-    from dali_feed.cli.view import Report
     from dali_feed.external_sources import Produced
     from dali_feed.formats import Format
     from dali_feed.packing import PackedSet
@@ -88,8 +89,6 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     """
     from dali_feed import packing
     from dali_feed.cli.targets import Access, source_of
-    from dali_feed.cli.view import show
-    from dali_feed.errors import ConfigError
 
     given = {"keys": keys, "resize": resize, "quality": quality, "tokens": tokens, "text": text}
     given |= {"decoded": decoded or None, "workers": workers, "engine": engine}
@@ -130,7 +129,6 @@ def merge(
 ) -> None:
     """Copy the shards of several sets into one, and compare them with their checksums."""
     from dali_feed import packing
-    from dali_feed.cli.view import Report, show
 
     show(Report(notes=[(f"set {packing.merge(sets[:-1], sets[-1])}", "")]))
 
@@ -141,7 +139,6 @@ def index(
 ) -> None:
     """Write an index with checksums beside each shard. It reads all bytes for that."""
     from dali_feed import packing
-    from dali_feed.cli.view import Report, show
 
     sets = [each for each in shards if each.endswith(".dfset")]
     others = [each for each in shards if each not in sets]
@@ -206,8 +203,6 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     none is there twice. Exits with 1 if a record was not written.
     """
     from dali_feed.cli.targets import Access, topic_of
-    from dali_feed.cli.view import show
-    from dali_feed.errors import ConfigError
     from dali_feed.external_sources import Claim, KafkaTopic, Producer
     from dali_feed.external_sources.kafka.writes import WHERE
 
@@ -261,8 +256,6 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
 
 def members_of(text: str) -> dict[str, str] | list[str]:
     """Names, or suffixes and names."""
-    from dali_feed.errors import ConfigError
-
     words = [word.strip() for word in text.split(",") if word.strip()]
     pairs = [word.partition("=") for word in words]
     if not any(equals for _, equals, _ in pairs):
@@ -275,8 +268,6 @@ def members_of(text: str) -> dict[str, str] | list[str]:
 
 def _parts(texts: list[str]) -> dict[str, float | int | None]:
     """Each part's share, count, or None for the rest."""
-    from dali_feed.errors import ConfigError
-
     parts: dict[str, float | int | None] = {}
     for text in texts:
         name, _, share = text.partition("=")
@@ -315,7 +306,6 @@ def _layout(out: str, parts: list[str], targets: str | None, count: int | None, 
 def _source(targets: list[str], payload: str | None, access: Access) -> Source:
     """The one source that is named, with what becomes its values."""
     from dali_feed.cli.targets import source_of
-    from dali_feed.errors import ConfigError
     from dali_feed.external_sources import KafkaTopic, ShardSet
 
     found = source_of(targets, access, label=None, holes="replace")
@@ -331,7 +321,6 @@ def _source(targets: list[str], payload: str | None, access: Access) -> Source:
 
 
 def _format(name: str | None, schema: Path | None) -> Format | str | None:
-    from dali_feed.errors import ConfigError
     from dali_feed.formats import Avro
 
     if (name == "avro") != (schema is not None):
@@ -344,8 +333,6 @@ def _format(name: str | None, schema: Path | None) -> Format | str | None:
 @contextmanager
 def _progress(of: Callable[[Any], tuple[int, int, float]]) -> Iterator[Callable[[Any], None]]:
     """A bar of a run: `of` gives records that are done, bytes that this process wrote, and its seconds."""
-    from dali_feed.cli.view import progress
-
     with progress() as tell:
 
         def heard(so_far: Any) -> None:
@@ -356,8 +343,6 @@ def _progress(of: Callable[[Any], tuple[int, int, float]]) -> Iterator[Callable[
 
 
 def _report(title: str, done: PackedSet | Produced, by: str, more: list[tuple[str, str]]) -> Report:
-    from dali_feed.cli.view import Report, size_text
-
     report, tally = Report(title), done.tally
     if done.begun:
         whole = " (everything was written already)" if done.begun == done.total else ""
