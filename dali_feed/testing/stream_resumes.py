@@ -65,7 +65,8 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in Feed
     check = _Check(source, batch_size, given, timeout)
     wanted: Lines = {}
     with check.feeds(1, None) as (feed,):
-        check.take(feed, wanted, "the stream as it is", until=records)
+        count = check.take(feed, wanted, "the stream as it is", until=records)
+    assert count == records, f"the stream as it is must give {records} records; found {count}"
     for world_size in world_sizes:
         for stop in positions:
             at = f"stopped after {stop} batches at world size {world_size}"
@@ -103,26 +104,26 @@ class _Check:
                     feed.load_state_dict(states if len(states) != world_size else states[rank])
             yield made
 
-    def take(self, feed: Feed, into: Lines, at: str, *, until: int, batches: int | None = None) -> None:
+    def take(self, feed: Feed, into: Lines, at: str, *, until: int, batches: int | None = None) -> int:
         """Batches until so many good records have come and no more come, or so many batches."""
         count = taken = 0
         passing = iter(feed)
-        while taken != batches:
+        while taken != batches and count <= until:
             try:
                 batch = passing.take(self._timeout if count < until else MORE * (self._source.pace.timeout or SOON))
             except WaitError as error:
                 if count == until:
-                    return
+                    break
                 msg = f"{at}: rank {feed.rank} must get {until} records; {until - count} are lost ({error})"
                 raise AssertionError(msg) from error
             taken += 1
             if count == until and not len(batch):  # a pace that hands over nothing where nothing comes
-                return
+                break
             for slot in slots_of(batch):
                 if slot.ok:  # else it stands in for a bad one
                     into.setdefault(unpack_id(slot.sample)[0], []).append(slot)
                     count += 1
-            assert count <= until, f"{at}: rank {feed.rank} must get {until} records; found {count}"
+        return count
 
     def compare(self, wanted: Lines, found: Lines, at: str) -> None:
         for partition in sorted({*wanted, *found}):
