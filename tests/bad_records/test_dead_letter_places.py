@@ -9,29 +9,17 @@ import pytest
 from kit.broker.handle import Kafka
 from kit.broker.real import ALICE, PASSWORD, RealBroker, free_ports
 from kit.images import QUICK, jpeg
-from kit.shelves import Held, letter
+from kit.shelves import letter
 
-from dali_feed.dead_letters import DeadLetters, Letter, Outbox, with_original
+from dali_feed.dead_letters import DeadLetters, Letter, with_original
 from dali_feed.errors import DeadLetterError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import DeadLetterFolder, KafkaTopic, Producer
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Decode
 from dali_feed.records.source import Original
-from dali_feed.testing import Message, ScriptedSource
+from dali_feed.testing import Message
 
 pytestmark = pytest.mark.slow
-
-
-def test_a_place_that_hangs_is_an_error() -> None:
-    """A write that does not come back ends the wait with the place, how many wait and how long."""
-    held = Held()
-    box = Outbox(ScriptedSource([]), held, patience=0.3)
-    box.post(letter())
-    with pytest.raises(DeadLetterError, match=r"1 wait and none was written for 0\.\d s"):
-        box.drain()
-    held.open.set()
-    box.drain()
-    box.close()
 
 
 def test_a_folder_keeps_a_record_in_full(tmp_path: Path) -> None:

@@ -98,12 +98,6 @@ def test_one_bad_window_is_no_empty_one() -> None:
         dealt(items, shuffle=False, bad=BadRecords(limit=None))
 
 
-def test_nothing_at_all() -> None:
-    """Where no window has a record the error says that all positions are absent."""
-    with pytest.raises(BadRecordLimitError, match="window of 8 records, and all others: .*all positions are absent"):
-        dealt([Gap()] * 24)
-
-
 @pytest.mark.parametrize("shuffle", [Shuffle(4, 2), False], ids=str)
 @pytest.mark.parametrize("gaps", [[range(20)], [range(13, 50)]], ids=["at the start", "amid"])
 def test_it_resumes_anywhere(shuffle: bool | Shuffle, gaps: list[range]) -> None:

@@ -15,7 +15,7 @@ from kit.images import QUICK, broken_png, jpeg, labelled, text, truncated_jpeg
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader
-from dali_feed.bad_records import Quarantine, place_of
+from dali_feed.bad_records import Quarantine
 from dali_feed.columns import Text
 from dali_feed.errors import BadRecordLimitError, ConfigError
 from dali_feed.external_sources import KafkaTopic, ShardSet
@@ -136,16 +136,6 @@ def test_holes_do_not_hide_the_reason() -> None:
     items: list[Any] = [Gap(), Corrupt("label: no number"), Gap(), *[Corrupt("label: no number")] * 5]
     with pytest.raises(ConfigError, match=r"^all 6 records .*one reason, 2 positions absent: label: no number"):
         run(ScriptedSource(items, extent=8))
-
-
-def test_a_place_is_told_only_of_python() -> None:
-    """A function in C has no line."""
-    with pytest.raises(ValueError, match="invalid literal") as caught:
-        int("x")
-    assert place_of(caught.value, int) == ""
-    assert place_of(caught.value, test_a_place_is_told_only_of_python).endswith(
-        "in test_a_place_is_told_only_of_python"
-    )
 
 
 @given(

@@ -10,17 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.broker.handle import Kafka
-from kit.images import jpeg, labelled
+from kit.images import labelled
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning, sync
-from dali_feed.columns import Image, Number
-from dali_feed.external_sources import KafkaTopic
 from dali_feed.feed import adapting
 from dali_feed.feed.adapting import LONGEST, MOST_READERS, Climb, Interval, Steering
 from dali_feed.feed.meter import FeedClock, Meter
-from dali_feed.testing import Message, ScriptedSource
+from dali_feed.testing import ScriptedSource
 from dali_feed.testing.scripted import Corrupt, Gap
 
 LINEAR = {n: 100.0 * n for n in range(1, 9)}  # samples per second by the number of readers
@@ -103,26 +100,16 @@ def chaos(climb: Climb, seen: Interval) -> str:
     return f"{before} -> {climb.readers}, {seen}"
 
 
-@pytest.mark.parametrize("kind", ["scripted", "topic"])
-def test_no_batch_and_no_state_depends_on_how_many_readers_there_are(
-    kind: str, embedded: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_batch_and_no_state_depends_on_how_many_readers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one reader, four, and a number that changes at random after each read, both are equal."""
     monkeypatch.setattr(adapting, "SECONDS", 0.0)
     monkeypatch.setattr(adapting, "BATCHES", 0)
     monkeypatch.setattr(Climb, "next", chaos)
     crop = v2.RandomResizedCrop(16, scale=(0.3, 1.0))
-    source: Any
     options: dict[str, Any] = {"transform": crop, "bad": BadRecords(limit=None)}
-    if kind == "topic":
-        records = [Message(jpeg(n), headers=(("label", b"%d" % n),)) for n in range(96)]
-        embedded.publish(embedded.topic, records, partitions=3)
-        source = KafkaTopic(embedded.topic, embedded.servers)
-        options = {"columns": (Image("value", crop), Number("label"))}
-    else:
-        items = labelled(61, sizes=True)
-        items[3], items[20], items[21], items[60] = Gap(), Corrupt(), Corrupt("torn"), Gap()
-        source = ScriptedSource(items, partitions=3, extent=4)
+    items = labelled(61, sizes=True)
+    items[3], items[20], items[21], items[60] = Gap(), Corrupt(), Corrupt("torn"), Gap()
+    source = ScriptedSource(items, partitions=3, extent=4)
 
     def run(readers: Any) -> list[Any]:
         options["tuning"] = Tuning(threads=1, readers=readers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +15,12 @@ from kit.recorded import Recorded
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Mixing
-from dali_feed.engines.engine import Pixels
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.feed import Batch, machine
 from dali_feed.feed.batch import MIX, Beside
-from dali_feed.loader import mixup as mixes
 from dali_feed.loader.mixup import spread
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.mixing import Mixed, label_pairs, mixed, soft_labels
+from dali_feed.transforms.mixing import Mixed, label_pairs, soft_labels
 from dali_feed.transforms.program import Finish, Tail
 
 FLOAT = v2.Compose([v2.RandomResizedCrop((12, 10)), v2.ToDtype(torch.float32, scale=True)])
@@ -32,20 +29,6 @@ FLOAT = v2.Compose([v2.RandomResizedCrop((12, 10)), v2.ToDtype(torch.float32, sc
 def loader(mixing: Mixing | None) -> DataLoader:
     """Twenty images in batches of four."""
     return DataLoader(ScriptedSource(labelled(20)), 4, transform=FLOAT, collate_fn=mixing, device="cpu", tuning=QUICK)
-
-
-def test_mixing_is_drawn_by_the_feed_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every draw of an epoch; what the trainer's thread does is arithmetic."""
-    threads = []
-
-    def seen(*given: Any) -> Mixed:
-        threads.append(threading.current_thread().name)
-        return mixed(*given)
-
-    monkeypatch.setattr(mixes, "mixed", seen)
-    with loader(Mixing(0.4, 1.0, classes=20)) as each:
-        assert len(list(each)) == 5
-    assert threads == ["dali_feed-feed"] * 5
 
 
 def test_a_label_that_is_no_class_is_told_in_its_place() -> None:
@@ -76,30 +59,6 @@ def test_labels_mixed_on_the_device_are_numpys(labels: list[int], smoothing: flo
     wanted = soft_labels(np.array(labels, np.int64), drawn, 9, smoothing)
     assert found.dtype == torch.float32
     assert np.array_equal(found.numpy().view(np.int32), wanted.view(np.int32))
-
-
-def test_one_copy_takes_all_that_goes_with_a_batch() -> None:
-    """Flips of each view, and what the loader adds for the batch and its epoch; arrays stay on the host beside it."""
-    finish = Finish("float32", (1.0,) * 3, (0.0,) * 3, flip_x=True, flip_y=False, layout="NCHW", erase=None)
-    rows = [np.array([0, 1], np.int32), np.array([1, 1], np.int32)]
-    views = [Tail(finish, each, None) for each in rows]
-    ids, ok, images = np.arange(2), np.ones(2, bool), np.zeros((2, 6, 8, 3), np.uint8)
-    batch = Batch(images, views[0], {"label": np.array([3, 4])}, ids, ok, more=(Pixels(images, views[1]),))
-    gpu = Recorded()
-
-    def companions(batch: Batch, epoch: int) -> dict[str, Any]:
-        return {"labels": batch.fields["label"] + epoch, "names": np.array(["a", "b"])}
-
-    Beside(companions, gpu)(batch, 10)
-    assert gpu.calls == ["send", "launch", "hold", "wait"]
-    for pixels, wanted in zip((batch, *batch.more), rows, strict=True):
-        assert pixels.tail is not None
-        assert pixels.tail.flip_x is not None
-        assert pixels.tail.flip_x.tolist() == wanted.tolist()
-    assert list(batch.sent) == ["labels"]
-    assert batch.sent["labels"].tolist() == [13, 14]
-    assert batch.beside["names"].tolist() == ["a", "b"]
-    assert views[0].flip_x is rows[0]  # the engine's own stay what they were
 
 
 @pytest.mark.parametrize("adjusts", [0, 2])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -16,12 +15,8 @@ import pytest
 from kit.images import QUICK, jpeg, labelled
 from kit.limits import LONG
 
-from dali_feed import BadRecords
-from dali_feed.dead_letters import Letter
-from dali_feed.errors import ClosedError
 from dali_feed.external_sources import Mix
 from dali_feed.feed import Feed
-from dali_feed.feed.channel import Channel
 from dali_feed.feed.meter import PAUSES
 from dali_feed.options import Tuning
 from dali_feed.plan.order import Shuffle
@@ -29,7 +24,7 @@ from dali_feed.plan.state import Position
 from dali_feed.records.live import Pace
 from dali_feed.records.slabs import SlabPool
 from dali_feed.testing import ScriptedSource, ScriptedStream
-from dali_feed.testing.scripted import Corrupt, Item
+from dali_feed.testing.scripted import Item
 
 
 class Hangs(list[Any]):
@@ -78,29 +73,6 @@ def test_a_source_that_hangs_keeps_its_reader_alone(caplog: pytest.LogCaptureFix
             if thread.name == left:
                 thread.join(LONG)
         assert feed._slabs.leased == 0
-
-
-def test_a_pass_whose_close_was_interrupted_is_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C between taking a pass out and ending its reads: whoever comes next ends them, and does not only wait."""
-    source, items = hanging(9)
-    items.free.set()
-    with Feed(source, 4, tuning=QUICK) as feed:
-        next(iter(feed))
-        run, hits = feed._positions.run, [KeyboardInterrupt()]
-        assert run is not None
-        halt = run.supply.halt
-
-        def interrupted() -> None:
-            if hits:
-                raise hits.pop()
-            halt()
-
-        monkeypatch.setattr(run.supply, "halt", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            feed.leave()
-        feed.set_epoch(1)
-        assert len(list(feed)) == 6
-        assert not run.alive
 
 
 def test_a_collection_may_end_a_lease_where_its_pool_is_at_work() -> None:
@@ -155,27 +127,6 @@ def test_an_iterator_that_is_collected_takes_no_lock() -> None:
         assert len(list(feed)) == 6
 
 
-def test_a_channel_that_is_dropped_wakes_both_sides() -> None:
-    """Who waits for room and who waits for an item: both hear that it is closed."""
-    full, empty, errors = Channel[int](1), Channel[int](1), list[BaseException]()
-    full.put(1)
-
-    def wait(call: Any, *arguments: Any) -> None:
-        try:
-            call(*arguments)
-        except ClosedError as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=wait, args=args) for args in ((full.put, 2), (empty.get,))]
-    for thread in threads:
-        thread.start()
-    full.drop()
-    empty.drop()
-    for thread in threads:
-        thread.join(LONG)
-    assert len(errors) == 2
-
-
 def test_a_position_is_whole_at_every_step() -> None:
     """A signal's handler, which may come between any two instructions, saves one that the loop was at."""
     seen = set[tuple[int, int]]()
@@ -201,87 +152,6 @@ def test_a_position_is_whole_at_every_step() -> None:
     finally:
         sys.settrace(before)
     assert seen == {(3, 8), (3, 12), (4, 0), (4, 4), (4, 8), (5, 0)}
-
-
-def test_a_state_that_is_loaded_while_a_batch_is_made_stays() -> None:
-    """The thread that makes it gets no batch, and does not move the position of the pass to come."""
-    with Feed(ScriptedSource(labelled(24)), 4, tuning=QUICK) as feed:
-        batches, began, go_on = iter(feed), threading.Event(), threading.Event()
-        batches.take()
-        state = feed.state_dict()
-        batches.take()
-
-        def make(batch: Any) -> Any:
-            began.set()
-            go_on.wait(LONG)
-            return batch
-
-        raised = list[BaseException]()
-
-        def take() -> None:
-            try:
-                batches.take(None, make)
-            except ClosedError as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=take)
-        thread.start()
-        assert began.wait(LONG)
-        feed.load_state_dict(state)
-        go_on.set()
-        thread.join(LONG)
-        assert len(raised) == 1
-        assert feed.state_dict()["consumed"] == state["consumed"] == 4
-
-
-class Slow:
-    """Dead letters that are written when they may be."""
-
-    def __init__(self) -> None:
-        self.may, self.begun = threading.Event(), threading.Event()
-
-    def writer(self) -> Slow:
-        """Itself."""
-        return self
-
-    def write(self, letters: Sequence[Letter]) -> None:
-        """Wait."""
-        self.begun.set()
-        self.may.wait(LONG)
-
-    def read(self) -> Iterator[Letter]:
-        """None."""
-        return iter(())
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def test_a_state_that_waits_for_letters_is_of_when_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches that another thread takes meanwhile are not in it: their letters may not be written yet."""
-    letters = Slow()
-    items: list[Item] = [*labelled(24)]
-    items[1] = Corrupt()
-    with Feed(ScriptedSource(items), 4, tuning=QUICK, bad=BadRecords(limit=None, dead_letter=letters)) as feed:
-        batches = iter(feed)
-        next(batches)
-        assert letters.begun.wait(LONG)
-        states = list[Any]()
-        asked = threading.Event()
-        drain = feed._outbox.drain
-
-        def drained(*arguments: Any) -> None:
-            asked.set()
-            drain(*arguments)
-
-        monkeypatch.setattr(feed._outbox, "drain", drained)  # to know when it waits
-        thread = threading.Thread(target=lambda: states.append(feed.state_dict()))
-        thread.start()
-        assert asked.wait(LONG)
-        next(batches)
-        letters.may.set()
-        thread.join(LONG)
-        assert json.loads(json.dumps(states[0]))["consumed"] == 4
 
 
 def test_batches_left_are_those_of_the_epoch_that_comes_next() -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from kit.inside import Feed
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
 from dali_feed.columns import Array, Bytes, Column, Number
-from dali_feed.errors import BadRecordLimitError, ConfigError, DataLostError, SourceChangedError
+from dali_feed.errors import DataLostError, SourceChangedError
 from dali_feed.external_sources import ShardSet
 from dali_feed.storage import rows as filling
 from dali_feed.testing import assert_resumes_anywhere
@@ -158,27 +156,6 @@ def test_a_bad_record_is_replaced_as_in_a_window(tmp_path: Path, others: Any, ho
     assert found[0][1] == 2 * len(others)
 
 
-def test_records_that_are_all_bad_for_one_reason_are_a_wrong_argument(good: list[Path]) -> None:
-    """With the error that a window has for it; and of a few the limit counts."""
-    columns: dict[str, Column] = {"x": Array("bin", "float32", (SIZE,))}
-    with (
-        Feed(ShardSet(good, label=None), 16, columns=columns) as feed,
-        pytest.raises(ConfigError, match="all .* records of the first window are bad for one reason"),
-    ):
-        list(feed)
-
-
-def test_the_limit_of_bad_records_ends_a_run_at_the_same_batch(tmp_path: Path) -> None:
-    """After all good batches before it."""
-    path, given = with_other(tmp_path, {k: record(k) | {"bin": b""} for k in (400, 500, 600)}), list[int]()
-    for source in (ShardSet, Windows):
-        with Feed(source(path, label=None), 32, columns=COLUMNS, bad=BadRecords(limit=1)) as feed:
-            with pytest.raises(BadRecordLimitError):
-                deque(feed, maxlen=0)
-            given.append(feed.stats().batches)
-    assert given[0] == given[1] > 0
-
-
 def test_a_shard_that_is_cut_off_while_it_is_read_is_told_with_its_record(tmp_path: Path) -> None:
     """Batches before it are right; and no more is read ahead of the loop than a processor's cache holds."""
     same, columns = record(0)["bin"], {"x": COLUMNS["x"]}
@@ -217,13 +194,3 @@ def test_memory_is_a_cap(tmp_path: Path, memory: int) -> None:
         for _ in range(2):
             assert sum(len(batch) for batch in feed) == 80
         assert feed.stats().slab_peak <= memory
-
-
-def test_torch_takes_what_is_given(good: list[Path]) -> None:
-    """A `collate_fn` too, which gets bytes."""
-    with DataLoader(ShardSet(good, label=None), 16, columns=COLUMNS, device="cpu") as loader:
-        batch = next(iter(loader))
-    assert torch.equal(batch["n"], torch.arange(16))
-    collate = torch.utils.data.default_collate
-    with DataLoader(ShardSet(good, label=None), 16, columns=COLUMNS, device="cpu", collate_fn=collate) as loader:
-        assert next(iter(loader))["raw"][1] == record(1)["odd"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -96,9 +97,10 @@ def tensors(item: Any) -> Iterator[torch.Tensor]:
 
 def made(loader: Any) -> None:
     """Wait until the feed thread has a batch ready, so that nothing else is waited for."""
-    out = loader._feed._positions.run._out
-    with out._changed:
-        assert out._changed.wait_for(lambda: len(out) > 0, 60)
+    out, ends = loader._feed._positions.run._out, time.monotonic() + 60
+    while not len(out):
+        assert time.monotonic() < ends
+        time.sleep(0.01)
 
 
 def is_torchs(tensor: torch.Tensor) -> bool:

@@ -12,14 +12,11 @@ import pytest
 from kit.images import jpeg, labelled
 from torchvision.transforms import v2
 
-from dali_feed.columns import Bytes
-from dali_feed.columns.columns import Columns
 from dali_feed.errors import ClosedError
 from dali_feed.feed import Feed
 from dali_feed.feed.reading import ReadPool, ReadTask
-from dali_feed.feed.window import MeanSize, Proof, Window, WindowSource
 from dali_feed.options import Tuning
-from dali_feed.plan.order import WindowPlan, canonical
+from dali_feed.plan.order import canonical
 from dali_feed.records.gauges import (
     BrokerStats,
     KafkaStats,
@@ -176,34 +173,3 @@ def test_stores_are_summed_by_name() -> None:
     assert (first.store, first.failures) == ("a", 2)
     assert (second.reads, second.bytes, second.seconds) == (3, 24, 1.25)
     assert second.targets == (TargetStats("d", 2, 16, 0.75), TargetStats("e", 1, 8, 0.5))
-
-
-def test_slots_are_there_up_to_the_first_read_that_is_not() -> None:
-    """In whatever order they come, and no further than is asked; once all is read there is no end."""
-    event = threading.Event()
-    source = ScriptedSource([*(b"record" for _ in range(8)), Stall(event, b"record"), *(b"record" for _ in range(3))])
-    pool = pool_of(source, 1)
-    begins = np.array([0, 4, 8])
-    order = np.array([0, 5, 1, 4, 2, 9, 3, 6, 7, 8, 10, 11])
-    plan = WindowPlan(0, Extents(np.zeros(3, np.int64), begins, begins + 4), order, begins + 4)
-    sizes = MeanSize(200, 1000, 1 << 30)  # four records to a read
-    reads = WindowSource(Columns(source, {"value": Bytes("value")}), str, pool, sizes, Proof())
-    window = Window.planned(plan, 0, reads, lambda: iter(()))
-    try:
-        assert len(window.tasks) == 3
-        assert window.loaded_to(0, 12) == 0
-        for task in window.tasks:
-            pool.request(task)
-        assert window.tasks[1].done.wait(60)
-        assert [window.loaded_to(0, stop) for stop in (3, 5, 6, 12)] == [3, 5, 5, 5]
-        assert [window.loaded_to(first, 12) for first in (2, 5, 6)] == [5, 5, 9]
-        assert [window.loaded(0, 5), window.loaded(0, 6), window.loaded(6, 9)] == [True, False, True]
-        window.wait(0, 5)
-        assert window.loaded_to(0, 12) == 5
-        event.set()
-        window.wait(0, 12)
-        assert window.loaded_to(0, 12) == 12
-    finally:
-        event.set()
-        window.release()
-        pool.close()

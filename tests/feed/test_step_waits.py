@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -70,30 +68,6 @@ def test_each_wait_counts_under_its_cause() -> None:
         "engine": 0.38,
     }
     assert waits.waited == pytest.approx(sum(each.seconds for each in waits.causes))
-
-
-def test_no_moment_of_the_feed_thread_counts_twice() -> None:
-    """A repair inside a wait for the source is none of that wait."""
-    clock = FeedClock()
-    clock.switch("source")
-    clock.switch("repair")
-    clock.switch("source")
-    clock.switch("deal")
-    spans = list(clock.past)
-    assert [state for state, _, _ in spans] == ["deal", "source", "repair", "source"]
-    assert all(a[2] == b[1] for a, b in itertools.pairwise(spans))
-    assert sum(clock.spent.values()) == pytest.approx(spans[-1][2] - spans[0][1])
-
-
-def test_the_collector_is_asked_only_while_somebody_wants_to_know() -> None:
-    """The last who leaves takes the function out again."""
-    before, pauses = list(gc.callbacks), Pauses()
-    pauses.watch()
-    pauses.watch()
-    pauses.leave()
-    assert len(gc.callbacks) == len(before) + 1
-    pauses.leave()
-    assert gc.callbacks == before
 
 
 def test_a_collection_that_began_before_it_was_watched_is_no_pause() -> None:

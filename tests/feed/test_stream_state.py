@@ -16,7 +16,6 @@ from dali_feed import DataLoader
 from dali_feed.errors import ClosedError, SourceError, StateError
 from dali_feed.external_sources import DeadLetterFolder
 from dali_feed.feed import Feed
-from dali_feed.feed.stream import StreamPosition
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.records.live import Pace, Progress
 from dali_feed.testing import ScriptedSource, ScriptedStream, assert_stream_resumes
@@ -122,42 +121,6 @@ def test_a_state_of_something_else_is_refused() -> None:
         assert len(next(batches)) == 2
 
 
-def test_a_partition_that_is_taken_away_waits_for_one_batch() -> None:
-    """Only the batch in the loop's hands is waited for; what was read ahead is void, and the rest comes again."""
-    source = ScriptedStream([(jpeg(n), n) for n in range(4)], [(jpeg(n), n) for n in range(10, 14)])
-    with Feed(source, 2, tuning=QUICK) as feed:
-        batches = iter(feed)
-        assert next(batches).fields["label"].tolist() == [0, 1]
-        found, steps = [], 0
-        thread = threading.Thread(target=lambda: found.append(source.readers[0].give_up([0], LONG)))
-        assert isinstance(feed._positions, StreamPosition)
-        progress = feed._positions.progress
-        generation = progress.generation
-        thread.start()
-        while progress.generation == generation:
-            progress.wait(0.01)
-        assert not found
-        labels = list[int]()
-        while len(labels) < 4:
-            labels += next(batches).fields["label"].tolist()
-            steps += 1
-        thread.join(LONG)
-        assert found == [{0: 2}]
-        assert (labels, steps) == ([10, 11, 12, 13], 2)
-        feed.commit()
-        assert source.committed == {1: 4}
-
-
-def test_a_loop_that_takes_too_long_has_not_finished() -> None:
-    """After the seconds that there are, what it was handed and has not finished is not counted."""
-    source = ScriptedStream([(jpeg(n), n) for n in range(6)])
-    with Feed(source, 2, tuning=QUICK) as feed:
-        batches = iter(feed)
-        next(batches)
-        next(batches)
-        assert source.readers[0].give_up([0], 0.0) == {0: 2}
-
-
 def test_a_void_batch_counts_nothing(tmp_path: Any) -> None:
     """Bad records, their limit and their letters are settled when the loop takes the batch: not of one that is void."""
     letters = DeadLetterFolder(tmp_path)
@@ -190,17 +153,6 @@ def test_a_thread_of_the_loop_finishes_its_own_batch_alone() -> None:
     assert progress.wait_finished([0], 0.0) == {0: 0}
     progress.asked()
     assert progress.wait_finished([0], 0.0) == {0: 4}
-
-
-def test_what_is_finished_waits_for_its_letters() -> None:
-    """Whoever goes on from an offset never sees the records before it: their letters are kept first, or it is older."""
-    kept = [False, True]
-    progress = Progress(lambda seconds: seconds > 0 and kept.pop(0))
-    progress.begins({0: 0})
-    progress.took({0: 2}, 0)
-    progress.asked()
-    assert progress.wait_finished([0], 0.0) == {}
-    assert progress.wait_finished([0], 0.0) == {0: 2}
 
 
 def test_an_error_comes_in_its_place_and_a_new_iterator_goes_on_there() -> None:

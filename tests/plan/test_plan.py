@@ -18,7 +18,7 @@ from dali_feed import BadRecords
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.feed import Feed
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, canonical, resolve
-from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_ids
+from dali_feed.records.extents import Extents, pack_ids, unpack_ids
 from dali_feed.records.present import Present
 from dali_feed.records.source import Snapshot
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
@@ -165,40 +165,6 @@ def test_restored_position_equals_the_suffix(case: Case, data: st.DataObject) ->
     np.testing.assert_array_equal(again.ids(lane, first, stop), whole[first:stop])
 
 
-def rank_batches(plan: EpochPlan, rank: int, world: int, batch: int) -> list[Int64s]:
-    """What rank `rank` of `world` gets when a global batch takes batch / lanes from each of its lanes."""
-    share = batch // plan.lanes
-    mine = [lane for lane in range(plan.lanes) if lane % world == rank]
-    steps = range(0, plan.lane_length, share)
-    return [np.concatenate([plan.ids(lane, k, min(k + share, plan.lane_length)) for lane in mine]) for k in steps]
-
-
-@settings(deadline=None)
-@given(cases(), st.integers(1, 3))
-def test_world_size_does_not_matter(case: Case, share: int) -> None:
-    """Every global batch holds the same samples at every world size that divides the lanes, and no rank gets more."""
-    plan = case.plan
-    if not plan.lane_length:
-        return
-    expected: list[list[int]] | None = None
-    for world in (w for w in range(1, plan.lanes + 1) if plan.lanes % w == 0):
-        ranks = [rank_batches(plan, rank, world, share * plan.lanes) for rank in range(world)]
-        assert len({len(rank) for rank in ranks}) == 1
-        union = [sorted(np.concatenate(parts).tolist()) for parts in zip(*ranks, strict=True)]
-        expected = expected or union
-        assert union == expected
-
-
-@settings(deadline=None)
-@given(cases(), st.integers(1, 2**64 - 1))
-def test_order_is_pure(case: Case, other: int) -> None:
-    """The same arguments give the same order; without shuffle, seed and epoch have no effect."""
-    assert dealt(case.plan) == dealt(case.plan)
-    if not case.order.shuffled:
-        changed = case.args | {"seed": other, "epoch": case.args["epoch"] + 1}
-        assert dealt(EpochPlan(case.snap, case.order, **changed)) == dealt(case.plan)
-
-
 def test_windows_mix_samples() -> None:
     """Extents of a window are mixed sample by sample: neighbours of the line are rarely neighbours of the order."""
     plan = EpochPlan(snapshot((0, 4000), extent=100), Order(True, 100, 10), seed=0, epoch=0)
@@ -206,14 +172,6 @@ def test_windows_mix_samples() -> None:
     assert sum(abs(np.diff(lane)) == 1) < 20
     # the k-th window still holds the k-th ten extents of the line, so a reader reads ten extents per thousand
     assert all(len({i // 100 for i in lane[k : k + 1000]}) == 10 for k in range(0, 4000, 1000))
-
-
-@pytest.mark.parametrize("extent", [1, 3, 4, 100])
-@pytest.mark.parametrize("window", [1, 2, 7])
-def test_unshuffled_files_are_sequential(extent: int, window: int) -> None:
-    """shuffle=False on one lane is partition after partition, position after position, however it is cut."""
-    snap = snapshot((2, 12), (0, 0), (100, 103), (0, 5))
-    assert dealt(EpochPlan(snap, Order(False, extent, window), seed=0, epoch=0)) == [all_ids(snap)]
 
 
 def test_unshuffled_topics_take_partitions_in_turn() -> None:

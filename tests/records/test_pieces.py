@@ -93,18 +93,6 @@ def test_bytes_come_together_wherever_rows_lie(rows: list[tuple[int, int]], size
     assert room is None or room.tobytes() == found.tobytes()
 
 
-@pytest.mark.parametrize("step", [4, 0, -4])
-@pytest.mark.parametrize("size", [3, 2048])
-def test_rows_at_one_distance_come_together(step: int, size: int) -> None:
-    """Runs of them, from several memories, small rows and large ones."""
-    memories = [memoryview(np.random.default_rng(k).bytes(4096)) for k in range(2)]
-    of, at = np.repeat([0, 1], 20), np.tile(1000 + step * np.arange(20), 2)
-    pieces = Pieces(memories, of, at, np.full(40, size))
-    shuffled = pieces[np.random.default_rng(0).permutation(40)]
-    for each in (pieces, shuffled):
-        assert [row.tobytes() for row in each.together(size)] == told(each)
-
-
 def test_short_texts_are_padded() -> None:
     """Rows of several sizes, and none, from several memories; nothing is read beyond one."""
     rows = [(0, 57, 3), (-1, 0, 0), (2, 0, 4), (1, 60, 0)]

@@ -47,12 +47,6 @@ def test_coordinates_that_do_not_fit_are_refused(partition: object, position: ob
         pack_ids(np.asarray(partition), np.asarray(position))
 
 
-def test_packing_broadcasts() -> None:
-    """One partition and many positions, as for a single run; nothing packs to nothing."""
-    assert unpack_ids(pack_ids(3, np.arange(2)))[0].tolist() == [3, 3]
-    assert pack_ids(3, np.array([], np.int64)).shape == (0,)
-
-
 @given(runs)
 def test_the_ids_of_extents_are_their_positions_in_order(runs: list[tuple[int, int, int]]) -> None:
     """Run after run, each from start to stop, empty runs included."""
@@ -63,20 +57,6 @@ def test_the_ids_of_extents_are_their_positions_in_order(runs: list[tuple[int, i
     assert found == want
     assert extents.lengths.tolist() == [length for _, _, length in runs]
     assert len(extents) == len(runs)
-
-
-@given(runs, st.data())
-def test_rows_of_extents_are_taken_by_slice_mask_and_index(
-    runs: list[tuple[int, int, int]], data: st.DataObject
-) -> None:
-    """All three columns are taken alike."""
-    columns = np.array(runs, np.int64).reshape(-1, 3).T
-    extents = Extents(*columns)
-    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(runs), max_size=len(runs))), bool)
-    for rows in (slice(1, None, 2), mask, np.flatnonzero(mask)[::-1]):
-        some = extents[rows]
-        for column, name in zip(columns, ("partition", "start", "stop"), strict=True):
-            assert (getattr(some, name) == column[rows]).all()
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.lists(st.booleans(), max_size=60)), min_size=1, max_size=5))
