@@ -56,7 +56,7 @@ def by_plan(paths: list[Path]) -> Callable[[], int]:
     per_read = max(1, SLAB_BYTES * 7 // 8 // snapshot.record_bytes // order.extent)
 
     def read() -> int:
-        line = EpochPlan(snapshot, order, seed=0, epoch=0).reads([0])
+        line = EpochPlan(snapshot, order, seed=0, epoch=0).window(0, 0, len(snapshot)).extents
         tasks = [ReadTask(line[k : k + per_read], lambda: 0) for k in range(0, len(line.start), per_read)]
         size, pool, taken = 0, ReadPool(source, partial(source.reader, ["jpg", "cls"]), slabs, 2), deque[ReadTask]()
         try:

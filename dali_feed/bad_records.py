@@ -17,8 +17,6 @@ from dali_feed.dead_letters import DeadLetters
 from dali_feed.errors import BadRecordError, BadRecordLimitError, ConfigError
 from dali_feed.records.source import Stage
 
-__all__ = ["BadRecord", "BadRecords", "Quarantine", "place_of"]
-
 log = logging.getLogger("dali_feed")
 KEPT = 100
 LOGGED = 20

@@ -13,8 +13,6 @@ import numpy as np
 
 from dali_feed.errors import ConfigError
 
-__all__ = ["AMOUNT", "bytes_of", "flag", "name_of", "of_kind", "path_of", "paths_of", "whole"]
-
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _SIZES = {"": 1, "B": 1}
 _SIZES |= {f"{letter}B": 10 ** (3 * n) for n, letter in enumerate("kMGT", 1)}

@@ -10,8 +10,6 @@ import math
 import os
 from pathlib import Path
 
-__all__ = ["cores", "whole_cores"]
-
 ROOT = Path("/")  # of the kernel's files
 
 

@@ -22,8 +22,6 @@ from dali_feed import sync
 from dali_feed.errors import ClosedError, DataLostError, DeadLetterError, SourceChangedError
 from dali_feed.records.source import Original, Records, Stage
 
-__all__ = ["DeadLetters", "Letter", "LetterWriter", "Outbox", "with_original"]
-
 
 @dataclass(frozen=True, slots=True)
 class Letter:

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["flocked", "locked"]
-
 SLICE_S = 0.001  # how often one who waits looks again: such a lock is held for a moment
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from dali_feed import sync
 from dali_feed.feed.meter import Meter
 
-__all__ = ["FIRST_READERS", "Climb", "Interval", "Steering"]
-
 FIRST_READERS, MOST_READERS = 2, 8
 WAITS = 0.1  # share of its time that the loop waits for the source, from which on another number is tried
 CONTENT = 0.02  # and up to which one reader less is tried

@@ -26,7 +26,6 @@ from dali_feed.transforms.program import Program
 if TYPE_CHECKING:
     from dali_feed.engines.device.cuda import Device
 
-__all__ = ["MIX", "Batch", "Beside", "Companions", "Course", "Due", "EmptyBatches", "Flight", "Made", "none"]
 
 MIX = "mix "  # and a name of `Mixed`'s: what goes with a batch that is mixed
 

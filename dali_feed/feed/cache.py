@@ -32,9 +32,6 @@ from dali_feed.screen.screen import screen
 from dali_feed.screen.screen import turned as with_ways
 from dali_feed.transforms.program import Program, turns
 
-__all__ = ["RecordCache", "WholePixels", "copied"]
-
-
 # Rows: what a read gave, kept row by row, in memory and on a disk, and given again as a read would.
 #
 # The law: what is given is equal to what was read, whatever the training loop has done with that since: bytes are

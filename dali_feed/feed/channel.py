@@ -12,8 +12,6 @@ from typing import Any, Generic, TypeVar
 from dali_feed import sync
 from dali_feed.errors import ClosedError
 
-__all__ = ["Channel"]
-
 T = TypeVar("T")
 
 _CLOSED = object()  # the last item, once closed: whoever finds it puts it back for the others

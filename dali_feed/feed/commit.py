@@ -24,9 +24,6 @@ from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.plan.state import Position
 from dali_feed.records.source import Int64s, Snapshot, Source
 
-__all__ = ["Placing", "commit", "progress", "reached"]
-
-
 COST = 20  # times what it takes
 
 log = logging.getLogger("dali_feed")

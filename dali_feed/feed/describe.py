@@ -9,8 +9,6 @@ from dali_feed.plan.order import Order
 from dali_feed.records.source import MANY_ABSENT, Snapshot
 from dali_feed.transforms.op import Recipe
 
-__all__ = ["described", "running", "warn_of_holes"]
-
 log = logging.getLogger("dali_feed")
 
 

@@ -27,8 +27,6 @@ from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.records.extents import Extents, unpack_ids
 from dali_feed.records.source import Snapshot, Source
 
-__all__ = ["DirectLanes", "reads_directly"]
-
 Int64s = NDArray[np.int64]
 
 LEAST_BYTES = 4096  # of a record, below which a copy costs less than a row of its own

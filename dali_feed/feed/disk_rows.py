@@ -38,8 +38,6 @@ from dali_feed.locks import flocked, locked
 from dali_feed.records.source import Source
 from dali_feed.storage.paths import called
 
-__all__ = ["DiskRows", "Row", "decoded_row", "encoded_row", "key_of"]
-
 BATCH = 8 << 20  # bytes of rows that wait for the disk, and about those of a transaction
 BUSY_S = 2.0  # that SQLite waits for another process
 STALL_S = 5.0  # that a reader waits for a disk that takes no rows: then no more are kept in this pass

@@ -24,8 +24,6 @@ from dali_feed.feed.window import MeanSize
 from dali_feed.options import BadRecords
 from dali_feed.plan.batching import MAX_EPOCH, Shares
 
-__all__ = ["EpochSupply"]
-
 SHOWN = 3  # reads that a message names
 
 

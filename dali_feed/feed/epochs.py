@@ -23,8 +23,6 @@ from dali_feed.plan.batching import MAX_EPOCH, Shares, check_epoch
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.state import Position
 
-__all__ = ["Epochs"]
-
 Place = tuple[int, int]  # an epoch, and the samples of each lane that have been given
 
 

@@ -16,8 +16,6 @@ from typing import Protocol
 from dali_feed.engines import workers as lingering
 from dali_feed.errors import ClosedError, DeadLetterError
 
-__all__ = ["Closes", "close_at_exit"]
-
 log = logging.getLogger("dali_feed")
 
 

@@ -24,11 +24,9 @@ from dali_feed.feed.stream import StreamPosition, check_stream
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.batching import MOST_LANES, Dealt, Shares
 from dali_feed.plan.mixed import MixedPlan
-from dali_feed.plan.order import EpochPlan, Order, Shuffle
+from dali_feed.plan.order import EpochPlan, Shuffle
 from dali_feed.records.live import Stream
 from dali_feed.records.source import Snapshot, Source
-
-__all__ = ["AnyFeed", "Feed"]
 
 
 class AnyFeed(Dealt):
@@ -65,21 +63,6 @@ class AnyFeed(Dealt):
     def snapshot(self) -> Snapshot:
         """What the source holds, captured once."""
         return self._epochs.planning.snapshot
-
-    @property
-    def order(self) -> Order:
-        """The shuffle, with what it leaves open filled in for this source."""
-        return self._epochs.planning.order
-
-    @property
-    def has_sampler(self) -> bool:
-        """Whether a sampler gives the order."""
-        return self._epochs.planning.sampled
-
-    @property
-    def window_samples(self) -> int:
-        """How many samples a window holds at most: those in memory, and shuffled with each other, at one time."""
-        return self._epochs.planning.window_samples
 
     @property
     def plan(self) -> EpochPlan | MixedPlan:

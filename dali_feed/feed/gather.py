@@ -21,9 +21,6 @@ from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Lease
 from dali_feed.records.values import nbytes
 
-__all__ = ["Gathered", "Gatherer", "OpenStream"]
-
-
 # Memory of a batch that comes piece by piece: its blocks lie in the same slabs.
 #
 # A stream's records come one by one at times, and a slab for each would be megabytes for kilobytes. A block that came

@@ -21,9 +21,6 @@ from dali_feed.plan.mixed import MixedPlan, Strand
 from dali_feed.plan.order import EpochPlan
 from dali_feed.transforms.program import RowKey
 
-__all__ = ["Chunk", "Lane", "MixedLane", "Piece"]
-
-
 CHUNK, CHUNK_BARE = 1024, 4096  # slots; without an image nothing is drawn, and so many take no time to speak of
 WINDOWS_AHEAD = 1
 

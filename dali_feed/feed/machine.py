@@ -39,8 +39,6 @@ from dali_feed.transforms.program import Output, Program, unfit
 if TYPE_CHECKING:
     from dali_feed.engines.device_cache import DeviceCache
 
-__all__ = ["Machine", "check_memory", "loop_stages", "slab_bytes", "stages"]
-
 
 # Whether what must be in memory at once fits into `Tuning(memory=...)`.
 

@@ -17,20 +17,6 @@ from dali_feed.engines.device.ranges import WAITS
 from dali_feed.feed.stats import CpuStats, Stats, WaitCause
 from dali_feed.records.source import Block
 
-__all__ = [
-    "CAUSES",
-    "STATES",
-    "FeedClock",
-    "LoopClock",
-    "Meter",
-    "PassClock",
-    "PassMeter",
-    "Pauses",
-    "Span",
-    "spent_on",
-]
-
-
 # The feed thread's clock: what it is at, and for how long; no moment counts twice.
 #
 # It is read once per change of what the thread is at: six times per batch, and twice more per repair. A reading, with

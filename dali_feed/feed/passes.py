@@ -21,8 +21,6 @@ from dali_feed.feed.stats import Stats
 from dali_feed.options import BadRecords
 from dali_feed.plan.batching import Shares
 
-__all__ = ["Batches", "Life", "Positions"]
-
 log = logging.getLogger("dali_feed")
 
 

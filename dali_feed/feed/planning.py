@@ -25,8 +25,6 @@ from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve, window_size
 from dali_feed.plan.samplers import check_repeats, digest_of, go_back, indices_of, read_order, state_of
 from dali_feed.records.source import Snapshot, Source
 
-__all__ = ["Plan", "Planning", "check_order"]
-
 Plan = EpochPlan | MixedPlan
 
 

@@ -21,9 +21,6 @@ from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Reader, Source, unpack_id
 from dali_feed.records.values import nbytes
 
-__all__ = ["OpenReader", "ReadPool", "ReadTask", "ReaderWork"]
-
-
 OpenReader = Callable[[sync.Event], Reader]  # whose waits end at the event
 
 REST_SECONDS = 5.0  # without a task, after which a reader that wants to may look after itself

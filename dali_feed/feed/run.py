@@ -32,8 +32,6 @@ from dali_feed.feed.meter import Meter, PassMeter
 from dali_feed.feed.window import NoneGoodError
 from dali_feed.records.source import unpack_id
 
-__all__ = ["EpochEnd", "Gate", "Late", "Pass", "Setting", "Supply"]
-
 RECORDS = 32  # of a batch that a message names: as many as one call of a decoder takes, any of which may hold it
 LONGEST = sync.TIMEOUT_MAX  # seconds that the system can wait: two centuries; above that it is for ever
 PATIENCE = 4.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it

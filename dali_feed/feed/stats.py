@@ -13,8 +13,6 @@ from dali_feed import sync
 from dali_feed.records.gauges import CacheStats, KafkaStats, StorageStats
 from dali_feed.records.metrics import PREFIX, counter, declarations, derived, gauge, key, metrics, nested, text
 
-__all__ = ["CpuStats", "Running", "StageStats", "Stats", "Verdict", "WaitCause", "verdict"]
-
 
 @dataclass(frozen=True, slots=True)
 class StageStats:

@@ -36,8 +36,6 @@ from dali_feed.plan.batching import Shares
 from dali_feed.records.gauges import summed
 from dali_feed.records.live import LiveReader, Progress, Stream
 
-__all__ = ["StreamPosition", "StreamSupply", "check_stream"]
-
 PATIENCE = 5.0  # seconds that a state waits for the source to say where it begins
 WINDOW = 10_000  # records in a row that BadRecords(limit=...) is of, where window= does not say
 

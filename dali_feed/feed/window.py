@@ -27,9 +27,6 @@ from dali_feed.records.source import Block, Fault, Lease, Stage
 from dali_feed.records.tally import kind_of
 from dali_feed.records.values import put, room, take
 
-__all__ = ["MeanSize", "NoneGoodError", "Proof", "Rows", "Window", "WindowSource", "window_memory"]
-
-
 Rows = NDArray[np.int64]
 
 _NOTHING = memoryview(b"")

@@ -12,16 +12,6 @@ from dali_feed.errors import ConfigError
 from dali_feed.plan.order import WINDOW_BYTES, Order, Shuffle, window_sizes
 from dali_feed.records.source import Snapshot
 
-__all__ = [
-    "MAX_EPOCH",
-    "MOST_LANES",
-    "Dealt",
-    "Shares",
-    "check_epoch",
-    "check_shuffle",
-]
-
-
 log = logging.getLogger("dali_feed")
 
 MAX_EPOCH = 1 << 32

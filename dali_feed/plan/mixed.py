@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,6 @@ from dali_feed.errors import ConfigError
 from dali_feed.plan.order import EpochPlan, Order, WindowPlan
 from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_ids
 from dali_feed.records.source import Mixture, Snapshot
-
-__all__ = ["Apportioned", "MixedPlan", "Strand"]
-
 
 # Which of several sources gives the sample of a slot, in whole-number shares.
 #
@@ -169,13 +166,9 @@ class Strand:
             self._made[turn] = self._passes(turn)
         return self._made[turn]
 
-    def length(self, lane: int) -> int:
-        """Samples that a lane takes of it in the epoch."""
-        return self._lengths[lane]
-
     def bounds(self, lane: int) -> Int64s:
         """As `EpochPlan.bounds`; a window ends where its pass does, and where the lane does."""
-        length, edges, first = self.length(lane), [np.zeros(1, np.int64)], 0
+        length, edges, first = self._lengths[lane], [np.zeros(1, np.int64)], 0
         while first < length:
             inner = self.of_pass(first // self.pass_length).bounds(lane)[1:]
             edges.append(np.append(inner[inner < length - first], min(length - first, self.pass_length)) + first)
@@ -214,14 +207,6 @@ class Strand:
             elif a < consumed:
                 counts += np.bincount(unpack_ids(self.ids(lane, a, consumed))[0], minlength=partitions)
         return counts
-
-    def reads(self, taken: Mapping[int, int]) -> list[Extents]:
-        """As `EpochPlan.reads`, for these lanes, from the samples on that each has taken. Costs what windows cost."""
-        spans = []
-        for lane, first in taken.items():
-            pairs = enumerate(itertools.pairwise(self.bounds(lane).tolist()))
-            spans += [(k, lane, a, b) for k, (a, b) in pairs if b > first]
-        return [self.window(lane, a, b).extents for _, lane, a, b in sorted(spans)]
 
     def _placed(self, window: WindowPlan, turn: int) -> WindowPlan:
         extents = window.extents
@@ -294,11 +279,6 @@ class MixedPlan:
             low, high = (middle, high) if inside(middle) else (low, middle)
         return (low if first else high), dealt
 
-    def length(self, lane: int) -> int:
-        """Slots of a lane."""
-        del lane
-        return self.lane_length
-
     def strands(self, lane: int, consumed: int) -> list[tuple[Strand, int]]:
         """The strands of a lane, and how many samples of each its first `consumed` slots took."""
         return list(zip(self._parts, self._dealt.taken(lane, consumed).tolist(), strict=True))
@@ -306,14 +286,6 @@ class MixedPlan:
     def sources(self, lane: int, first: int, stop: int) -> Int64s:
         """Which part each slot first..stop-1 of a lane is of, int64."""
         return self._dealt.sources(lane, first, stop)
-
-    def reads(self, lanes: Iterable[int], consumed: int = 0) -> Extents:
-        """As `EpochPlan.reads`, strand after strand: the order is that of each source, not of one against another."""
-        taken = {lane: self._dealt.taken(lane, consumed).tolist() for lane in lanes}
-        parts: list[Extents] = []
-        for k, strand in enumerate(self._parts):
-            parts += strand.reads({lane: its[k] for lane, its in taken.items()})
-        return Extents.joined(parts)
 
     def ids(self, lane: int, first: int, stop: int) -> Int64s:
         """Sample ids that the plan has in slots first..stop-1 of a lane, before any replacement."""

@@ -14,7 +14,7 @@ record, extents are cut of the records alone, and each stands once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +23,6 @@ from numpy.typing import NDArray
 from dali_feed.draws import EXTENT_ORDER, WINDOW_ORDER, permutation
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.records.source import Extents, Snapshot, pack_ids, unpack_ids
-
-__all__ = ["WINDOW_BYTES", "EpochPlan", "Order", "Shuffle", "WindowPlan", "canonical", "resolve", "window_sizes"]
-
 
 Int64s = NDArray[np.int64]
 
@@ -218,11 +215,6 @@ class EpochPlan:
         self._line = _of_length(line, total, self.lane_length * lanes)
         self._ends = np.cumsum(self._line.lengths)
 
-    def length(self, lane: int) -> int:
-        """Samples of a lane."""
-        del lane
-        return self.lane_length
-
     def strands(self, lane: int, consumed: int) -> list[tuple[EpochPlan, int]]:
         """What a lane's slots are filled from, each in an order of its own, with how much of it `consumed` slots took.
 
@@ -259,18 +251,6 @@ class EpochPlan:
             for a, b in itertools.pairwise(self.bounds(at).tolist()):
                 if a < b and (0 < turn < self.lanes or (a > first if turn == 0 else a < first)):
                     yield self.window(at, a, b)
-
-    def reads(self, lanes: Iterable[int], consumed: int = 0) -> Extents:
-        """What is read for these lanes from lane position `consumed` on: window by window, of the lanes in turn."""
-        spans = []
-        for lane in lanes:
-            edges = self.bounds(lane)
-            first = max(0, int(np.searchsorted(edges, consumed, side="right")) - 1)
-            at = lane * self.lane_length
-            pairs = itertools.pairwise((at + edges[first:]).tolist())
-            spans += [(first + k, lane, a, b) for k, (a, b) in enumerate(pairs)]
-        parts = [self._located(self._cut(a, b)) for _, _, a, b in sorted(spans) if a < b]
-        return Extents.joined(parts)
 
     def ids(self, lane: int, first: int, stop: int) -> Int64s:
         """Sample ids that the plan has at lane positions first..stop-1, before any replacement."""

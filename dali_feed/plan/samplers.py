@@ -20,17 +20,6 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError, SourceEmptyError, StateError
 
-__all__ = [
-    "check_repeats",
-    "digest_of",
-    "go_back",
-    "has_dealt",
-    "indices_of",
-    "length_of",
-    "read_order",
-    "state_of",
-]
-
 _RANDOM = ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")  # torch's, which may have a generator
 
 

@@ -17,22 +17,6 @@ from dali_feed.options import Decode
 from dali_feed.plan.order import Order
 from dali_feed.records.source import Snapshot
 
-__all__ = [
-    "LOOKS",
-    "Position",
-    "check",
-    "check_streams",
-    "compare",
-    "compare_streams",
-    "iterable",
-    "iterable_of",
-    "made_for",
-    "pack",
-    "pack_stream",
-    "stream_made_for",
-]
-
-
 VERSION = 1
 _SHOWN = 8  # keys that a message names
 

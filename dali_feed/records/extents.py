@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError
 
-__all__ = ["Extents", "Int64s", "pack_ids", "unpack_id", "unpack_ids"]
-
 POSITION_BITS = 40
 MAX_POSITION = (1 << POSITION_BITS) - 1
 MAX_PARTITION = (1 << 23) - 1  # the sign bit stays clear, so that ids are int64 tensors as they are

@@ -25,20 +25,6 @@ from dali_feed.records.metrics import (
     text,
 )
 
-__all__ = [
-    "LATENCIES",
-    "BrokerStats",
-    "CacheStats",
-    "GpuStats",
-    "KafkaStats",
-    "PartitionStats",
-    "StorageMeter",
-    "StorageStats",
-    "TargetStats",
-    "storage_of",
-    "summed",
-]
-
 LATENCIES = 32  # classes of a histogram: the first up to 2 microseconds, each twice the one before, the last open
 
 

@@ -16,9 +16,6 @@ from typing import Any, TypeGuard
 from dali_feed import sync
 from dali_feed.records.source import Block, Extents, Lease, Reader, Records
 
-__all__ = ["LiveBlock", "LiveReader", "Pace", "Positions", "Progress", "Stream", "is_live"]
-
-
 Positions = Mapping[int, int]  # partition -> the next position to read there
 
 SLICE_SECONDS = 0.1  # the longest wait that does not look whether it is still wanted

@@ -16,27 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Literal, TypeVar
 
-__all__ = [
-    "PREFIX",
-    "Declared",
-    "Metric",
-    "Point",
-    "counted",
-    "counter",
-    "declarations",
-    "derived",
-    "each_in_order",
-    "each_merged",
-    "gauge",
-    "histogram",
-    "key",
-    "merged",
-    "metrics",
-    "nested",
-    "since",
-    "text",
-]
-
 PREFIX = "dali_feed_"
 T = TypeVar("T")
 Kind = Literal["counter", "gauge", "histogram", "text", "key", "nested"]

@@ -18,9 +18,6 @@ from dali_feed.native import rows as native
 from dali_feed.records.extents import Int64s
 from dali_feed.records.slabs import Lease
 
-__all__ = ["MOST_DIGITS", "ArrayPieces", "Filling", "Pieces"]
-
-
 MOST_DIGITS = 18  # of a number that int64 holds, whichever they are
 
 _FEW = 8  # rows of one memory, on average, from which it is worth a call of NumPy's

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 
 from dali_feed.records.extents import Extents, Int64s
 
-__all__ = ["Present", "packed", "unpacked"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Present:

@@ -20,9 +20,6 @@ from numpy.typing import NDArray
 from dali_feed import sync
 from dali_feed.errors import ConfigError
 
-__all__ = ["ALIGNED", "SLAB_BYTES", "Lease", "Reused", "SlabPool", "slabs_for"]
-
-
 SLAB_BYTES = 8 << 20
 _NO_ROOM = memoryview(bytearray())  # `room` promises a view that can be written, one of no bytes too
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Failure", "Tally", "kind_of"]
-
 SHOWN = 3  # places of each kind of failure
 KINDS = 100  # of failures that are told apart
 LETTERS = 300  # of one

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from dali_feed.records.extents import Int64s
 from dali_feed.records.pieces import ArrayPieces, Pieces
 
-__all__ = ["OwnValues", "Values", "join", "nbytes", "put", "room", "take"]
-
 Values: TypeAlias = Pieces | ArrayPieces | NDArray[Any] | list[Any]
 """One value per row. `Pieces`: bytes, none where `of` < 0. `ArrayPieces`: arrays over such. NDArray: numbers, none
 missing. list: anything, None where a row has none."""
