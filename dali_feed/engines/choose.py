@@ -87,27 +87,37 @@ def make_engine(
 
 
 def compiled(transform: object, decode: Decode, device: int | None) -> Program:
-    """The program of one image. Raises ConfigError, TransformError where no engine can run the transform."""
+    """The program of one image, by the engine that the user chose.
+
+    On a GPU, where nobody chose, by the host engine if DALI cannot do it; Pillow's operations and functions of PIL
+    images go there, too. Raises ConfigError, TransformError where no engine can run the transform.
+    """
     graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
     name = choose_engine(decode.engine, device, graph=graph)
     if graph:
         return Program((Output(name, _graph(transform, decode)),))
-    fixed = name if device is None else decode.engine
     views = as_views(transform)
-    if views is None:
-        recipe = _recipe(transform, decode)
-        return _by_either(name, fixed, [recipe], lambda name: (Output(name, compile_for(name, recipe, device)),))
-    if any(map(is_graph_function, views)):
+    if any(map(is_graph_function, views or ())):
         rule = "a list must hold torchvision's transforms only"
         msg = f"transform: {rule}; found a DALI graph function in it. Give the function alone"
         raise TransformError(msg)
-    recipes = [_recipe(each, decode) for each in views]
+    recipes = [_recipe(each, decode) for each in views or [transform]]
 
-    def whole(name: str) -> tuple[Output, ...]:
-        programs = [compile_for(name, recipe, device, whole=True) for recipe in recipes]
-        return tuple(Output(name, program, view=number) for number, program in enumerate(programs))
+    def compile_by(name: str) -> Program:
+        programs = [compile_for(name, recipe, device, whole=views is not None) for recipe in recipes]
+        numbers = [None] if views is None else range(len(programs))
+        return Program(tuple(Output(name, one, view=view) for one, view in zip(programs, numbers, strict=True)))
 
-    return _by_either(name, fixed, recipes, whole)
+    if device is None or decode.engine is not None:
+        return compile_by(name)
+    if any(op.of_pil for recipe in recipes for _, op in walk(recipe.ops)):
+        return compile_by(ON_CPU)
+    try:
+        return compile_by(name)
+    except TransformError as error:
+        program = compile_by(ON_CPU)
+        log.info("engine: the host engine is used; %s", error)
+        return program
 
 
 def _recipe(transform: object, decode: Decode) -> Recipe:
@@ -134,25 +144,6 @@ def _graph(transform: Any, decode: Decode) -> ImageProgram:
         msg = f"Decode(exif=...): {rule}; found True. Give fn.decoders.image of the pipeline adjust_orientation=True"
         raise ConfigError(msg)
     return transform
-
-
-def _by_either(
-    name: str, engine: str | None, recipes: list[Recipe], compile_by: Callable[[str], tuple[Output, ...]]
-) -> Program:
-    """For the engine of that name; on a GPU, where the user did not choose, for the host engine if DALI cannot do it.
-
-    Pillow's operations and functions of PIL images go to the host engine, too.
-    """
-    if engine is not None:
-        return Program(compile_by(name))
-    if any(op.of_pil for recipe in recipes for _, op in walk(recipe.ops)):
-        return Program(compile_by(ON_CPU))
-    try:
-        return Program(compile_by(name))
-    except TransformError as error:
-        made = Program(compile_by(ON_CPU))
-        log.info("engine: the host engine is used; %s", error)
-        return made
 
 
 def compile_for(name: str, recipe: Recipe, device: int | None, *, whole: bool = False) -> ImageProgram:

@@ -34,7 +34,6 @@ SUBJECT = "Cache(device=...)"
 _ENGINE = "cache on the device"  # its name in errors
 _FINISH = frozenset((*FLIPS.values(), ERASE, ADJUST))  # the rows that only a finish step takes
 _PROBES = 64
-_AXES = {"x": "Horizontal", "y": "Vertical"}
 
 RowKey = tuple[int, bytes]  # a sample, and all that decides beside its payload what the engine makes of it
 
@@ -52,8 +51,8 @@ class _Ticket:
     rest: Part | None
 
 
-class CachedImages:
-    """An `ImageMaker`: `maker` makes what is not kept yet; `finish` is the step that is left then.
+class CachedImages(ImageMaker):
+    """`maker` makes what is not kept yet; `finish` is the step that is left then.
 
     Images of one shape are kept, in up to `limit` bytes of the GPU, each for its key; none is taken away until all are.
     Where the GPU has no memory nothing is kept, which is never an error. Used by one thread.
@@ -81,28 +80,23 @@ class CachedImages:
 
     @property
     def ready(self) -> int:
-        """Images that were there."""
         return self.hits
 
     def start(self, part: Part) -> None:
-        """Begin what is missing."""
         self._look(part)
         if part.ticket.rest is not None:
             self._maker.start(part.ticket.rest)
 
     def finish(self, part: Part) -> None:
-        """Fill it, of what was kept and of what is made, which is kept; where images failed, with its bad slots."""
         if part.ticket.rest is not None:
             self._maker.finish(part.ticket.rest)
         self._fill(part)
 
     def drop(self, part: Part) -> None:
-        """Let go of what is missing."""
         if part.ticket is not None and part.ticket.rest is not None:
             self._maker.drop(part.ticket.rest)
 
     def again(self, part: Part, before: Part | None, slots: Sequence[int]) -> None:
-        """Make what is missing."""
         del before, slots
         self._look(part)
         if part.ticket.rest is not None:
@@ -110,14 +104,12 @@ class CachedImages:
         self._fill(part)
 
     def at_work(self, part: Part) -> Sequence[int]:
-        """Of what is missing."""
         ticket: _Ticket | None = part.ticket
         if ticket is None or ticket.rest is None:
             return ()
         return [int(ticket.missing[slot]) for slot in self._maker.at_work(ticket.rest)]
 
     def close(self) -> None:
-        """The maker, and the memory of what is kept. Safe to call twice."""
         self._maker.close()
         self.forget(0)
 
@@ -287,5 +279,5 @@ def _culprit(ops: tuple[Op, ...], engine: str) -> str:
         if isinstance(op, Flip) and engine == "dali":
             continue
         if any(not np.array_equal(first[key], second[key]) for key in new):
-            return f"Random{_AXES[op.axis]}Flip" if isinstance(op, Flip) else op.title
+            return op.title
     return "a random transform"

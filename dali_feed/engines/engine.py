@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,51 +121,47 @@ class Part:
     ticket: Any = None
 
 
-class ImageMaker(Protocol):
+class ImageMaker:
     """What makes the images of one column: on the host's CPU, or by DALI.
 
     by_workers  whether the engine's workers do it, so that what they have worked says what it costs
-    ready       images so far that it had without making them, as a cache has
     """
 
-    by_workers: bool
+    by_workers: bool = False
 
     @property
     def ready(self) -> int:
-        """How many that is."""
-        ...
+        """Images so far that it had without making them, as a cache has."""
+        return 0
 
     def start(self, part: Part) -> None:
         """Begin; it never waits for images."""
-        ...
 
     def finish(self, part: Part) -> None:
-        """Fill it, once its images are done.
+        """Fill it, once its images are done; where some failed, with its bad slots.
 
         Raises:
             EngineError: a failure that is no record's fault.
             ClosedError: its pass has ended.
         """
-        ...
+        raise NotImplementedError
 
     def drop(self, part: Part) -> None:
         """Let go of it, begun or not, finished or not: behind it nothing reads its memory."""
-        ...
 
     def again(self, part: Part, before: Part | None, slots: Sequence[int]) -> None:
         """Fill it at once, beside those in flight; equal input gives equal output.
 
         `before` is what came of the same batch, with or without bad slots, which differs only in `slots`.
         """
-        ...
+        raise NotImplementedError
 
     def at_work(self, part: Part) -> Sequence[int]:
         """The slots of it that are being worked on, where that can be said. For any thread."""
-        ...
+        return ()
 
     def close(self) -> None:
         """Drop what is in flight and release device memory. Safe to call twice."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

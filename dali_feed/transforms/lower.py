@@ -173,12 +173,6 @@ class Chain:
 
     transforms: tuple[Any, ...]
 
-    def __call__(self, image: Any) -> Any:
-        """The image after all transforms."""
-        for transform in self.transforms:
-            image = transform(image)
-        return image
-
 
 class _NotTakenError(Exception):
     """It does more than pass an image through transforms."""

@@ -65,9 +65,6 @@ class PillowLook:
         return cls((fill[0], fill[1], fill[2]), several, shift, share)
 
 
-PLAIN = PillowLook()
-
-
 # The table of operations: what Pillow makes of an image at a strength of 0..10 that means timm's.
 
 
@@ -239,7 +236,7 @@ class TimmAutoAugment(Pillow):
     """One of `policies`, equally often, each some parts one after the other."""
 
     policies: tuple[tuple[TimmPart, ...], ...]
-    look: PillowLook = PLAIN
+    look: PillowLook = PillowLook()
 
     called: ClassVar[str] = "AutoAugment"
 
@@ -277,7 +274,7 @@ class TimmRandAugment(Pillow):
     parts: tuple[TimmPart, ...]
     layers: int = 2
     weights: tuple[float, ...] = ()
-    look: PillowLook = PLAIN
+    look: PillowLook = PillowLook()
 
     called: ClassVar[str] = "RandAugment"
     streams: ClassVar[int] = 0  # each layer has streams of its own
@@ -329,7 +326,7 @@ class TimmAugMix(Pillow):
     width: int = 3
     depth: int = -1
     blended: bool = False
-    look: PillowLook = PLAIN
+    look: PillowLook = PillowLook()
 
     called: ClassVar[str] = "AugMix"
     names: ClassVar[tuple[str, ...]] = ("effect", "effect_weights")

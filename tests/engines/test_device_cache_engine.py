@@ -22,7 +22,7 @@ from dali_feed import Cache, DataLoader, Decode, Tuning
 from dali_feed.engines.choose import compiled, make_engine
 from dali_feed.engines.device.cuda import Device
 from dali_feed.engines.device_cache import CachedImages, DeviceCache
-from dali_feed.engines.engine import Engine, Part, Pixels, Work
+from dali_feed.engines.engine import Engine, ImageMaker, Part, Pixels, Work
 from dali_feed.errors import ConfigError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import ColorJitter
@@ -43,35 +43,16 @@ RECIPES = {
 PAYLOADS = {n: jpeg(n, 16 + n, 48 - n) for n in range(24)}
 
 
-class Numbers:
+class Numbers(ImageMaker):
     """A maker whose images tell their records, 24 bytes each; it keeps which it has made."""
-
-    by_workers, ready = False, 0
 
     def __init__(self, kind: torch.dtype = torch.float32) -> None:
         self.made, self._kind = list[int](), kind
-
-    def start(self, part: Part) -> None:
-        """Nothing."""
 
     def finish(self, part: Part) -> None:
         """All of it."""
         self.made += part.ids.tolist()
         part.images = [Pixels(telling(part.ids).to(self._kind))]
-
-    def drop(self, part: Part) -> None:
-        """Nothing."""
-
-    def again(self, part: Part, before: Part | None, slots: Sequence[int]) -> None:
-        """All of it."""
-        self.finish(part)
-
-    def at_work(self, part: Part) -> Sequence[int]:
-        """None."""
-        return ()
-
-    def close(self) -> None:
-        """Nothing."""
 
 
 def telling(ids: NDArray[np.int64]) -> torch.Tensor:

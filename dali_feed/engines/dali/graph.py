@@ -424,14 +424,6 @@ def _inputs_of(view: int) -> Inputs:
     return node
 
 
-def decoder_options(hardware: float = 0.0, *, spare: bool = False) -> dict[str, Any]:
-    """A mixed decoder's own options; all else is DALI's default. A `spare` one takes no memory ahead.
-
-    The JPEG engine's share is not left at DALI's 0.65: a sample's pixels would depend on the rest of its batch.
-    """
-    return {"hw_decoder_load": hardware, **(NOTHING_BEFOREHAND if spare else {})}
-
-
 def _decode(program: DaliProgram, inputs: Inputs, own: Mapping[str, Any]) -> Any:
     """`own`: a mixed decoder's options; on the CPU there are none."""
     from nvidia.dali import fn, types
@@ -491,7 +483,9 @@ def build_graph(programs: Sequence[DaliProgram], *, gpu: bool, spare: bool = Fal
 
     `spare`: of the twin.
     """
-    own = decoder_options(programs[0].recipe.hardware, spare=spare) if gpu else {}
+    own: dict[str, Any] = {}
+    if gpu:  # all else is DALI's default, but for its 0.65: a sample's pixels would depend on the rest of its batch
+        own = {"hw_decoder_load": programs[0].recipe.hardware, **(NOTHING_BEFOREHAND if spare else {})}
     decoded, out = _decode(programs[0], _inputs_of(0), own), []
     for number, program in enumerate(programs):
         image, inputs = decoded, _inputs_of(number)

@@ -23,7 +23,7 @@ from nvidia.dali.tensors import TensorCPU, TensorListCPU
 from dali_feed import sync
 from dali_feed.engines.dali.graph import PAYLOAD, DaliProgram, build_graph
 from dali_feed.engines.device.cuda import Device, free_and_total
-from dali_feed.engines.engine import Part, Pixels
+from dali_feed.engines.engine import ImageMaker, Part, Pixels
 from dali_feed.engines.failures import captured, ends_all, engine_error, stays
 from dali_feed.engines.host.decode import undecodable
 from dali_feed.engines.workers import Job, Workers, WorkerThread
@@ -109,14 +109,13 @@ class _Ticket:
         return {} if self.pillow is None else self.pillow.bad
 
 
-class DaliImages:
-    """Runs programs as a DALI graph, on a CUDA device or on DALI's CPU backend. See `engines.engine.ImageMaker`.
+class DaliImages(ImageMaker):
+    """Runs programs as a DALI graph, on a CUDA device or on DALI's CPU backend.
 
     Batches go through the pipeline in the order in which they were begun. One that waits for Pillow holds up those
     behind it there, and never the thread that begins them.
     """
 
-    by_workers, ready = False, 0
     payload: Key = PAYLOAD  # the input that takes them
     inputs: Collection[str] = ()  # the values that it takes beside them
     called = _ENGINE  # in errors about its graph

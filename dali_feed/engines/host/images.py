@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dali_feed.engines.device.cuda import Device
 from dali_feed.engines.device.ranges import DECODE
-from dali_feed.engines.engine import Part, Pixels
+from dali_feed.engines.engine import ImageMaker, Part, Pixels
 from dali_feed.engines.failures import engine_error
 from dali_feed.engines.finish import DTYPES
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder, turned
@@ -35,10 +35,10 @@ _ENGINE = "host engine"  # its name in errors
 CHUNK, MOST = 8, 32
 
 
-class HostImages:
-    """Runs host programs, one for each output, on the engine's workers. See `engines.engine.ImageMaker`."""
+class HostImages(ImageMaker):
+    """Runs host programs, one for each output, on the engine's workers; memory of batches goes with them."""
 
-    by_workers, ready = True, 0
+    by_workers = True
 
     def __init__(
         self, outputs: Sequence[Output], workers: Workers, *, batch_size: int, device: Device | None, tuning: Tuning
@@ -58,7 +58,6 @@ class HostImages:
         self._workers.add(part.ticket)
 
     def finish(self, part: Part) -> None:
-        """Fill it; where images failed, with its bad slots."""
         job: _Decoding = part.ticket
         try:
             self._workers.wait(job)
@@ -97,11 +96,7 @@ class HostImages:
             raise
 
     def at_work(self, part: Part) -> Sequence[int]:
-        """The slots that workers are at."""
         return () if part.ticket is None else self._workers.at(part.ticket)
-
-    def close(self) -> None:
-        """Nothing of its own is held: memory of batches goes with them."""
 
     def _kept(self, before: Part | None) -> Any:
         """The memory of a batch that was run before, by output; None where its images have left for a GPU."""
