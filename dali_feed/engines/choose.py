@@ -127,7 +127,6 @@ def _recipe(transform: object, decode: Decode) -> Recipe:
 
 
 def _graph(transform: Any, decode: Decode) -> ImageProgram:
-    """The program of a user's own graph."""
     if decode.layout != "NCHW":
         rule = "must be left out with a DALI graph, which decides it itself"
         msg = f"Decode(memory_format=...): {rule}; found {decode.memory_format}. Transpose in the graph"

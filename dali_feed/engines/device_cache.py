@@ -114,7 +114,6 @@ class CachedImages(ImageMaker):
         self.forget(0)
 
     def _look(self, part: Part) -> None:
-        """Find the images that are kept."""
         (own,) = part.rows
         keys = list(zip(part.ids.tolist(), _deciding(self._finish, own, len(part.ids)), strict=True))
         at = np.array([self._at.get(key, -1) for key in keys], np.int64)
@@ -172,7 +171,6 @@ class CachedImages(ImageMaker):
             return None
 
     def _there(self, numbers: NDArray[np.int64]) -> torch.Tensor:
-        """Numbers on the GPU, without a wait."""
         here = self._gpu.pinned(numbers.shape, torch.int64)
         here.copy_(torch.from_numpy(numbers))
         return self._gpu.send(here)
@@ -264,7 +262,6 @@ def _check(outputs: Sequence[Output]) -> None:
 
 
 def _drawn(program: ImageProgram, epoch: int) -> Mapping[Key, NDArray[Any]]:
-    """The arrays of some samples."""
     sizes = np.array([(4000, 6000), (6001, 4001)] * (_PROBES // 2), np.int32)
     return program.parameters(sizes, np.arange(_PROBES), 0, epoch).arrays
 

@@ -179,7 +179,7 @@ class _Flight:
     def __init__(self, stop: sync.Event) -> None:
         self.stop = stop
         self.parts: dict[str, Part] = {}
-        self.jobs: list[_Following | _Making] = []
+        self.jobs: list[_BySlot] = []
 
 
 class Engine:
@@ -376,76 +376,22 @@ _CHUNK = 8  # slots that a worker takes at a time: few enough to share a batch o
 _Follows = Sequence[tuple[int, Followed, Mapping[str, Follower]]]  # an output's number, what moves what follows it
 
 
-class _Following(Job):
-    """Masks, boxes and points, moved slot by slot as their image is moved.
+class _BySlot(Job):
+    """A job that makes columns slot by slot.
 
-    The law: what cannot follow makes its record a bad one, as what cannot be decoded does.
+    values  by name a value per slot
+    bad     slot -> why its record cannot be used
     """
 
     called = ""
 
-    def __init__(
-        self,
-        work: Work,
-        follows: _Follows,
-        rows: Sequence[Arrays],
-        chunks: Sequence[Sequence[int]],
-        stop: sync.Event,
-    ) -> None:
+    def __init__(self, names: Iterable[str], count: int, chunks: Sequence[Sequence[int]], stop: sync.Event) -> None:
         super().__init__(chunks, stop)
-        self._work, self._follows, self._rows = work, follows, rows
-        self.values = {name: [None] * len(work.ids) for _, _, own in follows for name in own}
+        self.values: dict[str, list[Any]] = {name: [None] * count for name in names}
         self.bad: dict[int, str] = {}
 
     def drop(self) -> None:
         """Nothing: who drops it waits until nobody is inside it."""
-
-    def run(self, worker: WorkerThread, slots: Sequence[int]) -> None:
-        """Move what follows the images of these slots."""
-        for slot in slots:
-            if self.dropped:
-                return
-            worker.slots = (slot,)
-            for number, followed, followers in self._follows:
-                rows = self._rows[number]
-                high, wide = rows[CANVAS][slot].tolist()
-                for name, kind in followers.items():
-                    moved = functools.partial(followed.run, arrays=rows, slot=slot)
-                    try:
-                        self.values[name][slot] = kind.followed(self._work.values[name][slot], (high, wide), moved)
-                    except DaliFeedError:
-                        raise
-                    except Exception as error:  # noqa: BLE001 - whatever a library raises is about this record
-                        why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-                        self.bad.setdefault(slot, f"column {name!r} of member {kind.member!r}: {why}")
-
-
-class _Making(Job):
-    """Columns that are made of a record's bytes when its batch is run: `Bytes(decode=f)`.
-
-    The law: a record that stands in no batch costs no call. What a function raises makes its record a bad one; errors
-    of ours that speak of no record go on, and so does what is no Exception, such as KeyboardInterrupt. A function is
-    given a copy: what it returns or keeps, and whether it ever returns, is nothing to the memory of the batch.
-    """
-
-    lingers = False
-    halted = "engine: the iteration was ended while functions worked on its batch"
-
-    def __init__(
-        self, work: Work, kinds: Mapping[str, Late], chunks: Sequence[Sequence[int]], stop: sync.Event
-    ) -> None:
-        super().__init__(chunks, stop)
-        self._kinds = kinds
-        self._given = {name: work.values[name] for name in kinds}
-        self._copying = sync.Lock()  # over what is given, and a copy of it
-        self.values: dict[str, list[Any]] = {name: [None] * len(work.ids) for name in kinds}
-        self.bad: dict[int, str] = {}
-        self.called = f"what makes column {', '.join(map(repr, kinds))}"
-
-    def drop(self) -> None:
-        """Behind it nothing reads the batch's memory."""
-        with self._copying:
-            self._given = {}
 
     def run(self, worker: WorkerThread, slots: Sequence[int]) -> None:
         """Make the columns of these slots."""
@@ -457,11 +403,63 @@ class _Making(Job):
 
     def _make(self, slot: int) -> None:
         """A slot's columns, until one of them cannot be made."""
+        raise NotImplementedError
+
+
+class _Following(_BySlot):
+    """Masks, boxes and points, moved slot by slot as their image is moved.
+
+    The law: what cannot follow makes its record a bad one, as what cannot be decoded does.
+    """
+
+    def __init__(self, work: Work, follows: _Follows, rows: Sequence[Arrays], *rest: Any) -> None:
+        super().__init__((name for _, _, own in follows for name in own), len(work.ids), *rest)
+        self._work, self._follows, self._rows = work, follows, rows
+
+    def _make(self, slot: int) -> None:
+        for number, followed, followers in self._follows:
+            rows = self._rows[number]
+            high, wide = rows[CANVAS][slot].tolist()
+            moved = functools.partial(followed.run, arrays=rows, slot=slot)
+            for name, kind in followers.items():
+                try:
+                    self.values[name][slot] = kind.followed(self._work.values[name][slot], (high, wide), moved)
+                except DaliFeedError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever a library raises is about this record
+                    why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                    self.bad.setdefault(slot, f"column {name!r} of member {kind.member!r}: {why}")
+
+
+class _Making(_BySlot):
+    """Columns that are made of a record's bytes when its batch is run: `Bytes(decode=f)`.
+
+    The law: a record that stands in no batch costs no call. What a function raises makes its record a bad one; errors
+    of ours that speak of no record go on, and so does what is no Exception, such as KeyboardInterrupt. A function is
+    given a copy: what it returns or keeps, and whether it ever returns, is nothing to the memory of the batch.
+    """
+
+    lingers = False
+    halted = "engine: the iteration was ended while functions worked on its batch"
+
+    def __init__(self, work: Work, kinds: Mapping[str, Late], *rest: Any) -> None:
+        super().__init__(kinds, len(work.ids), *rest)  # of the work itself it keeps nothing
+        self._kinds = kinds
+        self._sources = {name: work.values[name] for name in kinds}
+        self._copying = sync.Lock()  # over the sources, and a copy of one
+        self.called = f"what makes column {', '.join(map(repr, kinds))}"
+
+    def drop(self) -> None:
+        """Behind it nothing reads the batch's memory."""
+        with self._copying:
+            self._sources = {}
+
+    def _make(self, slot: int) -> None:
         for name, kind in self._kinds.items():
             with self._copying:
-                if not self._given:
+                if not self._sources:
                     return
-                own = bytearray(self._given[name][slot])
+                own = bytearray(self._sources[name][slot])
             column = f"column {name!r} of member {kind.member!r}"
             try:
                 self.values[name][slot], why = attempt(kind, memoryview(own))

@@ -125,7 +125,6 @@ def _jpeg_segment(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _jpeg_frame(view: memoryview, at: int, length: int) -> tuple[int, int, int]:
-    """Height, width and components of the frame header at `at`."""
     precision, height, width, components = _FRAME(view, at + 4)
     if precision != 8:
         msg = f"JPEG with {precision} bits per sample; the decoders take 8"
@@ -183,7 +182,6 @@ def _walked(data: memoryview, at: int, most: int) -> int:
 
 
 def _length(data: memoryview, at: int, kind: int) -> int:
-    """Bytes of the segment behind a marker."""
     return 0 if kind == _TEM else _number(data, at, 2)
 
 

@@ -73,12 +73,10 @@ class Auto(Effect):
 
     @property
     def space(self) -> Space:
-        """The operations that it chooses from."""
         return self.choices
 
     @property
     def grades(self) -> int:
-        """How many strengths there are."""
         return int(getattr(self, "bins", _BINS))
 
     def check(self, dtype: str) -> None:

@@ -43,12 +43,10 @@ class ToFloat(Op):
 
     @classmethod
     def converting(cls, transform: Any) -> ToFloat:
-        """From torchvision's ConvertImageDtype."""
         return cls._named(transform, transform.dtype, scale=True)
 
     @classmethod
     def to_tensor(cls, transform: Any) -> ToFloat:
-        """From ToTensor and similar classes."""
         del transform
         return cls("float32", scale=True)
 

@@ -327,12 +327,10 @@ class Flip(Effect):
 
     @classmethod
     def horizontal(cls, transform: Any) -> Flip:
-        """From torchvision's RandomHorizontalFlip."""
         return cls("x", float(transform.p))
 
     @classmethod
     def vertical(cls, transform: Any) -> Flip:
-        """From torchvision's RandomVerticalFlip."""
         return cls("y", float(transform.p))
 
     @property

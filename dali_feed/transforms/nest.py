@@ -96,7 +96,6 @@ class RandomApply(Nest):
 
     @classmethod
     def around(cls, transform: Any, branches: Branches) -> RandomApply:
-        """From torchvision's, whose transforms were lowered to these."""
         return cls(sum(branches, ()), float(transform.p))
 
     def runs(self) -> Branches:
@@ -122,7 +121,6 @@ class RandomChoice(Nest):
 
     @classmethod
     def around(cls, transform: Any, branches: Branches) -> RandomChoice:
-        """From torchvision's, whose transforms were lowered to these."""
         return cls(branches, () if transform.p is None else tuple(map(float, transform.p)))
 
     def runs(self) -> Branches:
@@ -144,7 +142,6 @@ class RandomOrder(Nest):
 
     @classmethod
     def around(cls, transform: Any, branches: Branches) -> RandomOrder:
-        """From torchvision's, whose transforms were lowered to these."""
         del transform
         return cls(branches)
 

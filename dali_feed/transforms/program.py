@@ -226,7 +226,6 @@ class Output:
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of its program."""
         return self.program.recipe
 
     def draw(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> tuple[dict[Key, NDArray[Any]], Ints]:
@@ -320,7 +319,6 @@ class Program:
         return reasons
 
     def _parts(self, sizes: NDArray[Any]) -> list[NDArray[Any]]:
-        """The sizes of each output's column."""
         names = list(self.columns)
         each = sizes.shape[1] // max(1, len(names))
         first = (names.index(output.column) * each for output in self.outputs)

@@ -36,7 +36,6 @@ class TimmPart:
 
     @classmethod
     def of(cls, one: Any) -> Self:
-        """From timm's operation."""
         most = float(one.magnitude_max or 10.0)
         return cls(str(one.name), float(one.prob), float(one.magnitude), max(float(one.magnitude_std), 0.0), most)
 

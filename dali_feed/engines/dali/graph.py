@@ -414,7 +414,6 @@ def _leave_colour(program: DaliProgram, finish: Finish) -> None:
 
 
 def _inputs_of(view: int) -> Inputs:
-    """The inputs of one view of an image."""
 
     def node(key: Key, dtype: str, ndim: int) -> Any:
         from nvidia.dali import fn, types

@@ -252,7 +252,6 @@ class DaliImages(ImageMaker):
             ticket.error = error
 
     def _start(self, pipe: Any, ticket: _Ticket) -> None:
-        """Feed all inputs of a batch, and let it run."""
         try:
             self._give(pipe, ticket)
             pipe.schedule_run()
@@ -272,7 +271,6 @@ class DaliImages(ImageMaker):
                     pipe.feed_input(name, TensorListCPU(rows))
 
     def _collect(self) -> None:
-        """Wait until the oldest batch is out of the graph."""
         ticket = self._flying[0]
         self._feed(self._main, ticket)
         self._take_out(self._main, ticket)
@@ -323,7 +321,6 @@ class DaliImages(ImageMaker):
         ticket.outputs = None
 
     def _dense(self, out: Any, what: str) -> Any:
-        """An output as one tensor."""
         if not out.is_dense_tensor():
             shapes = sorted({tuple(shape) for shape in out.shape()})
             found = f"the graph gave {shapes[:4]}"
@@ -332,7 +329,6 @@ class DaliImages(ImageMaker):
         return out.as_tensor()
 
     def _made(self, ticket: _Ticket) -> list[Pixels]:
-        """The graph's outputs, as the images of each program."""
         made, seen = list[Pixels](), set[int]()
         for program, rows, output in zip(self._programs, ticket.part.rows, ticket.outputs, strict=True):
             images = self._dense(output, "the images")

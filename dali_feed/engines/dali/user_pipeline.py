@@ -256,7 +256,6 @@ def read_pipeline(pipelines: object, fields: Sequence[str], payload: str = IMAGE
 
 
 def _one(pipelines: object) -> OpenedPipeline:
-    """The pipeline and its name."""
     if isinstance(pipelines, list | tuple):
         if len(pipelines) != 1:
             rule = "must be one, as each rank runs its own"
@@ -330,7 +329,6 @@ def _gpu_decoders(pipe: Any) -> list[Any]:
 
 
 def _unless_said(op: Any, **options: float) -> None:
-    """Set an operator's argument where the user did not."""
     for name, value in options.items():
         with suppress(RuntimeError):  # DALI refuses to set an argument twice
             op.spec.AddArg(name, value)

@@ -21,10 +21,11 @@ from dali_feed.engines.engine import ImageMaker, Part, Pixels
 from dali_feed.engines.failures import engine_error
 from dali_feed.engines.finish import DTYPES
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder, turned
-from dali_feed.engines.host.steps import ImageSteps, Kind, Pool
+from dali_feed.engines.host.steps import ImageSteps, Kind, memory_of
 from dali_feed.engines.workers import Job, Workers, WorkerThread
 from dali_feed.errors import EngineError, TransformError
 from dali_feed.options import Tuning
+from dali_feed.records.slabs import Reused
 from dali_feed.screen.header import UnusableError
 from dali_feed.transforms.host import HostProgram
 from dali_feed.transforms.keys import SIZE, TURN, WINDOW
@@ -47,7 +48,7 @@ class HostImages(ImageMaker):
         self._workers, self._gpu = workers, device
         self.programs = [cast("HostProgram", output.program) for output in outputs]
         self.steps = [ImageSteps(program) for program in self.programs]
-        self._pool = Pool()
+        self._pool = Reused()
 
     def start(self, part: Part) -> None:
         """Begin: the workers take its chunks in turn."""
@@ -105,14 +106,13 @@ class HostImages(ImageMaker):
         return before.ticket.images
 
     def _memory(self, part: Part) -> list[torch.Tensor]:
-        """New memory for the images of each output."""
         n, kinds = len(part.payloads), list[Kind]()
         for program, own in zip(self.programs, part.rows, strict=True):
             height, width = program.size or own[SIZE][0].tolist()
             shape = (n, 3, height, width) if program.layout == "NCHW" else (n, height, width, 3)
             kinds.append((shape, DTYPES[program.dtype]))
         try:
-            return self._pool.take(kinds) if self._gpu is None else [self._gpu.pinned(*kind) for kind in kinds]
+            return memory_of(self._pool, kinds) if self._gpu is None else [self._gpu.pinned(*kind) for kind in kinds]
         except RuntimeError as error:  # no page-locked memory left, or a GPU that has failed
             what = "memory for a batch cannot be allocated"
             raise self._failed(what, error) from error
@@ -173,7 +173,6 @@ class _Decoding(Job):
             return [str(error)]
 
     def _image(self, pixels: NDArray[np.uint8], slot: int) -> None:
-        """All that is made of one image."""
         if self._alone:
             self._steps[0].run(pixels, self._rows[0], slot, self.images[0][slot])
             return
