@@ -243,7 +243,7 @@ class DirectLanes:
         lanes = [self._ids(n, first, first + count * batches) for n in range(len(self._lanes))]
         ids = np.stack(lanes).reshape(len(lanes), batches, count).swapaxes(0, 1).ravel()  # as batches have them
         partition, position = unpack_ids(ids)
-        task = ReadTask(Extents(partition, position, position + 1), partial(sizes.slabs, len(ids)), lent=True)
+        task = ReadTask(Extents(partition, position, position + 1), partial(sizes.dense, len(ids)), lent=True)
         self._planned, self._batch = first + count * batches, batch + batches
         return _Read(first, count, batch, batches, task)
 

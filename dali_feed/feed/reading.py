@@ -261,12 +261,13 @@ class ReadPool:
 
     def _ended(self, thread: int, task: ReadTask, cpu: float) -> bool:
         """A read, begun at that CPU time of its thread, is over: count it; whether the thread is one too many."""
-        _, since, _ = self._at.pop(thread, (None, sync.monotonic(), None))
+        now, rows = sync.monotonic(), int(task.extents.lengths.sum())  # arrays let other threads in: not under the lock
+        _, since, _ = self._at.pop(thread, (None, now, None))
         with self._idle:
             self._asked.discard(task)
             if not self._stop.is_set():
-                self._busy += sync.monotonic() - since
-                self._rows += int(task.extents.lengths.sum())
+                self._busy += now - since
+                self._rows += rows
                 self._cpu += time.thread_time() - cpu
             self._idle.notify_all()
         if self._steering is not None and not self._stop.is_set():

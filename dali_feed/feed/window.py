@@ -125,6 +125,10 @@ class MeanSize:
         """Bytes of slabs that so many records take: an estimate."""
         return slabs_for(records, max(self.record_bytes, self._before), self.slab_bytes)
 
+    def dense(self, records: int) -> int:
+        """Bytes that so many records take side by side: an estimate."""
+        return records * self.record_bytes
+
     def too_large(self, first: str, records: int, held: int, rows: int) -> ConfigError:
         """The error of a window from `first` on of which `rows` of its records take `held` bytes: more than may be."""
         return ConfigError(

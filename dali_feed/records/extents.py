@@ -86,7 +86,7 @@ class Extents:
     def check_inside(self, counts: Int64s, told: str) -> None:
         """Raise ConfigError, with `told` before it, where a run leaves partitions of `counts` positions from 0 on."""
         inside = (self.partition >= 0) & (self.partition < len(counts)) & (self.start >= 0)
-        if not (inside & (self.stop <= counts[self.partition.clip(0, len(counts) - 1)])).all():
+        if not (inside.all() and (self.stop <= counts[self.partition]).all()):
             msg = f"{told}: extents must lie inside the snapshot; found one that does not"
             raise ConfigError(msg)
 
@@ -95,6 +95,8 @@ class Extents:
         lengths = self.lengths
         if len(self) == 1:
             return pack_ids(int(self.partition[0]), np.arange(self.start[0], self.stop[0], dtype=np.int64))
+        if (lengths == 1).all():
+            return pack_ids(self.partition, self.start)
         first = np.cumsum(lengths) - lengths
         position = np.arange(int(lengths.sum()), dtype=np.int64) + np.repeat(self.start - first, lengths)
         return pack_ids(np.repeat(self.partition, lengths), position)

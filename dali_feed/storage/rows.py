@@ -65,7 +65,7 @@ def _at_once(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Even
     place = (rows.file << 44) + rows.at
     order = None if (place[1:] >= place[:-1]).all() else np.argsort(place, kind="stable")
     rows, out = rows if order is None else rows.taken(order), np.frombuffer(rows.room, np.uint8)
-    for a, b, files, which in _calls(rows, store.most_open):
+    for a, b, files, lengths in _calls(rows, store.most_open):
         if stop.is_set():
             return
         opened = [file_of(k) for k in files]
@@ -73,13 +73,13 @@ def _at_once(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Even
         if len(fds) < len(files):
             continue
         begun = perf_counter()
-        fd = np.array(fds, np.int32)[which]
+        fd = np.repeat(np.array(fds, np.int32), lengths)
         filled = native.fill(fd, rows.at[a:b], rows.size[a:b], rows.to[a:b], out)
         if filled is not None:
             reads, came = filled
             counts[slice(a, b) if order is None else order[a:b]] = came
             if store.meter is not None:
-                store.meter.alike(reads, perf_counter() - begun, int(came.clip(0).sum()))
+                store.meter.alike(reads, perf_counter() - begun, int(came[came > 0].sum()))
 
 
 def _is_plain(file: LocalFile) -> bool:
@@ -87,13 +87,14 @@ def _is_plain(file: LocalFile) -> bool:
     return file.at_once and not file.ahead and file.meter is None
 
 
-def _calls(rows: FileRows, most_open: int) -> Iterator[tuple[int, int, list[int], Int64s]]:
-    """From and up to which row each call goes: its files, no more than may be open, and which of them has each row."""
+def _calls(rows: FileRows, most_open: int) -> Iterator[tuple[int, int, list[int], list[int]]]:
+    """From and up to which row each call goes: its files, no more than may be open, and how many rows each has."""
     if not len(rows.file):
         return
-    nth = np.concatenate([[0], np.cumsum(np.diff(rows.file) != 0)])  # run of rows of one file
-    part = nth // most_open + np.cumsum(rows.size) // CALL_BYTES
-    edges = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(nth)]
-    for a, b in itertools.pairwise(edges):
-        begins = [a, *(a + 1 + np.flatnonzero(np.diff(nth[a:b]))).tolist()]
-        yield a, b, rows.file[begins].tolist(), nth[a:b] - nth[a]
+    begins = [0, *(np.flatnonzero(np.diff(rows.file)) + 1).tolist()]  # of the rows of one file
+    edges = {0, *begins[::most_open], len(rows.file)}
+    if rows.size.sum() > CALL_BYTES:
+        edges.update((np.flatnonzero(np.diff(np.cumsum(rows.size) // CALL_BYTES)) + 1).tolist())
+    for a, b in itertools.pairwise(sorted(edges)):
+        its = [a, *(begin for begin in begins if a < begin < b)]
+        yield a, b, rows.file[its].tolist(), np.diff([*its, b]).tolist()
