@@ -26,8 +26,7 @@ def _length_of(text: str | float) -> float:
     """Of a run, which ends."""
     seconds = seconds_of(text)
     if seconds is None:
-        msg = f"must be a time; found {text!r}; give the length of a run, such as 36h"
-        raise typer.BadParameter(msg)
+        raise typer.BadParameter(f"must be a time; found {text!r}; give the length of a run, such as 36h")
     return seconds
 
 
@@ -255,19 +254,17 @@ def state_position(path: Path, topic: str, servers: str) -> Stand | str:
     try:
         held = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        msg = (
+        raise StateError(
             f"{path}: must be a file with a loader's state, as json.dump(loader.state_dict(), file) writes it; found "
             f"{type(error).__name__}: {error}. A checkpoint of torch.save() is not read: it may hold code"
-        )
-        raise StateError(msg) from error
+        ) from error
     of = f"the state {path}"
     states = held if isinstance(held, list) else [held]
     if states and all(isinstance(each, Mapping) and "stream" in each for each in states):
         return _stream_position(of, topic, [each["stream"] for each in states])
     if not isinstance(held, Mapping) or not isinstance(held.get("source"), Mapping):
         rule = "must be what state_dict() gave, or for a stream a list of the states of all ranks"
-        msg = f"{path}: {rule}; found {type(held).__name__}"
-        raise StateError(msg)
+        raise StateError(f"{path}: {rule}; found {type(held).__name__}")
     pinned = held["source"].get("pin")
     if not isinstance(pinned, Mapping) or "topic" not in pinned:
         msg = f"{path}: must be of a loader that reads a Kafka topic; found one of {held['source'].get('name')!r}"
@@ -288,8 +285,7 @@ def _stream_position(of: str, topic: str, marks: list[Any]) -> Stand | str:
         return str(groups.pop())
     read = [mark for mark in marks if mark is not None]
     if not read:
-        msg = f"{of}: was taken before anything of {topic} was read, so it has no positions"
-        raise StateError(msg)
+        raise StateError(f"{of}: was taken before anything of {topic} was read, so it has no positions")
     mark = merged_marks(topic, read)
     return Stand(of, mark.positions, mark.positions, topic_id=mark.topic_id)
 

@@ -15,24 +15,6 @@ from numpy.typing import NDArray
 
 from dali_feed.native.library import library
 
-__all__ = [
-    "EMPTY",
-    "EVENT",
-    "LOOK",
-    "MOST_HEADERS",
-    "ROOM",
-    "Functions",
-    "MemoryInC",
-    "Queue",
-    "RowsInC",
-    "RunInC",
-    "Said",
-    "address",
-    "functions",
-    "newest_client",
-    "plugin",
-]
-
 DONE, EMPTY, LOOK, ROOM, EVENT = range(5)  # why `Queue.take` came back, see dali_feed_kafka_take
 MOST_HEADERS = 19
 

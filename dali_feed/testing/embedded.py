@@ -51,12 +51,11 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(cimpl.__file__)
     missing = [name for name in _SYMBOLS if not hasattr(library, name)]
     if missing:
-        msg = (
+        raise ConfigError(
             "embedded broker: it needs a librdkafka that exports its mock API; this build of confluent_kafka "
             f"({cimpl.libversion()[0]}, {cimpl.__file__}) lacks {', '.join(missing)}; "
             "install the wheel from PyPI, or use a real broker"
         )
-        raise ConfigError(msg)
     for name, (result, arguments) in _SYMBOLS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
@@ -78,16 +77,14 @@ class Broker:
 
     def __init__(self, brokers: int = 1) -> None:
         if brokers < 1:
-            msg = f"brokers: must be 1 or more; found {brokers}"
-            raise ConfigError(msg)
+            raise ConfigError(f"brokers: must be 1 or more; found {brokers}")
         self._library = _library()
         conf = self._library.rd_kafka_conf_new()
         self._library.rd_kafka_conf_set_log_cb(conf, None)
         error = ctypes.create_string_buffer(512)
         self._handle: int | None = self._library.rd_kafka_new(_PRODUCER, conf, error, len(error))
         if not self._handle:
-            msg = f"embedded broker: librdkafka did not start: {error.value.decode()}"
-            raise SourceError(msg)
+            raise SourceError(f"embedded broker: librdkafka did not start: {error.value.decode()}")
         # Its thread ends for good if a signal interrupts its poll, so it is started with all of them blocked.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -96,8 +93,7 @@ class Broker:
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         if not self._cluster:
             self._library.rd_kafka_destroy(self._handle)
-            msg = f"embedded broker: librdkafka could not listen on {brokers} ports of 127.0.0.1"
-            raise SourceError(msg)
+            raise SourceError(f"embedded broker: librdkafka could not listen on {brokers} ports of 127.0.0.1")
         self._lock = threading.Lock()
         self.brokers = brokers
         self.servers: str = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
@@ -150,10 +146,9 @@ class Broker:
     def _call(self, function: str, subject: str, *arguments: Any) -> None:
         with self._lock:
             if self._cluster is None:
-                msg = (
+                raise ClosedError(
                     f"embedded broker: {subject}: the broker must be open; it is closed; make another one with broker()"
                 )
-                raise ClosedError(msg)
             code = getattr(self._library, f"rd_kafka_mock_{function}")(self._cluster, *arguments)
         if code:
             msg = f"embedded broker: {subject}: librdkafka refuses: {self._library.rd_kafka_err2str(code).decode()}"

@@ -74,12 +74,11 @@ def publish(
                 offsets = [o for q, o in placed if q == p]
                 low, high = _bounds(cluster, p)
                 if low > min(low_before[p], *offsets) or high <= max(offsets):
-                    msg = (
+                    raise SourceError(
                         f"{topic}[{p}]: the broker must keep all records; it took offsets {min(offsets)}.."
                         f"{max(offsets)} and holds {low}..{high - 1}; the embedded broker keeps at most "
                         f"{PARTITION_BYTES >> 20} MiB per partition: use more partitions"
                     )
-                    raise SourceError(msg)
             return placed
     except KafkaException as error:
         raise failed(to, error, "publishing") from error
@@ -91,8 +90,7 @@ def _partitions(cluster: Cluster, wanted: int | None) -> int:
         return len(cluster.partitions())
     except SourceNotFoundError as error:
         if wanted is None:
-            msg = f"{error}; make it, or give publish() partitions="
-            raise SourceNotFoundError(msg) from None
+            raise SourceNotFoundError(f"{error}; make it, or give publish() partitions=") from None
     embedded = running_at(cluster.to.servers)
     if embedded is not None:
         embedded.create(cluster.to.topic, wanted)
@@ -132,8 +130,7 @@ def _send(
                     partition, turn = turn % count, turn + 1
                 elif not 0 <= partition < count:
                     rule = f"a record's partition must lie in 0..{count - 1}"
-                    msg = f"{to.topic}: {rule}; found {partition} in record {row}"
-                    raise ConfigError(msg)
+                    raise ConfigError(f"{to.topic}: {rule}; found {partition} in record {row}")
                 sender.send(Written(message.value, message.key, list(message.headers)), partition, row)
             sender.flush()
         except SourceDeniedError as error:

@@ -74,12 +74,7 @@ class FilledByC:
     """
 
     def __init__(self, cells: Cells, row_bytes: int = 0) -> None:
-        """Nothing is taken of the lease before `begin`.
-
-        Args:
-            cells: whose rows they are.
-            row_bytes: that C put into a row of the read before, or 0: so much memory is taken for all rows at once.
-        """
+        """`row_bytes`, which C put into a row of the read before, say how much memory `begin` takes for all rows."""
         parts, numbers = cells.parts, cells.cells
         self._cells, self._row_bytes, self._begun = cells, row_bytes, False
         names = [name.encode() for name in (*parts.headers, *parts.claim)]

@@ -94,19 +94,10 @@ def consumer(
     logger: Any = QUIET,
     statistics: Callable[[str], None] | None = None,
 ) -> Consumer:
-    """A consumer with our settings and the user's; opens no connection by itself.
+    """A consumer with our settings and the user's, which go before `tuning` and behind `settings`. It opens nothing.
 
-    Args:
-        to: whose records are read.
-        trouble: hears its errors.
-        tuning: further settings; the user's go before them.
-        settings: further settings that go before all others.
-        logger: hears its log, and what `debug` of the settings names, beside what the user asked for.
-        statistics: gets librdkafka's statistics, as JSON.
-
-    Raises:
-        ConfigError: librdkafka does not take an option of `config`.
-        SourceDeniedError: the user's function of tokens raised.
+    `trouble` hears its errors, `statistics` gets JSON. Raises ConfigError for an option that librdkafka does not take,
+    SourceDeniedError where the user's function of tokens raised.
     """
     config, ours = _revealed(to, trouble), dict(settings or {})
     for name, between in _LISTS.items():
@@ -157,12 +148,7 @@ def _measuring(config: Mapping[str, Any], statistics: Callable[[str], None]) -> 
 
 
 def _revealed(to: Connection, trouble: Trouble) -> dict[str, Any]:
-    """The user's options as librdkafka takes them.
-
-    Raises:
-        ConfigError: a secret or a file of keys or certificates that is not there.
-        SourceDeniedError: the user's function of tokens raised.
-    """
+    """The user's options as librdkafka takes them. ConfigError for secrets or files of keys that are not there."""
     config = revealed(to.topic, to.config)
     for name, value in config.items():
         names_a_file = name.startswith("ssl.") and name.endswith(".location") and value not in (None, "", "probe")
@@ -276,10 +262,7 @@ _LIVE: weakref.WeakSet[UsesClients] = weakref.WeakSet()  # who has clients in th
 class Guard:
     """Who may use a reader or a writer: the process that made it, until it is closed or stopped.
 
-    Args:
-        topic: for the messages.
-        user: from now on a child of this process keeps what its `clients()` are.
-        stop: stops it.
+    From now on a child of this process keeps what `user.clients()` are.
     """
 
     def __init__(self, topic: str, user: UsesClients, stop: threading.Event | None = None) -> None:

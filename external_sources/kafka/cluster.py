@@ -18,14 +18,13 @@ asked for after each read.
 
 from __future__ import annotations
 
-import concurrent.futures
-import difflib
 import logging
 import math
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Self, TypeVar
 
@@ -55,6 +54,7 @@ from dali_feed.external_sources.kafka.errors import (
     check_same,
     gone,
     meaning,
+    similar,
     unreachable,
 )
 from dali_feed.records.extents import MAX_PARTITION, Int64s
@@ -146,11 +146,7 @@ class Cluster:
         ClosedError: the stop event is set.
         ConfigError: an option of `config` is none.
 
-    Args:
-        to: the topic.
-        stop: ends a question.
-        group: the group that `committed` and `commit` speak of.
-        probe: whether a silent server is asked if it wants TLS.
+    `committed` and `commit` speak of `group`; `probe`: a silent server is asked if it wants TLS.
     """
 
     def __init__(
@@ -374,7 +370,7 @@ class Cluster:
         seconds = self.to.timeout
         try:
             listed = self.admin.list_consumer_groups(request_timeout=seconds).result(seconds + 1)
-        except (KafkaException, concurrent.futures.TimeoutError):
+        except (KafkaException, TimeoutError):
             return None
         if listed.errors and not listed.valid:
             return None
@@ -412,17 +408,10 @@ class Cluster:
                 known[at.partition] = answer.timestamp / 1000
         return known
 
-    def wish(self, doing: str, right: str, ask: Callable[..., dict[str, concurrent.futures.Future[Any]]]) -> None:
-        """Have something done by the controller, once; raises what it says, in our words.
+    def wish(self, doing: str, right: str, ask: Callable[..., dict[str, Future[Any]]]) -> None:
+        """Have the controller do something, once. A SourceError where it could not, a ConfigError where it refuses.
 
-        Args:
-            doing: what it is, for messages.
-            right: the right that it needs.
-            ask: a method of the admin client, with its limits of time.
-
-        Raises:
-            SourceError: there is no controller, or it could not do it.
-            ConfigError: it refuses.
+        `doing` and `right` are for messages; `ask` is a method of the admin client, with its limits of time.
         """
         topic, servers, timeout = self.to.topic, self.to.servers, self.to.timeout
         if not self.has_controller():
@@ -433,7 +422,9 @@ class Cluster:
         begin = time.monotonic()
         try:
             (future,) = ask(operation_timeout=timeout, request_timeout=timeout).values()
-            _result(future, timeout + 1)
+            future.result(timeout + 1)
+        except TimeoutError:
+            raise unreachable(self.to, time.monotonic() - begin, self.trouble.last) from None
         except ValueError as error:
             raise ConfigError(f"{topic}: {doing}: {error}") from error
         except KafkaException as error:
@@ -508,21 +499,10 @@ class Cluster:
         topic = self.to.topic
         try:
             names = [name for name in self.consumer.list_topics(timeout=5.0).topics if not name.startswith("__")]
+            near = similar(topic, names, "its topics")
         except KafkaException as error:
             near = f"its list of topics could not be read ({error.args[0].str()})"
-        else:
-            close = difflib.get_close_matches(topic, names, n=5, cutoff=0.5)
-            none = f"none of its topics ({len(names)}) has a similar name"
-            near = f"did you mean {', '.join(close)}?" if close else none
         return SourceNotFoundError(f"{topic}: the topic must exist at {self.to.servers}; there is none; {near}")
-
-
-def _result(future: concurrent.futures.Future[Any], seconds: float) -> Any:
-    """What a question gave. A KafkaException also where it gives nothing in time."""
-    try:
-        return future.result(seconds)
-    except concurrent.futures.TimeoutError:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
 
 
 def raise_first(places: Iterable[TopicPartition]) -> None:

@@ -24,13 +24,7 @@ def decoded(
 ) -> dict[str, list[Any]]:
     """What the codec makes of each record of a block, by member; its faults are added to the block's.
 
-    Args:
-        codec: which gets read-only views of the values.
-        members: those of the block by name, of which the codec's are wanted.
-        block: whose records they are.
-        values: a view of each, None of a tombstone.
-        keys: a view of each, None where a record has none.
-        pairs: headers of each, (name, bytes) in order.
+    It gets a read-only view of the value, whose None is a tombstone, the key, and the headers in order.
     """
     wanted = {name: what.removeprefix(CODEC) for name, what in members.items() if what.startswith(CODEC)}
     out: dict[str, list[Any]] = {name: [None] * len(block.ids) for name in wanted}

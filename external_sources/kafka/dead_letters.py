@@ -55,13 +55,7 @@ def read_letters(to: Connection) -> Iterator[Letter]:
 
 
 class LetterSender:
-    """Sends dead letters to a topic. A child of the process that connected is refused, and leaves its client alone.
-
-    Args:
-        to: the topic, which must exist unless its broker makes topics by itself.
-        compression: of all letters.
-        queue_bytes: of letters that wait.
-    """
+    """Sends dead letters to a topic. A child of the process that connected is refused, and leaves its client alone."""
 
     def __init__(self, to: Connection, compression: str, queue_bytes: int) -> None:
         self._to = to

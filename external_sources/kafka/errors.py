@@ -9,13 +9,14 @@ anything important in them is raised as an error of ours, with the address, the 
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, TypeVar
 
@@ -55,45 +56,19 @@ class Meaning(Enum):
     PASSES = auto()  # of a connection, a coordinator or an election: it is tried again
 
 
-_MEANINGS = {
-    KafkaError._PARTITION_EOF: Meaning.END,
-    KafkaError._AUTO_OFFSET_RESET: Meaning.RESET,
-    KafkaError.GROUP_AUTHORIZATION_FAILED: Meaning.NO_GROUP,
-    **dict.fromkeys(
-        (
-            KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            KafkaError.SASL_AUTHENTICATION_FAILED,
-            KafkaError._AUTHENTICATION,
-        ),
-        Meaning.DENIED,
-    ),
-    **dict.fromkeys(
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION), Meaning.GONE
-    ),
-    **dict.fromkeys((KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError.MSG_SIZE_TOO_LARGE), Meaning.BROKEN),
-    **dict.fromkeys(
-        (
-            KafkaError._FATAL,
-            KafkaError.GROUP_MAX_SIZE_REACHED,
-            KafkaError.INCONSISTENT_GROUP_PROTOCOL,
-            KafkaError.INVALID_COMMIT_OFFSET_SIZE,
-            KafkaError.INVALID_CONFIG,
-            KafkaError.INVALID_GROUP_ID,
-            KafkaError.INVALID_PARTITIONS,
-            KafkaError.INVALID_REPLICATION_FACTOR,
-            KafkaError.INVALID_SESSION_TIMEOUT,
-            KafkaError.OFFSET_METADATA_TOO_LARGE,
-            KafkaError.POLICY_VIOLATION,
-            KafkaError.TOPIC_DELETION_DISABLED,
-            KafkaError.UNSUPPORTED_ASSIGNOR,
-        ),
-        Meaning.REFUSED,
-    ),
+_CODES = {
+    Meaning.END: "_PARTITION_EOF",
+    Meaning.RESET: "_AUTO_OFFSET_RESET",
+    Meaning.NO_GROUP: "GROUP_AUTHORIZATION_FAILED",
+    Meaning.DENIED: "TOPIC_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+    " SASL_AUTHENTICATION_FAILED _AUTHENTICATION",
+    Meaning.GONE: "UNKNOWN_TOPIC_OR_PART _UNKNOWN_TOPIC _UNKNOWN_PARTITION",
+    Meaning.BROKEN: "_BAD_MSG _BAD_COMPRESSION MSG_SIZE_TOO_LARGE",
+    Meaning.REFUSED: "_FATAL GROUP_MAX_SIZE_REACHED INCONSISTENT_GROUP_PROTOCOL INVALID_COMMIT_OFFSET_SIZE"
+    " INVALID_CONFIG INVALID_GROUP_ID INVALID_PARTITIONS INVALID_REPLICATION_FACTOR INVALID_SESSION_TIMEOUT"
+    " OFFSET_METADATA_TOO_LARGE POLICY_VIOLATION TOPIC_DELETION_DISABLED UNSUPPORTED_ASSIGNOR",
 }
-
-
+_MEANINGS = {getattr(KafkaError, name): kind for kind, names in _CODES.items() for name in names.split()}
 NO_RIGHTS = (Meaning.DENIED, Meaning.NO_GROUP)
 
 
@@ -147,12 +122,7 @@ class Trouble:
         self.last = self.denied = self.gone = ""
 
     def judge(self, error: KafkaError, to: Connection, where: str, needs: str = READING) -> None:
-        """Raise what ends the reading; keep what does not. For events that are no end and no lost offset.
-
-        Raises:
-            SourceDeniedError: no right, which `needs` names.
-            SourceError: data that cannot be read, or a client that goes no further.
-        """
+        """Raise what ends the reading; keep what does not. For events that are no end and no lost offset."""
         kind = meaning(error)
         if kind is Meaning.DENIED or (kind is Meaning.NO_GROUP and needs != READING):
             raise denied(to, error.str(), where, needs)
@@ -171,13 +141,7 @@ class NotYetError(Exception):
 class Patience:
     """How long nothing has come, and the one loop that asks until an answer does. Used by one thread.
 
-    Args:
-        to: whom it is waited for, with the timeout.
-        trouble: of the client that asks.
-        stop: ends the waiting.
-        seconds: the timeout, where it is another than that of `to`.
-        needs: the rights that are named where they are missing.
-        probe: whether a silent server is asked if it wants TLS.
+    `needs` names the rights where they are missing; `probe`: a silent server is asked if it wants TLS.
     """
 
     def __init__(
@@ -217,12 +181,9 @@ class Patience:
         return True
 
     def check(self, where: str, last: Exception | None = None) -> None:
-        """Raise where waiting on is no use; `last` is the last answer that was none.
+        """Raise ClosedError, SourceDeniedError or SourceUnreachableError where waiting on is no use.
 
-        Raises:
-            ClosedError: the stop event is set.
-            SourceDeniedError: no rights, credentials that are refused, or a server that wants TLS.
-            SourceUnreachableError: the timeout is over.
+        `last` is the last answer that was none.
         """
         if self._stop.is_set():
             raise ClosedError(f"{where}: reading was stopped")
@@ -242,14 +203,9 @@ class Patience:
         where: str = "",
         again: Callable[[KafkaError], bool] = lambda _: True,
     ) -> _T:
-        """What `ask` gives; it is called until it raises neither NotYetError nor a KafkaException that passes.
+        """What `ask` gives, with the seconds that it may take; again until its error is none that passes.
 
-        Args:
-            ask: the question, with the seconds that it may take.
-            where: what the errors name; the topic where it is empty.
-            again: which errors pass, but for missing rights; others are raised as they are.
-
-        Raises what `check` does.
+        `again` says which pass, but for missing rights; others are raised as they are. Raises what `check` does.
         """
         where = where or self._to.topic
         last: Exception | None = None
@@ -308,6 +264,13 @@ def check_same(where: str, known: str, now: str) -> None:
 def some(parts: Sequence[object], most: int = 5) -> str:
     """Some of them, and how many more there are."""
     return ", ".join(map(str, parts[:most])) + (f" and {len(parts) - most} more" if len(parts) > most else "")
+
+
+def similar(name: str, names: Iterable[str], of: str) -> str:
+    """Which names are like this one, for people."""
+    known = list(names)
+    close = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
+    return f"did you mean {', '.join(close)}?" if close else f"none of {of} ({len(known)}) has a similar name"
 
 
 def partitions_text(partitions: Collection[int]) -> str:

@@ -177,12 +177,12 @@ class Membership:
     def __init__(self, to: Connection, group: ConsumerGroup, start: Start, rank: int = 0, world_size: int = 1) -> None:
         self._to, self._group, self._start = to, group, start
         self._options = group.tuning(), group.settings(rank, world_size)
-        self._progress: Progress
-        self._trouble: Trouble
-        self._take_up: Callable[[Positions], None]
-        self._withdraw: Callable[[], Positions]
-        self._give_up: Callable[[Collection[int]], None]
-        self._ended: Callable[[], bool]
+        self.progress: Progress  # the receiver's; and what it does as partitions come and go
+        self.trouble: Trouble
+        self.take_up: Callable[[Positions], None]
+        self.withdraw: Callable[[], Positions]
+        self.give_up: Callable[[Collection[int]], None]
+        self.ended: Callable[[], bool]  # whether nobody wants records any more
         self.starting: set[int] = set()
         self._committed: dict[int, int] = {}  # of each partition that is ours; -1: the group has no offset of it
         self._wanted: dict[int, int] = {}
@@ -193,20 +193,6 @@ class Membership:
         self._failed: BaseException | None = None
         self._inside = self._leaving = self._paused = False
         self._note = ""  # of each commit: how many partitions the topic had when the group began
-
-    def join(
-        self,
-        progress: Progress,
-        trouble: Trouble,
-        *,
-        take_up: Callable[[Positions], None],
-        withdraw: Callable[[], Positions],
-        give_up: Callable[[Collection[int]], None],
-        ended: Callable[[], bool],
-    ) -> None:
-        """Tell it whose it is: what it calls when partitions come and go, and whether anybody wants records."""
-        self._progress, self._trouble = progress, trouble
-        self._take_up, self._withdraw, self._give_up, self._ended = take_up, withdraw, give_up, ended
 
     def options(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Of its consumer: those that a user's go before, and those that go before a user's."""
@@ -232,7 +218,7 @@ class Membership:
             SourceError: it is not done within five seconds; the next commit includes it.
             SourceDeniedError: no right.
         """
-        with self._progress.changed:
+        with self.progress.changed:
             level = {p: n for p, n in position.items() if n > self._committed.get(p, n)}
             self._want(level)
 
@@ -240,7 +226,7 @@ class Membership:
                 over = self._inside or self._leaving or self._denied or self._failed
                 return bool(over) or all(self._wanted.get(p, -1) < n for p, n in level.items())
 
-            done = self._progress.changed.wait_for(settled, COMMIT_SECONDS)
+            done = self.progress.changed.wait_for(settled, COMMIT_SECONDS)
             wrong, self._denied = self._denied, None
         if wrong is not None:
             raise wrong
@@ -256,7 +242,7 @@ class Membership:
         if self._failed is not None:
             raise self._failed
         now = sync.monotonic()
-        with self._progress.changed:
+        with self.progress.changed:
             if self.starting and now - self._since >= self._to.timeout:
                 raise SourceError(f"{self._unsaid(self._wrong)}; check that the broker runs")
             if not self._wanted or now < self._not_before or (self._sent and now < self._until):
@@ -275,12 +261,12 @@ class Membership:
 
     def leave(self, consumer: Consumer) -> None:
         """Commit what the loop has finished, before the consumer is closed."""
-        with self._progress.changed:
+        with self.progress.changed:
             self._leaving = True
-            self._progress.changed.notify_all()
+            self.progress.changed.notify_all()
         if self._failed is None:
             try:
-                self._publish(consumer, list(self._committed), self._progress.wait_finished(list(self._committed), 0.0))
+                self._publish(consumer, list(self._committed), self.progress.wait_finished(list(self._committed), 0.0))
             except Exception as error:  # noqa: BLE001  whatever it is, the group must be left
                 LOG.warning("%s: left the group without a commit: %s", self.who, error)
 
@@ -347,7 +333,7 @@ class Membership:
             LOG.debug("%s", self._unsaid(wrong.str()))
 
     def _landed(self, offsets: Positions) -> None:
-        with self._progress.changed:
+        with self.progress.changed:
             for p, offset in offsets.items():
                 if p in self._committed:
                     self._committed[p] = max(offset, self._committed[p])
@@ -357,27 +343,27 @@ class Membership:
             if self._sent == offsets:
                 self._sent = {}
             self._wrong = ""
-            self._progress.changed.notify_all()
+            self.progress.changed.notify_all()
 
     def _refuse(self, error: KafkaError, sent: Positions) -> None:
         """A commit was not taken: it is sent again, unless that is no use."""
         said = self._unsaid(error.str())
-        with self._progress.changed:
+        with self.progress.changed:
             self._sent, self._wrong, self._not_before = {}, error.str(), sync.monotonic() + PAUSE_SECONDS
             if error.code() in _OUT:  # the partitions are others' now, and the next poll says so
                 LOG.warning("%s; the group has removed the worker, and what was not committed comes again", said)
                 self._wanted = {p: n for p, n in self._wanted.items() if p not in sent}
-            elif meaning(error) in NO_RIGHTS or self._trouble.denied:
-                self._denied = denied(self._to, self._trouble.denied or error.str(), needs=GROUP_RIGHT)
+            elif meaning(error) in NO_RIGHTS or self.trouble.denied:
+                self._denied = denied(self._to, self.trouble.denied or error.str(), needs=GROUP_RIGHT)
             elif meaning(error) is Meaning.REFUSED:
                 self._denied = SourceError(f"{said}. What was not committed comes again")
             if self._denied is not None:
                 self._wanted = {}
                 self._failed = self._failed or (self._denied if self.starting else None)
-            self._progress.changed.notify_all()
+            self.progress.changed.notify_all()
 
     def _unsaid(self, why: str) -> str:
-        more = f" ({self._trouble.last})" if self._trouble.last else ""
+        more = f" ({self.trouble.last})" if self.trouble.last else ""
         return (
             f"{self._to.topic}: offsets of the group {self._group.group!r} could not be committed at "
             f"{self._to.servers}: {why or 'no answer'}{more}"
@@ -416,9 +402,9 @@ class Membership:
     @contextmanager
     def _callback(self) -> Iterator[None]:
         """Whoever waits for a commit goes on; what is raised is left for the next poll."""
-        with self._progress.changed:
+        with self.progress.changed:
             self._inside = True
-            self._progress.changed.notify_all()
+            self.progress.changed.notify_all()
         try:
             yield
         except BaseException as error:  # noqa: BLE001
@@ -432,13 +418,13 @@ class Membership:
         with self._callback():
             if found and not self._leaving:
                 offsets, fresh, self._note = self._begun(consumer, found)
-                with self._progress.changed:
+                with self.progress.changed:
                     self._committed |= offsets | dict.fromkeys(fresh, -1)
                     # Sent behind this callback: librdkafka lets a commit wait until it has the answer.
                     self._wanted |= fresh
                     self.starting |= fresh.keys()
                     self._since = sync.monotonic()
-                    self._take_up(offsets)
+                    self.take_up(offsets)
                 places = [TopicPartition(self._to.topic, p, offset) for p, offset in offsets.items()]
                 LOG.info("%s: was assigned %s", self.who, partitions_text(found))
         self._answer(consumer.incremental_assign, places)
@@ -449,8 +435,8 @@ class Membership:
         found = sorted(each.partition for each in partitions)
         with self._callback():
             if found and not self._leaving and self._failed is None:
-                handed = self._withdraw()
-                done = self._progress.wait_finished(found, self._group.drain, self._ended)
+                handed = self.withdraw()
+                done = self.progress.wait_finished(found, self._group.drain, self.ended)
                 if late := [p for p in found if done.get(p, -1) < handed.get(p, -1)]:
                     LOG.warning(
                         "%s: gave up %s before its loop had finished the batch that it has, and that comes again at "
@@ -467,26 +453,26 @@ class Membership:
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         found = sorted(each.partition for each in partitions)
         with self._callback():
-            self._withdraw()
+            self.withdraw()
             LOG.warning(
                 "%s: the group removed this worker, and took %s from it (%s); what it has not committed comes "
                 "again, at other workers. It joins again. Possible reasons: the process was stopped, the connection "
                 "was broken, or the broker did not answer, for longer than ConsumerGroup(session=)",
                 self.who,
                 partitions_text(found),
-                self._trouble.last or "no sign of life",
+                self.trouble.last or "no sign of life",
             )
         self._forget(found)
         self._answer(consumer.incremental_unassign, partitions)
 
     def _forget(self, partitions: Collection[int]) -> None:
-        with self._progress.changed:
+        with self.progress.changed:
             for p in partitions:
                 for at in (self._committed, self._wanted):
                     at.pop(p, None)
                 self.starting.discard(p)
-            self._give_up(partitions)
-            self._progress.changed.notify_all()
+            self.give_up(partitions)
+            self.progress.changed.notify_all()
 
     def _places(self, partitions: Collection[int]) -> list[TopicPartition]:
         return [TopicPartition(self._to.topic, p) for p in partitions]
@@ -498,16 +484,8 @@ class Membership:
             LOG.debug("%s: %s", self.who, error)
 
     def _begun(self, consumer: Consumer, assigned: Sequence[int]) -> tuple[dict[int, int], dict[int, int], str]:
-        """Where the group is in these partitions.
-
-        Returns:
-            The next offset to read of each; those of them that the group had no offset of, which are to be committed
-            before anything is given; and the note of this group's commits.
-
-        Raises:
-            DataLostError: `start` is "group", and it has no offset of a partition that was there when it began.
-            SourceUnreachableError: no answer for `timeout` seconds.
-            SourceDeniedError: no rights.
+        """The next offset to read of each of these partitions; those that are to be committed before anything is given,
+        as the group had none of them; and the note of this group's commits.
         """
         topic, group = self._to.topic, self._group.group
         known = self._stored(consumer, assigned)
@@ -515,9 +493,7 @@ class Membership:
         fresh: dict[int, int] = {}
         first = _first_of(known)
         if missing:
-            with Cluster(
-                self._to
-            ) as cluster:  # a question asked by the member itself would end its callback in a crash
+            with Cluster(self._to) as cluster:  # of the member itself it would end its callback in a crash
                 everything = cluster.partitions()
                 whole = self._stored(consumer, everything)
                 first = _first_of(whole) if whole else len(everything)
@@ -540,7 +516,7 @@ class Membership:
             raise_first(places)
             return {each.partition: each for each in places if each.offset >= 0}
 
-        return Patience(self._to, self._trouble, needs=GROUP_RIGHT).until(ask)
+        return Patience(self._to, self.trouble, needs=GROUP_RIGHT).until(ask)
 
 
 def _first_of(stored: Mapping[int, TopicPartition]) -> int:

@@ -7,7 +7,6 @@ of each partition is read for it.
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -18,8 +17,8 @@ from confluent_kafka import TopicPartition
 from dali_feed.errors import SourceNotFoundError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.errors import Meaning, meaning, some
-from dali_feed.external_sources.kafka.topics import span_text
+from dali_feed.external_sources.kafka.errors import Meaning, meaning, similar, some
+from dali_feed.external_sources.kafka.topics import retention, span_text
 
 SOON = 3600.0  # seconds
 
@@ -126,7 +125,7 @@ class LagFacts:
 
     def rate(self, name: str) -> float | None:
         """Records per second of all partitions together: `read` or `written`."""
-        known = [found for each in self.partitions if (found := getattr(each, name)) is not None]
+        known = [rate for each in self.partitions if (rate := getattr(each, name)) is not None]
         return sum(known) if known else None
 
     def to_json(self) -> dict[str, Any]:
@@ -143,13 +142,8 @@ class LagFacts:
             "written": self.rate("written"),
             "retention": self.keeps,
             "partitions": [
-                asdict(each)
-                | {
-                    "lag": each.lag,
-                    "lag_seconds": self.seconds(each),
-                    "headroom": each.headroom,
-                    "headroom_seconds": self.left(each),
-                }
+                {**asdict(each), "lag": each.lag, "lag_seconds": self.seconds(each), "headroom": each.headroom}
+                | {"headroom_seconds": self.left(each)}
                 for each in self.partitions
             ],
         }
@@ -166,10 +160,9 @@ def since(before: LagFacts, now: LagFacts) -> LagFacts:
 def _rated(then: PartitionLag | None, now: PartitionLag, seconds: float) -> PartitionLag:
     if then is None:
         return now
-    read = None if then.position is None or now.position is None else (now.position - then.position) / seconds
-    return replace(
-        now, read=None if read is None or read < 0 else read, written=max(0.0, (now.high - then.high) / seconds)
-    )
+    steps = None if then.position is None or now.position is None else now.position - then.position
+    read = None if steps is None or steps < 0 else steps / seconds
+    return replace(now, read=read, written=max(0.0, (now.high - then.high) / seconds))
 
 
 def lag_warnings(facts: LagFacts) -> list[str]:
@@ -268,14 +261,7 @@ def look(to: Connection, reader: str | Stand) -> LagFacts:
         stand = _stand_of(cluster, reader, partitions) if isinstance(reader, str) else reader
         lows, highs = (each.tolist() for each in cluster.bounds(partitions))
         parts = [
-            PartitionLag(
-                p,
-                low,
-                high,
-                high if stand.ends is None else stand.ends.get(p, high),
-                stand.positions.get(p),
-                stand.needs.get(p),
-            )
+            PartitionLag(p, low, high, (stand.ends or {}).get(p, high), stand.positions.get(p), stand.needs.get(p))
             for p, low, high in zip(partitions, lows, highs, strict=True)
             if stand.ends is None or p in stand.ends  # of a snapshot those that it has
         ]
@@ -287,14 +273,7 @@ def look(to: Connection, reader: str | Stand) -> LagFacts:
         settings, unknown = cluster.settings()
         topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
     timed = [replace(each, waits=waits.get(each.partition), oldest=oldest.get(each.partition)) for each in parts]
-    return LagFacts(to.topic, to.servers, stand, topic_id, tuple(timed), _keeps(settings), unknown, now)
-
-
-def _keeps(settings: Mapping[str, str]) -> float | None:
-    kept = settings.get("retention.ms", "")
-    if not kept.isdecimal() or "delete" not in settings.get("cleanup.policy", "delete"):
-        return None  # -1: for ever
-    return int(kept) / 1000
+    return LagFacts(to.topic, to.servers, stand, topic_id, tuple(timed), retention(settings), unknown, now)
 
 
 def _times_at(cluster: Cluster, offsets: Mapping[int, int]) -> dict[int, float]:
@@ -330,12 +309,8 @@ def _stand_of(cluster: Cluster, group: str, partitions: list[int]) -> Stand:
 
 
 def _missing(to: Connection, group: str, known: Mapping[str, str] | None) -> SourceNotFoundError:
-    if known is None:
-        near = "this broker does not list its groups"
-    elif close := difflib.get_close_matches(group, known, n=5, cutoff=0.5):
-        near = f"did you mean {', '.join(close)}?"
-    else:
-        near = f"none of the groups that it lists ({len(known)}) has a similar name"
+    none = "this broker does not list its groups"
+    near = none if known is None else similar(group, known, "the groups that it lists")
     return SourceNotFoundError(
         f"{to.topic}: group {group!r} must have committed offsets at {to.servers}; there is no such group; {near}"
     )

@@ -23,8 +23,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from dali_feed import sync
 from dali_feed.errors import DataLostError, SourceChangedError
-from dali_feed.external_sources.kafka.client import SLICE_SECONDS, consumer
-from dali_feed.external_sources.kafka.cluster import Cluster, Identity, Witness
+from dali_feed.external_sources.kafka.client import SLICE_SECONDS
+from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.errors import (
     GROUP_RIGHT,
@@ -161,14 +161,8 @@ class Receiver(TopicReader):
         self._received = 0  # bytes
         self._doubted: dict[int, int] = {}  # partition -> offset that the broker said it does not have
         if membership is not None:
-            membership.join(
-                progress,
-                self._trouble,
-                take_up=self.take_up,
-                withdraw=self.withdraw,
-                give_up=self.give_up,
-                ended=self.ended,
-            )
+            membership.progress, membership.trouble, membership.ended = progress, self._trouble, self.ended
+            membership.take_up, membership.withdraw, membership.give_up = self.take_up, self.withdraw, self.give_up
         else:
             self.take_up(at)
 
@@ -501,20 +495,11 @@ class Receiver(TopicReader):
         """The consumer: one that has joined, or is assigned at our positions."""
         client = self._consumer
         if client is None and self.membership is not None:
-            self._witness = Witness(self._to.topic, aloud="debug" in self._to.config)
-            debug = {"debug": Witness.DEBUG} if Witness.DEBUG else {}
             tuning, settings = self.membership.options()
-            client = self._consumer = consumer(
-                self._to,
-                self._trouble,
-                tuning=tuning,
-                settings={**settings, **debug},
-                logger=self._witness,
-                statistics=self._statistics.begin(),
-            )
+            client = self._connect(settings, tuning, small=small)
             self.membership.subscribe(client)
         elif client is None:
-            client = self._connect({}, small=small)
+            client = self._connect(small=small)
             client.assign([TopicPartition(self._to.topic, p, offset) for p, offset in self._at.items()])
         return client
 
@@ -525,14 +510,8 @@ class Receiver(TopicReader):
 class KafkaLiveReader(LiveReader):
     """A stream's reader, or a member's of a group; see `dali_feed.records.live.LiveReader`.
 
-    Raises from `poll`, behind all records that came before:
-        DataLostError: records that come next are gone (retention, deleted records).
-        SourceChangedError: the topic was deleted, made anew or cut.
-        SourceNotFoundError: no such topic.
-        SourceUnreachableError: no answer for `timeout` seconds, or records that do not come.
-        SourceDeniedError: no rights.
-        ConfigError: the group does not take this member; or used in a process that was forked from the reader's.
-        ClosedError: closed, or the stop event is set (seen within 0.1 s).
+    `poll` raises, behind all records that came before, what `KafkaReader.read` does; SourceNotFoundError where there is
+    no such topic; and ConfigError where the group does not take this member.
     """
 
     def __init__(

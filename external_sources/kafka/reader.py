@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -139,16 +139,27 @@ class TopicReader:
         """What must not be destroyed in a child."""
         return self._consumer, self._cluster
 
-    def _connect(self, settings: dict[str, Any], *, small: bool, quiet: bool = False) -> Consumer:
-        """A new consumer; one that is `small` fetches little at once, and a quiet one has no statistics."""
+    def _connect(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        tuning: Mapping[str, Any] | None = None,
+        *,
+        small: bool,
+        quiet: bool = False,
+    ) -> Consumer:
+        """A new consumer; one that is `small` fetches little at once, and a quiet one has no statistics.
+
+        It says which topic it reads where one is known, or `tuning` makes it a member, which knows it by that.
+        """
         self._trouble.clear()
         to = self._to
         self._witness = Witness(to.topic, aloud="debug" in to.config)
-        debug = {"debug": Witness.DEBUG} if self._identity.topic_id and Witness.DEBUG else {}
+        debug = {"debug": Witness.DEBUG} if Witness.DEBUG and (self._identity.topic_id or tuning) else {}
         self._consumer = consumer(
             to,
             self._trouble,
-            settings={**debug, **(modest(to.config) if small else {}), **settings},
+            tuning=tuning,
+            settings={**debug, **(modest(to.config) if small else {}), **(settings or {})},
             logger=self._witness,
             statistics=None if quiet else self._statistics.begin(),
         )
@@ -205,13 +216,9 @@ class DoubtedError(Exception):
 class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` is read only here
     """Reads runs of offsets; see `dali_feed.records.source.Reader`.
 
-    Raises from `read`:
-        DataLostError: offsets that were promised are gone (retention, deleted records).
-        SourceChangedError: the topic or a partition is gone, or ends before the run does.
-        SourceUnreachableError: no progress for `timeout` seconds, reconnects included.
-        SourceDeniedError: no rights.
-        ClosedError: closed, or the stop event is set (seen within 0.1 s).
-        ConfigError: used in a process that was forked from the reader's.
+    `read` raises DataLostError where offsets that were promised are gone, SourceChangedError where the topic or a
+    partition is, or ends before the run does, SourceUnreachableError after `timeout` seconds without progress,
+    SourceDeniedError, ClosedError within 0.1 s of the stop event, and ConfigError in a forked process.
     """
 
     def __init__(
@@ -281,7 +288,7 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         self._guard.check()
         with self._use:
             self._assign(partition, offset)
-            low, high = self._bounds(self._live(), partition, self._to.where(partition, offset))
+            low, high = self._bounds(self._open()[0], partition, self._to.where(partition, offset))
         return high < 0 or low <= offset < high
 
     def rest(self) -> None:
@@ -306,7 +313,6 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         return self._at[0] == partition and gap >= 0 and near
 
     def _run(self, run: OffsetRun) -> None:
-        """Read all of it."""
         partition, start, stop = run.partition, run.want, run.stop
         self._trouble.clear()
         patience = Patience(self._to, self._trouble, self._guard.stop)
@@ -325,7 +331,7 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
 
     def _more(self, run: OffsetRun, patience: Patience) -> None:
         """The next records or events, where some come within a slice of time; waits as long as the timeout allows."""
-        way, want = self._line(), run.want
+        (_, way), want = self._open(), run.want
         most = FIRST if not self._received else max(1, min(MORE, CACHED * self._passed // self._received))
         event = way.fetch(run, most)
         where = self._to.where(run.partition, run.want)
@@ -383,7 +389,7 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         partition, want, stop = run.partition, run.want, run.stop
         where = self._to.where(partition, want)
         self._identify(where)
-        low, high = self._bounds(self._live(), partition, where)
+        low, high = self._bounds(self._open()[0], partition, where)
         if 0 <= low <= want and stop <= high and run.refused != want:  # a replica that lags behind its leader
             run.refused = want
             LOG.warning(
@@ -410,7 +416,7 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         topic, deadline = self._to.topic, time.monotonic() + 1.0
         while not self._guard.stop.wait(SLICE_SECONDS):
             try:
-                found = self._live().list_topics(topic, timeout=1.0).topics.get(topic)
+                found = self._open()[0].list_topics(topic, timeout=1.0).topics.get(topic)
             except KafkaException as error:
                 self._trouble.last = error.args[0].str()
                 return True  # no answer: wait, as in any outage
@@ -444,26 +450,16 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         client = self._connect(settings, small=small or self._modest, quiet=self._modest)
         handle = None if own is None else newest_client(own)
         if own is None or handle is None:
-            return ByMessage(client, topic, self._stands_elsewhere)
+            return ByMessage(client, topic, lambda: self._witness.doubts(self._identity.topic_id))
         return ByColumn(client, own, handle, topic)
 
-    def _stands_elsewhere(self) -> bool:
-        return self._witness.doubts(self._identity.topic_id)
-
-    def _live(self) -> Consumer:
+    def _open(self) -> tuple[Consumer, ByMessage | ByColumn]:
         self._guard.check()
-        if self._consumer is None:  # never between _assign and _drop
+        if self._consumer is None or self._way is None:  # never between _assign and _drop
             raise ClosedError(self._to.topic)
-        return self._consumer
-
-    def _line(self) -> ByMessage | ByColumn:
-        self._guard.check()
-        if self._way is None:  # never between _assign and _drop
-            raise ClosedError(self._to.topic)
-        return self._way
+        return self._consumer, self._way
 
     def _drop(self) -> None:
-        """See `TopicReader`."""
         self._forget()
         way, self._way = self._way, None
         if way is not None:

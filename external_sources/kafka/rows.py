@@ -71,14 +71,7 @@ class KafkaParts:
         *,
         follow: bool = True,
     ) -> None:
-        """Members by plain names.
-
-        Args:
-            members: their names.
-            claims: where values may lie that are elsewhere; None: nobody said.
-            codec: what makes the members `codec:NAME`.
-            follow: whether a value that lies elsewhere is wanted; else the record is taken as it is.
-        """
+        """Members by plain names; unless it is to `follow`, a value that lies elsewhere is taken as it is."""
         self.members = {name: in_full(name) for name in members}
         self.claims, self.codec = claims, codec
         wanted = dict.fromkeys(self.members.values())

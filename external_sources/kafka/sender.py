@@ -108,17 +108,10 @@ class AbortedError(ProduceError):
 class Sender:
     """Sends records to one topic. Used by one thread, but for `poll`, which another may call meanwhile.
 
-    Args:
-        to: where to.
-        settle: hears, in the thread that polls, what became of each record: its token, the bytes of its payload, and
-            the message, why it is refused, or the error that ends the sending.
-        compression: of all records.
-        queue_bytes: of records that wait.
-        largest: bytes of the largest record that the topic takes; None: not known.
-        transactional_id: records are sent in transactions of this id, and whoever had it before is shut out.
-        gives_up: whether a record fails that is not acknowledged for the timeout; else only waits end then.
-
-    Raises what `Client` options and, with transactions, the first question to the broker may.
+    `settle` hears, in the thread that polls, what became of each record: its token, the bytes of its payload, and the
+    message, why it is refused, or the error that ends the sending. `largest` is what the topic takes, in bytes. With a
+    `transactional_id` whoever had it before is shut out. One that `gives_up` settles a record too that is not
+    acknowledged for the timeout; else only waits end then.
     """
 
     def __init__(
@@ -149,16 +142,16 @@ class Sender:
             "partitioner": "murmur2_random",  # as Java's producers have it
             "queue.buffering.max.kbytes": max(1, queue_bytes >> 10),
         }
+        self._transactional = transactional_id is not None
+        seconds = to.timeout if gives_up and not self._transactional else 0
         self._settings: dict[str, Any] = {
             "acks": "all",
             "enable.idempotence": True,
-            "message.timeout.ms": max(10, round(to.timeout * 1000)) if gives_up else 0,
+            "message.timeout.ms": max(10, round(seconds * 1000)) if seconds else 0,
         }
-        self._transactional = transactional_id is not None
         if transactional_id is not None:
             patience = max(TRANSACTION_SECONDS, 2 * to.timeout)
-            more = {"transactional.id": transactional_id, "transaction.timeout.ms": round(patience * 1000)}
-            self._settings |= {"message.timeout.ms": 0, **more}
+            self._settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": round(patience * 1000)}
         self._client = self._connected()
         self.guard = Guard(to.topic, self)
 

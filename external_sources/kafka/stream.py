@@ -61,9 +61,7 @@ class Mark:
     def of_rank(self, rank: int, world_size: int, count: int) -> dict[int, int]:
         """The positions of a rank's partitions of a topic that has `count`.
 
-        Raises:
-            StateError: how far the run was in some of them is not known.
-            SourceChangedError: the topic has fewer partitions than the mark.
+        StateError where how far the run was in some of them is not known; SourceChangedError where there are fewer.
         """
         most = max(self.positions, default=-1)
         if most >= count:
@@ -133,12 +131,7 @@ def mark_of(topic: str, state: StreamState) -> Mark:
 
 
 def check_stretch(topic: str, starts: NDArray[np.int64], ends: NDArray[np.int64], last: Mark) -> None:
-    """That records may lie between two marks, the second of which is `last`.
-
-    Raises:
-        StateError: the second stands before the first in some partition.
-        SourceEmptyError: both stand at the same place.
-    """
+    """StateError where the second of two marks, `last`, stands before the first; SourceEmptyError if both are one."""
     behind = np.flatnonzero(ends < starts).tolist()
     if behind:
         p = behind[0]
@@ -222,10 +215,7 @@ def checked_start(topic: str, start: Any, group: str | None) -> str | float | St
 
 
 def begun(cluster: Cluster, start: str | float, group: str | None, partitions: list[int]) -> dict[int, int]:
-    """The next offset to read of each of these partitions.
-
-    Raises SourceError where the group has none, and what its requests raise.
-    """
+    """The next offset to read of each of these partitions. SourceError where the group has none."""
     if not partitions:
         return {}
     found: dict[int, int] = {}
@@ -296,17 +286,7 @@ class KafkaStream(TopicSource, Stream):
             raise ConfigError(msg)
         self._joins = group if isinstance(group, ConsumerGroup) else None
         named = group.group if isinstance(group, ConsumerGroup) else group
-        super().__init__(
-            topic,
-            servers,
-            label=label,
-            codec=codec,
-            config=config,
-            timeout=timeout,
-            group=named,
-            format=format,
-            claims=claims,
-        )
+        super().__init__(topic, servers, label, codec, config, timeout, named, format, claims)
         self._pace = Pace(batch_timeout, batch_bytes, idle_timeout)
         names = ("batch_timeout", "batch_bytes", "idle_timeout")
         for name, value in zip(names, (batch_timeout, batch_bytes, idle_timeout), strict=True):
@@ -344,15 +324,8 @@ class KafkaStream(TopicSource, Stream):
     ) -> LiveReader:
         """A reader of a rank's partitions from `at` on; None: from `start`. It asks the cluster where that is.
 
-        Raises:
-            ConfigError: a member that no record can have.
-            SourceNotFoundError: no such topic; the message names similar ones.
-            SourceUnreachableError: no answer for `timeout` seconds.
-            SourceDeniedError: no rights, or credentials that are refused.
-            SourceChangedError: the topic was deleted and made again since `at`.
-            StateError: `at` is not of this topic, or lacks a partition of this rank.
-            SourceError: the group has no offset of a partition.
-            ClosedError: the stop event is set.
+        Raises what `KafkaTopic.snapshot` does, ConfigError for a member that no record can have, StateError where `at`
+        is not of this topic, or lacks a partition of this rank, and SourceError where the group has no offset of one.
         """
         to, parts, stopped = self._to, self._parts(members), stop or threading.Event()
         mine: Any = {"stop": stopped, "progress": progress, "rank": rank, "world_size": world_size}
@@ -414,14 +387,6 @@ class KafkaStream(TopicSource, Stream):
 
     def _topic(self) -> KafkaTopic:
         """What the topic holds, of the same records made in the same way."""
-        to = self._to
-        return KafkaTopic(
-            to.topic,
-            to.servers,
-            label=self._label,
-            codec=self._codec,
-            config=to.config,
-            timeout=to.timeout,
-            format=self._forms or None,
-            claims=None if self._claims is None else self._claims.folder,
-        )
+        to, claims = self._to, None if self._claims is None else self._claims.folder
+        made: Any = {"label": self._label, "codec": self._codec, "format": self._forms or None, "claims": claims}
+        return KafkaTopic(to.topic, to.servers, config=to.config, timeout=to.timeout, **made)

@@ -48,11 +48,10 @@ class TopicSource(Records):
 
     inner = "value"
 
-    def __init__(  # noqa: PLR0913  what is read, and how
+    def __init__(  # noqa: PLR0913, PLR0917  what is read, and how
         self,
         topic: str,
         servers: str | Sequence[str],
-        *,
         label: str | None,
         codec: Codec | None,
         config: Mapping[str, Any] | None,
@@ -209,17 +208,7 @@ class KafkaTopic(TopicSource, Source):
         format: Format | str | Mapping[str, Format | str] | None = None,  # noqa: A002  what users call it
         claims: str | os.PathLike[str] | None = None,
     ) -> None:
-        super().__init__(
-            topic,
-            servers,
-            label=label,
-            codec=codec,
-            config=config,
-            timeout=timeout,
-            group=group,
-            format=format,
-            claims=claims,
-        )
+        super().__init__(topic, servers, label, codec, config, timeout, group, format, claims)
         if holes not in ("auto", "scan", "replace"):
             raise ConfigError(f'{topic}: holes must be "auto", "scan" or "replace"; found {holes!r}')
         self._holes = holes

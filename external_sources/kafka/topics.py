@@ -88,10 +88,8 @@ class TopicFacts:
 
         It takes whole segments, once their newest record is old enough: so this is the least.
         """
-        keeps = self.number("retention.ms")
-        if keeps is None or keeps < 0 or "delete" not in self.settings.get("cleanup.policy", "delete"):
-            return None
-        return keeps / 1000 - (self.at - self.span[0] if self.span else 0.0)
+        keeps = retention(self.settings)
+        return None if keeps is None else keeps - (self.at - self.span[0] if self.span else 0.0)
 
     def number(self, setting: str) -> int | None:
         """A setting that is a whole number."""
@@ -116,6 +114,12 @@ class TopicFacts:
             "settings": dict(self.settings),
             "partitions": [asdict(each) for each in self.partitions],
         }
+
+
+def retention(settings: Mapping[str, str]) -> float | None:
+    """Seconds that a record is kept at least; None: for ever, or it is not known."""
+    kept = settings.get("retention.ms", "")
+    return int(kept) / 1000 if kept.isdecimal() and "delete" in settings.get("cleanup.policy", "delete") else None
 
 
 def warnings(facts: TopicFacts, run: float = DAY, gpus: int | None = None) -> list[str]:

@@ -175,7 +175,7 @@ RULES = (
     ),
     Rule(
         *(23, "begun", "a commit that waits goes on when partitions come or go", KAFKA + "group.py"),
-        "            self._inside = True\n            self._progress.changed.notify_all()\n",
+        "            self._inside = True\n            self.progress.changed.notify_all()\n",
         "            self._inside = True\n",
         GROUP,
     ),

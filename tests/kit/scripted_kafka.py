@@ -365,7 +365,6 @@ def played() -> Iterator[None]:
             client.close()
 
     parts: list[tuple[Any, str, Any]] = [
-        (live_reader, "consumer", consumer),
         (live_reader, "Lookout", Lookout),
         (live_reader, "MEMBER_SECONDS", 0.2),  # steps of virtual time cost real time
         (live_reader, "Cluster", Cluster),

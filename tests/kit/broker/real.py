@@ -24,6 +24,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -195,49 +196,25 @@ def _java_version() -> str:
     return subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
 
 
-def kept_folder(cache: Path, jars: Path, words: str, make: Callable[[Path], None]) -> Path:
-    """The folder in `cache` for these jars, this Java and `words`; who comes first lets `make` fill it, others wait."""
-    key = [str(jars.resolve()), str(jars.stat().st_mtime_ns), _java_version(), words]
-    folder = cache / f"{jars.name}-begun-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
+def _begun() -> Path:
+    """The folder of what is kept, for these jars, this Java and properties; who comes first makes it, others wait."""
+    cache, found = _cache(), jars()
+    key = [str(found.resolve()), str(found.stat().st_mtime_ns), _java_version(), _PROPERTIES]
+    folder = cache / f"{found.name}-begun-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
     if folder.is_dir():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f"{jars.name}-begun.lock").open("w") as lock:
+    with (cache / f"{found.name}-begun.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # left when its holder ends, however it does
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=cache) as work:
                 made = Path(work, "made")
                 made.mkdir()
-                make(made)
+                with RealBroker("256m", brief=True, first=made) as broker:
+                    broker.create("first")
+                    broker._end(signal.SIGTERM, START_SECONDS)  # it writes the archive now
                 made.rename(folder)  # whole or not at all
     return folder
-
-
-def archiving(folder: Path) -> list[str]:
-    """Options of a Java that leaves the archive when it is stopped."""
-    return [f"-XX:ArchiveClassesAtExit={folder / _CLASSES}", *_QUIET]
-
-
-def archived(folder: Path) -> list[str]:
-    """Options of a Java that begins with it, where it could be made."""
-    classes = folder / _CLASSES
-    return [f"-XX:SharedArchiveFile={classes}", *_QUIET] if classes.is_file() else []
-
-
-def keep_storage(formatted: Path, folder: Path) -> None:
-    """Keep a broker's storage, just formatted."""
-    shutil.copytree(formatted, folder / _STORAGE)
-
-
-def copy_storage(folder: Path, to: Path, node: int, cluster: str, directory: str) -> None:
-    """The kept storage as that of another broker: its node, its cluster's id, and an id of the folder's own."""
-    shutil.copytree(folder / _STORAGE, to)
-    meta = to / "meta.properties"
-    text = meta.read_text()
-    for name, value in {"node.id": node, "cluster.id": cluster, "directory.id": directory}.items():
-        text, found = re.subn(rf"(?m)^{re.escape(name)}=.*$", f"{name}={value}", text)
-        assert found == 1, (name, text)
-    meta.write_text(text)
 
 
 class Cluster:
@@ -358,14 +335,25 @@ class RealBroker(Cluster):
         atexit.register(self.close)
         begun = None if first is not None else _begun()
         if begun is not None:
-            self._options += archived(begun)
+            classes = begun / _CLASSES  # where it could be made
+            self._options += [f"-XX:SharedArchiveFile={classes}", *_QUIET] if classes.is_file() else []
         if begun is None or users:
             self._format(users)
         else:
-            copy_storage(begun, self.home / "data", node, self._cluster_id, directory=cluster_id())
+            self._copy_storage(begun / _STORAGE, node)
         if first is not None:
-            keep_storage(self.home / "data", first)
-            self._options += archiving(first)
+            shutil.copytree(self.home / "data", first / _STORAGE)
+            self._options += [f"-XX:ArchiveClassesAtExit={first / _CLASSES}", *_QUIET]  # written when it is stopped
+
+    def _copy_storage(self, kept: Path, node: int) -> None:
+        """The kept storage as ours: the node, the cluster's id, and an id of the folder's own."""
+        shutil.copytree(kept, self.home / "data")
+        meta = self.home / "data" / "meta.properties"
+        text = meta.read_text()
+        for name, value in {"node.id": node, "cluster.id": self._cluster_id, "directory.id": cluster_id()}.items():
+            text, found = re.subn(rf"(?m)^{re.escape(name)}=.*$", f"{name}={value}", text)
+            assert found == 1, (name, text)
+        meta.write_text(text)
 
     def _format(self, users: Sequence[str]) -> None:
         command = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id]
@@ -409,33 +397,19 @@ class RealBroker(Cluster):
         """End it with SIGKILL, as a power cut would."""
         self._end(signal.SIGKILL, 10)
 
-    def stop(self) -> None:
-        """Stop it as a service manager does; its data stays."""
-        self._end(signal.SIGTERM, 30)
-
-    def restart(self) -> None:
-        """Kill it and start it again on the same data and ports."""
-        self.kill()
-        self.start()
-
     def _end(self, how: signal.Signals, seconds: float) -> None:
         process, self._process = self._process, None
         if process is None:
             return
         try:
-            self._ended(process, how, seconds)
-        finally:
-            self._beside.let_go()
-
-    def _ended(self, process: subprocess.Popen[bytes], how: signal.Signals, seconds: float) -> None:
-        try:
-            os.killpg(process.pid, how)
-            process.wait(seconds)
-        except ProcessLookupError:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, how)
             process.wait(seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
+        finally:
+            self._beside.let_go()
 
     def close(self) -> None:
         """Kill it and remove its data. Safe to call twice."""
@@ -449,16 +423,6 @@ class RealBroker(Cluster):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def _begun() -> Path:
-    return kept_folder(_cache(), jars(), _PROPERTIES, _begin)
-
-
-def _begin(folder: Path) -> None:
-    with RealBroker("256m", brief=True, first=folder) as broker:
-        broker.create("first")
-        broker._end(signal.SIGTERM, START_SECONDS)  # it writes the archive now
 
 
 def cluster_id() -> str:
