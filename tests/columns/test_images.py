@@ -1,30 +1,25 @@
-"""Several images of a record: each with its own transform, with its own draws or another's; of shards and of tables."""
+"""Several images of a record: each with its own transform, with its own draws or another's."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from kit.by_hand import tar
-from kit.images import QUICK, broken_png, encoded, png
+from kit.images import QUICK, broken_png, encoded
 from kit.torchvision_way import applied
-from PIL import Image as Pillow
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Decode, Tuning
-from dali_feed.columns import Column, Image, Mask, Number, Text
-from dali_feed.errors import ConfigError, TransformError
-from dali_feed.external_sources import ShardSet, Table
+from dali_feed.columns import Column, Image, Mask, Number
+from dali_feed.errors import TransformError
+from dali_feed.external_sources import ShardSet
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
-from dali_feed.plan.order import Shuffle
-from dali_feed.testing import assert_resumes_anywhere
 from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.program import seed_of_column
@@ -156,19 +151,6 @@ def test_a_bad_image_costs_its_slot(tmp_path: Path, engine: str, side: str, data
         assert torch.equal(batch["mask"], batch["right"][:, 0] // 4)
 
 
-def test_two_images_resume_anywhere(tmp_path: Path) -> None:
-    """With their draws, a mask of the second, and a second image that a decoder refuses."""
-    wanted = stereo(RESIZED, None, mask=Mask("mask", of="right"))
-    assert_resumes_anywhere(
-        pairs(tmp_path, right=broken_png()),
-        columns=wanted,
-        shuffle=Shuffle(2, 2),
-        lanes=4,
-        world_sizes=(1, 2, 4),
-        positions=2,
-    )
-
-
 def test_images_come_in_every_form_that_one_does(tmp_path: Path) -> None:
     """Functions of the user's and gray of one channel by column, channels last, a collate_fn, tuples, DLPack."""
     source = pairs(tmp_path)
@@ -195,26 +177,16 @@ def test_images_come_in_every_form_that_one_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "options", "error", "message"),
+    ("wanted", "message"),
     [
-        ({"a": Image("left"), "b": Image("right", lambda x, draws: x)}, {}, TransformError, "columns: 'b': "),
-        (
-            {"a": Image("left", [EXACT, EXACT]), "b": Image("right")},
-            {},
-            TransformError,
-            "columns: 'a': .*several views",
-        ),
-        ({"a": Image("left"), "b": Mask("mask", of="c")}, {}, ConfigError, "which must be there; found 'a'. Give of="),
-        ({"n": Number("cls")}, {"decode": "foo"}, ConfigError, "decode: must be a Decode"),
-        ({"n": Number("cls")}, {"decode": Decode(exif=True)}, ConfigError, "no column is an Image; found True"),
+        ({"a": Image("left"), "b": Image("right", lambda x, draws: x)}, "columns: 'b': "),
+        ({"a": Image("left", [EXACT, EXACT]), "b": Image("right")}, "columns: 'a': .*several views"),
     ],
 )
-def test_what_cannot_be_is_told(
-    tmp_path: Path, wanted: dict[str, Column], options: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_what_several_images_cannot_have_is_said(tmp_path: Path, wanted: dict[str, Column], message: str) -> None:
     """When the loader is made, with the column."""
-    with pytest.raises(error, match=message):
-        DataLoader(pairs(tmp_path), 4, columns=wanted, tuning=QUICK, **options)
+    with pytest.raises(TransformError, match=message):
+        DataLoader(pairs(tmp_path), 4, columns=wanted, tuning=QUICK)
 
 
 def test_what_matters_to_images_alone_warns_once_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,81 +194,3 @@ def test_what_matters_to_images_alone_warns_once_without_one(tmp_path: Path, mon
     monkeypatch.setattr(torch_arguments, "_warned", set())
     with pytest.warns(UserWarning, match=r"^Decode\(engine=\) .*no column is an image"):
         DataLoader(pairs(tmp_path), 4, columns={"n": Number("cls")}, decode=Decode(engine="host"), tuning=QUICK)
-
-
-ROWS = 9
-CROP = v2.Compose([v2.RandomCrop(12), v2.RandomHorizontalFlip()])
-PAIRED: dict[str, Column] = {
-    "before": Image("before", CROP),
-    "after": Image("after", CROP, draws="before"),
-    "text": Text("text"),
-    "label": Number("label"),
-}
-
-
-def columns_of(folder: Path) -> dict[str, list[Any]]:
-    """Images before as bytes and after as files, both the same; texts and numbers."""
-    for n in range(ROWS):
-        (folder / f"{n}.png").write_bytes(png(n, 20 + n, 30))
-    return {
-        "before": [png(n, 20 + n, 30) for n in range(ROWS)],
-        "after": [{"bytes": None, "path": str(folder / f"{n}.png")} for n in range(ROWS)],
-        "text": [f"pair {n}" for n in range(ROWS)],
-        "label": list(range(ROWS)),
-    }
-
-
-def table(whole: dict[str, list[Any]]) -> pa.Table:
-    """As Hugging Face's datasets keep images."""
-    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    return pa.table(whole | {"after": pa.array(whole["after"], image)})
-
-
-def test_a_table_of_pairs_resumes_anywhere(tmp_path: Path) -> None:
-    """One image lies in the table, one in a file."""
-    source = Table(table(columns_of(tmp_path)), "before")
-    assert_resumes_anywhere(source, columns=PAIRED, lanes=4, world_sizes=(1, 2, 4), positions=2, absent=0)
-
-
-def test_a_fingerprint_knows_both_images(tmp_path: Path) -> None:
-    """A table with one other second image is another source."""
-    whole = columns_of(tmp_path)
-    one = Table(table(whole), "before").snapshot().fingerprint
-    whole["after"][4]["path"] += ".old"
-    assert Table(table(whole), "before").snapshot().fingerprint != one
-
-
-def test_a_dataset_of_hugging_faces_with_two_images(tmp_path: Path) -> None:
-    """With columns= each of them is a member; what no column is made from is not looked at."""
-    datasets = pytest.importorskip("datasets")
-    features = datasets.Features(
-        {
-            "before": datasets.Image(),
-            "after": datasets.Image(),
-            "text": datasets.Value("string"),
-            "label": datasets.Value("int32"),
-            "odd": datasets.Sequence(datasets.Value("int32")),
-        }
-    )
-    whole = columns_of(tmp_path)
-    whole["before"] = [{"bytes": encoded, "path": None} for encoded in whole["before"]]
-    dataset = datasets.Dataset.from_dict(whole | {"odd": [[1]] * ROWS}, features=features)
-    mask = {"mask": Mask("gray", of="after")}
-    gray = [{"bytes": encoded, "path": None} for encoded in map(_gray, range(ROWS))]
-    dataset = dataset.add_column("gray", gray, feature=datasets.Image())
-    part = torch.utils.data.Subset(dataset, list(range(1, ROWS)))
-    with DataLoader(part, 4, columns=PAIRED | mask, tuning=QUICK, shuffle=True) as loader:
-        assert isinstance(loader._feed, Feed)
-        batches = list(loader)
-    assert sorted(n for batch in batches for n in batch["label"].tolist()) == list(range(1, ROWS))
-    for batch in batches:
-        assert batch["text"] == [f"pair {n}" for n in batch["label"].tolist()]
-        assert torch.equal(batch["before"], batch["after"])
-        assert torch.equal(batch["mask"], batch["after"][:, 0])
-
-
-def _gray(n: int) -> bytes:
-    """The red of image n as a picture of its own."""
-    out = io.BytesIO()
-    Pillow.open(io.BytesIO(png(n, 20 + n, 30))).convert("RGB").getchannel(0).save(out, "PNG")
-    return out.getvalue()
