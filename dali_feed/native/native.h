@@ -9,23 +9,9 @@
 #define EXPORTED __attribute__((visibility("default")))
 
 /* One more whenever a function changes what it takes or gives; library.py says the same number. */
-enum { DALI_FEED_NATIVE = 6 };
+enum { DALI_FEED_NATIVE = 7 };
 
 EXPORTED int dali_feed_native(void);
-
-/* Whether text, of 1 to 18 bytes, is decimal digits alone; the number that they are. */
-static inline int dali_feed_decimal(const uint8_t *text, int64_t size, int64_t *number)
-{
-    uint64_t sum = 0;
-    unsigned wrong = 0;
-    for (int64_t i = 0; i < size; i++) {
-        unsigned digit = text[i] - (unsigned)'0'; /* what is below 0 is far above 9 */
-        wrong |= digit > 9;
-        sum = sum * 10 + digit;
-    }
-    *number = (int64_t)sum;
-    return !wrong;
-}
 
 /* pixels.c. `from` is the first pixel's first channel; the three distances are in bytes, of either sign. `table`:
    3 x 256 values of `size` bytes, 1, 2 or 4; none: values are the bytes. `steps`, or none: a scale, three means and three
@@ -37,8 +23,6 @@ EXPORTED void dali_feed_pixels(const uint8_t *from, ptrdiff_t row, ptrdiff_t pix
 /* rows.c */
 EXPORTED void dali_feed_rows_together(const uint8_t *const *memories, const int64_t *of, const int64_t *at,
                                       const int64_t *size, int64_t rows, uint8_t *out);
-EXPORTED void dali_feed_rows_padded(const uint8_t *const *memories, const int64_t *of, const int64_t *at,
-                                    const int64_t *size, int64_t rows, int64_t width, uint8_t *out);
 EXPORTED int64_t dali_feed_rows_decimals(const uint8_t *const *memories, const int64_t *of, const int64_t *at,
                                          const int64_t *size, int64_t rows, int64_t *out);
 EXPORTED int64_t dali_feed_rows_fill(const int32_t *fd, const int64_t *at, const int64_t *size, const int64_t *to,

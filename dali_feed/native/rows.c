@@ -30,16 +30,18 @@ void dali_feed_rows_together(const uint8_t *const *memories, const int64_t *of, 
     }
 }
 
-/* Row k has `width` bytes: size[k] of a memory, and zeros behind; one of no bytes may lie nowhere. */
-void dali_feed_rows_padded(const uint8_t *const *memories, const int64_t *of, const int64_t *at, const int64_t *size,
-                           int64_t rows, int64_t width, uint8_t *out)
+/* Whether text, of 1 to 18 bytes, is decimal digits alone; the number that they are. */
+static int decimal(const uint8_t *text, int64_t size, int64_t *number)
 {
-    for (int64_t k = 0; k < rows; k++) {
-        uint8_t *row = out + k * width;
-        if (size[k])
-            memcpy(row, memories[of[k]] + at[k], (size_t)size[k]);
-        memset(row + size[k], 0, (size_t)(width - size[k]));
+    uint64_t sum = 0;
+    unsigned wrong = 0;
+    for (int64_t i = 0; i < size; i++) {
+        unsigned digit = text[i] - (unsigned)'0'; /* what is below 0 is far above 9 */
+        wrong |= digit > 9;
+        sum = sum * 10 + digit;
     }
+    *number = (int64_t)sum;
+    return !wrong;
 }
 
 /* out[k] is the number that the size[k] bytes of row k, 1 to 18, are in decimal digits. Gives the first row that is
@@ -48,7 +50,7 @@ int64_t dali_feed_rows_decimals(const uint8_t *const *memories, const int64_t *o
                                 const int64_t *size, int64_t rows, int64_t *out)
 {
     for (int64_t k = 0; k < rows; k++)
-        if (!dali_feed_decimal(memories[of[k]] + at[k], size[k], &out[k]))
+        if (!decimal(memories[of[k]] + at[k], size[k], &out[k]))
             return k;
     return rows;
 }

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from dali_feed.native.library import library
 
-__all__ = ["Memories", "decimals", "fill", "padded", "together"]
-
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
@@ -66,14 +64,13 @@ class Memories:
         else:  # no sign among them; at + size could be more than an int64 holds
             if np.minimum.reduce(of | at | size | last | (last - at)) >= 0:
                 return
-        for row, (which, first) in enumerate(zip(of.tolist(), at.tolist(), strict=True)):
-            stop = first + int(size[row])
-            if not 0 <= which < len(self.arrays):
-                msg = f"rows: each must lie in one of {len(self.arrays)} memories; found memory {which} for row {row}"
+        for row, (which, first, count) in enumerate(zip(of.tolist(), at.tolist(), size.tolist(), strict=True)):
+            if not 0 <= which < len(self):
+                msg = f"rows: each must lie in one of {len(self)} memories; found memory {which} for row {row}"
                 raise ValueError(msg)
-            if not 0 <= first <= stop <= len(self.arrays[which]):
-                held = len(self.arrays[which])
-                msg = f"rows: each must lie in its memory; found bytes {first} to {stop} of {held} for row {row}"
+            if not 0 <= first <= first + count <= self.sizes[which]:
+                held = f"bytes {first} to {first + count} of {self.sizes[which]} for row {row}"
+                msg = f"rows: each must lie in its memory; found {held}"
                 raise ValueError(msg)
 
 
@@ -82,36 +79,15 @@ def together(memories: Memories, of: Int64s, at: Int64s, size: Int64s, out: Byte
 
     False, and nothing has been done, where there is no library. ValueError as `Memories.check`.
     """
-    of, at, size = (np.ascontiguousarray(array, np.int64) for array in (of, at, size))
+    of, at, size = _rows(of, at, size)
     memories.check(of, at, size)
-    _check(out, int(size.sum()))
-    if {len(at), len(size)} != {len(of)}:
-        msg = f"rows: each of {len(of)} must say where it lies; found {len(at)} and {len(size)}"
+    to, calls = _written(out, np.uint8), _calls()
+    if len(out) != size.sum():
+        msg = f"rows: out must be contiguous uint8, the {size.sum()} bytes of all rows; found {len(out)}"
         raise ValueError(msg)
-    if (calls := _calls()) is None:
+    if calls is None:
         return False
-    pointers = (array.ctypes.data for array in (memories.addresses, of, at, size))
-    calls[0](*pointers, len(of), out.ctypes.data)
-    return True
-
-
-def padded(memories: Memories, of: Int64s, at: Int64s, size: Int64s, out: Bytes) -> bool:
-    """The same with size[k] bytes for row k and zeros behind, or none where of[k] is -1; what does not fit is left out.
-
-    False, and nothing has been done, where there is no library. ValueError as `Memories.check`.
-    """
-    rows, width = out.shape
-    of, at = np.ascontiguousarray(of, np.int64), np.ascontiguousarray(at, np.int64)
-    size = np.ascontiguousarray(np.where(of < 0, 0, size).clip(0, width), np.int64)
-    _check(out, len(of), len(at), len(size))
-    if not rows or not width:
-        return True
-    there = np.flatnonzero(size)
-    memories.check(of[there], at[there], size[there])
-    if (calls := _calls()) is None:
-        return False
-    pointers = (array.ctypes.data for array in (memories.addresses, of, at, size))
-    calls[1](*pointers, rows, width, out.ctypes.data)
+    calls.dali_feed_rows_together(*_pointers(memories.addresses, of, at, size), len(of), to)
     return True
 
 
@@ -121,15 +97,13 @@ def decimals(memories: Memories, of: Int64s, at: Int64s, size: Int64s, out: Int6
     Of 18 digits at most. False where a row is anything else, and None where there is no library. ValueError as
     `Memories.check`.
     """
-    of, at, size = (np.ascontiguousarray(array, np.int64) for array in (of, at, size))
-    if not (out.flags.c_contiguous and out.flags.writeable and {len(of), len(at), len(size)} == {len(out)}):
-        msg = f"rows: out must be a number for each of {len(of)} rows, that can be written; found {out.shape}"
-        raise ValueError(msg)
+    to, calls = _written(out, np.int64), _calls()
+    of, at, size, _ = _rows(of, at, size, out)
     memories.check(of, at, size)
-    if (calls := _calls()) is None:
+    if calls is None:
         return None
-    pointers = (array.ctypes.data for array in (memories.addresses, of, at, size))
-    return bool(calls[2](*pointers, len(out), out.ctypes.data) == len(out))
+    pointers = _pointers(memories.addresses, of, at, size)
+    return bool(calls.dali_feed_rows_decimals(*pointers, len(out), to) == len(out))
 
 
 def fill(fd: NDArray[np.int32], at: Int64s, size: Int64s, to: Int64s, out: Bytes) -> tuple[int, Int64s] | None:
@@ -139,14 +113,7 @@ def fill(fd: NDArray[np.int32], at: Int64s, size: Int64s, to: Int64s, out: Bytes
     Gives the number of reads, and of each row its size, or -1 where it did not come whole. None, and nothing has been
     read, where there is no library. ValueError where a row does not lie in `out`, or has fewer than 0 bytes.
     """
-    fd = np.ascontiguousarray(fd, np.int32)
-    at, size, to = (np.ascontiguousarray(array, np.int64) for array in (at, size, to))
-    if out.dtype != np.uint8 or out.ndim != 1 or not (out.flags.c_contiguous and out.flags.writeable):
-        msg = f"rows: out must be contiguous uint8 that can be written, of one side; found {out.dtype} {out.shape}"
-        raise ValueError(msg)
-    if {len(at), len(size), len(to)} != {len(fd)}:
-        msg = f"rows: each of {len(fd)} must say where it lies and goes; found {len(at)}, {len(size)}, {len(to)}"
-        raise ValueError(msg)
+    at, size, to, _ = _rows(at, size, to, fd)
     wrong = (at < 0) | (size < 0) | (to < 0) | (to > len(out) - size)
     if wrong.any():
         row = int(wrong.argmax())
@@ -155,34 +122,44 @@ def fill(fd: NDArray[np.int32], at: Int64s, size: Int64s, to: Int64s, out: Bytes
             f"{int(at[row])}, to {int(to[row])}, for row {row}"
         )
         raise ValueError(msg)
-    if (calls := _calls()) is None:
+    target, calls = _written(out, np.uint8), _calls()
+    if calls is None:
         return None
-    got = np.empty(len(fd), np.int64)
-    pointers = (array.ctypes.data for array in (fd, at, size, to))
-    return calls[3](*pointers, len(fd), out.ctypes.data, got.ctypes.data), got
+    files, got = np.ascontiguousarray(fd, np.int32), np.empty(len(fd), np.int64)
+    reads = calls.dali_feed_rows_fill(*_pointers(files, at, size, to), len(fd), target, got.ctypes.data)
+    return reads, got
 
 
-def _check(out: Bytes, *rows: int) -> None:
-    """ValueError where `out` cannot be written as one piece, or does not have as many rows as there are."""
-    flags = out.flags
-    if out.dtype != np.uint8 or not (flags.c_contiguous and flags.writeable) or {*rows} != {len(out)}:
-        msg = f"rows: out must be contiguous uint8 that can be written, a row for each of {rows[0]}; found {out.shape}"
+def _rows(*arrays: NDArray[Any]) -> list[Int64s]:
+    """Numbers of the same rows, as C takes them; ValueError where they are of more than one length."""
+    lengths = [len(array) for array in arrays]
+    if len(set(lengths)) != 1:
+        msg = f"rows: each must say where it lies and goes; found numbers of {lengths} rows"
         raise ValueError(msg)
+    return [np.ascontiguousarray(array, np.int64) for array in arrays]
+
+
+def _written(out: NDArray[Any], dtype: type) -> int:
+    """Where C writes to; ValueError where it cannot be written as one piece."""
+    if out.dtype != dtype or out.ndim != 1 or not (out.flags.c_contiguous and out.flags.writeable):
+        rule = f"out must be contiguous {np.dtype(dtype)} that can be written, of one side"
+        msg = f"rows: {rule}; found {out.dtype} {out.shape}"
+        raise ValueError(msg)
+    return int(out.ctypes.data)
+
+
+def _pointers(*arrays: NDArray[Any]) -> list[int]:
+    return [array.ctypes.data for array in arrays]
 
 
 @cache
-def _calls() -> tuple[Any, Any, Any, Any] | None:
-    """The functions of the library; None where there is none."""
-    found = library()
-    if found is None:
+def _calls() -> ctypes.CDLL | None:
+    """The library, whose functions know what they take; None where there is none."""
+    known = library()
+    if known is None:
         return None
-    together, padded, decimals, filled = (
-        getattr(found, f"dali_feed_rows_{name}") for name in ("together", "padded", "decimals", "fill")
-    )
-    together.argtypes = (*(_ADDRESS,) * 4, _NUMBER, _ADDRESS)
-    padded.argtypes = (*(_ADDRESS,) * 4, *(_NUMBER,) * 2, _ADDRESS)
-    decimals.argtypes = (*(_ADDRESS,) * 4, _NUMBER, _ADDRESS)
-    filled.argtypes = (*(_ADDRESS,) * 4, _NUMBER, *(_ADDRESS,) * 2)
-    together.restype = padded.restype = None
-    decimals.restype = filled.restype = _NUMBER
-    return together, padded, decimals, filled
+    rows = (*(_ADDRESS,) * 4, _NUMBER)
+    known.dali_feed_rows_together.argtypes, known.dali_feed_rows_together.restype = (*rows, _ADDRESS), None
+    known.dali_feed_rows_decimals.argtypes, known.dali_feed_rows_decimals.restype = (*rows, _ADDRESS), _NUMBER
+    known.dali_feed_rows_fill.argtypes, known.dali_feed_rows_fill.restype = (*rows, _ADDRESS, _ADDRESS), _NUMBER
+    return known

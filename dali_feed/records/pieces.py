@@ -174,14 +174,11 @@ class Pieces(Sequence[memoryview | None]):
 
         ValueError where a row leaves its memory.
         """
-        out = np.empty((len(self), width), np.uint8)
-        if native.padded(self._looked_up.of(self.memories), self.of, self.at, self.size, out):
-            return out
-        out[:] = 0
-        for row, view in enumerate(self):
-            if view is not None:
-                its = np.frombuffer(view, np.uint8)[:width]
-                out[row, : len(its)] = its
+        there = np.flatnonzero(self.of >= 0)
+        size, rows = np.zeros(len(self), np.int64), self[there]
+        size[there] = rows.size.clip(0, width)
+        out = np.zeros((len(self), width), np.uint8)
+        out[np.arange(width) < size[:, None]] = rows._end_to_end(size[there], np.empty(int(size.sum()), np.uint8))
         return out
 
     def decimals(self) -> Int64s | None:

@@ -48,18 +48,8 @@ static void once(int64_t width)
         if (size[k] && memcmp(next, memories[of[k]] + at[k], (size_t)size[k]))
             fail("together: other bytes");
     for (int64_t k = 0; k < rows; k++) {
-        size[k] = below(width + 1);
-        of[k] = size[k] ? of[k] : -1;
-        at[k] = size[k] ? held[of[k]] - size[k] : 0; /* up to the last byte */
-    }
-    dali_feed_rows_padded((const uint8_t *const *)memories, of, at, size, rows, width, out);
-    for (int64_t k = 0; k < rows; k++)
-        for (int64_t i = 0; i < width; i++)
-            if (out[k * width + i] != (i < size[k] ? memories[of[k]][at[k] + i] : 0))
-                fail("padded: other bytes");
-    for (int64_t k = 0; k < rows; k++) {
-        size[k] = size[k] > 18 ? 18 : size[k];
-        of[k] = of[k] < 0 ? 0 : of[k];
+        size[k] = below(width < 18 ? width + 1 : 19);
+        at[k] = held[of[k]] - size[k]; /* up to the last byte */
     }
     int64_t *numbers = malloc((size_t)rows * 8);
     dali_feed_rows_decimals((const uint8_t *const *)memories, of, at, size, rows, numbers); /* of any bytes */

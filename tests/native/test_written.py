@@ -48,19 +48,6 @@ def test_rows_come_end_to_end(data: st.DataObject) -> None:
     assert out.tobytes() == b"".join(bytes(MEMORIES[k][a : a + n]) for k, a, n in rows)
 
 
-@given(st.data(), st.integers(0, 70))
-def test_rows_are_padded(data: st.DataObject, width: int) -> None:
-    """With zeros, also those that have none; what is longer than the row is cut."""
-    of = np.array(data.draw(st.lists(st.sampled_from([-1, 0, 1, 3]), max_size=30)), np.int64)
-    at = np.array([0 if k < 0 else data.draw(st.integers(0, len(MEMORIES[k]))) for k in of], np.int64)
-    size = [0 if k < 0 else data.draw(st.integers(0, len(MEMORIES[k]) - int(a))) for k, a in zip(of, at, strict=True)]
-    out, check = guarded(len(of), width)
-    assert native.padded(native.Memories.of(MEMORIES), of, at, np.array(size, np.int64), out)
-    check()
-    for row, k, a, n in zip(out, of.tolist(), at.tolist(), size, strict=True):
-        assert row.tobytes() == (b"" if k < 0 else bytes(MEMORIES[k][a : a + n]))[:width].ljust(width, b"\0")
-
-
 WRONG = [(-1, 0), (4, 0), (0, -1), (0, 53), (2, 0), (0, 2**62), (0, 2**63 - 1), (0, -(2**63)), (2**62, 0)]
 
 
@@ -74,19 +61,13 @@ def test_a_row_that_lies_in_no_memory_is_refused(way: str, wrong: tuple[int, int
     of, at = np.array([0, wrong[0], 1], np.int64), np.array([0, wrong[1], 1], np.int64)
     with pytest.raises(ValueError, match=r"must lie in .*for row 1"):
         native.together(memories, of, at, np.full(3, 8, np.int64), out.reshape(-1))
-    if wrong[0] != -1:
-        with pytest.raises(ValueError, match="must lie in"):
-            native.padded(memories, of, at, np.full(3, 8, np.int64), out)
     check()
     assert (out == 0xA5).all()
 
 
 def test_an_output_that_does_not_hold_them_is_refused() -> None:
     """Its rows are as many, of bytes, without gaps, and can be written: C would write to it all the same."""
-    rows, known, out = np.zeros(3, np.int64), native.Memories.of(MEMORIES), np.zeros((3, 8), np.uint8)
-    for odd in (out[:2], out.astype(np.int64), np.zeros((3, 16), np.uint8)[:, ::2]):
-        with pytest.raises(ValueError, match="out must be contiguous uint8"):
-            native.padded(known, rows, rows, rows, odd)  # type: ignore[arg-type]
+    rows, known, out = np.zeros(3, np.int64), native.Memories.of(MEMORIES), np.zeros(24, np.uint8)
     for flat in (np.zeros(23, np.uint8), np.zeros(24, np.int64), np.zeros(48, np.uint8)[::2]):
         with pytest.raises(ValueError, match="out must be contiguous uint8"):
             native.together(known, rows, rows, rows + 8, flat)  # type: ignore[arg-type]
@@ -94,7 +75,7 @@ def test_an_output_that_does_not_hold_them_is_refused() -> None:
         native.together(known, rows, rows, rows - 8, np.zeros(0, np.uint8))
     out.setflags(write=False)
     with pytest.raises(ValueError, match="can be written"):
-        native.padded(known, rows, rows, rows, out)
+        native.together(known, rows, rows, rows + 8, out)
 
 
 def test_numbers_of_any_kind_of_array_are_taken() -> None:
