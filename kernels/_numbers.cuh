@@ -19,35 +19,30 @@ DEVICE float fma_rn(float a, float b, float c) {
 #endif
 }
 
-DEVICE float mul_rn(float a, float b) {
+// name(a, b), and name(a): one operation, by PTX on a GPU and by what the host has for it.
 #ifdef __CUDA_ARCH__
-    float result;
-    asm("mul.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
+#define OF_TWO(name, ptx, host) \
+    DEVICE float name(float a, float b) { \
+        float result; \
+        asm(ptx " %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b)); \
+        return result; \
+    }
+#define OF_ONE(name, ptx, host) \
+    DEVICE float name(float a) { \
+        float result; \
+        asm(ptx " %0, %1;" : "=f"(result) : "f"(a)); \
+        return result; \
+    }
 #else
-    return a * b;
+#define OF_TWO(name, ptx, host) \
+    DEVICE float name(float a, float b) { return host; }
+#define OF_ONE(name, ptx, host) \
+    DEVICE float name(float a) { return host; }
 #endif
-}
 
-DEVICE float add_rn(float a, float b) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-#else
-    return a + b;
-#endif
-}
-
-DEVICE float sub_rn(float a, float b) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("sub.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-#else
-    return a - b;
-#endif
-}
+OF_TWO(mul_rn, "mul.rn.f32", a * b)
+OF_TWO(add_rn, "add.rn.f32", a + b)
+OF_TWO(sub_rn, "sub.rn.f32", a - b)
 
 // By the bits: a comparison of floats would take a subnormal for 0.
 DEVICE bool is_one(float v) { return __float_as_uint(v) == 0x3f800000u; }

@@ -28,37 +28,9 @@
 
 enum kind_t { NOTHING = 0, BRIGHTNESS = 1, CONTRAST = 2, SATURATION = 3, HUE = 4, GRAY = 5, GRAY_ROUNDED = 6 };
 
-DEVICE float div_rn(float a, float b) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("div.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
-    return result;
-#else
-    return a / b;
-#endif
-}
-
-// Towards 0: to a whole level, for values that are not negative.
-DEVICE float cut(float v) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("cvt.rzi.f32.f32 %0, %1;" : "=f"(result) : "f"(v));
-    return result;
-#else
-    return truncf(v);
-#endif
-}
-
-// To the nearest, ties to even.
-DEVICE float rounded(float v) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("cvt.rni.f32.f32 %0, %1;" : "=f"(result) : "f"(v));
-    return result;
-#else
-    return rintf(v);
-#endif
-}
+OF_TWO(div_rn, "div.rn.f32", a / b)
+OF_ONE(cut, "cvt.rzi.f32.f32", truncf(a))     // towards 0: to a whole level, for values that are not negative
+OF_ONE(rounded, "cvt.rni.f32.f32", rintf(a))  // to the nearest, ties to even
 
 // NaN becomes 0.
 DEVICE float clamped(float v, float top) {

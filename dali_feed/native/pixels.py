@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from dali_feed.native.library import library
 
-__all__ = ["PixelWriter", "steps_of", "writer"]
-
 FAR = 1 << 17  # bytes of an image in the batch; from here on past the caches, which a batch of such images fills
 
 _CHANNELS_LAST, _PAST_CACHES = 1, 2  # of pixels.c

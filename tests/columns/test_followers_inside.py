@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2.functional._geometry import _get_perspective_coeffs
 
-from dali_feed import BadRecords, DataLoader, Decode
+from dali_feed import DataLoader, Decode
+from dali_feed.columns import Boxes, Keypoints, Mask
+from dali_feed.columns.column import Faults
 from dali_feed.errors import TransformError
 from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import Key
@@ -85,40 +88,25 @@ def test_what_follows_is_torchvisions_bit_for_bit(tmp_path: Path, name: str, eng
 
 
 @pytest.mark.parametrize(
-    ("member", "data", "reason"),
+    ("column", "data", "reason"),
     [
-        ("mask", None, "column 'mask' of member 'mask': the record has no such member"),
-        ("mask", b"junk", "column 'mask' of member 'mask': "),
-        ("mask", encoded(np.zeros((9, 9), np.uint8)), "a mask must have the size of its image, 56x40; found 9x9"),
-        ("mask", encoded(np.zeros((40, 56, 3), np.uint8)), "one number for each pixel; found an image of mode RGB"),
-        ("boxes", b"[[1, 2, 3]]", "rows of 5 numbers are needed; found an array of shape (1, 3)"),
-        ("boxes", b"[[1, 2, 3, 1e999, 0]]", "rows of 5 numbers are needed; json: "),
-        ("boxes", b"{", "rows of 5 numbers are needed; "),
-        ("points", b"7", "rows of 2 numbers are needed; "),
-        ("jpg", b"\xff\xd8 no image", ""),
+        (Mask("m"), encoded(np.zeros((9, 9), np.uint8)), "a mask must have the size of its image, 56x40; found 9x9"),
+        (Mask("m"), encoded(np.zeros((40, 56, 3), np.uint8)), "one number for each pixel; found an image of mode RGB"),
+        (Boxes("b", more=1), b"[[1, 2, 3]]", r"rows of 5 numbers are needed; found an array of shape \(1, 3\)"),
+        (Boxes("b", more=1), b"[[1, 2, 3, 1e999, 0]]", "rows of 5 numbers are needed; json: "),
+        (Keypoints("p"), b"7", "rows of 2 numbers are needed; "),
+        (Keypoints("p", most=1), b"[[1, 2], [3, 4]]", r"at most 1 rows \(most=\) are allowed; found 2"),
     ],
 )
-@pytest.mark.parametrize("engine", ["host", "dali"])
-def test_what_cannot_follow_costs_its_slot(
-    tmp_path: Path, engine: str, member: str, data: bytes | None, reason: str
-) -> None:
-    """Found when it is read or when it is moved: the next good record stands there, with its own mask and boxes."""
-    source = pictured(tmp_path, **{member: data})
-    transform = v2.RandomResizedCrop(20)
-    bad = BadRecords(limit=1)
-    with DataLoader(
-        source, 4, columns=columns(transform), decode=Decode(engine=engine), tuning=QUICK, bad=bad, info=True
-    ) as loader:
-        batches = list(loader)
-        told = loader.stats().recent_bad
-    numbers = [n for batch, _ in batches for n in batch["n"].tolist()]
-    assert numbers == [0, 1, 2, 4, 4, 5, 6, 7]
-    assert len(told) == 1
-    assert reason in told[0][1]
-    for batch, info in batches:
-        for slot, (mask, box, _) in enumerate(theirs(transform, batch["n"].tolist(), info.ids.numpy(), 0)):
-            assert torch.equal(batch["mask"][slot], mask.as_subclass(torch.Tensor))
-            assert torch.equal(batch["boxes"][slot][:, :4], box.as_subclass(torch.Tensor))
+def test_why_it_cannot_follow(column: Mask | Boxes | Keypoints, data: bytes, reason: str) -> None:
+    """Said when it is read, or when it is moved."""
+    faults: Faults = {}
+    (value,) = column.read([memoryview(data)], faults)
+    if isinstance(column, Mask):
+        with pytest.raises(ValueError, match=reason):
+            column.followed(value, (40, 56), lambda moved: moved)
+    else:
+        assert re.search(reason, faults[0])
 
 
 # Whatever they draw, but for perspective, the mask moves in the same way.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from kit.images import encoded
 
@@ -15,64 +15,33 @@ from dali_feed.columns import Array, Boxes, Bytes, Column, Image, JsonValue, Mas
 from dali_feed.columns.columns import Columns
 from dali_feed.columns.image import Images
 from dali_feed.errors import ConfigError
+from dali_feed.external_sources import Table
 from dali_feed.options import Decode
-from dali_feed.records.extents import Extents
 from dali_feed.records.pieces import Filling
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Fault, Lease, Member, Reader, Snapshot, Source
+from dali_feed.records.source import Block, Fault, Lease
 
 MEMBERS = ("jpg", "seg", "cls", "txt", "vec", "json")
 PICTURE = encoded(np.zeros((6, 8, 3), np.uint8))
 LARGE = encoded(np.zeros((60, 80, 3), np.uint8))
 
 
-class Rows(Source):
-    """Records that stand in a list, as a source."""
+class Records(Table):
+    """Records of these members, as a source with a preset."""
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]] = (), preset: Mapping[str, Any] | None = None) -> None:
-        self.rows, self._preset = rows, preset or {}
+    def __init__(self, preset: Mapping[str, Column] = {}) -> None:
+        super().__init__(pa.table({name: pa.array([b""], pa.binary()) for name in MEMBERS}), image=None)
+        self._preset = preset
 
     @property
-    def preset(self) -> Mapping[str, Any]:
+    def preset(self) -> Mapping[str, Column]:
         """As it was given."""
         return self._preset
 
-    def members(self) -> tuple[Member, ...]:
-        """All that a test names."""
-        return tuple(Member(name, 1.0, 0) for name in MEMBERS)
 
-    def where(self, partition: int, position: int) -> str:
-        """Its number."""
-        return f"rows[{partition}]#{position}"
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """One partition."""
-        ends = np.array([len(self.rows)])
-        return Snapshot("rows", ("rows",), np.array([0]), ends, 8, 100, True, False, "rows", pin)
-
-    def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
-        """Gives them."""
-        return RowsReader(self.rows, members)
-
-
-class RowsReader(Reader):
-    """Its reader."""
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]], members: Sequence[str]) -> None:
-        self._rows, self._members = rows, members
-
-    def read(self, extents: Extents, lease: Lease) -> Block:
-        """Those rows."""
-        at = range(int(extents.start[0]), int(extents.stop[0]))
-        return block({name: [self._rows[row].get(name) for row in at] for name in self._members}, lease)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-def block(values: dict[str, Any], lease: Lease | None = None, **more: Any) -> Block:
+def block(values: dict[str, Any], **more: Any) -> Block:
     """Rows of these members; bytes lie side by side, as those of a file do."""
-    lease = SlabPool().lease() if lease is None else lease
+    lease = SlabPool().lease()
     count = len(next(iter(values.values())))
     return Block(np.arange(count), {name: pieces(each, lease) for name, each in values.items()}, lease, **more)
 
@@ -90,7 +59,7 @@ def pieces(values: Any, lease: Lease) -> Any:
 
 def made(columns: Any, values: dict[str, Any], decode: Decode = Decode(), **more: Any) -> Block:
     """What the stage makes of a block."""
-    return Columns(Rows(), columns, decode=decode)(block(values, **more))
+    return Columns(Records(), columns, decode=decode)(block(values, **more))
 
 
 def letters(text: str) -> list[int]:
@@ -121,7 +90,7 @@ def test_a_default_stands_for_what_is_missing(case: tuple[Column, Any, Any, Any]
     if column.open and len(missing) == 4:
         return
     boxes = {"image": Image("jpg"), "boxes": column} if isinstance(column, Boxes) else {"boxes": column}
-    columns = Columns(Rows(), boxes)
+    columns = Columns(Records(), boxes)
     found = columns(block({column.member: values, "jpg": [PICTURE] * 4}))
     assert not found.faults
     batch = columns.batch({"boxes": found.values["boxes"]}, 1)["boxes"]
@@ -203,7 +172,7 @@ def test_a_record_that_the_source_refused_keeps_its_image() -> None:
 
 def test_what_else_is_wrong_is_said_before_what_is_wrong_with_the_first_image() -> None:
     """And a size that the transforms cannot take comes last."""
-    columns = Columns(Rows(), {"image": Image("jpg"), "n": Number("cls")})
+    columns = Columns(Records(), {"image": Image("jpg"), "n": Number("cls")})
     columns.fits = {"image": lambda sizes: dict.fromkeys(np.flatnonzero(sizes[:, 0] == 6).tolist(), "too small")}
     found = columns(block({"jpg": [b"junk", b"junk", PICTURE, LARGE], "cls": [b"x", b"1", b"2", b"3"]}))
     assert {row: (fault.stage, fault.reason) for row, fault in found.faults.items()} == {
@@ -234,23 +203,23 @@ def test_rows_of_images_are_taken_joined_and_put() -> None:
 
 def test_a_preset_is_used_where_no_columns_are_given() -> None:
     """A transform goes into its first image; there is no other place for one."""
-    source = Rows(preset={"image": Image("jpg"), "label": Number("cls")})
+    source = Records(preset={"image": Image("jpg"), "label": Number("cls")})
     columns = Columns(source, transform="t")
-    assert (columns.names, columns.as_tuple, columns.images["image"].transform) == (("image", "label"), True, "t")
+    assert (columns.names, columns.images["image"].transform) == (("image", "label"), "t")
     assert columns.members == ("jpg", "cls")
     with pytest.raises(ConfigError, match="transform: is for images"):
-        Columns(Rows(preset={"label": Number("cls")}), transform="t")
+        Columns(Records(preset={"label": Number("cls")}), transform="t")
     with pytest.raises(ConfigError, match="columns: must name at least one"):
-        Columns(Rows())
+        Columns(Records())
 
 
 def test_open_columns_are_settled_once_by_the_first_records() -> None:
     """In canonical order, by the first that has the member; of a stream by its first block."""
-    rows: list[dict[str, Any]] = [{"txt": b"a"}, {"vec": np.ones(2, np.float32)}, {"vec": np.ones(3)}]
-    columns = Columns(Rows(rows), {"it": Array("vec")})
-    columns.settle_by(Rows(rows))
+    source = Table(pa.table({"vec": pa.array([None, [1, 2], [1, 2, 3]], pa.list_(pa.float32()))}), image=None)
+    columns = Columns(source, {"it": Array("vec")})
+    columns.settle_by(source)
     assert columns.settled()["it"] == Array("vec", "float32", (2,))
-    stream = Columns(Rows(), {"it": Array("vec")})
+    stream = Columns(Records(), {"it": Array("vec")})
     with pytest.raises(ConfigError, match="none has come"):
         stream.settled()
     assert stream(block({"vec": []})).values == {}
@@ -262,7 +231,7 @@ def test_open_columns_are_settled_once_by_the_first_records() -> None:
 def test_members_that_only_optional_columns_need_are_optional() -> None:
     """One that another column needs is not."""
     columns = {"a": Number("cls", default=0), "b": Text("txt", default=""), "c": Tokens("txt", letters, 3)}
-    found = Columns(Rows(), columns)
+    found = Columns(Records(), columns)
     assert found.optional == {"cls"}
     packed = Packed("txt", letters, 3, default="")
-    assert Columns(Rows(), {**columns, "c": packed}).optional == {"cls", "txt"}
+    assert Columns(Records(), {**columns, "c": packed}).optional == {"cls", "txt"}

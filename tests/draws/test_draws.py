@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from dali_feed import draws
-from dali_feed.draws import EXTENT_ORDER, ORDER, WINDOW_ORDER, check_seed, permutation, philox4x32, uniforms
+from dali_feed.draws import EXTENT_ORDER, WINDOW_ORDER, check_seed, permutation, philox4x32, uniforms
 from dali_feed.engines.dali.user_graph import compile_function, random_states
 from dali_feed.errors import ConfigError
 from dali_feed.plan.order import EpochPlan, Order
@@ -99,26 +99,6 @@ def test_permutation_is_one(seed: int, epoch: int, size: int, first: int) -> Non
     once = permutation(seed, epoch, size, EXTENT_ORDER, first)
     np.testing.assert_array_equal(np.sort(once), np.arange(size))
     np.testing.assert_array_equal(permutation(seed, epoch, size, EXTENT_ORDER, first), once)
-
-
-def test_permutations_differ() -> None:
-    """Another seed, epoch, stream or range gives another order, and few items stay where they are."""
-    cases = [(0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 500)]
-    orders = [permutation(s, e, 500, ORDER[stream], first) for s, e, stream, first in cases]
-    for n, one in enumerate(orders):
-        assert sum(one == np.arange(500)) < 10
-        for other in orders[:n]:
-            assert sum(one == other) < 10
-
-
-def test_permutations_are_uniform() -> None:
-    """All 24 orders of four items come up equally often over 24,000 epochs (chi-square below its 1e-6 quantile)."""
-    counts: dict[bytes, int] = {}
-    for epoch in range(24_000):
-        key = permutation(1, epoch, 4, EXTENT_ORDER).tobytes()
-        counts[key] = counts.get(key, 0) + 1
-    assert len(counts) == 24
-    assert sum((n - 1000) ** 2 / 1000 for n in counts.values()) < 73.0
 
 
 def test_golden_permutations() -> None:
