@@ -291,6 +291,11 @@ class Engine:
         name, slots = self._waits
         return name, slots()
 
+    @property
+    def threads(self) -> list[sync.Thread]:
+        """Its threads that are inside a decoder or a function of the user's now. For any thread."""
+        return self._workers.inside
+
     def worked(self) -> EngineWork | None:
         """What its threads have worked. For any thread. None where a maker of images has threads of its own."""
         every = list(self._images.values())

@@ -186,6 +186,12 @@ class Workers:
             self._left_behind = [worker for worker in self._left_behind if _alive(worker)]
             self._done.notify_all()
 
+    @property
+    def inside(self) -> list[sync.Thread]:
+        """The threads that are inside a decoder or a function, those that were left with it too. For any thread."""
+        every = [*self._left_behind, *self._workers]
+        return [each.thread for each in every if each.thread is not None and each.job is not None and _alive(each)]
+
     def worked(self) -> tuple[int, float, int]:
         """The threads, the seconds that they have worked all together, and the images that they have made."""
         workers = list(self._workers)
@@ -201,7 +207,8 @@ class Workers:
                     self._cancel(worker.job)
             while self._jobs:
                 self._cancel(self._jobs[0])
-            every, self._workers = [*self._left_behind, *self._workers], []
+            every = self._left_behind = [*self._left_behind, *self._workers]
+            self._workers = []
             self._more.notify_all()
             self._done.notify_all()
         ends = sync.monotonic() + PATIENCE

@@ -70,11 +70,12 @@ def check_memory(tuning: Tuning, shares: Shares, *, windows: Sequence[tuple[int,
         memory = need  # slabs, and what their ends waste, grow with it
     if memory > tuning.memory_bytes:
         window, _, record_bytes = max(windows, key=lambda its: its[0] * its[2])
+        fewer = f", or lanes={shares.world_size}, as each lane has windows of its own" if lanes > 1 else ""
         msg = (
             f"Tuning(memory={tuning.memory!r}): must hold the windows that batches in flight touch;"
             f" a window is {window} records of about {record_bytes} bytes, and this rank"
             f" has {lanes} lanes. Give memory={memory} or more, or a narrower"
-            " Shuffle(window=...)"
+            f" Shuffle(window=...){fewer}"
         )
         raise ConfigError(msg)
 
@@ -340,8 +341,9 @@ class Machine:
 
     @property
     def threads(self) -> list[sync.Thread]:
-        """Threads that read, and have not ended."""
-        return [] if self.pool is None else self.pool.alive
+        """Threads that have not ended: those that read, and those of the engine that are inside a call."""
+        working = () if self.engine is None else self.engine.threads
+        return [*(() if self.pool is None else self.pool.alive), *working]
 
     def close(self, when_free: Callable[[Callable[[], None]], None]) -> None:
         """End the readers; end the engine in the function given to `when_free`, which calls it when that is safe."""

@@ -232,8 +232,8 @@ class Batches:
     def __init__(
         self, feed: object, positions: Positions, run: Pass, token: object, counts: Sequence[int] | None
     ) -> None:
-        self._feed = feed  # whose threads and engine run it: it lives as long as its pass
         self._positions, self._run, self._token, self._counts = positions, run, token, counts
+        self._feed = feed  # whose threads and engine run it: it lives as long as its pass
         self._taken = 0
         self._ended = False
         self._asking = sync.RLock()  # one thread asks at a time: the end comes once, and counts follow the order
@@ -317,4 +317,5 @@ class Batches:
         return batch
 
     def __del__(self) -> None:
-        self._positions.dropped(self._token, self._run)
+        if hasattr(self, "_token"):  # else Ctrl-C came before it was made
+            self._positions.dropped(self._token, self._run)

@@ -105,7 +105,8 @@ class ReadTask:
 class ReadPool:
     """`count` threads that read a source. Between `halt` and `resume` every read ends at once, with a ClosedError.
 
-    With a `steering`, which looks after each read, their number changes. `opened` makes their readers.
+    They begin with the first request: whoever closes them is known by then. With a `steering`, which looks after each
+    read, their number changes. `opened` makes their readers.
     """
 
     def __init__(
@@ -130,12 +131,7 @@ class ReadPool:
         self._threads: list[sync.Thread] = []  # those that are about to leave too
         self._begun = self._staying = 0  # threads
         self._rows, self._busy, self._cpu = 0, 0.0, 0.0
-        self._count = 0
-        try:
-            self.choose(count)
-        except BaseException:  # Ctrl-C, or a system without threads to give: nobody else can end those that run
-            self.close()
-            raise
+        self._count = count
 
     @property
     def count(self) -> int:
@@ -143,7 +139,10 @@ class ReadPool:
         return self._count
 
     def choose(self, count: int) -> None:
-        """Begin threads at once; those that are too many leave when their read is done."""
+        """Begin threads at once; those that are too many leave when their read is done.
+
+        RuntimeError where the system gives none at all.
+        """
         with self._idle:
             if self._closed:
                 return
@@ -167,8 +166,10 @@ class ReadPool:
     def request(self, task: ReadTask) -> None:
         """Queue a task; a second request of the same task does nothing."""
         if not task.requested:
-            task.requested = True
             with self._idle:
+                if not self._begun:
+                    self.choose(self._count)
+                task.requested = True
                 if not self._closed:
                     self._asked.add(task)
                     self._tasks.put(task)

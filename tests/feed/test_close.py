@@ -15,6 +15,7 @@ import pytest
 from kit.images import QUICK, jpeg, labelled
 from kit.limits import LONG
 
+from dali_feed.columns import Bytes
 from dali_feed.external_sources import Mix
 from dali_feed.feed import Feed
 from dali_feed.feed.meter import PAUSES
@@ -73,6 +74,30 @@ def test_a_source_that_hangs_keeps_its_reader_alone(caplog: pytest.LogCaptureFix
             if thread.name == left:
                 thread.join(LONG)
         assert feed._slabs.leased == 0
+
+
+def test_a_function_of_the_users_that_hangs_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """It keeps one thread of the engine, which the warning of close() names, and which ends with it."""
+    begun, free = threading.Event(), threading.Event()
+
+    def hangs(value: Any) -> int:
+        begun.set()
+        free.wait(LONG)
+        return len(value)
+
+    columns = {"size": Bytes("value", decode=hangs)}
+    with Feed(ScriptedSource(labelled(8)), 4, columns=columns, tuning=QUICK) as feed:
+        iter(feed)
+        assert begun.wait(LONG)
+        with caplog.at_level(logging.WARNING, "dali_feed"):
+            feed.close()
+    (said,) = [record.getMessage() for record in caplog.records if "closed, but for" in record.getMessage()]
+    assert "dali_feed-work-0: they are inside calls" in said
+    free.set()
+    for thread in threading.enumerate():
+        if thread.name == "dali_feed-work-0":
+            thread.join(LONG)
+    assert not ours()
 
 
 def test_a_collection_may_end_a_lease_where_its_pool_is_at_work() -> None:

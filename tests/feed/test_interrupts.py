@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,7 +15,8 @@ from kit.limits import LONG
 
 from dali_feed.engines.workers import Alone
 from dali_feed.errors import ClosedError
-from dali_feed.feed import Feed, machine
+from dali_feed.feed import Feed, machine, reading
+from dali_feed.feed.passes import Batches
 from dali_feed.testing.scripted import ScriptedSource
 
 
@@ -25,6 +29,43 @@ def passes(count: int) -> list[Any]:
     """What so many epochs give where nobody interrupts."""
     with feed_of() as feed:
         return [[seen(batch) for batch in feed] for _ in range(count)]
+
+
+def test_behind_the_making_of_the_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is lost there has no threads yet, and the next pass is whole."""
+    make, hits = reading.ReadPool, [KeyboardInterrupt()]
+
+    def interrupted(*arguments: Any) -> Any:
+        pool = make(*arguments)
+        if hits:
+            raise hits.pop()
+        return pool
+
+    monkeypatch.setattr(machine, "ReadPool", interrupted)
+    with feed_of() as feed:
+        with pytest.raises(KeyboardInterrupt):
+            iter(feed)
+        assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("dali_feed")]
+        assert [seen(batch) for batch in feed] == passes(1)[0]
+
+
+def test_while_an_iterator_is_made() -> None:
+    """It is dropped without a word, and the next pass is whole."""
+    before, hits = sys.gettrace(), [KeyboardInterrupt()]
+
+    def trace(frame: FrameType, event: str, _: object) -> None:
+        if frame.f_code is Batches.__init__.__code__ and hits:
+            raise hits.pop()
+
+    with feed_of() as feed:
+        sys.settrace(trace)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                iter(feed)
+        finally:
+            sys.settrace(before)
+        gc.collect()
+        assert [seen(batch) for batch in feed] == passes(1)[0]
 
 
 @pytest.mark.parametrize("made", ["ReadPool", "make_engine"])

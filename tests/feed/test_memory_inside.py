@@ -66,6 +66,17 @@ def test_a_window_that_does_not_fit_is_an_error_with_its_size() -> None:
         assert leased(feed) == 0
 
 
+def test_fewer_lanes_are_a_cure() -> None:
+    """Where memory is too small for the windows of several lanes: nobody may have asked for so many."""
+    options: dict[str, Any] = {"told": 128 * KIB, "shuffle": Shuffle(1, 56)}
+    for lanes, said in (
+        (2, r"narrower Shuffle\(window=...\), or lanes=1, as each lane"),
+        (1, r"Shuffle\(window=...\)$"),
+    ):
+        with misled(448, 128 * KIB, 1 * MIB, lanes=lanes, **options) as feed, pytest.raises(ConfigError, match=said):
+            iter(feed)
+
+
 def test_a_read_that_does_not_fit_ends_before_it_is_whole() -> None:
     """One read of more than all the memory stops at the limit, and is named."""
     with misled(64, 128 * KIB, 1 * MIB, shuffle=Shuffle(64, 1)) as feed:

@@ -119,6 +119,7 @@ def test_a_system_without_threads_to_give_leaves_those_there_are(monkeypatch: py
     """Readers that cannot be begun are not counted, and what is read goes on."""
     source = ScriptedSource(labelled(4))
     pool = pool_of(source, 1)
+    pool.choose(1)
 
     def refuse(thread: threading.Thread) -> None:
         msg = "can't start new thread"
