@@ -32,8 +32,8 @@ from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.packing import pack, verify
 from dali_feed.packing.plan import blocks, extents_of
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
+from dali_feed.records.pieces import nbytes
 from dali_feed.records.slabs import SLAB_BYTES, SlabPool
-from dali_feed.records.values import nbytes
 from dali_feed.testing.shards import write_shard
 
 Told = tuple[float, float, dict[str, float | str]]

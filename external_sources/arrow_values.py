@@ -17,9 +17,8 @@ from dali_feed.columns import Bytes, Image, Number, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.files import load_files, shared_folder
 from dali_feed.external_sources.ranges import rooms_of, sampled
-from dali_feed.records.pieces import ArrayPieces, Pieces
+from dali_feed.records.pieces import ArrayPieces, Pieces, Values
 from dali_feed.records.source import Block, Int64s, Lease, alternatives
-from dali_feed.records.values import Values
 
 if TYPE_CHECKING:
     import pyarrow as pa

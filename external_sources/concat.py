@@ -17,10 +17,10 @@ from dali_feed.checks import whole
 from dali_feed.columns.number import Number
 from dali_feed.columns.request import Request, open_reader
 from dali_feed.errors import ClosedError, ConfigError, StateError
-from dali_feed.records import values
 from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
 from dali_feed.records.metrics import merged
+from dali_feed.records.pieces import join, take
 from dali_feed.records.present import Present
 from dali_feed.records.source import (
     Block,
@@ -160,8 +160,8 @@ def _joined(ids: Int64s, blocks: list[tuple[_Part, Block]], places: list[Int64s]
     ordered = np.array_equal(order, np.arange(len(order)))
     given = {}
     for name in blocks[0][0].names:
-        column = values.join([block.values[part.names[name]] for part, block in blocks])
-        given[name] = column if ordered else values.take(column, order)
+        column = join([block.values[part.names[name]] for part, block in blocks])
+        given[name] = column if ordered else take(column, order)
     faults: dict[int, Fault] = {}
     absent = np.zeros(len(ids), bool)
     for (_, block), rows in zip(blocks, places, strict=True):

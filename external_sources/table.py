@@ -48,9 +48,8 @@ from dali_feed.external_sources.table_files import (
     table_file,
 )
 from dali_feed.formats.format import Format
-from dali_feed.records.pieces import Pieces
+from dali_feed.records.pieces import Pieces, Values, join, nbytes
 from dali_feed.records.source import LABEL, Block, Int64s, Member, Reader, Snapshot
-from dali_feed.records.values import Values, join, nbytes
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import matches
 

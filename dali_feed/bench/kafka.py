@@ -27,9 +27,9 @@ from dali_feed.bench.runner import CHANCE, Contestant, Opens, Race, Steps, insta
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.options import Tuning
 from dali_feed.plan.order import canonical
+from dali_feed.records.pieces import nbytes
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Extents, Source
-from dali_feed.records.values import nbytes
 
 UNIT = "records"
 SHOWN = [

@@ -21,7 +21,7 @@ from dali_feed.columns.request import Request, open_reader
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 from dali_feed.plan.order import canonical
-from dali_feed.records import values as rows_of
+from dali_feed.records import pieces as rows_of
 from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Fault, Reader, Records, Source

@@ -31,7 +31,7 @@ class Encoded(NamedTuple):
 
 
 class Images(Sequence[Encoded]):
-    """What is kept of images until they are decoded: values of their own, see `dali_feed.records.values.OwnValues`.
+    """What is kept of images until they are decoded: values of their own, see `dali_feed.records.pieces.OwnValues`.
 
     payloads  views of the images as they were read; None in rows that have none
     sizes     int32 (n, 2): height and width as decoded, 0 where a decoder must not see the image; where images are

@@ -18,9 +18,8 @@ from dali_feed.engines.engine import Pixels, Work
 from dali_feed.errors import ConfigError
 from dali_feed.feed.lane import Draw, Piece
 from dali_feed.feed.window import Window
-from dali_feed.records.pieces import Pieces
+from dali_feed.records.pieces import Pieces, join, take
 from dali_feed.records.slabs import Reused
-from dali_feed.records.values import join, take
 from dali_feed.transforms.program import Program
 
 if TYPE_CHECKING:

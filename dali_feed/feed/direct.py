@@ -199,16 +199,15 @@ class DirectLanes:
         """Reads that have not been requested yet, in order of need. Taking one removes it.
 
         They go as far ahead as `NEAR_BYTES` hold, or a chunk for each reader, or the batches that the user wants ready;
-        farther where the files are slow.
+        farther where the files are slow, but for `narrow` ones.
         """
-        del narrow
         for lane in self._ordinary:
             yield from lane.reads_ahead(narrow=True)
         while True:
             waiting = [read.task for read in self._reads if not read.task.requested]
             if waiting:
                 yield waiting[0]
-            elif self._batch == len(self._counts) or (self._reads and self._near() > self._most()):
+            elif self._batch == len(self._counts) or (self._reads and self._near() > self._most(narrow=narrow)):
                 return
             else:
                 self._reads.append(self._planned_read())
@@ -217,11 +216,11 @@ class DirectLanes:
         """Bytes of the chunks that are asked for, and of one more."""
         return sum(read.task.held for read in self._reads) + self._source.sizes.slab_bytes
 
-    def _most(self) -> int:
+    def _most(self, *, narrow: bool) -> int:
         """Bytes that chunks may take which are asked for."""
         batch = self._batch_bytes(self._counts[self._batch])
         chunk = max(batch, self._source.sizes.slab_bytes)
-        return self._far * max(NEAR_BYTES, chunk * self._source.pool.count, batch * self._prefetch)
+        return (1 if narrow else self._far) * max(NEAR_BYTES, chunk * self._source.pool.count, batch * self._prefetch)
 
     def _batch_bytes(self, count: int) -> int:
         return count * len(self._lanes) * self._source.sizes.record_bytes

@@ -22,20 +22,22 @@ from dali_feed.feed.planning import Planning, check_order
 from dali_feed.feed.stats import Stats
 from dali_feed.feed.stream import StreamPosition, check_stream
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
-from dali_feed.plan.batching import MOST_LANES, Dealt, Shares
+from dali_feed.plan.batching import MOST_LANES, Shares
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Shuffle
 from dali_feed.records.live import Stream
 from dali_feed.records.source import Snapshot, Source
 
 
-class AnyFeed(Dealt):
+class AnyFeed:
     """What a loop may ask of a feed, whatever makes its batches: `Feed`, or torch's own loader.
 
     source  what is named where there is no epoch
+    ranks   how global batches are divided, until the records, or a state, say how many lanes there are
     """
 
     source: Any
+    ranks: Shares
     _life: Life
     _positions: Positions
     _machine: Any
@@ -45,6 +47,21 @@ class AnyFeed(Dealt):
     def shares(self) -> Shares:
         """How global batches are divided."""
         return self._positions.shares
+
+    @property
+    def batch_size(self) -> int:
+        """Slots per batch on this rank."""
+        return self.ranks.batch_size
+
+    @property
+    def rank(self) -> int:
+        """Which part of each global batch this process takes."""
+        return self.ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes share a global batch."""
+        return self.ranks.world_size
 
     def check(self) -> None:
         """Raise ClosedError after close(), ConfigError in another process."""

@@ -16,10 +16,9 @@ from dali_feed.engines.device.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.channel import Channel
 from dali_feed.records.live import LiveBlock, LiveReader, Pace, Progress
-from dali_feed.records.pieces import Pieces
+from dali_feed.records.pieces import Pieces, nbytes
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Lease
-from dali_feed.records.values import nbytes
 
 # Memory of a batch that comes piece by piece: its blocks lie in the same slabs.
 #

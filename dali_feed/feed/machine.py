@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,14 +17,14 @@ from dali_feed.columns.columns import Columns, Fits
 from dali_feed.columns.request import Request, RequestReader
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import seed_of_turn
+from dali_feed.engines import workers
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Engine, EngineWork
-from dali_feed.errors import ClosedError, ConfigError
+from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
 from dali_feed.feed.adapting import FIRST_READERS, Climb, Steering
 from dali_feed.feed.batch import Beside, Companions, Course, none
 from dali_feed.feed.cache import RecordCache, WholePixels
 from dali_feed.feed.direct import DirectLanes, reads_directly
-from dali_feed.feed.exits import Closes, close_at_exit
 from dali_feed.feed.lane import Draw, Lane, MixedLane
 from dali_feed.feed.meter import Meter
 from dali_feed.feed.reading import ReaderWork, ReadPool
@@ -199,14 +203,14 @@ class Machine:
             self.on_device.begin(snapshot.fingerprint, len(snapshot))
         return self.pool
 
-    def setting(self, source: str, owner: Closes, lanes: int = 1) -> Setting:
+    def setting(self, source: str, owner: Any, lanes: int = 1) -> Setting:
         """What a pass needs whose batches have equally many slots of so many `lanes`; `source` names the source.
 
         At the interpreter's end `owner`, which closes this machine, is closed.
         """
         if self.engine is None:
             self.engine = self._made_ready()
-            close_at_exit(owner)
+            _close_at_exit(owner)
             self._wanted()
         self._beside = beside = self._beside or Beside(self.companions, self.engine.device)
         return Setting(
@@ -355,3 +359,43 @@ class Machine:
         if self.engine is not None:
             when_free(self.engine.close)
         self._beside, self.companions = None, none
+
+
+# Feeds that are open when the interpreter ends are closed first; decoders that still work are waited for.
+#
+# A daemon thread of the user's may be in the middle of an epoch then. It is told that the feed is closed, as any thread
+# is, and ends by that; the end of the process is no error of its, so that nothing is printed.
+
+
+log = logging.getLogger("dali_feed")
+_live: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _close_at_exit(opened: Any) -> None:
+    """Close a feed before DALI destroys its pipelines; called when its engine has been made."""
+    _live.add(opened)
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)  # registered again: what comes last runs first, and DALI's own hook is there by now
+
+
+def _quiet(hook: Callable[[threading.ExceptHookArgs], object]) -> Callable[[threading.ExceptHookArgs], object]:
+    """`hook`, but for daemon threads that came to their end by a feed that is closed."""
+
+    def told(args: threading.ExceptHookArgs) -> None:
+        if not (isinstance(args.exc_value, ClosedError) and args.thread is not None and args.thread.daemon):
+            hook(args)
+
+    return told
+
+
+def _close_all() -> None:
+    try:
+        threading.excepthook = _quiet(threading.excepthook)
+        for opened in list(_live):
+            try:
+                opened.close()
+            except DeadLetterError:
+                log.exception("dead letters were lost at exit")
+        workers.wait()
+    except KeyboardInterrupt:
+        workers.abandon()

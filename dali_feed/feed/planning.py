@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,15 +42,8 @@ def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool 
         raise ConfigError(msg)
 
 
-class Looked(Protocol):
-    """What a planning wants of a source."""
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """What it holds now, or held as `pin` says."""
-
-
 class Planning:
-    """Answers what an epoch holds. The source is looked at, and a sampler read, when an answer needs it; then kept.
+    """Answers what an epoch holds. Of the source a snapshot is taken, and a sampler read, when an answer needs it.
 
     `may_look` is called before the source is looked at, and raises where that must not be. `ranks` are the shares
     until its records, or a state, say how many lanes there are. Raises ConfigError for a seed that cannot be, and for a
@@ -59,7 +52,7 @@ class Planning:
 
     def __init__(
         self,
-        source: Looked,
+        source: Any,
         ranks: Shares,
         *,
         shuffle: bool | Shuffle,

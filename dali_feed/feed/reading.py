@@ -17,9 +17,9 @@ from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceErro
 from dali_feed.feed.adapting import Steering
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
 from dali_feed.records.metrics import counted
+from dali_feed.records.pieces import nbytes
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Reader, Source, unpack_id
-from dali_feed.records.values import nbytes
 
 OpenReader = Callable[[sync.Event], Reader]  # whose waits end at the event
 

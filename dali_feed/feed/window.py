@@ -22,10 +22,10 @@ from dali_feed.columns.columns import Columns
 from dali_feed.errors import BadRecordLimitError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.plan.order import WindowPlan
+from dali_feed.records.pieces import put, room, take
 from dali_feed.records.slabs import slabs_for
 from dali_feed.records.source import Block, Fault, Lease, Stage
 from dali_feed.records.tally import kind_of
-from dali_feed.records.values import put, room, take
 
 Rows = NDArray[np.int64]
 

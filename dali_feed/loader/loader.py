@@ -523,7 +523,7 @@ class DataLoader(FeedLoop):
             raise ConfigError(msg)
         feed.leave()
         state = feed.state_dict()
-        state["consumed"] = min(state["consumed"] + batches * feed.per_lane, feed.lane_length)
+        state["consumed"] = min(state["consumed"] + batches * feed.shares.per_lane, feed.lane_length)
         feed.load_state_dict(state)
 
     @property

@@ -139,39 +139,3 @@ class Shares:
         """Of `left` slots in every lane, how many each batch takes; the last one is the rest, or is left out."""
         full, rest = divmod(left, self.per_lane)
         return [self.per_lane] * full + ([rest] if rest and not drop_last else [])
-
-
-class Dealt:
-    """The attributes that a feed has by its `shares`: `ranks` until `lanes` are known, which may need its records."""
-
-    ranks: Shares
-
-    @property
-    def shares(self) -> Shares:
-        """How global batches are divided."""
-        return self.ranks
-
-    @property
-    def batch_size(self) -> int:
-        """Slots per batch on this rank."""
-        return self.ranks.batch_size
-
-    @property
-    def rank(self) -> int:
-        """Which part of each global batch this process takes."""
-        return self.ranks.rank
-
-    @property
-    def world_size(self) -> int:
-        """How many processes share a global batch."""
-        return self.ranks.world_size
-
-    @property
-    def lanes(self) -> int:
-        """Equal parts that an epoch's order is cut into; docs/words.md has a picture."""
-        return self.shares.lanes
-
-    @property
-    def per_lane(self) -> int:
-        """Slots that a full batch takes from each lane."""
-        return self.shares.per_lane

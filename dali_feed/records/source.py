@@ -200,7 +200,7 @@ class Block:
     """Records of one read, row for row the positions that were asked for.
 
     ids     int64 (n,)
-    values  name -> values of n rows: `dali_feed.records.values.Values` of members as a source gives them, what columns
+    values  name -> values of n rows: `dali_feed.records.pieces.Values` of members as a source gives them, what columns
             keep behind `Columns`. A row that is
             absent or has a fault may hold any value
     lease   all memory that views among the values lie in; whoever leased it releases it, once

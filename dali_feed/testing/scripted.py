@@ -20,7 +20,7 @@ import numpy as np
 from dali_feed.columns.image import Image
 from dali_feed.columns.number import Number
 from dali_feed.errors import ClosedError, ConfigError, SourceError
-from dali_feed.records.pieces import Filling
+from dali_feed.records.pieces import Filling, Values
 from dali_feed.records.source import (
     LABEL,
     Block,
@@ -33,7 +33,6 @@ from dali_feed.records.source import (
     Source,
     unpack_ids,
 )
-from dali_feed.records.values import Values
 
 NO_LABEL = -1
 VALUE = "value"

@@ -22,9 +22,8 @@ from dali_feed.columns.image import Image
 from dali_feed.columns.number import Number
 from dali_feed.errors import ClosedError, ConfigError, SourceError, StateError
 from dali_feed.records.live import LiveBlock, LiveReader, Pace, Positions, Progress, Stream
-from dali_feed.records.pieces import Filling
+from dali_feed.records.pieces import Filling, Values
 from dali_feed.records.source import LABEL, Block, Fault, Lease, Member, pack_ids
-from dali_feed.records.values import Values
 from dali_feed.testing.scripted import (
     NO_LABEL,
     VALUE,
