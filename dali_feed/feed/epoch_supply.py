@@ -10,19 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dali_feed import sync
 from dali_feed.bad_records import BadRecord, Quarantine
+from dali_feed.errors import ConfigError
 from dali_feed.feed.batch import Batch, Course, Flight
 from dali_feed.feed.direct import DirectLanes
-from dali_feed.feed.lane import Lane, MixedLane, Piece
-from dali_feed.feed.machine import Machine, check_memory
+from dali_feed.feed.lane import Draw, Lane, MixedLane, Piece
+from dali_feed.feed.machine import Machine, slab_bytes
 from dali_feed.feed.planning import Plan, Planning
 from dali_feed.feed.reading import ReadPool
 from dali_feed.feed.run import EpochEnd, Gate, Setting, Supply
-from dali_feed.feed.window import MeanSize
-from dali_feed.options import BadRecords
-from dali_feed.plan.batching import MAX_EPOCH, Shares
+from dali_feed.feed.window import MeanSize, WindowSource, window_memory
+from dali_feed.options import BadRecords, Tuning
+from dali_feed.plan.batching import MAX_EPOCH
+from dali_feed.plan.mixed import MixedPlan, Strand
+from dali_feed.plan.order import EpochPlan
 
 SHOWN = 3  # reads that a message names
 
@@ -52,17 +56,44 @@ class OpenEpoch:
         return [strand for lane in self.lanes for strand in lane.strands]
 
 
+def check_memory(tuning: Tuning, planning: Planning, plan: Plan) -> None:
+    """Raise ConfigError, with the figure that would do, where what must be in memory at once does not fit."""
+    shares, windows = planning.shares, planning.windows
+    lanes, slots = len(shares.mine), shares.per_lane * (tuning.prefetch + 1)
+
+    def least(memory: int) -> int:
+        need = 0
+        for window, extent, record_bytes in windows:
+            # those that batches in flight, and one, touch
+            touched = min(-(-(slots - 1) // window) + 1, -(-plan.lane_length // window))
+            need += touched * window_memory(window, extent, record_bytes, slab_bytes(memory)) * lanes
+        return need
+
+    memory = tuning.memory_bytes
+    while (need := least(memory)) > memory:
+        memory = need  # slabs, and what their ends waste, grow with it
+    if memory > tuning.memory_bytes:
+        window, _, record_bytes = max(windows, key=lambda its: its[0] * its[2])
+        fewer = f", or lanes={shares.world_size}, as each lane has windows of its own" if lanes > 1 else ""
+        msg = (
+            f"Tuning(memory={tuning.memory!r}): must hold the windows that batches in flight touch;"
+            f" a window is {window} records of about {record_bytes} bytes, and this rank"
+            f" has {lanes} lanes. Give memory={memory} or more, or a narrower"
+            f" Shuffle(window=...){fewer}"
+        )
+        raise ConfigError(msg)
+
+
 class EpochSupply(Supply):
     """Slots from where `consumed` of each lane of `epoch` have been given, to the end of that epoch or of all.
 
     Raises, where it is made, what the plan of the epoch raises, and ConfigError where its windows need more memory.
     """
 
-    def __init__(  # noqa: PLR0913  what it reads by and with
+    def __init__(
         self,
         planning: Planning,
         machine: Machine,
-        shares: Shares,
         bad: BadRecords,
         setting: Setting,
         pool: ReadPool,
@@ -72,7 +103,7 @@ class EpochSupply(Supply):
         consumed: int,
     ) -> None:
         super().__init__(setting)
-        self._planning, self._machine, self._shares, self._bad = planning, machine, shares, bad
+        self._planning, self._machine, self._mine, self._bad = planning, machine, planning.shares.mine, bad
         self._pool, self._gate, self._memory = pool, gate, machine.tuning.memory_bytes
         self._open: list[OpenEpoch] = []  # whose batches have not all been handed over: two at most
         self._look = True  # reads may be asked for since the last look
@@ -84,14 +115,35 @@ class EpochSupply(Supply):
         self._next: OpenEpoch | None = None
 
     def _opened(self, epoch: int, plan: Plan, consumed: int = 0) -> OpenEpoch:
-        mine, sizes = self._shares.mine, self._sizes
-        course = self._machine.course(self._planning.seed, epoch, Quarantine(self._bad, plan.lane_length * len(mine)))
-        counts = self._planning.counts_of(plan, consumed)
-        snapshot = self._planning.snapshot
-        lanes = self._machine.lanes(snapshot, plan, mine, consumed, counts, course.draw, self._pool, sizes)
-        opened = OpenEpoch(course, lanes, counts, sizes, narrow=epoch > self._gate.requested)
+        planning, slots = self._planning, plan.lane_length * len(self._mine)
+        course = self._machine.course(planning.seed, epoch, Quarantine(self._bad, slots))
+        counts = planning.counts_of(plan, consumed)
+        lanes = self._lanes(plan, consumed, counts, course.draw)
+        opened = OpenEpoch(course, lanes, counts, self._sizes, narrow=epoch > self._gate.requested)
         self._open.append(opened)
         return opened
+
+    def _lanes(
+        self, plan: Plan, consumed: int, counts: Sequence[int], draw: Draw
+    ) -> list[Lane] | list[MixedLane] | list[DirectLanes]:
+        """This rank's lanes of a plan, from where `consumed` of each have been given, in batches of `counts`."""
+        machine, pool, mine = self._machine, self._pool, self._mine
+        source = WindowSource(machine.columns, machine.where, pool, self._sizes, machine.proof)
+        strands = {lane: plan.strands(lane, consumed) for lane in mine}
+        reads = -(-pool.count // max(1, sum(map(len, strands.values()))))
+
+        def opened(strand: EpochPlan | Strand, lane: int, taken: int) -> Lane:
+            return Lane(strand, lane, taken, source=source, draw=draw, reads=reads)
+
+        if isinstance(plan, MixedPlan):
+            return [
+                MixedLane(plan, lane, consumed, [opened(strand, lane, taken) for strand, taken in strands[lane]], at)
+                for at, lane in enumerate(mine)
+            ]
+        if machine.reads_directly(self._planning.snapshot, plan.order):
+            lane, ready = partial(opened, plan), machine.tuning.prefetch
+            return [DirectLanes(plan, mine, consumed, counts, source=source, lane=lane, draw=draw, prefetch=ready)]
+        return [opened(plan, lane, consumed) for lane in mine]
 
     # What comes next.
 
@@ -227,9 +279,7 @@ class EpochSupply(Supply):
             self._sizes = self._sizes.anew()
             try:
                 plan = self._planning.foreseen(epoch)
-                check_memory(
-                    self._machine.tuning, self._shares, windows=self._planning.windows, lane_length=plan.lane_length
-                )
+                check_memory(self._machine.tuning, self._planning, plan)
                 self._next = self._opened(epoch, plan)
             except Exception as error:  # noqa: BLE001  it is met again where the epoch is asked for
                 self._wrong = epoch, error

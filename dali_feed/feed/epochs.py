@@ -11,8 +11,8 @@ from typing import Any
 from dali_feed.feed.batch import Batch
 from dali_feed.feed.commit import Placing, commit, progress
 from dali_feed.feed.describe import described, running
-from dali_feed.feed.epoch_supply import EpochSupply
-from dali_feed.feed.machine import Machine, check_memory
+from dali_feed.feed.epoch_supply import EpochSupply, check_memory
+from dali_feed.feed.machine import Machine
 from dali_feed.feed.passes import Batches, Life, Positions
 from dali_feed.feed.planning import Plan, Planning
 from dali_feed.feed.run import Gate, Pass
@@ -109,13 +109,11 @@ class Epochs(Positions):
 
     def _start(self, epoch: int, consumed: int, owner: Any) -> Pass:
         """A pass that begins there: known here before its thread runs, so that no interrupt leaves one to itself."""
-        planning, machine, shares = self.planning, self._machine, self.shares
-        lane_length = planning.plan(epoch).lane_length
-        check_memory(machine.tuning, shares, windows=planning.windows, lane_length=lane_length)
+        planning, machine, gate = self.planning, self._machine, Gate(epoch)
+        check_memory(machine.tuning, planning, planning.plan(epoch))
         pool = machine.reading(planning.snapshot)
-        setting = machine.setting(planning.snapshot.source, owner, len(shares.mine))
-        gate = Gate(epoch)
-        supply = EpochSupply(planning, machine, shares, self._bad, setting, pool, gate, epoch=epoch, consumed=consumed)
+        setting = machine.setting(planning.snapshot.source, owner, len(planning.shares.mine))
+        supply = EpochSupply(planning, machine, self._bad, setting, pool, gate, epoch=epoch, consumed=consumed)
         return self._begin(Pass(setting, supply, gate))
 
     def leave(self) -> None:

@@ -6,7 +6,7 @@ import atexit
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -20,21 +20,18 @@ from dali_feed.draws import seed_of_turn
 from dali_feed.engines import workers
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Engine, EngineWork
-from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
+from dali_feed.errors import ClosedError, DeadLetterError
 from dali_feed.feed.adapting import FIRST_READERS, Climb, Steering
 from dali_feed.feed.batch import Beside, Companions, Course, none
 from dali_feed.feed.cache import RecordCache, WholePixels
-from dali_feed.feed.direct import DirectLanes, reads_directly
-from dali_feed.feed.lane import Draw, Lane, MixedLane
+from dali_feed.feed.direct import reads_directly
 from dali_feed.feed.meter import Meter
 from dali_feed.feed.reading import ReaderWork, ReadPool
 from dali_feed.feed.run import Setting
 from dali_feed.feed.stats import Running, StageStats, Stats
-from dali_feed.feed.window import MeanSize, Proof, WindowSource, window_memory
+from dali_feed.feed.window import Proof
 from dali_feed.options import Decode, Tuning
-from dali_feed.plan.batching import Shares
-from dali_feed.plan.mixed import MixedPlan, Strand
-from dali_feed.plan.order import EpochPlan
+from dali_feed.plan.order import Order
 from dali_feed.records.gauges import CacheStats
 from dali_feed.records.slabs import SLAB_BYTES, SlabPool
 from dali_feed.records.source import Block, Reader, Records, Snapshot, Source, unpack_id
@@ -44,44 +41,9 @@ if TYPE_CHECKING:
     from dali_feed.engines.device_cache import DeviceCache
 
 
-# Whether what must be in memory at once fits into `Tuning(memory=...)`.
-
-
 def slab_bytes(memory: int) -> int:
     """Slabs so small that some dozens of reads fit into a small memory; 8 MiB from 256 MiB on."""
     return max(256 << 10, min(SLAB_BYTES, memory // 32))
-
-
-def check_memory(tuning: Tuning, shares: Shares, *, windows: Sequence[tuple[int, int, int]], lane_length: int) -> None:
-    """Raise ConfigError, with the figure that would do, where the memory is too small.
-
-    windows      of each that a lane has open at once: its records, how many are read in one go, mean payload size
-    lane_length  slots of a lane in an epoch
-    """
-    lanes = len(shares.mine)
-    slots = shares.per_lane * (tuning.prefetch + 1)
-
-    def least(memory: int) -> int:
-        need = 0
-        for window, extent, record_bytes in windows:
-            # those that batches in flight, and one, touch
-            touched = min(-(-(slots - 1) // window) + 1, -(-lane_length // window))
-            need += touched * window_memory(window, extent, record_bytes, slab_bytes(memory)) * lanes
-        return need
-
-    memory = tuning.memory_bytes
-    while (need := least(memory)) > memory:
-        memory = need  # slabs, and what their ends waste, grow with it
-    if memory > tuning.memory_bytes:
-        window, _, record_bytes = max(windows, key=lambda its: its[0] * its[2])
-        fewer = f", or lanes={shares.world_size}, as each lane has windows of its own" if lanes > 1 else ""
-        msg = (
-            f"Tuning(memory={tuning.memory!r}): must hold the windows that batches in flight touch;"
-            f" a window is {window} records of about {record_bytes} bytes, and this rank"
-            f" has {lanes} lanes. Give memory={memory} or more, or a narrower"
-            f" Shuffle(window=...){fewer}"
-        )
-        raise ConfigError(msg)
 
 
 # The stages of a loader out of what its parts have counted.
@@ -166,7 +128,7 @@ class Machine:
     cache: RecordCache | None = field(default=None, init=False)
     on_device: DeviceCache | None = field(default=None, init=False)
     _beside: Beside | None = field(default=None, init=False)
-    _proof: Proof = field(default_factory=Proof, init=False)
+    proof: Proof = field(default_factory=Proof, init=False)
     _closed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -239,6 +201,11 @@ class Machine:
         """The coordinates of the record of that id, as people write them."""
         return self.source.where(*unpack_id(sample))
 
+    def reads_directly(self, snapshot: Snapshot, order: Order) -> bool:
+        """Whether batches are read side by side, not through windows."""
+        on_cpu = self.device is None and self.tuning.cache is None
+        return on_cpu and reads_directly(self._bounded, snapshot, order, self.columns)
+
     @property
     def stage(self) -> Callable[[Block], Block]:
         """What makes columns of members, in the threads that read."""
@@ -265,37 +232,6 @@ class Machine:
             tuning=self.tuning,
             before=None if self.on_device is None else self.on_device.before,
         )
-
-    def lanes(
-        self,
-        snapshot: Snapshot,
-        plan: EpochPlan | MixedPlan,
-        mine: Iterable[int],
-        consumed: int,
-        counts: Sequence[int],
-        draw: Draw,
-        pool: ReadPool,
-        sizes: MeanSize,
-    ) -> list[Lane] | list[MixedLane] | list[DirectLanes]:
-        """The lanes `mine` of a plan, from where `consumed` of each have been given, in batches of `counts` of each."""
-        source = WindowSource(self.columns, self.where, pool, sizes, self._proof)
-        mine = tuple(mine)
-        strands = {lane: plan.strands(lane, consumed) for lane in mine}
-        reads = -(-pool.count // max(1, sum(map(len, strands.values()))))
-
-        def opened(strand: EpochPlan | Strand, lane: int, taken: int) -> Lane:
-            return Lane(strand, lane, taken, source=source, draw=draw, reads=reads)
-
-        if isinstance(plan, EpochPlan):
-            on_cpu = self.device is None and self.tuning.cache is None
-            if on_cpu and reads_directly(self._bounded, snapshot, plan.order, self.columns):
-                lane, ready = partial(opened, plan), self.tuning.prefetch
-                return [DirectLanes(plan, mine, consumed, counts, source=source, lane=lane, draw=draw, prefetch=ready)]
-            return [opened(plan, lane, consumed) for lane in mine]
-        return [
-            MixedLane(plan, lane, consumed, [opened(strand, lane, taken) for strand, taken in strands[lane]], at)
-            for at, lane in enumerate(mine)
-        ]
 
     def stats(self) -> Stats:
         """Counts and waits since the start."""
