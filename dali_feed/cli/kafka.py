@@ -249,7 +249,7 @@ def state_position(path: Path, topic: str, servers: str) -> Stand | str:
     """
     from dali_feed.external_sources.kafka.lag import Stand
     from dali_feed.external_sources.kafka.snapshot import pin_of
-    from dali_feed.feed.commit import reached
+    from dali_feed.plan.state import reached
 
     try:
         held = json.loads(path.read_bytes())

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
-from dali_feed.plan.batching import Shares
-from dali_feed.plan.order import Order
-from dali_feed.records.source import MANY_ABSENT, Snapshot
+from dali_feed.feed.planning import Planning
+from dali_feed.records.source import Snapshot
 from dali_feed.transforms.op import Recipe
-
-log = logging.getLogger("dali_feed")
 
 
 def running(engine: str, device: int | None, recipe: Recipe) -> str:
@@ -20,24 +15,16 @@ def running(engine: str, device: int | None, recipe: Recipe) -> str:
     return f"{engine} on {place}{pixels}"
 
 
-def described(
-    snapshot: Snapshot,
-    order: Order,
-    shares: Shares,
-    *,
-    sampled: bool,
-    window: int,
-    batches: int,
-    engine: str,
-    epoch: int = 0,
-) -> str:
+def described(planning: Planning, epoch: int, engine: str) -> str:
     """Six lines: records, order, extents, windows, batches, engine; one more on offsets without a record, if any.
 
-    `sampled`: a sampler gives the order; `window`: records of a window; `engine`: what `running` says. Of several
-    sources a line each says how many samples it has, and what its share is in the epoch.
+    `engine`: what `running` says. Of several sources a line each says how many samples it has, and what its share is in
+    the epoch.
     """
+    snapshot, order, shares, window = planning.snapshot, planning.order, planning.shares, planning.window_samples
+    batches, ranks = len(planning.counts(epoch)), _many(shares.world_size, "rank")
     samples, megabytes = len(snapshot), snapshot.record_bytes / 1e6
-    if sampled:
+    if planning.sampled:
         how = "the sampler's"
     elif not order.shuffled:
         how = "the source's own, not shuffled"
@@ -57,7 +44,7 @@ def described(
             f"order: {how}",
             f"extents: {-(-samples // order.extent):,} of up to {_many(order.extent, 'sample')}, {read}",
             f"windows: {_many(order.window, 'extent')}, {_many(window, 'sample')}, {held}",
-            f"batches: {batches:,} of {shares.batch_size} per rank, {_many(shares.world_size, 'rank')}",
+            f"batches: {batches:,} of {shares.batch_size} per rank, {ranks}",
             f"engine: {engine}",
         )
     )
@@ -98,15 +85,3 @@ def _holes(snapshot: Snapshot) -> list[str]:
             "fill their slots"
         )
     ]
-
-
-def warn_of_holes(snapshot: Snapshot) -> None:
-    """Warn where more than a few slots of an epoch are known to repeat other records."""
-    if snapshot.present is None and snapshot.absent > MANY_ABSENT:
-        log.warning(
-            "%s: about %.1f %% of its %s positions hold no record; as many slots of an epoch repeat another one, with"
-            ' ok False. KafkaTopic(holes="scan") reads the topic once, and then deals each record once',
-            snapshot.source,
-            100 * snapshot.absent,
-            f"{snapshot.positions:,}",
-        )

@@ -6,10 +6,12 @@ otherwise nothing of it is left.
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import Any
 
+from dali_feed import sync
 from dali_feed.feed.batch import Batch
-from dali_feed.feed.commit import Placing, commit, progress
 from dali_feed.feed.describe import described, running
 from dali_feed.feed.epoch_supply import EpochSupply, check_memory
 from dali_feed.feed.machine import Machine
@@ -19,9 +21,12 @@ from dali_feed.feed.run import Gate, Pass
 from dali_feed.feed.stats import Stats
 from dali_feed.options import BadRecords, Decode
 from dali_feed.plan import state as states
-from dali_feed.plan.batching import MAX_EPOCH, Shares, check_epoch
+from dali_feed.plan.batching import Shares, check_epoch
 from dali_feed.plan.mixed import MixedPlan
-from dali_feed.plan.state import Position
+from dali_feed.plan.state import Position, progress
+from dali_feed.records.source import Int64s, Snapshot
+
+log = logging.getLogger("dali_feed")
 
 Place = tuple[int, int]  # an epoch, and the samples of each lane that have been given
 
@@ -40,7 +45,7 @@ class Epochs(Positions):
         self._given, self._last = False, -1  # whether all batches of the epoch under way have been taken; which one
         self._wanted: int | None = None  # the next epoch, where the user has said it while one was under way
         self._dropped: object = None  # the newest iterator's token, if that is gone
-        self._placing = Placing()
+        self._placing = _Placing()
 
     @property
     def shares(self) -> Shares:
@@ -209,8 +214,10 @@ class Epochs(Positions):
         (epoch, consumed), planning = at, self.planning
         made = planning.made_for(epoch, self._decode)
         planning.tell_world_sizes()
-        order = planning.order_state(epoch)
-        return states.pack(made, planning.snapshot, epoch=epoch, consumed=consumed, info=self._info, order=order)
+        position = {"epoch": epoch, "consumed": consumed, "source": states.source_of(planning.snapshot)}
+        if (order := planning.order_state(epoch)) is not None:
+            position["order"] = order
+        return states.pack(made, self._info, **position)
 
     @property
     def _decode(self) -> Decode | None:
@@ -226,7 +233,7 @@ class Epochs(Positions):
 
     def restore(self, state: Any) -> None:
         """See `Positions.restore`."""
-        checked = states.check(state, MAX_EPOCH)
+        checked = states.check(state)
         planning = self.planning.restored(checked, self._decode)
         with self._lock:
             self._token = None
@@ -235,13 +242,14 @@ class Epochs(Positions):
         self.end()
 
     def commit(self) -> None:
-        """See `Positions.commit`."""
-        at, planning = self._position, self.planning
-        commit(
-            self._source,
-            self._ranks.rank,
-            lambda: progress(planning.snapshot, self.plan, at, left=bool(planning.counts(at.epoch, at.consumed))),
-        )
+        """See `Positions.commit`: where the source can, on rank 0; any failure is one warning in the log."""
+        if self._ranks.rank or not self._source.commits:
+            return
+        try:
+            self._source.commit(_progress(self.planning, self._position))
+        except Exception as error:  # noqa: BLE001  a figure for lag tools must not end a training
+            said = str(error)  # a record in a log must not keep the frames, and the connection, alive
+            log.warning("commit: %s. The training goes on; its checkpoints own the position", said)
 
     def placed(self, stats: Stats) -> Stats:
         """See `Positions.placed`."""
@@ -249,20 +257,63 @@ class Epochs(Positions):
 
     def describe(self) -> str:
         """See `Positions.describe`."""
-        planning, machine = self.planning, self._machine
-        return described(
-            planning.snapshot,
-            planning.order,
-            self.shares,
-            sampled=planning.sampled,
-            window=planning.window_samples,
-            batches=self.count(),
-            engine=running(machine.program.engine, machine.device, machine.program.recipe),
-            epoch=self.epoch,
-        )
+        program, device = self._machine.program, self._machine.device
+        return described(self.planning, self.epoch, running(program.engine, device, program.recipe))
 
     def close(self) -> None:
         """See `Positions.close`."""
         self.end()
         self.planning.close()
         super().close()
+
+
+# How far the loop is in each partition: told to a group, for lag tools, and to whoever asks for stats.
+#
+# The law: only the checkpoint's position is ever gone on from. What is published here is for people who watch, and
+# where it cannot be published the training goes on.
+
+
+COST = 20  # times what it takes
+
+
+def _progress(planning: Planning, at: Position) -> Int64s:
+    left = bool(planning.counts(at.epoch, at.consumed))
+    return progress(planning.snapshot, planning.plan(at.epoch), at, left=left)
+
+
+class _Placing:
+    """Says in stats where the loop stands. For a large topic that takes a tenth of a second, so it is worked out anew
+    only where that is a twentieth of the time since the last at most; nothing is planned, or looked at, for it.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[Plan | None, dict[int, int]] | None = None
+        self._again = 0.0
+
+    def placed(self, stats: Stats, planning: Planning, at: Position) -> Stats:
+        """The same, with the position in each partition, and where the snapshot ends."""
+        plan = planning.made(at.epoch)
+        if stats.kafka is None or (plan is None and not at.between):
+            return stats
+        begun, snapshot = sync.monotonic(), planning.snapshot
+        if plan is None or at.between:  # the epoch before is over
+            self._known = plan, dict(enumerate(snapshot.stops.tolist()))
+        elif self._known is None or self._known[0] is not plan or begun >= self._again:
+            found = _progress(planning, at)
+            self._known = plan, dict(enumerate(found.tolist()))
+            ended = sync.monotonic()
+            self._again = ended + COST * (ended - begun)
+        ours = _measured(snapshot)
+        stands = {partition: position for partition, position in self._known[1].items() if partition in ours}
+        ends = dict(enumerate(snapshot.stops.tolist()))
+        return replace(stats, kafka=stats.kafka.at_positions(stands, ends))
+
+
+def _measured(snapshot: Snapshot) -> range | set[int]:
+    """The partitions that clients of a cluster read: of a source made of several those of the parts with a pin."""
+    found, first = set[int](), 0
+    for part in snapshot.parts:
+        if part.pin is not None:
+            found.update(range(first, first + len(part.starts)))
+        first += len(part.starts)
+    return found if snapshot.parts else range(len(snapshot.starts))

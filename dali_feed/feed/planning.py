@@ -7,6 +7,7 @@ that epoch begins, for it may have a state of its own: so nothing is made ahead 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
@@ -16,16 +17,17 @@ from numpy.typing import NDArray
 from dali_feed import sync
 from dali_feed.draws import check_seed
 from dali_feed.errors import ConfigError
-from dali_feed.feed.describe import warn_of_holes
 from dali_feed.options import Decode
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import Shares, check_shuffle
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve, window_sizes
 from dali_feed.plan.samplers import check_repeats, digest_of, go_back, indices_of, read_order, state_of
-from dali_feed.records.source import Snapshot, Source
+from dali_feed.records.source import MANY_ABSENT, Snapshot, Source
 
 Plan = EpochPlan | MixedPlan
+
+log = logging.getLogger("dali_feed")
 
 
 def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool | Shuffle) -> None:
@@ -85,7 +87,7 @@ class Planning:
                     "it out"
                 )
                 raise ConfigError(msg)
-            warn_of_holes(self._snapshot)
+            _warn_of_holes(self._snapshot)
         return self._snapshot
 
     @property
@@ -259,3 +261,15 @@ class Planning:
         made, plan = found.made_for(epoch, decode), found.plan(epoch)
         states.compare(dict(state), made, found.snapshot, plan.lane_length)
         return found
+
+
+def _warn_of_holes(snapshot: Snapshot) -> None:
+    """Warn where more than a few slots of an epoch are known to repeat other records."""
+    if snapshot.present is None and snapshot.absent > MANY_ABSENT:
+        log.warning(
+            "%s: about %.1f %% of its %s positions hold no record; as many slots of an epoch repeat another one, with"
+            ' ok False. KafkaTopic(holes="scan") reads the topic once, and then deals each record once',
+            snapshot.source,
+            100 * snapshot.absent,
+            f"{snapshot.positions:,}",
+        )

@@ -181,10 +181,11 @@ class StreamPosition(Positions):
             "world_size": self._ranks.world_size,
             "batch_size": self._ranks.batch_size,
         }
-        return states.pack_stream(self._made_for(), at, info)
+        return states.pack(self._made_for(), info, stream=None if at is None else dict(at))
 
     def _made_for(self) -> dict[str, Any]:
-        return states.stream_made_for(self._seed, self._machine.decode)
+        """What the pixels of a record depend on, and whether it is a bad one."""
+        return {"seed": self._seed, **self._machine.decode.compared}
 
     def restore(self, state: Any) -> None:
         """See `Positions.restore`; a list of all ranks' states goes on at any world size."""

@@ -32,7 +32,7 @@ from dali_feed.loader.arguments import as_config_error
 from dali_feed.loader.dataset_source import snapshot_of
 from dali_feed.options import BadRecords
 from dali_feed.plan import state as states
-from dali_feed.plan.batching import MAX_EPOCH, Shares, check_shuffle
+from dali_feed.plan.batching import Shares, check_shuffle
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.plan.samplers import digest_of, length_of
 from dali_feed.records.source import Snapshot, unpack_ids
@@ -427,7 +427,7 @@ class Iterations(TorchEpochs):
 
     def restore(self, state: Any) -> None:
         """See `Positions.restore`."""
-        checked = states.check(state, MAX_EPOCH)
+        checked = states.check(state)
         own = states.iterable_of(checked, self._source)
         self.end()
         self._torch.go_to(own)

@@ -12,10 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dali_feed.errors import StateError
 from dali_feed.options import Decode
-from dali_feed.plan.order import Order
-from dali_feed.records.source import Snapshot
+from dali_feed.plan.batching import MAX_EPOCH, Shares
+from dali_feed.plan.mixed import MixedPlan
+from dali_feed.plan.order import EpochPlan, Order
+from dali_feed.records.source import Int64s, Snapshot
 
 VERSION = 1
 _SHOWN = 8  # keys that a message names
@@ -58,23 +62,15 @@ def _told(order: Order) -> int | list[Any]:
     return [_told(part) for part in order.parts] or order.extent
 
 
-def pack(
-    made: State, snapshot: Snapshot, *, epoch: int, consumed: int, info: State, order: State | None = None
-) -> State:
-    """A state; `info` is for people (engine, world size, ...), and never checked.
+def pack(made: State, info: State, **position: Any) -> State:
+    """A state: a position, what it was counted in (`made`), and what is for people and never checked (`info`)."""
+    return {"version": VERSION, **position, "made_for": dict(made), "info": dict(info)}
 
-    order  where a sampler's random numbers stood before it gave the epoch's order; None: it has none
-    """
+
+def source_of(snapshot: Snapshot) -> State:
+    """What a state says of its source."""
     pin = None if snapshot.pin is None else dict(snapshot.pin)
-    return {
-        "version": VERSION,
-        "epoch": epoch,
-        "consumed": consumed,
-        "made_for": dict(made),
-        "source": {"name": snapshot.source, "samples": len(snapshot), "pin": pin},
-        **({} if order is None else {"order": order}),
-        "info": dict(info),
-    }
+    return {"name": snapshot.source, "samples": len(snapshot), "pin": pin}
 
 
 def _check_ours(state: Mapping[str, Any], *, stream: bool = False) -> None:
@@ -98,15 +94,15 @@ def _check_ours(state: Mapping[str, Any], *, stream: bool = False) -> None:
     raise StateError(msg)
 
 
-def check(state: object, epochs: int) -> State:
-    """The state as it is, if it is one of ours at all, of an epoch below `epochs`. Raises StateError."""
+def check(state: object) -> State:
+    """The state as it is, if it is one of ours at all. Raises StateError."""
     if not isinstance(state, Mapping):
         msg = f"state: must be the dict that state_dict() gave; found {type(state).__name__}"
         raise StateError(msg)
     _check_ours(state)
     whole = {"epoch": int, "consumed": int, "made_for": Mapping, "source": Mapping}
     wrong = [k for k, kind in whole.items() if not isinstance(state.get(k), kind) or isinstance(state.get(k), bool)]
-    bounds = {"epoch": epochs, "consumed": 1 << 62}
+    bounds = {"epoch": MAX_EPOCH, "consumed": 1 << 62}
     wrong += [k for k, end in bounds.items() if k not in wrong and not 0 <= state[k] < end]
     if "source" not in wrong and not isinstance(state["source"].get("pin"), Mapping | None):
         wrong.append("source")
@@ -126,15 +122,19 @@ def compare(state: State, made: State, snapshot: Snapshot, lane_length: int) -> 
         lines[0] += (
             f" (fingerprints: it was {of} with {samples} samples, now it is {snapshot.source} with {len(snapshot)})"
         )
-    if lines:
-        cure = "Make the loader with the values that the state has; world_size may change within a run, lanes may not"
-        msg = f"state: must be of a loader with the same values; {'; '.join(lines)}. {cure}"
-        raise StateError(msg)
+    _refuse(lines, "; world_size may change within a run, lanes may not")
     if state["consumed"] > lane_length:
         rule = (
             f"consumed must be at most {lane_length}, the samples of an epoch in each lane (an equal part of its order)"
         )
         msg = f"state: {rule}; found {state['consumed']}. Give what state_dict() returned, unchanged"
+        raise StateError(msg)
+
+
+def _refuse(lines: Sequence[str], more: str = "") -> None:
+    if lines:
+        cure = f"Make the loader with the values that the state has{more}"
+        msg = f"state: must be of a loader with the same values; {'; '.join(lines)}. {cure}"
         raise StateError(msg)
 
 
@@ -147,21 +147,6 @@ def _differences(of: str, stated: Mapping[str, Any], made: State) -> list[str]:
 
 
 # The state of a stream.
-
-
-def stream_made_for(seed: int, decode: Decode) -> State:
-    """What the pixels of a record depend on, and whether it is a bad one."""
-    return {"seed": seed, **decode.compared}
-
-
-def pack_stream(made: State, mark: Mapping[str, Any] | None, info: State) -> State:
-    """A rank's state; `mark` None: nothing has been read yet, so from where the source begins. `info` is for people."""
-    return {
-        "version": VERSION,
-        "stream": None if mark is None else dict(mark),
-        "made_for": dict(made),
-        "info": dict(info),
-    }
 
 
 def check_streams(states: object) -> list[State]:
@@ -192,10 +177,7 @@ def compare_streams(states: Sequence[State], made: State) -> None:
         lines += _differences(of, state["made_for"], made)
     if len({state["stream"] is None for state in states}) > 1:
         lines.append("stream: one of the states was taken before its rank had read anything")
-    if lines:
-        cure = "Make the loader with the values that the state has"
-        msg = f"state: must be of a loader with the same values; {'; '.join(lines)}. {cure}"
-        raise StateError(msg)
+    _refuse(lines)
 
 
 # The state of a dataset that has no positions: its own.
@@ -203,23 +185,18 @@ def compare_streams(states: Sequence[State], made: State) -> None:
 
 def iterable(dataset: Any, *, epoch: int, own: Any, info: State) -> State:
     """A state of an iterable-style dataset: what it says of itself, or None, which is refused when it is loaded."""
-    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    name = _name_of(dataset)
     source = {"name": name, "samples": None, "pin": None}
-    made = {"dataset": name}
-    return {
-        "version": VERSION,
-        "epoch": epoch,
-        "consumed": 0,
-        "made_for": made,
-        "source": source,
-        "dataset": own,
-        "info": dict(info),
-    }
+    return pack({"dataset": name}, info, epoch=epoch, consumed=0, source=source, dataset=own)
+
+
+def _name_of(dataset: Any) -> str:
+    return f"{type(dataset).__module__}.{type(dataset).__qualname__}"
 
 
 def iterable_of(state: State, dataset: Any) -> Any:
     """The dataset's own state in one that `iterable` made. StateError for another's, and where there is none."""
-    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    name = _name_of(dataset)
     made_for = state["made_for"].get("dataset")
     if made_for != name:
         msg = f"state: must be of the iterable-style dataset {name}; found one of {state['source'].get('name')}"
@@ -337,3 +314,52 @@ class Position:
     def go_to(self, epoch: int, consumed: int = 0) -> None:
         """Let the next pass begin there."""
         self.place, self.pending, self._began, self._taken, self._looks = (epoch, consumed), True, 0, 0, 0
+
+
+# How far a run has come in each partition: for people who watch; only the position itself is ever gone on from.
+
+
+def progress(snapshot: Snapshot, plan: EpochPlan | MixedPlan, at: Position, *, left: bool) -> Int64s:
+    """Per partition its first position and the number of its positions that the trainer has consumed, int64.
+
+    Where the snapshot knows its holes, the position of the first record that would be left had they come in order.
+    Between two epochs, and when no batch is `left`, that is the partition's end. Records that fill up the last slots
+    of the lanes a second time do not lead beyond it.
+    """
+    if at.between or not left:
+        return snapshot.stops.copy()
+    given = plan.given(at.consumed, len(snapshot.starts))
+    if snapshot.present is None:
+        return np.asarray(np.minimum(snapshot.starts + given, snapshot.stops), np.int64)
+    return snapshot.present.reached(given, snapshot.starts, snapshot.stops)
+
+
+def reached(state: Mapping[str, Any], snapshot: Snapshot) -> Int64s:
+    """Per partition of the state's own snapshot where the run stands, int64; see `progress`.
+
+    Raises StateError where it is no state, is of another snapshot, or has its order from a sampler, which it does not
+    hold.
+    """
+    found = check(state)
+    made, info = found["made_for"], found.get("info", {})
+    if made.get("sampler") is not None:
+        msg = (
+            "state: its order came from a sampler, which a state does not hold; ask for the group whose offsets "
+            "commit() sets"
+        )
+        raise StateError(msg)
+    if made.get("source") != snapshot.fingerprint:
+        msg = f"state: it must fit its own pin; the fingerprints are {made.get('source')!r}, {snapshot.fingerprint!r}"
+        raise StateError(msg)
+    try:
+        order = Order(bool(made["shuffle"]), int(made["extent"]), int(made["window"]))
+        lanes, drop_last = int(made["lanes"]), bool(made["drop_last"])
+        shares = Shares(int(info["batch_size"]), 0, int(info["world_size"]), lanes)
+        seed = int(made["seed"])
+    except (KeyError, TypeError, ValueError) as error:
+        msg = f"state: must be the dict that state_dict() gave; {type(error).__name__}: {error}"
+        raise StateError(msg) from error
+    epoch, consumed = found["epoch"], found["consumed"]
+    plan = EpochPlan(snapshot, order, seed=seed, epoch=epoch, lanes=lanes, drop_last=drop_last, indices=None)
+    left = bool(shares.counts(plan.lane_length - consumed, drop_last=drop_last))
+    return progress(snapshot, plan, Position((epoch, consumed)), left=left)
