@@ -21,7 +21,7 @@ from dali_feed.feed.lane import Draw, Lane, MixedLane, Piece
 from dali_feed.feed.machine import Machine, slab_bytes
 from dali_feed.feed.planning import Plan, Planning
 from dali_feed.feed.reading import ReadPool
-from dali_feed.feed.run import EpochEnd, Gate, Setting, Supply
+from dali_feed.feed.run import EpochEnd, Gate, Supply
 from dali_feed.feed.window import MeanSize, WindowSource, window_memory
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.batching import MAX_EPOCH
@@ -95,15 +95,14 @@ class EpochSupply(Supply):
         planning: Planning,
         machine: Machine,
         bad: BadRecords,
-        setting: Setting,
         pool: ReadPool,
         gate: Gate,
         *,
         epoch: int,
         consumed: int,
     ) -> None:
-        super().__init__(setting)
-        self._planning, self._machine, self._mine, self._bad = planning, machine, planning.shares.mine, bad
+        super().__init__(machine, planning.snapshot.source)
+        self._planning, self._mine, self._bad = planning, planning.shares.mine, bad
         self._pool, self._gate, self._memory = pool, gate, machine.tuning.memory_bytes
         self._open: list[OpenEpoch] = []  # whose batches have not all been handed over: two at most
         self._look = True  # reads may be asked for since the last look
@@ -116,7 +115,7 @@ class EpochSupply(Supply):
 
     def _opened(self, epoch: int, plan: Plan, consumed: int = 0) -> OpenEpoch:
         planning, slots = self._planning, plan.lane_length * len(self._mine)
-        course = self._machine.course(planning.seed, epoch, Quarantine(self._bad, slots))
+        course = self.machine.course(planning.seed, epoch, Quarantine(self._bad, slots))
         counts = planning.counts_of(plan, consumed)
         lanes = self._lanes(plan, consumed, counts, course.draw)
         opened = OpenEpoch(course, lanes, counts, self._sizes, narrow=epoch > self._gate.requested)
@@ -127,7 +126,7 @@ class EpochSupply(Supply):
         self, plan: Plan, consumed: int, counts: Sequence[int], draw: Draw
     ) -> list[Lane] | list[MixedLane] | list[DirectLanes]:
         """This rank's lanes of a plan, from where `consumed` of each have been given, in batches of `counts`."""
-        machine, pool, mine = self._machine, self._pool, self._mine
+        machine, pool, mine = self.machine, self._pool, self._mine
         source = WindowSource(machine.columns, machine.where, pool, self._sizes, machine.proof)
         strands = {lane: plan.strands(lane, consumed) for lane in mine}
         reads = -(-pool.count // max(1, sum(map(len, strands.values()))))
@@ -174,7 +173,7 @@ class EpochSupply(Supply):
         if self._wrong is not None and self._wrong[0] == self.epoch:
             raise self._wrong[1]
         if self._held(now):
-            self._gate.until_requested(now.epoch, self.setting.meter)
+            self._gate.until_requested(now.epoch, self.machine.meter)
         if now.flown < len(now.counts):
             return now.course, self._cut(now)
         self._look_beyond()
@@ -190,7 +189,7 @@ class EpochSupply(Supply):
 
     def _held(self, now: OpenEpoch) -> bool:
         """Whether no more is done of that epoch before the loop asks for it."""
-        return now.epoch > self._gate.requested and now.flown >= min(self.setting.prefetch, len(now.counts))
+        return now.epoch > self._gate.requested and now.flown >= min(self.machine.tuning.prefetch, len(now.counts))
 
     def _cut(self, now: OpenEpoch) -> list[Piece]:
         """The slots of its next batch. Waits for their reads."""
@@ -198,7 +197,7 @@ class EpochSupply(Supply):
         if self._look or (now.narrow and now.epoch <= self._gate.requested):
             self._look = False
             self._read_ahead(now)
-        with self.setting.meter.at("source"):
+        with self.machine.meter.at("source"):
             for lane in now.lanes:
                 known = bool(now.sizes)
                 lane.wait(count)
@@ -223,7 +222,7 @@ class EpochSupply(Supply):
         sample of sizes is known: no more reads than there are readers.
         """
         strands = opened.strands
-        part = (self._memory - self._machine.slabs.kept) // len(strands)
+        part = (self._memory - self.machine.slabs.kept) // len(strands)
         most = math.inf if opened.sizes else self._pool.count
         opened.narrow = opened.narrow and opened.epoch > self._gate.requested
         before = [lane.held() for other in self._open if other.epoch < opened.epoch for lane in other.strands]
@@ -256,7 +255,7 @@ class EpochSupply(Supply):
 
     def _goes_on(self) -> bool:
         """Whether the next epoch is begun ahead: not where a sampler gives the order, or plans take much."""
-        planning, tuning = self._planning, self._machine.tuning
+        planning, tuning = self._planning, self.machine.tuning
         fits = self.epoch + 1 < MAX_EPOCH and planning.plan_bytes <= tuning.memory_bytes
         return tuning.next_epoch and not planning.sampled and fits
 
@@ -279,7 +278,7 @@ class EpochSupply(Supply):
             self._sizes = self._sizes.anew()
             try:
                 plan = self._planning.foreseen(epoch)
-                check_memory(self._machine.tuning, self._planning, plan)
+                check_memory(self.machine.tuning, self._planning, plan)
                 self._next = self._opened(epoch, plan)
             except Exception as error:  # noqa: BLE001  it is met again where the epoch is asked for
                 self._wrong = epoch, error
@@ -289,7 +288,7 @@ class EpochSupply(Supply):
         """Stand in the epoch behind the last one, of which the plan is waited for."""
         planned = self._planning.ahead(self.epoch)
         planned.add_done_callback(lambda _: self._gate.wake())
-        with self.setting.meter.at("rest"):
+        with self.machine.meter.at("rest"):
             self._gate.wait(planned.done)
         self._open_next()
         now, self._next = self._next, None
@@ -302,13 +301,13 @@ class EpochSupply(Supply):
 
     def bad(self, flight: Flight, slot: int, bad: BadRecord) -> None:
         """Count it here and now; its letter is posted before its batch is handed over."""
-        where = self.setting.where(bad.sample)
+        where = self.machine.where(bad.sample)
         self.count(flight.course, flight.course.landed + slot, bad, where, lambda: self._post(where, bad))
 
     def _post(self, where: str, bad: BadRecord) -> None:
-        if self.setting.outbox.wanted:
-            with self.setting.meter.at("dead letters"):
-                self.setting.outbox.post(self.letter(where, bad), self._gate.is_closed)
+        if self.machine.outbox.wanted:
+            with self.machine.meter.at("dead letters"):
+                self.machine.outbox.post(self.letter(where, bad), self._gate.is_closed)
 
     def landed(self, flight: Flight, batch: Batch) -> None:
         """Memory of its windows may have gone back, for reads to come."""
@@ -343,9 +342,9 @@ class EpochSupply(Supply):
         """The work of each reader thread, the longest first."""
         reads = []
         for task, since, trouble in sorted(self._pool.doing(), key=lambda read: read[1]):
-            first = self.setting.where(int(task.extents[:1].ids()[0]))
+            first = self.machine.where(int(task.extents[:1].ids()[0]))
             said = f", {trouble}" if trouble else ""
             records, seconds = int(task.extents.lengths.sum()), sync.monotonic() - since
             reads.append(f"{records} records from {first} ({seconds:.0f} s{said})")
         more = f", and {len(reads) - SHOWN} more" if len(reads) > SHOWN else ""
-        return f"source: {self.setting.source} is being read: {'; '.join(reads[:SHOWN]) or 'nothing'}{more}"
+        return f"source: {self.source} is being read: {'; '.join(reads[:SHOWN]) or 'nothing'}{more}"

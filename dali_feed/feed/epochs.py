@@ -117,9 +117,9 @@ class Epochs(Positions):
         planning, machine, gate = self.planning, self._machine, Gate(epoch)
         check_memory(machine.tuning, planning, planning.plan(epoch))
         pool = machine.reading(planning.snapshot)
-        setting = machine.setting(planning.snapshot.source, owner, len(planning.shares.mine))
-        supply = EpochSupply(planning, machine, self._bad, setting, pool, gate, epoch=epoch, consumed=consumed)
-        return self._begin(Pass(setting, supply, gate))
+        engine = machine.engaged(owner)
+        supply = EpochSupply(planning, machine, self._bad, pool, gate, epoch=epoch, consumed=consumed)
+        return self._begin(Pass(machine, engine, supply, gate, len(planning.shares.mine)))
 
     def leave(self) -> None:
         """The epoch under way is over, and the position is where the next one begins."""

@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from dali_feed import sync
@@ -27,7 +26,6 @@ from dali_feed.feed.cache import RecordCache, WholePixels
 from dali_feed.feed.direct import reads_directly
 from dali_feed.feed.meter import Meter
 from dali_feed.feed.reading import ReaderWork, ReadPool
-from dali_feed.feed.run import Setting
 from dali_feed.feed.stats import Running, StageStats, Stats
 from dali_feed.feed.window import Proof
 from dali_feed.options import Decode, Tuning
@@ -127,7 +125,7 @@ class Machine:
     pool: ReadPool | None = field(default=None, init=False)
     cache: RecordCache | None = field(default=None, init=False)
     on_device: DeviceCache | None = field(default=None, init=False)
-    _beside: Beside | None = field(default=None, init=False)
+    beside: Beside | None = field(default=None, init=False)
     proof: Proof = field(default_factory=Proof, init=False)
     _closed: bool = field(default=False, init=False)
 
@@ -165,30 +163,14 @@ class Machine:
             self.on_device.begin(snapshot.fingerprint, len(snapshot))
         return self.pool
 
-    def setting(self, source: str, owner: Any, lanes: int = 1) -> Setting:
-        """What a pass needs whose batches have equally many slots of so many `lanes`; `source` names the source.
-
-        At the interpreter's end `owner`, which closes this machine, is closed.
-        """
+    def engaged(self, owner: Any) -> Engine:
+        """The engine, for another pass; `owner`, which closes this machine, is closed at the interpreter's end."""
         if self.engine is None:
             self.engine = self._made_ready()
             _close_at_exit(owner)
             self._wanted()
-        self._beside = beside = self._beside or Beside(self.companions, self.engine.device)
-        return Setting(
-            engine=self.engine,
-            meter=self.meter,
-            outbox=self.outbox,
-            source=source,
-            where=self.where,
-            beside=beside,
-            prefetch=self.tuning.prefetch,
-            lanes=lanes,
-            same_size=self.program.fixed and not self.program.sized,
-            payload=None if self.cache is None else self.cache.payload,
-            made=partial(self.columns.batch, room=beside.room),
-            watchdog=self.tuning.watchdog,
-        )
+        self.beside = self.beside or Beside(self.companions, self.engine.device)
+        return self.engine
 
     def course(self, seed: int, epoch: int, quarantine: Quarantine) -> Course:
         """An epoch's random numbers, and its counts."""
@@ -205,6 +187,11 @@ class Machine:
         """Whether batches are read side by side, not through windows."""
         on_cpu = self.device is None and self.tuning.cache is None
         return on_cpu and reads_directly(self._bounded, snapshot, order, self.columns)
+
+    @property
+    def same_size(self) -> bool:
+        """Whether the images of a batch have to come out in one size, which their transforms do not say."""
+        return self.program.fixed and not self.program.sized
 
     @property
     def stage(self) -> Callable[[Block], Block]:
@@ -294,7 +281,7 @@ class Machine:
             self.cache.close()
         if self.engine is not None:
             when_free(self.engine.close)
-        self._beside, self.companions = None, none
+        self.beside, self.companions = None, none
 
 
 # Feeds that are open when the interpreter ends are closed first; decoders that still work are waited for.

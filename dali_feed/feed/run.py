@@ -17,17 +17,19 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dali_feed import sync
 from dali_feed.bad_records import BadRecord
-from dali_feed.dead_letters import Letter, Outbox
+from dali_feed.dead_letters import Letter
 from dali_feed.engines.device.ranges import NEXT
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.workers import linger
 from dali_feed.errors import ClosedError, WaitError
-from dali_feed.feed.batch import Batch, Course, Flight, Made
+from dali_feed.feed.batch import Batch, Beside, Course, Flight
 from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Piece
+from dali_feed.feed.machine import Machine
 from dali_feed.feed.meter import Meter, PassMeter
 from dali_feed.feed.window import NoneGoodError
 from dali_feed.records.source import unpack_id
@@ -37,24 +39,6 @@ LONGEST = sync.TIMEOUT_MAX  # seconds that the system can wait: two centuries; a
 PATIENCE = 4.0  # seconds that close() waits for a decoder; its thread ends later then, and the interpreter after it
 
 log = logging.getLogger("dali_feed")
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The objects that a pass uses and shares with the passes after it."""
-
-    engine: Engine
-    meter: Meter
-    outbox: Outbox
-    source: str
-    where: Callable[[int], str]
-    beside: Callable[[Batch, int], None]
-    prefetch: int
-    lanes: int  # of this rank: each batch has equally many slots of each
-    same_size: bool
-    payload: Callable[[int, memoryview | None], bytes] | None  # a record's, as it was read; None: as it is in memory
-    made: Made  # columns of a batch, from what its records kept
-    watchdog: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +129,14 @@ Late = Callable[[], Batch]  # a batch that is made when all before it have been 
 class Supply(ABC):
     """Where a pass gets its slots from. The pass's thread uses it, others only `begin`, `halt`, `resume`, `at_work`.
 
-    epoch  that `take` stands in: whose its slots, and its errors, are
+    epoch   that `take` stands in: whose its slots, and its errors, are
+    source  the name of the source
     """
 
     epoch: int
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+    def __init__(self, machine: Machine, source: str) -> None:
+        self.machine, self.source = machine, source
 
     def begin(self) -> None:  # noqa: B027  most have none
         """The pass begins: threads of the supply's own may run."""
@@ -215,7 +200,7 @@ class Supply(ABC):
 
     def count(self, course: Course, slot: int, bad: BadRecord, where: str, post: Callable[[], None]) -> None:
         """Count a bad record, and `post` its letter where it is new. Raises by the policy."""
-        quarantine, meter = course.quarantine, self.setting.meter
+        quarantine, meter = course.quarantine, self.machine.meter
         before = len(quarantine)
         try:
             quarantine.add(bad.sample, slot, where, bad.reason, post)
@@ -227,13 +212,13 @@ class Supply(ABC):
     def letter(self, where: str, bad: BadRecord) -> Letter:
         """A bad record's, made while the payload is in memory."""
         partition, position = unpack_id(bad.sample)
-        anew = self.setting.payload
-        if anew is None:
+        cache = self.machine.cache
+        if cache is None:
             payload = bytes(bad.payload or b"")
-        else:
-            with self.setting.meter.at("source"):
-                payload = anew(bad.sample, bad.payload)
-        return Letter(where, self.setting.source, partition, position, bad.sample, bad.stage, bad.reason, payload)
+        else:  # as it was read
+            with self.machine.meter.at("source"):
+                payload = cache.payload(bad.sample, bad.payload)
+        return Letter(where, self.source, partition, position, bad.sample, bad.stage, bad.reason, payload)
 
 
 class Worker:
@@ -295,15 +280,17 @@ class Worker:
 class Pass:
     """One thread that feeds, one supply, one channel to the training loop. `begin` it once."""
 
-    def __init__(self, setting: Setting, supply: Supply, gate: Gate) -> None:
-        self.setting, self.supply, self.gate = setting, supply, gate
+    def __init__(self, machine: Machine, engine: Engine, supply: Supply, gate: Gate, lanes: int = 1) -> None:
+        self.machine, self.engine, self.supply, self.gate = machine, engine, supply, gate
+        self._lanes = lanes  # of this rank: each batch has equally many slots of each
+        self._beside = machine.beside or Beside(machine.companions, engine.device)
         self.ended_epoch = -1  # the last one whose batches, and letters, have all been handed over
         self.landing: Flight | None = None  # the batch that the engine is waited for
         self._flying: deque[Flight | Late | EpochEnd | FailedTake] = deque()
-        self._out: Channel[Batch | EpochEnd | BaseException] = Channel(setting.prefetch)
+        self._out: Channel[Batch | EpochEnd | BaseException] = Channel(machine.tuning.prefetch)
         self._stop = sync.Event()  # set at its end: its batches are not worked on any more
         self._worker = Worker(self._run, "dali_feed-feed")
-        self._noted = PassMeter(setting.meter)
+        self._noted = PassMeter(machine.meter)
 
     # For the training loop, and whoever closes.
 
@@ -317,7 +304,7 @@ class Pass:
         if not self.gate.request(epoch):
             return False
         self._noted.end()  # of a loop that left the epoch before at its last batch
-        self._noted = PassMeter(self.setting.meter)
+        self._noted = PassMeter(self.machine.meter)
         return True
 
     def take(self, timeout: float | None = None) -> Batch:
@@ -339,7 +326,7 @@ class Pass:
 
     def _wait(self, timeout: float | None) -> Batch | EpochEnd | BaseException:
         """The next item; the watchdog warns after `watchdog` seconds without one, and again after twice as many."""
-        begun, speaks = sync.monotonic(), self.setting.watchdog
+        begun, speaks = sync.monotonic(), self.machine.tuning.watchdog
         while True:
             waited = sync.monotonic() - begun
             ends = speaks if timeout is None else min(speaks, timeout)
@@ -375,7 +362,7 @@ class Pass:
         self._stop.set()
         self._out.close()  # before the gate: what that raises is no error for the loop
         self.gate.close()
-        self.setting.engine.halt()
+        self.engine.halt()
         if sync.current_thread() is self._worker.thread:
             return  # the garbage collector ran here; the next put ends the thread
         ends = sync.monotonic() + PATIENCE
@@ -407,7 +394,8 @@ class Pass:
         if self.alive:
             self.close()  # an interrupt may have ended the last try before the thread could hear of it
         while self.alive:
-            self._worker.join(self.setting.watchdog if self.setting.watchdog < LONGEST else None)
+            watchdog = self.machine.tuning.watchdog
+            self._worker.join(watchdog if watchdog < LONGEST else None)
             if self.alive:
                 log.warning(
                     "the pass before is still ending after %.0f s: %s",
@@ -431,16 +419,16 @@ class Pass:
             pass  # the training loop has gone; no one is left to report to
         finally:
             self.gate.finish()
-            self.setting.meter.feed_cpu += time.thread_time() - begun
+            self.machine.meter.feed_cpu += time.thread_time() - begun
             self._clear()
 
     def _feed(self) -> BaseException | None:
         """Feed all batches; an error that ends it is returned after all batches before it were handed over."""
-        engine, supply, flying = self.setting.engine, self.supply, self._flying
+        engine, supply, flying = self.engine, self.supply, self._flying
         if self.gate.closed:  # before it ran
             return None
         engine.enter()
-        self.setting.meter.clock()  # runs from here on
+        self.machine.meter.clock()  # runs from here on
         more = True
         while more or flying:
             while flying and not (more and len(flying) < engine.depth and supply.ready()):
@@ -472,20 +460,20 @@ class Pass:
 
     def _submit(self, course: Course, pieces: list[Piece]) -> None:
         """A batch of these slots is given to the engine."""
-        engine = self.setting.engine
-        flight = Flight(pieces, course, self.setting.where, engine.columns, same_size=self.setting.same_size)
+        engine, machine = self.engine, self.machine
+        flight = Flight(pieces, course, machine.where, engine.columns, same_size=machine.same_size)
         engine.submit(flight.work, self._stop)
-        self.setting.meter.service.began(len(flight))
+        machine.meter.service.began(len(flight))
         self._flying.append(flight)
 
     def _land(self) -> None:
         """Hand over the oldest of what is in flight. An error leaves it there, or the engine would keep it."""
-        setting, oldest = self.setting, self._flying[0]
+        machine, oldest = self.machine, self._flying[0]
         if isinstance(oldest, FailedTake):
             raise oldest.error
         if isinstance(oldest, EpochEnd):
-            with setting.meter.at("dead letters"):  # an epoch that ends well has them on disk
-                setting.outbox.drain(self.gate.is_closed)
+            with machine.meter.at("dead letters"):  # an epoch that ends well has them on disk
+                machine.outbox.drain(self.gate.is_closed)
             self.supply.end(oldest.epoch)
             if not oldest.more:
                 self.gate.finish()  # before the loop can hear of the end, and ask for another epoch
@@ -496,38 +484,38 @@ class Pass:
         else:
             item = oldest()
         self._flying.popleft()
-        with setting.meter.at("trainer"):
+        with machine.meter.at("trainer"):
             self._out.put(item)
 
     def _landed(self, flight: Flight) -> Batch:
         """The batch, done and mended."""
-        setting, supply, course = self.setting, self.supply, flight.course
-        setting.outbox.check()
+        machine, supply, course = self.machine, self.supply, flight.course
+        machine.outbox.check()
         self.landing = flight
-        with setting.meter.at("engine"):
-            setting.engine.take(flight.work)
-        setting.meter.landed(len(flight))
+        with machine.meter.at("engine"):
+            self.engine.take(flight.work)
+        machine.meter.landed(len(flight))
         try:
             if flight.work.bad or not flight.ok.all():
-                self.gate.until_requested(course.epoch, setting.meter)  # before anything of it is counted
+                self.gate.until_requested(course.epoch, machine.meter)  # before anything of it is counted
             if not flight.ok.all():  # here, in batch order: a limit ends a run at the same batch at any depth
                 faults = flight.own_faults()
-                setting.meter.absent += int((~flight.ok).sum()) - len(faults)
+                machine.meter.absent += int((~flight.ok).sum()) - len(faults)
                 for slot, bad in faults:
                     supply.bad(flight, slot, bad)
             while flight.work.bad:
                 before = flight.work
-                with setting.meter.at("mend"):
+                with machine.meter.at("mend"):
                     for slot, bad in flight.refused(before.bad):
                         supply.bad(flight, slot, bad)
                     mended = flight.mend()
-                with setting.meter.at("repair"):
-                    setting.engine.redo(flight.work, before, mended)
+                with machine.meter.at("repair"):
+                    self.engine.redo(flight.work, before, mended)
         except NoneGoodError as error:
             return supply.none_good(flight, error)
         course.landed += len(flight)
-        batch = flight.done(setting.made, setting.lanes)
-        setting.beside(batch, course.epoch)
+        batch = flight.done(partial(machine.columns.batch, room=self._beside.room), self._lanes)
+        self._beside(batch, course.epoch)
         supply.landed(flight, batch)
         return batch
 
@@ -536,8 +524,8 @@ class Pass:
         while self._flying:
             flight = self._flying.popleft()
             if isinstance(flight, Flight):
-                self.setting.engine.discard(flight.work)
-        self.setting.meter.service.dropped()
+                self.engine.discard(flight.work)
+        self.machine.meter.service.dropped()
         self.supply.release()
 
     # What is stuck, said by the waiting loop's own thread out of what the other threads have noted down: nothing is
@@ -545,21 +533,21 @@ class Pass:
 
     def _stuck(self) -> str:
         """The stage that the thread waits for, for how long, and its work."""
-        stage, seconds = self.setting.meter.now()
+        stage, seconds = self.machine.meter.now()
         match stage:
             case "source":
                 told = self.supply.at_work()
             case "engine" | "repair" if self.landing is not None:
                 told = self._engine_at(self.landing)
             case "dead letters":
-                told = f"dead letters: {self.setting.outbox} does not accept them"
+                told = f"dead letters: {self.machine.outbox} does not accept them"
             case _:
                 told = "feed: its thread is at work on the next batch"
         return f"{told}; for {seconds:.0f} s{self.supply.remark()}"
 
     def _engine_at(self, flight: Flight) -> str:
         """The records that the engine's threads work on, where it can say; otherwise the batch's first and last."""
-        where, (what, at) = self.setting.where, self.setting.engine.at_work()
+        where, (what, at) = self.machine.where, self.engine.at_work()
         slots = sorted(slot for slot in at if slot < len(flight))
         name = f"engine: {what}"
         if slots:

@@ -27,7 +27,7 @@ from dali_feed.feed.gather import Gathered, Gatherer
 from dali_feed.feed.lane import Chunk, Piece
 from dali_feed.feed.machine import Machine
 from dali_feed.feed.passes import Batches, Life, Positions
-from dali_feed.feed.run import Gate, Late, Pass, Setting, Supply
+from dali_feed.feed.run import Gate, Late, Pass, Supply
 from dali_feed.feed.stats import Stats
 from dali_feed.feed.window import NoneGoodError, Window
 from dali_feed.options import BadRecords, Tuning
@@ -106,7 +106,7 @@ class StreamPosition(Positions):
         machine, source, request = self._machine, self._source, self._request
         at = self.at()
         progress = Progress(self._letters_kept)
-        setting = machine.setting(self._name, owner)
+        engine = machine.engaged(owner)
 
         def opened(stop: sync.Event) -> LiveReader:
             reader = source.live(
@@ -125,7 +125,8 @@ class StreamPosition(Positions):
         course = machine.course(self._seed, 0, Quarantine(self._bad, WINDOW, endless=True))
         gate = Gate(0)
         self._mark, self.progress = at, progress
-        return Pass(setting, StreamSupply(setting, gatherer, progress, machine, empty, course, gate), gate)
+        supply = StreamSupply(machine, self._name, gatherer, progress, empty, course, gate)
+        return Pass(machine, engine, supply, gate)
 
     def _letters_kept(self, seconds: float) -> bool:
         """Wait so long for the dead letters of what the loop was handed; whether they are kept."""
@@ -247,16 +248,16 @@ class StreamSupply(Supply):
 
     def __init__(
         self,
-        setting: Setting,
+        machine: Machine,
+        source: str,
         gatherer: Gatherer,
         progress: Progress,
-        machine: Machine,
         empty: EmptyBatches,
         course: Course,
         gate: Gate,
     ) -> None:
-        super().__init__(setting)
-        self.gatherer, self._progress, self._columns, self._empty = gatherer, progress, machine.columns, empty
+        super().__init__(machine, source)
+        self.gatherer, self._progress, self._empty = gatherer, progress, empty
         self._course, self._gate = course, gate
         self._windows: deque[tuple[Window, Gathered]] = deque()  # of the batches in flight
         self._bad: list[Bad] = []  # of the batch that is landing
@@ -273,7 +274,7 @@ class StreamSupply(Supply):
 
     def take(self) -> tuple[Course, list[Piece]] | Late:
         """See `Supply.take`: none of what was gathered before partitions were taken away."""
-        with self.setting.meter.at("source"):
+        with self.machine.meter.at("source"):
             gathered = self.gatherer.take()
         if gathered.generation != self._progress.generation:
             gathered.release()
@@ -281,7 +282,7 @@ class StreamSupply(Supply):
         if not gathered.count:
             return lambda: self._empty_batch(gathered)
         try:
-            window = Window.arrived(gathered.blocks, self._columns, self.setting.where, gathered.release)
+            window = Window.arrived(gathered.blocks, self.machine.columns, self.machine.where, gathered.release)
         except BaseException:
             gathered.release()
             raise
@@ -321,8 +322,8 @@ class StreamSupply(Supply):
         self._note(slot, bad)
 
     def _note(self, slot: int, bad: BadRecord) -> None:
-        where = self.setting.where(bad.sample)
-        self._bad.append((slot, bad, where, self.letter(where, bad) if self.setting.outbox.wanted else None))
+        where = self.machine.where(bad.sample)
+        self._bad.append((slot, bad, where, self.letter(where, bad) if self.machine.outbox.wanted else None))
 
     def landed(self, flight: Flight, batch: Batch) -> None:
         """See `Supply.landed`."""
@@ -365,7 +366,7 @@ class StreamSupply(Supply):
 
     def alarm(self) -> int:
         """A stream on which nothing comes is no trouble."""
-        quiet = self.setting.meter.now()[0] == "source" and not self.gatherer.trouble and not self._in_vain
+        quiet = self.machine.meter.now()[0] == "source" and not self.gatherer.trouble and not self._in_vain
         return logging.INFO if quiet else logging.WARNING
 
     def settle(self, due: Due) -> None:
@@ -380,7 +381,7 @@ class StreamSupply(Supply):
 
                 def post(letter: Letter | None = letter) -> None:
                     if letter is not None:
-                        self.setting.outbox.post(letter, self._gate.is_closed)
+                        self.machine.outbox.post(letter, self._gate.is_closed)
 
                 self.count(self._course, self._settled + slot, bad, where, post)
         finally:

@@ -42,7 +42,7 @@ class Rule:
 RULES = (
     Rule(
         *(1, "ticket", "a pass at its end discards every batch that it has submitted", "feed/run.py"),
-        "                self.setting.engine.discard(flight.work)",
+        "                self.engine.discard(flight.work)",
         "                pass",
     ),
     Rule(
