@@ -16,38 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed import sync
-from dali_feed.columns.array import Array
-from dali_feed.columns.columns import Columns
-from dali_feed.columns.text import Bytes
 from dali_feed.errors import DaliFeedError
 from dali_feed.feed.lane import Chunk, Draw, Lane, Piece
 from dali_feed.feed.reading import ReadTask
 from dali_feed.feed.window import Window, WindowSource
-from dali_feed.plan.order import EpochPlan, Order
+from dali_feed.plan.order import EpochPlan
 from dali_feed.records.extents import Extents, unpack_ids
-from dali_feed.records.source import Snapshot, Source
 
 Int64s = NDArray[np.int64]
 
-LEAST_BYTES = 4096  # of a record, below which a copy costs less than a row of its own
 NEAR_BYTES = 16 << 20  # between the files and the loop: what a processor's cache holds beside the rest
 SLOW_SECONDS = 0.05  # a longer wait for a chunk is for a disk: from there on twice as much is read ahead,
 FARTHEST = 16  # up to so many times as much
-
-
-def reads_directly(source: Source, snapshot: Snapshot, order: Order, columns: Columns) -> bool:
-    """Whether batches of these columns are read so, on the CPU and where no cache keeps records."""
-    given = columns.by_name.values()
-    return (
-        snapshot.random_access
-        and not (snapshot.parts or snapshot.absent or snapshot.present)
-        and snapshot.record_bytes >= LEAST_BYTES
-        and not (order.shuffled and order.extent > 1)
-        and any(isinstance(column, Array | Bytes) for column in given)
-        and not (columns.images or columns.late or columns.optional)
-        and len(columns.members) == len(given)  # no two columns share the memory of one member
-        and source.dense(columns.members)
-    )
 
 
 @dataclass(slots=True)

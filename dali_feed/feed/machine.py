@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dali_feed import sync
 from dali_feed.bad_records import Quarantine
+from dali_feed.columns.array import Array
 from dali_feed.columns.columns import Columns, Fits
 from dali_feed.columns.request import Request, RequestReader
+from dali_feed.columns.text import Bytes
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import seed_of_turn
 from dali_feed.engines import workers
@@ -23,7 +25,6 @@ from dali_feed.errors import ClosedError, DeadLetterError
 from dali_feed.feed.adapting import FIRST_READERS, Climb, Steering
 from dali_feed.feed.batch import Beside, Companions, Course, none
 from dali_feed.feed.cache import RecordCache, WholePixels
-from dali_feed.feed.direct import reads_directly
 from dali_feed.feed.meter import Meter
 from dali_feed.feed.reading import ReaderWork, ReadPool
 from dali_feed.feed.stats import Running, StageStats, Stats
@@ -37,6 +38,9 @@ from dali_feed.transforms.program import Output, Program, unfit
 
 if TYPE_CHECKING:
     from dali_feed.engines.device_cache import DeviceCache
+
+
+LEAST_BYTES = 4096  # of a record that is read into its place: below it a copy costs less than a row of its own
 
 
 def slab_bytes(memory: int) -> int:
@@ -184,9 +188,20 @@ class Machine:
         return self.source.where(*unpack_id(sample))
 
     def reads_directly(self, snapshot: Snapshot, order: Order) -> bool:
-        """Whether batches are read side by side, not through windows."""
-        on_cpu = self.device is None and self.tuning.cache is None
-        return on_cpu and reads_directly(self._bounded, snapshot, order, self.columns)
+        """Whether batches are read side by side, not through windows: on the CPU, and where no cache keeps records."""
+        given = self.columns.by_name.values()
+        return (
+            self.device is None
+            and self.tuning.cache is None
+            and snapshot.random_access
+            and not (snapshot.parts or snapshot.absent or snapshot.present)
+            and snapshot.record_bytes >= LEAST_BYTES
+            and not (order.shuffled and order.extent > 1)
+            and any(isinstance(column, Array | Bytes) for column in given)
+            and not (self.columns.images or self.columns.late or self.columns.optional)
+            and len(self.columns.members) == len(given)  # no two columns share the memory of one member
+            and self._bounded.dense(self.columns.members)
+        )
 
     @property
     def same_size(self) -> bool:

@@ -51,7 +51,7 @@ from dali_feed.loader.torch_run import TorchFeed
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.order import Shuffle
 from dali_feed.plan.samplers import has_dealt, length_of
-from dali_feed.records.live import is_live
+from dali_feed.records.live import Stream
 from dali_feed.records.source import Source
 from dali_feed.transforms.lower import NotMadeError
 from dali_feed.transforms.mixing import Mixing
@@ -82,7 +82,7 @@ def feed_for(loader: DataLoader, rank: int, world_size: int) -> tuple[Feed | Tor
 def _native(loader: DataLoader, rank: int, world_size: int) -> tuple[Feed, Own] | str:
     """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause, "its loader is ..."."""
     source, transform, theirs, turned = loader.dataset, loader.transform, False, False
-    live = is_live(source)
+    live = isinstance(source, Stream)
     if live:
         _check_live(loader)
     elif not is_source(source):
@@ -445,8 +445,10 @@ class DataLoader(FeedLoop):
         self._restored = False  # whether a state has been loaded
         self._mixes: Mixes | None = None
         self._items: Callable[[Any], Any] = functools.partial(moved, device=self.device)
-        taken_apart = isinstance(self._feed, Feed) and not is_live(dataset)  # torch's loader asks it for each sample
-        self._unchanged = Unchanged(dataset if taken_apart else None)
+        ours = isinstance(self._feed, Feed) and not isinstance(
+            dataset, Stream
+        )  # torch's loader asks it for each sample
+        self._unchanged = Unchanged(dataset if ours else None)
         if isinstance(self._feed, Feed):
             self._items = items = Items(self._feed, self.device, collate_fn, own, info=info)
             self._feed.companions, self._mixes = items.companions, items.mixes
@@ -486,7 +488,7 @@ class DataLoader(FeedLoop):
         self._unchanged.check()
         self._feed.check()
         one = _Tensors(self)
-        if is_live(self.dataset) or isinstance(self.dataset, IterableDataset):
+        if isinstance(self.dataset, Stream | IterableDataset):
             one.begin()  # a state says from here on where a stream begins; torch asks a dataset for an iterator here
         return one
 
@@ -518,7 +520,7 @@ class DataLoader(FeedLoop):
     def _go_ahead(self, batches: int) -> None:
         """The next pass begins so many batches later."""
         feed = self._feed
-        if is_live(self.dataset) or isinstance(self.dataset, IterableDataset):
+        if isinstance(self.dataset, Stream | IterableDataset):
             msg = "skip: a stream, or an iterable-style dataset, has no positions to skip to; use load_state_dict()"
             raise ConfigError(msg)
         feed.leave()
@@ -541,7 +543,7 @@ class DataLoader(FeedLoop):
 
         A pass under way goes on to its end. Between `iter(loader)` and its first batch it counts for that pass.
         """
-        if is_live(self.dataset):
+        if isinstance(self.dataset, Stream):
             warn_once("set_epoch", "a stream has no epochs", 2)
         self._feed.set_epoch(epoch)
 

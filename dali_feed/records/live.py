@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 from dali_feed import sync
 from dali_feed.records.source import Block, Extents, Lease, Reader, Records
@@ -239,8 +239,3 @@ class Stream(Records):
 
         Raises StateError where they are not of one run, or two are of one rank.
         """
-
-
-def is_live(source: object) -> TypeGuard[Stream]:
-    """Whether records come from it that never end."""
-    return isinstance(source, Stream)
