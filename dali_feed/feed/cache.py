@@ -41,7 +41,6 @@ from dali_feed.transforms.program import Program, turns
 
 _ROW = 200  # bytes that a row takes beside its values, about
 _ITEM = 32  # and a number, or a place in a list
-_Form = tuple[np.dtype[Any], tuple[int, ...]] | None  # of a field that is an array: of a row; None: any values
 
 
 class CachedRows:
@@ -53,9 +52,8 @@ class CachedRows:
     def __init__(self, names: Sequence[str], limit: int, disk: DiskRows | None) -> None:
         self.names, self._limit, self.disk = tuple(names), limit, disk
         self._rows: dict[int, Row] = {}
-        self._forms: dict[str, _Form] | None = None
-        self._form = ""  # the same as text
-        self._lock = sync.Lock()  # guards all of these
+        self._form: str | None = None  # of what is kept, as `_form_of` says it
+        self._lock = sync.Lock()  # guards both
         self.held = 0  # bytes
         self._adopt()
 
@@ -76,10 +74,10 @@ class CachedRows:
     def find(self, ids: Sequence[int]) -> list[Row | None]:
         """What is kept of these records."""
         rows = list(map(self._rows.get, ids))
-        if self.disk is not None and self._forms is not None and None in rows:
+        if self.disk is not None and self._form is not None and None in rows:
             places = [k for k, row in enumerate(rows) if row is None]
             for k, row in zip(places, self.disk.find([ids[k] for k in places], self._form), strict=True):
-                rows[k] = row if row is not None and len(row) in (0, len(self._forms)) else None
+                rows[k] = row if row is not None and len(row) in (0, len(self.names)) else None
         return rows
 
     def has_room(self, size: int) -> bool:
@@ -92,28 +90,24 @@ class CachedRows:
             if sample not in self._rows and self.held + size <= self._limit:
                 self._rows[sample] = row
                 self.held += size
-        if self.disk is not None:
+        if self.disk is not None and self._form is not None:
             self.disk.keep(sample, self._form, row)
 
     def fits(self, block: Block) -> bool:
         """Whether the values of a block are of the kinds of what is kept, so that rows of both can stand in one."""
-        forms: dict[str, _Form] = dict.fromkeys(self.names)
-        for name in self.names:
-            values = block.values[name]
-            if isinstance(values, np.ndarray):
-                forms[name] = values.dtype, values.shape[1:]
-        if any(form is not None and form[0].hasobject for form in forms.values()):
+        values = {name: block.values[name] for name in self.names}
+        if any(isinstance(each, np.ndarray) and each.dtype.kind in "OV" for each in values.values()):
             return False
+        form = _form_of(values)
         with self._lock:
-            if self._forms is None:
-                self._forms, self._form = forms, _as_text(forms)
-            return self._forms == forms
+            self._form = form if self._form is None else self._form
+            return self._form == form
 
     def values(self, rows: Sequence[Row | None], read: Block | None, at: NDArray[np.int64]) -> dict[str, Any]:
         """The values of all rows: of those that are kept, and of a block that has those at `at`."""
         out: dict[str, Any] = {}
         kept = [k for k, row in enumerate(rows) if row]
-        for n, (name, form) in enumerate((self._forms or {}).items()):
+        for n, (name, form) in enumerate(json.loads(self._form or "[]")):
             values = [row[n] for row in rows if row]
             if form is None:
                 whole: Any = [None] * len(rows)
@@ -122,7 +116,7 @@ class CachedRows:
                 for k, value in zip(at.tolist(), () if read is None else read.values[name], strict=True):
                     whole[k] = value
             else:
-                whole = np.zeros((len(rows), *form[1]), form[0])
+                whole = np.zeros((len(rows), *form[1]), np.dtype(form[0]))
                 if kept:
                     whole[kept] = values
                 if read is not None:
@@ -132,16 +126,16 @@ class CachedRows:
 
     def _adopt(self) -> None:
         """What others have kept says what the fields are, before anything is read."""
-        if self.disk is not None and (text := self.disk.form) is not None:
+        if self.disk is not None:
             with self._lock:
-                if self._forms is None:
-                    pairs = json.loads(text)
-                    self._forms = {name: form and (np.dtype(form[0]), tuple(form[1])) for name, form in pairs}
-                    self._form = text
+                self._form = self.disk.form if self._form is None else self._form
 
 
-def _as_text(forms: Mapping[str, _Form]) -> str:
-    return json.dumps([[name, form and (form[0].str, form[1])] for name, form in forms.items()])
+def _form_of(values: Mapping[str, Any]) -> str:
+    """As text what the values of each member are: dtype and shape of a row of an array, or null for any others."""
+    arrays = {name: each for name, each in values.items() if isinstance(each, np.ndarray)}
+    forms = {name: [each.dtype.str, each.shape[1:]] for name, each in arrays.items()}
+    return json.dumps([[name, forms.get(name)] for name in values])
 
 
 def _values_of(block: Block, names: Sequence[str], row: int) -> tuple[tuple[Any, int], ...] | None:
