@@ -36,8 +36,8 @@ def flag(subject: str, value: object) -> None:
 
 def bytes_of(option: str, text: str) -> int:
     """Bytes of 1500, 512MB (of 10^6 each) or 1GiB (of 2^30). Raises ConfigError."""
-    found = AMOUNT.fullmatch(text.strip())
-    size = round(float(found[1]) * _SIZES.get(found[2], 0)) if found else 0
+    parts = AMOUNT.fullmatch(text.strip())
+    size = round(float(parts[1]) * _SIZES.get(parts[2], 0)) if parts else 0
     if not size:
         msg = f"{option}: must be a size such as 1500, 512MB or 1GiB; found {text!r}"
         raise ConfigError(msg)
@@ -53,14 +53,14 @@ def path_of(subject: str, value: object) -> str:
     return path
 
 
-def paths_of(subject: str, given: object) -> list[str]:
+def paths_of(subject: str, paths: object) -> list[str]:
     """One path, or some in a row, as texts. Raises ConfigError for what is none."""
-    if isinstance(given, str | os.PathLike):
-        return [path_of(subject, given)]
-    if isinstance(given, bytes) or not isinstance(given, Iterable):
-        msg = f"{subject}: must be a path or a sequence of paths; found {given!r}"
+    if isinstance(paths, str | os.PathLike):
+        return [path_of(subject, paths)]
+    if isinstance(paths, bytes) or not isinstance(paths, Iterable):
+        msg = f"{subject}: must be a path or a sequence of paths; found {paths!r}"
         raise ConfigError(msg)
-    return [path_of(subject, each) for each in given]
+    return [path_of(subject, each) for each in paths]
 
 
 def of_kind(option: str, value: object, kind: type) -> None:

@@ -29,7 +29,7 @@ def _quotas(root: Path) -> list[float]:
         groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
     except OSError:
         return []
-    found: list[float] = []
+    quotas: list[float] = []
     for _, controllers, path in (group for group in groups if len(group) == 3):
         old = "cpu" in controllers.split(",")
         if controllers and not old:
@@ -45,8 +45,8 @@ def _quotas(root: Path) -> list[float]:
             else:
                 quota, period = _number(folder / "cpu.max"), _number(folder / "cpu.max", 1)
             if quota is not None and period and quota > 0:
-                found.append(quota / period)
-    return found
+                quotas.append(quota / period)
+    return quotas
 
 
 def _number(path: Path, place: int = 0) -> float | None:

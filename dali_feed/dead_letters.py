@@ -78,10 +78,10 @@ def with_original(letter: Letter, source: Records) -> Letter:
     if not source.originals:
         return letter
     try:
-        found = source.original(letter.partition, letter.position)
+        original = source.original(letter.partition, letter.position)
     except (DataLostError, SourceChangedError):
-        found = None
-    return dataclasses.replace(letter, original=found, gone=found is None)
+        original = None
+    return dataclasses.replace(letter, original=original, gone=original is None)
 
 
 log = logging.getLogger("dali_feed")
@@ -105,7 +105,7 @@ class Outbox:
         self._queue: deque[Letter] = deque()
         self._bytes = self._posted = self._written = 0
         self._failure: DeadLetterError | None = None
-        self._told = self._closed = False
+        self._raised = self._closed = False
         self._thread: sync.Thread | None = None
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class Outbox:
     def retry(self) -> None:
         """Try again what failed."""
         with self._changed:
-            self._failure, self._told = None, False
+            self._failure, self._raised = None, False
             self._changed.notify_all()
 
     def drain(self, stopped: Callable[[], bool] = _never) -> None:
@@ -156,11 +156,11 @@ class Outbox:
             if self._closed or self._thread is None:
                 self._closed = True
                 return
-        told = self._told
+        raised = self._raised
         try:
             self.drain()
         except DeadLetterError as error:
-            if not told:
+            if not raised:
                 raise
             log.error("%d dead letters were not written: %s", self._posted - self._written, error)  # noqa: TRY400
         finally:
@@ -171,7 +171,7 @@ class Outbox:
 
     def _tell(self) -> None:
         if self._failure is not None:
-            self._told = True
+            self._raised = True
             raise DeadLetterError(str(self._failure)) from self._failure
 
     def _wait(self, done: Callable[[], bool], stopped: Callable[[], bool]) -> None:
@@ -205,8 +205,8 @@ class Outbox:
                 except DeadLetterError as error:
                     self._fail(error)
                 except BaseException as error:  # noqa: BLE001  the trainer must hear of it, whatever it is
-                    said = f"{type(error).__name__}: {error}"
-                    msg = f"{batch[0].where}: its dead letter must be written to {self._letters}; found {said}"
+                    what = f"{type(error).__name__}: {error}"
+                    msg = f"{batch[0].where}: its dead letter must be written to {self._letters}; found {what}"
                     failure = DeadLetterError(msg)
                     failure.__cause__ = error
                     self._fail(failure)

@@ -234,10 +234,10 @@ class Tuning:
         return self.threads or min(GPU_THREADS, self.cpu_threads)
 
 
-def check_groups(**given: object) -> None:
+def check_groups(**groups: object) -> None:
     """Raise ConfigError for an argument `decode`, `bad` or `tuning` that is not of its group."""
     kinds = {"decode": Decode, "bad": BadRecords, "tuning": Tuning}
-    for name, value in given.items():
+    for name, value in groups.items():
         if not isinstance(value, kinds[name]):
             msg = f"{name}: must be a {kinds[name].__name__}; found {value!r}"
             raise ConfigError(msg)
@@ -245,8 +245,8 @@ def check_groups(**given: object) -> None:
 
 def local_processes() -> int:
     """How many processes of this run share the machine's CPUs; 1 where LOCAL_WORLD_SIZE is not set."""
-    told = os.environ.get("LOCAL_WORLD_SIZE") or "1"
-    if not told.isdecimal() or int(told) < 1:
-        msg = f"LOCAL_WORLD_SIZE: must be an int of at least 1 where it is set; found {told!r}. Unset it"
+    count = os.environ.get("LOCAL_WORLD_SIZE") or "1"
+    if not count.isdecimal() or int(count) < 1:
+        msg = f"LOCAL_WORLD_SIZE: must be an int of at least 1 where it is set; found {count!r}. Unset it"
         raise ConfigError(msg)
-    return int(told)
+    return int(count)

@@ -70,8 +70,8 @@ def _missing(error: ImportError) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         name = error.name or ""
         return next((module for module in _PACKAGES if module == name or module.startswith(f"{name}.")), None)
-    told = re.match(r"cannot import name '(\w+)' from '(\w+)'", str(error))  # of a shared namespace
-    module = f"{told[2]}.{told[1]}" if told else ""
+    names = re.match(r"cannot import name '(\w+)' from '(\w+)'", str(error))  # of a shared namespace
+    module = f"{names[2]}.{names[1]}" if names else ""
     return module if module in _PACKAGES else None
 
 

@@ -149,10 +149,10 @@ class Flight:
 
     def _work(self, payloads: list[memoryview], rows: dict[Any, NDArray[Any]]) -> Work:
         """What the engine is given."""
-        given = dict.fromkeys(self._columns[:1], payloads)
+        images = dict.fromkeys(self._columns[:1], payloads)
         for name in self._columns[1:]:
-            given[name] = self.values[name].decodable()
-        return Work(self.ids, given, rows, self.values)
+            images[name] = self.values[name].decodable()
+        return Work(self.ids, images, rows, self.values)
 
     def _whole(self, chunks: list[Any]) -> Any:
         """Values of the batch, slot by slot, out of those of the chunks that its pieces are of."""
@@ -218,15 +218,15 @@ class Flight:
         self.work = self._work(payloads, rows)
         return mended
 
-    def done(self, made: Made, lanes: int = 1) -> Batch:
+    def done(self, columns_of: Made, lanes: int = 1) -> Batch:
         """The finished batch, of so many lanes; its windows learn that these slots have left the engine.
 
-        `made` makes columns of what was kept, while the memory of their views is still there.
+        `columns_of` makes columns of what was kept, while the memory of their views is still there.
         """
         work, further = self.work, self._columns[1:]
         first, *more = work.outputs or [Pixels(None)]
         named = dict(zip(further, more, strict=bool(further)))
-        fields = made(self.values | work.columns | named, lanes)
+        fields = columns_of(self.values | work.columns | named, lanes)
         for piece in self.pieces:
             piece.chunk.window.retire(len(piece))
         work.release()  # else its memory would not serve again before the next batch lands
@@ -323,14 +323,14 @@ class EmptyBatches:
         if self._program.outputs:
             from dali_feed.engines.finish import no_images
 
-            images = [Pixels(made, None) for made in no_images(self._program, self._device, self._seen)]
+            images = [Pixels(each, None) for each in no_images(self._program, self._device, self._seen)]
         more = iter(images[1:])
         known = self._begun() if self._fields is None else self._fields
         fields = {name: next(more) if isinstance(values, Pixels) else values for name, values in known.items()}
         first = images[0].images if images else None
-        made = Batch(first, None, fields, np.zeros(0, np.int64), np.zeros(0, bool), tuple(images[1:]))
-        made.beside = dict(self._companions(made, 0))
-        return made
+        batch = Batch(first, None, fields, np.zeros(0, np.int64), np.zeros(0, bool), tuple(images[1:]))
+        batch.beside = dict(self._companions(batch, 0))
+        return batch
 
     def _begun(self) -> dict[str, Any]:
         """The fields before any batch has been seen."""

@@ -54,7 +54,7 @@ class CachedRows:
         self._rows: dict[int, Row] = {}
         self._form: str | None = None  # of what is kept, as `_form_of` says it
         self._lock = sync.Lock()  # guards both
-        self.held = 0  # bytes
+        self.taken = 0  # bytes
         self._adopt()
 
     def __len__(self) -> int:
@@ -82,14 +82,14 @@ class CachedRows:
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes more may be kept."""
-        return self.held + size <= self._limit or (self.disk is not None and self.disk.has_room(size))
+        return self.taken + size <= self._limit or (self.disk is not None and self.disk.has_room(size))
 
     def keep(self, sample: int, row: Row, size: int) -> None:
         """Keep a row whose bytes are its own."""
         with self._lock:
-            if sample not in self._rows and self.held + size <= self._limit:
+            if sample not in self._rows and self.taken + size <= self._limit:
                 self._rows[sample] = row
-                self.held += size
+                self.taken += size
         if self.disk is not None and self._form is not None:
             self.disk.keep(sample, self._form, row)
 
@@ -212,7 +212,7 @@ class WholePixels:
         self._pool: ThreadPoolExecutor | None = None
 
     @property
-    def told(self) -> tuple[object, ...]:
+    def deciding(self) -> tuple[object, ...]:
         """All that decides what the pixels of a payload are, and whether it has any."""
         from dali_feed.engines.host.decode import VERSION
 
@@ -223,27 +223,27 @@ class WholePixels:
         self, member: str, payloads: list[memoryview], has_room: Callable[[int], bool], stop: sync.Event | None
     ) -> list[memoryview | None]:
         """The file of each payload's pixels; None for what is no image, or has no room. For any thread."""
-        found = screen(payloads, self._decode.max_pixels, self._decode.max_work)
+        screened = screen(payloads, self._decode.max_pixels, self._decode.max_work)
         if self._exif:
-            found = with_ways(found, payloads)
-        bad = dict(found.reasons)
+            screened = with_ways(screened, payloads)
+        bad = dict(screened.reasons)
         for fits in self._fits[member]:
-            bad |= fits(found.sizes)
-        ways = turns(found.sizes)
+            bad |= fits(screened.sizes)
+        ways = turns(screened.sizes)
         tasks: list[tuple[int, memoryview, int, int, Any]] = []
         room = 0
-        for row, (height, width) in enumerate(found.sizes[:, :2].tolist()):
+        for row, (height, width) in enumerate(screened.sizes[:, :2].tolist()):
             size = height * width * 3 + 32
             if row in bad or not has_room(room + size):
                 continue
             room += size
             way = _UPRIGHT if ways is None else ways[row, :3].tolist()
-            tasks.append((row, found.plain.get(row, payloads[row]), height, width, way))
+            tasks.append((row, screened.plain.get(row, payloads[row]), height, width, way))
         out: list[memoryview | None] = [None] * len(payloads)
         if tasks:
             every = self._threads().map(lambda task: self._one(task, stop), tasks)
-            for (row, *_), made in zip(tasks, every, strict=True):
-                out[row] = made
+            for (row, *_), file in zip(tasks, every, strict=True):
+                out[row] = file
         return out
 
     def close(self) -> None:
@@ -307,10 +307,10 @@ class RecordCache:
             self._drop()
             disk, columns = None, self._columns
             if self._kept.disk is not None:
-                done = () if self.decoded is None else self.decoded.told
-                asked = columns.members, tuple(sorted(columns.optional))
+                done = () if self.decoded is None else self.decoded.deciding
+                members = columns.members, tuple(sorted(columns.optional))
                 disk = DiskRows(
-                    self._kept.disk, self._kept.disk_bytes, key_of(self._source, asked, snapshot.fingerprint, done)
+                    self._kept.disk, self._kept.disk_bytes, key_of(self._source, members, snapshot.fingerprint, done)
                 )
             self._rows = CachedRows(columns.members, self._kept.limit, disk)
             self._fingerprint = snapshot.fingerprint
@@ -327,14 +327,14 @@ class RecordCache:
         """A reader of the source, with the cache before it."""
         return _CachedReader(self, self._columns.reader(self._source, stop), stop)
 
-    def payload(self, sample: int, held: memoryview | None) -> bytes:
+    def payload(self, sample: int, view: memoryview | None) -> bytes:
         """The bytes of a record's first image as its source has them, read again where pixels are kept in their place.
 
         A reader's thread does that; ClosedError where the pass is ended meanwhile.
         """
         rows, decoded = self._rows, self.decoded
         if rows is None or decoded is None or self._pool is None or not rows.find([sample])[0]:
-            return bytes(held or b"")
+            return bytes(view or b"")
         partition, position = unpack_id(sample)
         task = ReadTask(
             Extents.one(partition, position, position + 1),
@@ -344,16 +344,16 @@ class RecordCache:
         self._pool.request(task)
         block = task.take()
         try:
-            found = bytes(block.values[str(self._columns.image)].payloads[0] or b"")
+            payload = bytes(block.values[str(self._columns.image)].payloads[0] or b"")
         finally:
             block.lease.release()
-        return found
+        return payload
 
     def stats(self) -> CacheStats:
         """As it is now."""
         rows = self._rows
-        records, held = (0, 0) if rows is None else (len(rows), rows.held)
-        memory = CacheStats(self._hits, self._misses, records, held, self._kept.limit)
+        records, taken = (0, 0) if rows is None else (len(rows), rows.taken)
+        memory = CacheStats(self._hits, self._misses, records, taken, self._kept.limit)
         disk = None if rows is None else rows.disk
         if disk is None:
             return memory

@@ -35,7 +35,7 @@ def described(planning: Planning, epoch: int, engine: str) -> str:
     size = f"about {snapshot.record_bytes:,} bytes each"
     read = f"about {order.extent * megabytes:,.1f} MB a read"
     mine = len(shares.mine)
-    held = f"about {window * megabytes:,.1f} MB in memory per lane; {_many(shares.lanes, 'lane')}, {mine} on this rank"
+    kept = f"about {window * megabytes:,.1f} MB in memory per lane; {_many(shares.lanes, 'lane')}, {mine} on this rank"
     return "\n".join(
         (
             f"{snapshot.source}: {_many(samples, 'sample')} in {_many(len(snapshot.names), 'partition')}, {size}",
@@ -43,7 +43,7 @@ def described(planning: Planning, epoch: int, engine: str) -> str:
             *_holes(snapshot),
             f"order: {how}",
             f"extents: {-(-samples // order.extent):,} of up to {_many(order.extent, 'sample')}, {read}",
-            f"windows: {_many(order.window, 'extent')}, {_many(window, 'sample')}, {held}",
+            f"windows: {_many(order.window, 'extent')}, {_many(window, 'sample')}, {kept}",
             f"batches: {batches:,} of {shares.batch_size} per rank, {ranks}",
             f"engine: {engine}",
         )
@@ -61,7 +61,7 @@ def _parts(snapshot: Snapshot, epoch: int) -> list[str]:
     if snapshot.mix is None:
         return lines
     shares = snapshot.mix.shares(epoch)
-    told = " : ".join(f"{share:,}" for share in shares)
+    proportion = " : ".join(f"{share:,}" for share in shares)
     ends = (
         "when the first source would begin again"
         if snapshot.mix.stop == "first"
@@ -69,7 +69,7 @@ def _parts(snapshot: Snapshot, epoch: int) -> list[str]:
     )
     ends = ends if snapshot.mix.samples is None else f"after {snapshot.mix.samples:,} samples"
     shown = [f"{line}, {share / sum(shares):.2%} of a batch" for line, share in zip(lines, shares, strict=True)]
-    return [f"mixture: {told} in epoch {epoch}; an epoch ends {ends}", *shown]
+    return [f"mixture: {proportion} in epoch {epoch}; an epoch ends {ends}", *shown]
 
 
 def _holes(snapshot: Snapshot) -> list[str]:

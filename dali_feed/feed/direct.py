@@ -133,7 +133,7 @@ class DirectLanes:
         if self._at == self._until:
             for lane in self._ordinary:
                 lane.leave()
-            self._former = [lane for lane in (*self._former, *self._ordinary) if lane.held()]
+            self._former = [lane for lane in (*self._former, *self._ordinary) if lane.memory()]
             self._ordinary = []
         return pieces
 
@@ -194,7 +194,7 @@ class DirectLanes:
 
     def _near(self) -> int:
         """Bytes of the chunks that are asked for, and of one more."""
-        return sum(read.task.held for read in self._reads) + self._source.sizes.slab_bytes
+        return sum(read.task.memory for read in self._reads) + self._source.sizes.slab_bytes
 
     def _most(self, *, narrow: bool) -> int:
         """Bytes that chunks may take which are asked for."""
@@ -241,24 +241,24 @@ class DirectLanes:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     @property
-    def all_asked(self) -> bool:
+    def all_requested(self) -> bool:
         """Whether every read of its epoch has been requested."""
         reads = (read.task.requested for read in self._reads)
-        return self._batch == len(self._counts) and all(reads) and all(lane.all_asked for lane in self._ordinary)
+        return self._batch == len(self._counts) and all(reads) and all(lane.all_requested for lane in self._ordinary)
 
     @property
     def all_read(self) -> bool:
         """Whether what it has asked for, one chunk at least, is in memory."""
         if self._ordinary:
             return all(lane.all_read for lane in self._ordinary)
-        asked = [read for read in self._reads if read.task.requested]
-        return (self._chunk is not None or bool(asked)) and all(read.task.done.is_set() for read in asked)
+        requested = [read for read in self._reads if read.task.requested]
+        return (self._chunk is not None or bool(requested)) and all(read.task.done.is_set() for read in requested)
 
-    def held(self) -> int:
+    def memory(self) -> int:
         """Bytes of slabs that its chunks and windows hold or have requested."""
-        reads = sum(read.task.held for read in self._reads if read.task.requested)
+        reads = sum(read.task.memory for read in self._reads if read.task.requested)
         chunks = sum(size for window, size in self._dealt if window.left)
-        return reads + chunks + sum(lane.held() for lane in (*self._ordinary, *self._former))
+        return reads + chunks + sum(lane.memory() for lane in (*self._ordinary, *self._former))
 
     def close(self) -> None:
         """Release all whose slots have not all left the engine; nothing may be in flight any more."""

@@ -221,10 +221,10 @@ class DiskRows:
 
     def _body(self, file: sqlite3.Connection, sample: int) -> bytes | None:
         """The bytes of a row that is there, and whole."""
-        if (found := file.execute(_FIND, (sample,)).fetchone()) is None:
+        if (row := file.execute(_FIND, (sample,)).fetchone()) is None:
             return None
-        if isinstance(found[1], bytes) and found[0] == _crc(sample, found[1]):
-            return found[1]
+        if isinstance(row[1], bytes) and row[0] == _crc(sample, row[1]):
+            return row[1]
         self._harmed("a record in " + str(self._path.relative_to(self._folder)), "its checksum is another")
         return None
 
@@ -394,16 +394,16 @@ def decoded_row(body: bytearray) -> Row | None:
             return list(map(value, plain))
         if not isinstance(plain, dict):
             return plain
-        ((what, held),) = plain.items()
+        ((what, its),) = plain.items()
         if what == "t":
-            return tuple(map(value, held))
+            return tuple(map(value, its))
         if what == "d":
-            return {value(key): value(each) for key, each in held}
+            return {value(key): value(each) for key, each in its}
         if what == "c":
-            return complex(*held)
+            return complex(*its)
         if what in "mb":
-            return blob(held) if what == "m" else bytes(blob(held))
-        name, shape, size = held
+            return blob(its) if what == "m" else bytes(blob(its))
+        name, shape, size = its
         if np.dtype(name).kind not in _NUMBERS:
             return None
         array = np.frombuffer(blob(size), name).reshape(shape)
@@ -458,17 +458,17 @@ class _Naming(pickle.Pickler):
         return NotImplemented
 
 
-def key_of(source: Source, asked: tuple[object, ...], fingerprint: str, made: tuple[object, ...]) -> str:
+def key_of(source: Source, members: tuple[object, ...], fingerprint: str, changes: tuple[object, ...]) -> str:
     """The name of the rows that readers of a source give, in 32 hexadecimal digits.
 
-    asked  what it is asked for
-    made   what is done to images
+    members  what it is asked for
+    changes  what is done to images
 
     ConfigError where it cannot be told.
     """
-    told = io.BytesIO()
+    file = io.BytesIO()
     try:
-        _Naming(told).dump((_VERSION, version("dali-feed"), fingerprint, made, source, asked))
+        _Naming(file).dump((_VERSION, version("dali-feed"), fingerprint, changes, source, members))
     except _OwnCodeError as error:
         msg = (
             f"Cache(disk=...): {source!r} reads with your own code, {error}, and a folder cannot know when "
@@ -481,4 +481,4 @@ def key_of(source: Source, asked: tuple[object, ...], fingerprint: str, made: tu
             f"{error}. Keep records in memory"
         )
         raise ConfigError(msg) from error
-    return hashlib.sha256(told.getbuffer()).hexdigest()[:32]
+    return hashlib.sha256(file.getbuffer()).hexdigest()[:32]

@@ -153,7 +153,7 @@ class EpochSupply(Supply):
         if self._now is None:
             self._now, self._next = self._next, None
         now = self._now
-        if now is None or self._held(now):
+        if now is None or self._rests(now):
             return False
         if now.flown == len(now.counts):
             return True
@@ -172,7 +172,7 @@ class EpochSupply(Supply):
         now = self._now or self._begin_next()
         if self._wrong is not None and self._wrong[0] == self.epoch:
             raise self._wrong[1]
-        if self._held(now):
+        if self._rests(now):
             self._gate.until_requested(now.epoch, self.machine.meter)
         if now.flown < len(now.counts):
             return now.course, self._cut(now)
@@ -187,7 +187,7 @@ class EpochSupply(Supply):
         """Whether `take` raises what was found before."""
         return self._wrong is not None and self._wrong[0] == self.epoch
 
-    def _held(self, now: OpenEpoch) -> bool:
+    def _rests(self, now: OpenEpoch) -> bool:
         """Whether no more is done of that epoch before the loop asks for it."""
         return now.epoch > self._gate.requested and now.flown >= min(self.machine.tuning.prefetch, len(now.counts))
 
@@ -225,7 +225,7 @@ class EpochSupply(Supply):
         part = (self._memory - self.machine.slabs.kept) // len(strands)
         most = math.inf if opened.sizes else self._pool.count
         opened.narrow = opened.narrow and opened.epoch > self._gate.requested
-        before = [lane.held() for other in self._open if other.epoch < opened.epoch for lane in other.strands]
+        before = [lane.memory() for other in self._open if other.epoch < opened.epoch for lane in other.strands]
         ahead = [
             (lane, lane.reads_ahead(narrow=opened.narrow), other)
             for lane, other in zip(strands, before or [0] * len(strands), strict=True)
@@ -234,7 +234,7 @@ class EpochSupply(Supply):
             for turn in list(ahead):
                 lane, reads, other = turn
                 task = next(reads, None)
-                if task is None or other + lane.held() + task.held > part:
+                if task is None or other + lane.memory() + task.memory > part:
                     ahead.remove(turn)
                 else:
                     self._pool.request(task)
@@ -264,7 +264,7 @@ class EpochSupply(Supply):
         now = self._now
         if now is None or now.epoch > self._gate.requested or not self._goes_on():
             return
-        if all(strand.all_asked for strand in now.strands):
+        if all(strand.all_requested for strand in now.strands):
             self._open_next()
             if self._next is not None:
                 self._try_read_ahead(self._next)
@@ -343,8 +343,8 @@ class EpochSupply(Supply):
         reads = []
         for task, since, trouble in sorted(self._pool.doing(), key=lambda read: read[1]):
             first = self.machine.where(int(task.extents[:1].ids()[0]))
-            said = f", {trouble}" if trouble else ""
+            more = f", {trouble}" if trouble else ""
             records, seconds = int(task.extents.lengths.sum()), sync.monotonic() - since
-            reads.append(f"{records} records from {first} ({seconds:.0f} s{said})")
+            reads.append(f"{records} records from {first} ({seconds:.0f} s{more})")
         more = f", and {len(reads) - SHOWN} more" if len(reads) > SHOWN else ""
         return f"source: {self.source} is being read: {'; '.join(reads[:SHOWN]) or 'nothing'}{more}"

@@ -147,14 +147,14 @@ class Gatherer:
             raise item
         return item
 
-    def told(self) -> str:
+    def at_work(self) -> str:
         """What it is at, for the watchdog."""
         trouble = self.trouble
         since = sync.monotonic() - self._came
-        told = f"source: {self._name}: the last record came {since:.0f} s ago"
+        line = f"source: {self._name}: the last record came {since:.0f} s ago"
         if count := self._part.count:
-            told = f"{told}, {count} of the {self._batch_size} records of a batch are there"
-        return f"{told}, {trouble}" if trouble else told
+            line = f"{line}, {count} of the {self._batch_size} records of a batch are there"
+        return f"{line}, {trouble}" if trouble else line
 
     @property
     def trouble(self) -> str:
@@ -282,10 +282,10 @@ class Gatherer:
 
     def _check(self, count: int) -> None:
         """Raise ConfigError where the batch, of so many records by now, takes more than there is."""
-        held = self._lease.lease.size
-        if held > self._memory:
+        size = self._lease.lease.size
+        if size > self._memory:
             msg = (
-                f"Tuning(memory={self._memory}): must be enough bytes for a batch; found one of {held} bytes, with"
+                f"Tuning(memory={self._memory}): must be enough bytes for a batch; found one of {size} bytes, with"
                 f" {count} records. Give several times as much, a smaller batch_size, or the stream a limit in bytes"
             )
             raise ConfigError(msg)

@@ -111,10 +111,10 @@ class Lane:
         return self._open[0]
 
     @property
-    def all_asked(self) -> bool:
+    def all_requested(self) -> bool:
         """Whether every read of its epoch has been requested."""
-        asked = (task.requested for window in self._open for task in window.ahead)
-        return self._next_window + 1 >= len(self._bounds) and all(asked)
+        requested = (task.requested for window in self._open for task in window.ahead)
+        return self._next_window + 1 >= len(self._bounds) and all(requested)
 
     @property
     def all_read(self) -> bool:
@@ -134,15 +134,15 @@ class Lane:
                         window.ahead.pop()
                     else:
                         yield window.ahead[-1]
-            behind = [len(window.tasks) for window in self._open][1:]
+            later = [len(window.tasks) for window in self._open][1:]
             if narrow and self._open:
                 return
-            if (len(behind) >= WINDOWS_AHEAD and sum(behind) >= self._reads) or not self._open_one():
+            if (len(later) >= WINDOWS_AHEAD and sum(later) >= self._reads) or not self._open_one():
                 return
 
-    def held(self) -> int:
+    def memory(self) -> int:
         """Bytes of slabs that its windows hold or have requested."""
-        return sum(window.held() for window in (*self._dealt, *self._open))
+        return sum(window.memory() for window in (*self._dealt, *self._open))
 
     def ready(self, count: int) -> bool:
         """Whether the next `count` slots, also across the border of a window, can be filled without waiting."""

@@ -170,7 +170,7 @@ class Machine:
     def engaged(self, owner: Any) -> Engine:
         """The engine, for another pass; `owner`, which closes this machine, is closed at the interpreter's end."""
         if self.engine is None:
-            self.engine = self._made_ready()
+            self.engine = self._new_engine()
             _close_at_exit(owner)
             self._wanted()
         self.beside = self.beside or Beside(self.companions, self.engine.device)
@@ -189,7 +189,7 @@ class Machine:
 
     def reads_directly(self, snapshot: Snapshot, order: Order) -> bool:
         """Whether batches are read side by side, not through windows: on the CPU, and where no cache keeps records."""
-        given = self.columns.by_name.values()
+        columns = self.columns.by_name.values()
         return (
             self.device is None
             and self.tuning.cache is None
@@ -197,9 +197,9 @@ class Machine:
             and not (snapshot.parts or snapshot.absent or snapshot.present)
             and snapshot.record_bytes >= LEAST_BYTES
             and not (order.shuffled and order.extent > 1)
-            and any(isinstance(column, Array | Bytes) for column in given)
+            and any(isinstance(column, Array | Bytes) for column in columns)
             and not (self.columns.images or self.columns.late or self.columns.optional)
-            and len(self.columns.members) == len(given)  # no two columns share the memory of one member
+            and len(self.columns.members) == len(columns)  # no two columns share the memory of one member
             and self._bounded.dense(self.columns.members)
         )
 
@@ -225,7 +225,7 @@ class Machine:
             return RequestReader(self.cache.reader(stop), self.stage)
         return RequestReader(self.columns.reader(self._bounded, stop), self.stage)
 
-    def _made_ready(self) -> Engine:
+    def _new_engine(self) -> Engine:
         return make_engine(
             self.program,
             late=self.columns.late,
@@ -238,13 +238,13 @@ class Machine:
     def stats(self) -> Stats:
         """Counts and waits since the start."""
         self.meter.bytes_read = self.slabs.filled
-        found = self.meter.stats(self.slabs.peak)
-        if self.engine is not None and found.batches:
-            found = replace(found, stages=self._stages(self.engine), running=self._running(self.engine))
+        stats = self.meter.stats(self.slabs.peak)
+        if self.engine is not None and stats.batches:
+            stats = replace(stats, stages=self._stages(self.engine), running=self._running(self.engine))
         if self.pool is None:
-            return found
+            return stats
         return replace(
-            found,
+            stats,
             kafka=self.pool.gauges(),
             storage=self.pool.storage(),
             readers=self.pool.count,
@@ -252,16 +252,16 @@ class Machine:
         )
 
     def _cached(self) -> CacheStats | None:
-        found = None if self.cache is None else self.cache.stats()
+        stats = None if self.cache is None else self.cache.stats()
         if self.on_device is None:
-            return found
-        hits, misses, records, held = self.on_device.counted
+            return stats
+        hits, misses, records, size = self.on_device.counted
         return replace(
-            found or CacheStats(),
+            stats or CacheStats(),
             device_hits=hits,
             device_misses=misses,
             device_records=records,
-            device_held=held,
+            device_held=size,
             device_limit=self.on_device.limit,
         )
 
@@ -319,11 +319,11 @@ def _close_at_exit(opened: Any) -> None:
 def _quiet(hook: Callable[[threading.ExceptHookArgs], object]) -> Callable[[threading.ExceptHookArgs], object]:
     """`hook`, but for daemon threads that came to their end by a feed that is closed."""
 
-    def told(args: threading.ExceptHookArgs) -> None:
+    def heard(args: threading.ExceptHookArgs) -> None:
         if not (isinstance(args.exc_value, ClosedError) and args.thread is not None and args.thread.daemon):
             hook(args)
 
-    return told
+    return heard
 
 
 def _close_all() -> None:

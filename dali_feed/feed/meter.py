@@ -85,11 +85,11 @@ class Service:
         self.dealt += samples
         self._begun.append(sync.perf_counter())
 
-    def ended(self, samples: int, asked: float, done: float) -> None:
+    def ended(self, samples: int, since: float, done: float) -> None:
         """The oldest one was asked for at a time, and there at another."""
         begun = self._begun.popleft()
         self.landed += samples
-        if done - asked > WAITED and self._free:
+        if done - since > WAITED and self._free:
             self.seconds += done - max(begun, self._free)
             self.samples += samples
         self._free = done
@@ -125,7 +125,7 @@ def spent_on(
     pauses  of Python's garbage collector, in order, in which no thread runs: they count as nothing else
     """
     whole = max(0.0, ended - begun)
-    found: dict[str, float] = {}
+    causes: dict[str, float] = {}
     for state, since, until in reversed(spans):
         if until <= begun:
             break
@@ -134,10 +134,10 @@ def spent_on(
         last = until if until < ended else ended  # noqa: FURB136
         if first < last:
             cause = CAUSES.get(state, "unknown")
-            found[cause] = found.get(cause, 0.0) + (last - first)
-    known = sum(found.values())
+            causes[cause] = causes.get(cause, 0.0) + (last - first)
+    known = sum(causes.values())
     if whole > known:
-        found["unknown"] = found.get("unknown", 0.0) + whole - known
+        causes["unknown"] = causes.get("unknown", 0.0) + whole - known
     stopped = 0.0
     for since, until in reversed(pauses):
         if until <= begun:
@@ -145,9 +145,9 @@ def spent_on(
         stopped += max(0.0, min(until, ended) - max(since, begun))
     stopped = min(whole, stopped)
     if stopped > 0:
-        found = {cause: seconds * (1 - stopped / whole) for cause, seconds in found.items()}
-        found["garbage"] = stopped
-    return found
+        causes = {cause: seconds * (1 - stopped / whole) for cause, seconds in causes.items()}
+        causes["garbage"] = stopped
+    return causes
 
 
 # Pauses of Python's garbage collector, in which no thread of the process runs Python.
@@ -218,29 +218,29 @@ class LoopClock:
         self.worked = self.handover = self.waited = 0.0
         self.samples = 0  # that the loop worked on
         self.last_samples = 0
-        self._asked = self._came = 0.0
-        self._given: float | None = None
+        self._called = self._came = 0.0
+        self._handed: float | None = None
         self._waits: deque[float] = deque(maxlen=WAITS_KEPT)
         self._by_cause: dict[str, float] = {}
 
     def asked(self, *, first: bool) -> None:
         """For the next batch; `first` of a pass: what the loop did before it was no training on a batch."""
-        self._asked = now = sync.perf_counter()
-        given, self._given = self._given, None
-        if given is not None and not first:
-            self.worked += now - given
+        self._called = now = sync.perf_counter()
+        before, self._handed = self._handed, None
+        if before is not None and not first:
+            self.worked += now - before
             self.samples += self.last_samples
 
     def came(self, clock: FeedClock | None, *, first: bool) -> None:
         """The batch is there. Other arguments as of `wait`."""
         self._came = sync.perf_counter()
-        self.wait(self._asked, self._came, clock, first=first)
+        self.wait(self._called, self._came, clock, first=first)
 
     def given(self, samples: int) -> None:
         """The loop gets it."""
         now = sync.perf_counter()
         self.handover += now - self._came
-        self._given, self.last_samples = now, samples
+        self._handed, self.last_samples = now, samples
 
     def wait(self, begun: float, ended: float, clock: FeedClock | None, *, first: bool) -> None:
         """Count a wait on the clock of `time.perf_counter`.
@@ -359,8 +359,8 @@ class Meter:
 
     def landed(self, samples: int) -> None:
         """A batch of so many was taken from the engine; this thread has just waited for it."""
-        _, asked, done = self.clock().past[-1]
-        self.service.ended(samples, asked, done)
+        _, since, done = self.clock().past[-1]
+        self.service.ended(samples, since, done)
 
     def given(self, samples: int) -> None:
         """The training loop gets a batch; an empty one, of a stream, does not count."""
@@ -380,11 +380,11 @@ class Meter:
 
         def counted(block: Block) -> Block:
             begun = time.thread_time()
-            made = stage(block)
+            columns = stage(block)
             with self._lock:
                 self.screened += len(block.ids)
                 self.screening += time.thread_time() - begun
-            return made
+            return columns
 
         return counted
 

@@ -72,7 +72,7 @@ class Planning:
         self._digest: str | None = None  # of what the sampler gave for that plan
         self._sampler_state: dict[str, Any] | None = None  # where its random numbers stood before
         self._checked = False  # whether a sampler without such has been read again
-        self._said = False  # whether the world sizes that a state can go to have been logged
+        self._logged = False  # whether the world sizes that a state can go to have been logged
         self._ahead: tuple[int, sync.Future[Plan], sync.Thread] | None = None  # an epoch whose plan is being made
 
     @property
@@ -127,10 +127,10 @@ class Planning:
     def plan(self, epoch: int) -> Plan:
         """Which sample comes in which slot of that epoch."""
         if self._plan is None or self._plan.epoch != epoch:
-            found = self._begun(epoch)
-            if found is None:
-                found = self._made(epoch) if self._sampler is None else self._sampled(self._sampler, epoch)
-            self._plan = found
+            plan = self._begun(epoch)
+            if plan is None:
+                plan = self._planned(epoch) if self._sampler is None else self._sampled(self._sampler, epoch)
+            self._plan = plan
         return self._plan
 
     def _sampled(self, sampler: Iterable[int], epoch: int, before: Mapping[str, Any] | None = None) -> Plan:
@@ -148,7 +148,7 @@ class Planning:
         """The plan of what a sampler gave for that epoch."""
         indices = indices_of(sampler, epoch, items)
         self._digest = digest_of(sampler, indices)
-        return self._made(epoch, indices)
+        return self._planned(epoch, indices)
 
     def order_state(self, epoch: int) -> dict[str, Any] | None:
         """What a state keeps of the sampler's order beside its digest. StateError for one that cannot be made again."""
@@ -160,7 +160,7 @@ class Planning:
             self._checked = True
         return self._sampler_state
 
-    def _made(self, epoch: int, indices: NDArray[np.int64] | None = None) -> Plan:
+    def _planned(self, epoch: int, indices: NDArray[np.int64] | None = None) -> Plan:
         lanes, drop_last, seed = self.shares.lanes, self.drop_last, self.seed
         if (mix := self.snapshot.mix) is not None:
             return MixedPlan(self.snapshot, mix, self.order, seed=seed, epoch=epoch, lanes=lanes, drop_last=drop_last)
@@ -185,7 +185,7 @@ class Planning:
 
             def make() -> None:
                 try:
-                    plan.set_result(self._made(epoch))
+                    plan.set_result(self._planned(epoch))
                 except Exception as error:  # noqa: BLE001  it is raised where the plan is needed
                     plan.set_exception(error)
 
@@ -199,7 +199,7 @@ class Planning:
 
     def foreseen(self, epoch: int) -> Plan:
         """The plan of a later epoch, which no sampler gives. For any thread."""
-        return self._begun(epoch) or self._made(epoch)
+        return self._begun(epoch) or self._planned(epoch)
 
     def close(self) -> None:
         """No plan is made ahead any more; one under way is waited for, up to a second, as nothing can stop it."""
@@ -236,8 +236,8 @@ class Planning:
 
     def tell_world_sizes(self) -> None:
         """Log, once, which world sizes the state of a shuffled run can go to."""
-        if self.order.shuffled and not self._said:
-            self._said = True
+        if self.order.shuffled and not self._logged:
+            self._logged = True
             self.shares.log_world_sizes()
 
     def restored(self, state: Mapping[str, Any], decode: Decode | None) -> Self:
@@ -245,22 +245,22 @@ class Planning:
 
         Raises StateError that lists every difference where the state was made for something else.
         """
-        found, pin = copy.copy(self), state["source"].get("pin")
+        planning, pin = copy.copy(self), state["source"].get("pin")
         if pin is not None and (
             self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")
         ):
-            found._snapshot, found._plan, found._ahead = self._source.snapshot(pin), None, None
-        found._shares = self._ranks.of_state(state["made_for"]) or self._shares
-        if found._shares != self._shares:
-            found._plan, found._ahead = None, None
+            planning._snapshot, planning._plan, planning._ahead = self._source.snapshot(pin), None, None
+        planning._shares = self._ranks.of_state(state["made_for"]) or self._shares
+        if planning._shares != self._shares:
+            planning._plan, planning._ahead = None, None
         epoch, before = state["epoch"], state.get("order")
         if isinstance(before, Mapping) and self._sampler is not None:
-            known = found._plan is not None and found._plan.epoch == epoch
-            if not known or found._digest != state["made_for"].get("sampler"):
-                found._plan = found._sampled(self._sampler, epoch, before)
-        made, plan = found.made_for(epoch, decode), found.plan(epoch)
-        states.compare(dict(state), made, found.snapshot, plan.lane_length)
-        return found
+            known = planning._plan is not None and planning._plan.epoch == epoch
+            if not known or planning._digest != state["made_for"].get("sampler"):
+                planning._plan = planning._sampled(self._sampler, epoch, before)
+        own, plan = planning.made_for(epoch, decode), planning.plan(epoch)
+        states.compare(dict(state), own, planning.snapshot, plan.lane_length)
+        return planning
 
 
 def _warn_of_holes(snapshot: Snapshot) -> None:

@@ -50,7 +50,7 @@ class ReadTask:
         self.extents, self.alone, self.lent = extents, alone, lent
         self.bytes = 0
         self._estimate = estimate
-        self._held: int | None = None
+        self._memory: int | None = None
         self.requested = False
         self.done = sync.Event()
         self._block: Block | None = None
@@ -59,9 +59,9 @@ class ReadTask:
         self._lock = sync.RLock()  # guards the block against two who would release it; reentrant, as a collection may
 
     @property
-    def held(self) -> int:
+    def memory(self) -> int:
         """Bytes of slabs: an estimate, which gets better as other reads are done; what they really are once it is."""
-        return self._estimate() if self._held is None else self._held
+        return self._estimate() if self._memory is None else self._memory
 
     def finish(self, block: Block | None, error: BaseException | None) -> None:
         """Called once by a reader thread."""
@@ -70,7 +70,7 @@ class ReadTask:
             if self._dropped and block is not None:
                 block.lease.release()
                 block = None
-            self._held = 0 if block is None else block.lease.size
+            self._memory = 0 if block is None else block.lease.size
             self._block, self._error = block, error
         self.done.set()
 
@@ -233,7 +233,7 @@ class ReadPool:
                 except DaliFeedError as error:
                     error.add_note("Stage: read")
                     if isinstance(error, ConfigError):
-                        error.add_note(f"Read: {self._told(task.extents)}")
+                        error.add_note(f"Read: {self._named(task.extents)}")
                     task.finish(None, error)
                 except BaseException as error:  # noqa: BLE001  a source may raise anything; the trainer must hear of it
                     msg = f"{type(self._source).__name__}: read raised {type(error).__name__}: {error}"
@@ -280,7 +280,7 @@ class ReadPool:
             self._staying -= leaves
         return leaves
 
-    def _told(self, extents: Extents) -> str:
+    def _named(self, extents: Extents) -> str:
         """The records of a read, as text."""
         first = unpack_id(int(extents[:1].ids()[0]))
         return f"{int(extents.lengths.sum())} records from {self._source.where(*first)}"

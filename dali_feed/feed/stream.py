@@ -354,7 +354,7 @@ class StreamSupply(Supply):
 
     def at_work(self) -> str:
         """See `Supply.at_work`."""
-        return self.gatherer.told()
+        return self.gatherer.at_work()
 
     def remark(self) -> str:
         """Where records come and none is good, that is why no batch does."""

@@ -70,7 +70,7 @@ def hopeless(
 
     `more`: the other windows that are the same.
     """
-    told = "; ".join(f"{where}: {reason}" for where, reason, _ in bad[:SHOWN])
+    reasons = "; ".join(f"{where}: {reason}" for where, reason, _ in bad[:SHOWN])
     if not proof.good and len(bad) > 1 and len({(kind_of(reason), stage) for _, reason, stage in bad}) == 1:
         where, reason, stage = bad[0]
         cure = next((cure for words, cure in _CURES if any(w in reason for w in words)), _CURE[stage])
@@ -81,7 +81,7 @@ def hopeless(
         )
     msg = (
         f"window of {rows} records{more}: the next good record of a window replaces a bad one; found no good "
-        f"record at all ({told or 'all positions are absent'}). Check the source, or make Shuffle(window=...) "
+        f"record at all ({reasons or 'all positions are absent'}). Check the source, or make Shuffle(window=...) "
         "wider"
     )
     return BadRecordLimitError(msg, tuple((where, reason) for where, reason, _ in bad))
@@ -101,7 +101,7 @@ class MeanSize:
     """
 
     def __init__(self, record_bytes: int, slab_bytes: int, memory: int, before: int = 0) -> None:
-        self._told, self.slab_bytes, self.memory = record_bytes, slab_bytes, memory
+        self._sampled, self.slab_bytes, self.memory = record_bytes, slab_bytes, memory
         self._rows = self._bytes = 0
         self._before = before
 
@@ -110,7 +110,7 @@ class MeanSize:
 
     def anew(self) -> MeanSize:
         """For the pass behind this one."""
-        return MeanSize(self._told, self.slab_bytes, self.memory, max(1, self.record_bytes))
+        return MeanSize(self._sampled, self.slab_bytes, self.memory, max(1, self.record_bytes))
 
     def add(self, rows: int, size: int) -> None:
         """So many positions were read, with so many bytes of payloads in slabs."""
@@ -119,7 +119,7 @@ class MeanSize:
     @property
     def record_bytes(self) -> int:
         """Bytes of a record, on the safe side of the two."""
-        return max(self._told, self._bytes // max(1, self._rows))
+        return max(self._sampled, self._bytes // max(1, self._rows))
 
     def slabs(self, records: int) -> int:
         """Bytes of slabs that so many records take: an estimate."""
@@ -133,7 +133,7 @@ class MeanSize:
         """The error of a window from `first` on of which `rows` of its records take `held` bytes: more than may be."""
         return ConfigError(
             f"Tuning(memory={self.memory}): must hold each window; in the window of {records} records from "
-            f"{first}, {rows} of them take {held} bytes, but the source's sample says {self._told} bytes per "
+            f"{first}, {rows} of them take {held} bytes, but the source's sample says {self._sampled} bytes per "
             f"record. Give several times {held // max(1, rows) * records} bytes, or a narrower "
             "Shuffle(extent=..., window=...)"
         )
@@ -169,8 +169,8 @@ def _tasks(plan: WindowPlan, sizes: MeanSize) -> tuple[list[ReadTask], Rows]:
 
 def _different(tasks: Rows) -> list[int]:
     """The numbers that occur, in ascending order: they are few, and the rows many."""
-    found: list[int] = np.flatnonzero(np.bincount(tasks)).tolist()
-    return found
+    numbers: list[int] = np.flatnonzero(np.bincount(tasks)).tolist()
+    return numbers
 
 
 class _NoRecordError(Exception):
@@ -325,9 +325,9 @@ class Window:
 
     # Its reads.
 
-    def held(self) -> int:
+    def memory(self) -> int:
         """Bytes of slabs that its reads hold, or will hold once requested ones are done."""
-        return sum(task.held for task in self.tasks if task.requested) if self.left else 0
+        return sum(task.memory for task in self.tasks if task.requested) if self.left else 0
 
     def loaded(self, first: int, stop: int) -> bool:
         """Whether slots first..stop-1 can be filled without waiting for a read."""
@@ -394,11 +394,11 @@ class Window:
         rows = self.order[first:stop].copy()
         self._load(first, stop)
         ok = self.usable[rows]
-        behind = None
+        filled = None
         try:
             for n in np.flatnonzero(~ok)[::-1].tolist():  # from the back: a run of bad slots shares what follows it
-                rows[n] = rows[n + 1] if behind == n + 1 else self._next_good(first + n)
-                behind = n
+                rows[n] = rows[n + 1] if filled == n + 1 else self._next_good(first + n)
+                filled = n
         except _NoRecordError:
             self._borrow()
             return self.deal(first, stop)

@@ -99,9 +99,9 @@ class TorchPlanning(Planning):
 
     def _ordered(self, sampler: Iterable[Any], epoch: int, items: list[Any]) -> Plan:
         self._keys, self._digest = items, digest_of(sampler, items)
-        return self._made(epoch)
+        return self._planned(epoch)
 
-    def _made(self, epoch: int, indices: NDArray[np.int64] | None = None) -> Plan:
+    def _planned(self, epoch: int, indices: NDArray[np.int64] | None = None) -> Plan:
         snapshot, order = self.snapshot, self.order
         if self._keys is not None:
             snapshot = self._positions.of_length(len(self._keys))

@@ -76,12 +76,12 @@ def _line(shares: tuple[int, ...], slots: int) -> Int64s:
     if count == 1:
         return np.full(slots, int(np.argmax(shares)), np.int64)
     slack = 2 * count - 2  # Tijdeman's bound: no source is ever off by more than 1 - 1 / slack
-    given = [0] * len(shares)
+    taken = [0] * len(shares)
     line = []
     for slot in range(1, slots + 1):
-        open_ = [k for k, w in enumerate(shares) if w and slack * (slot * w - given[k] * total) >= total]
-        chosen = min(open_, key=lambda k: ((slack * (given[k] + 1) - 1) / shares[k], k))
-        given[chosen] += 1
+        open_ = [k for k, w in enumerate(shares) if w and slack * (slot * w - taken[k] * total) >= total]
+        chosen = min(open_, key=lambda k: ((slack * (taken[k] + 1) - 1) / shares[k], k))
+        taken[chosen] += 1
         line.append(chosen)
     return np.asarray(line, np.int64)
 
@@ -152,7 +152,7 @@ class Strand:
 
     def __init__(self, number: int, base: int, passes: Callable[[int], EpochPlan]) -> None:
         self.number, self._base, self._passes = number, base, passes
-        self._made: dict[int, EpochPlan] = {}
+        self._plans: dict[int, EpochPlan] = {}
         self.pass_length = self.of_pass(0).lane_length
         self._lengths: tuple[int, ...] = ()
 
@@ -162,9 +162,9 @@ class Strand:
 
     def of_pass(self, turn: int) -> EpochPlan:
         """The order of one pass."""
-        if turn not in self._made:
-            self._made[turn] = self._passes(turn)
-        return self._made[turn]
+        if turn not in self._plans:
+            self._plans[turn] = self._passes(turn)
+        return self._plans[turn]
 
     def bounds(self, lane: int) -> Int64s:
         """As `EpochPlan.bounds`; a window ends where its pass does, and where the lane does."""
@@ -197,8 +197,8 @@ class Strand:
                 out.append(ids[max(first - a, 0) : stop - a])
         return np.concatenate(out) if out else pack_ids(0, np.empty(0, np.int64))
 
-    def given_of(self, lane: int, consumed: int, partitions: int) -> Int64s:
-        """As `EpochPlan.given_of`, by the partitions of the mixture. Costs what the windows cost."""
+    def dealt_of(self, lane: int, consumed: int, partitions: int) -> Int64s:
+        """As `EpochPlan.dealt_of`, by the partitions of the mixture. Costs what the windows cost."""
         counts = np.zeros(partitions, np.int64)
         for a, b in itertools.pairwise(self.bounds(lane).tolist()):
             if b <= consumed:
@@ -296,10 +296,10 @@ class MixedPlan:
             out[here] = strand.ids(lane, taken, taken + len(here))
         return out
 
-    def given(self, consumed: int, partitions: int) -> Int64s:
-        """As `EpochPlan.given`."""
+    def dealt(self, consumed: int, partitions: int) -> Int64s:
+        """As `EpochPlan.dealt`."""
         counts = np.zeros(partitions, np.int64)
         for lane in range(self.lanes if consumed else 0):
             for strand, taken in self.strands(lane, consumed):
-                counts += strand.given_of(lane, taken, partitions)
+                counts += strand.dealt_of(lane, taken, partitions)
         return counts

@@ -267,17 +267,17 @@ class EpochPlan:
             out.append(ids[max(first - a, 0) : stop - a])
         return np.concatenate(out) if out else pack_ids(0, np.empty(0, np.int64))
 
-    def given(self, consumed: int, partitions: int) -> Int64s:
+    def dealt(self, consumed: int, partitions: int) -> Int64s:
         """Of the first `consumed` samples of every lane, how many are of which partition: int64 (partitions,).
 
         Costs what the extents, and one window per lane, cost.
         """
         counts = np.zeros(partitions, np.int64)
         for lane in range(self.lanes if consumed else 0):
-            counts += self.given_of(lane, consumed, partitions)
+            counts += self.dealt_of(lane, consumed, partitions)
         return counts
 
-    def given_of(self, lane: int, consumed: int, partitions: int) -> Int64s:
+    def dealt_of(self, lane: int, consumed: int, partitions: int) -> Int64s:
         """Of the first `consumed` samples of one lane, how many are of which partition: int64 (partitions,)."""
         counts = np.zeros(partitions, np.int64)
         edges = self.bounds(lane)

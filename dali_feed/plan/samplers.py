@@ -63,13 +63,13 @@ def indices_of(sampler: Iterable[int], epoch: int, items: Iterable[Any]) -> NDAr
 
     ConfigError for an index that is no int, SourceEmptyError for none at all, as of a generator in a second epoch.
     """
-    found = np.asarray([_index(item) for item in items], np.int64)
-    if not len(found):
+    indices = np.asarray([_index(item) for item in items], np.int64)
+    if not len(indices):
         once = iter(sampler) is sampler
         cure = "An iterator gives its items once; give a list of them" if once else "Check what it was made from"
         msg = f"sampler: must give at least one index for each epoch; found none for epoch {epoch}. {cure}"
         raise SourceEmptyError(msg)
-    return found
+    return indices
 
 
 def _index(item: Any) -> int:
@@ -82,15 +82,15 @@ def _index(item: Any) -> int:
     raise ConfigError(msg)
 
 
-def digest_of(sampler: Any, given: NDArray[np.int64] | list[Any]) -> str:
+def digest_of(sampler: Any, order: NDArray[np.int64] | list[Any]) -> str:
     """The digest that a state keeps of an order: the same on all ranks, also where each has a part of its own."""
     if has_dealt(sampler):
         alike = {k: v for k, v in sorted(vars(sampler).items()) if isinstance(v, int | float | str) and k != "rank"}
         alike.pop("epoch", None)
-        told = f"{type(sampler).__qualname__} {alike}".encode()
+        content = f"{type(sampler).__qualname__} {alike}".encode()
     else:
-        told = given.tobytes() if isinstance(given, np.ndarray) else repr(given).encode()
-    return hashlib.sha256(told).hexdigest()[:16]
+        content = order.tobytes() if isinstance(order, np.ndarray) else repr(order).encode()
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 # Where a sampler's random numbers stand.

@@ -41,30 +41,30 @@ def made_for(
 
     `decode`: None where another loader makes the samples.
     """
-    made = {
+    values = {
         "source": snapshot.fingerprint,
         "seed": seed,
         "lanes": lanes,
         "shuffle": order.shuffled,
-        "extent": _told(order),
+        "extent": _extents(order),
         "window": order.window,
         "drop_last": drop_last,
         "sampler": sampler,
     }
     if snapshot.mix is not None:
-        made["mix"] = snapshot.mix.told()
-        made["window"] = [part.window for part in order.parts]
-    return made if decode is None else made | decode.compared
+        values["mix"] = snapshot.mix.told()
+        values["window"] = [part.window for part in order.parts]
+    return values if decode is None else values | decode.compared
 
 
-def _told(order: Order) -> int | list[Any]:
+def _extents(order: Order) -> int | list[Any]:
     """Positions per extent, of each part of a source made of several where they differ."""
-    return [_told(part) for part in order.parts] or order.extent
+    return [_extents(part) for part in order.parts] or order.extent
 
 
-def pack(made: State, info: State, **position: Any) -> State:
-    """A state: a position, what it was counted in (`made`), and what is for people and never checked (`info`)."""
-    return {"version": VERSION, **position, "made_for": dict(made), "info": dict(info)}
+def pack(values: State, info: State, **position: Any) -> State:
+    """A state: a position, what it was counted in (`values`), and what is for people and never checked (`info`)."""
+    return {"version": VERSION, **position, "made_for": dict(values), "info": dict(info)}
 
 
 def source_of(snapshot: Snapshot) -> State:
@@ -107,17 +107,17 @@ def check(state: object) -> State:
     if "source" not in wrong and not isinstance(state["source"].get("pin"), Mapping | None):
         wrong.append("source")
     if wrong:
-        told = ", ".join(wrong)
+        names = ", ".join(wrong)
         rule = "must hold epoch, consumed, made_for and source as state_dict() gave them"
-        msg = f"state: {rule}; found others in: {told}. Give what state_dict() returned, unchanged"
+        msg = f"state: {rule}; found others in: {names}. Give what state_dict() returned, unchanged"
         raise StateError(msg)
     return dict(state)
 
 
-def compare(state: State, made: State, snapshot: Snapshot, lane_length: int) -> None:
+def compare(state: State, own: State, snapshot: Snapshot, lane_length: int) -> None:
     """Raises StateError that lists every difference between what the state was made for and what is here."""
-    lines = _differences("the state", state["made_for"], made)
-    if state["made_for"].get("source") != made["source"]:
+    lines = _differences("the state", state["made_for"], own)
+    if state["made_for"].get("source") != own["source"]:
         of, samples = state["source"].get("name"), state["source"].get("samples")
         lines[0] += (
             f" (fingerprints: it was {of} with {samples} samples, now it is {snapshot.source} with {len(snapshot)})"
@@ -138,11 +138,11 @@ def _refuse(lines: Sequence[str], more: str = "") -> None:
         raise StateError(msg)
 
 
-def _differences(of: str, stated: Mapping[str, Any], made: State) -> list[str]:
+def _differences(of: str, stated: Mapping[str, Any], own: State) -> list[str]:
     """A line for each value of `of`, which says `stated`, that is another one here."""
-    names = [*made, *(k for k in stated if k not in made)]
+    names = [*own, *(k for k in stated if k not in own)]
     return [
-        f"{k}: {of} has {stated.get(k)!r}, this loader {made.get(k)!r}" for k in names if stated.get(k) != made.get(k)
+        f"{k}: {of} has {stated.get(k)!r}, this loader {own.get(k)!r}" for k in names if stated.get(k) != own.get(k)
     ]
 
 
@@ -169,12 +169,12 @@ def check_streams(states: object) -> list[State]:
     return [dict(each) for each in several]
 
 
-def compare_streams(states: Sequence[State], made: State) -> None:
+def compare_streams(states: Sequence[State], own: State) -> None:
     """Raises StateError that lists every difference between what the states were made for and what is here."""
     lines: list[str] = []
     for number, state in enumerate(states):
         of = f"state {number}" if len(states) > 1 else "the state"
-        lines += _differences(of, state["made_for"], made)
+        lines += _differences(of, state["made_for"], own)
     if len({state["stream"] is None for state in states}) > 1:
         lines.append("stream: one of the states was taken before its rank had read anything")
     _refuse(lines)
@@ -197,8 +197,8 @@ def _name_of(dataset: Any) -> str:
 def iterable_of(state: State, dataset: Any) -> Any:
     """The dataset's own state in one that `iterable` made. StateError for another's, and where there is none."""
     name = _name_of(dataset)
-    made_for = state["made_for"].get("dataset")
-    if made_for != name:
+    name_before = state["made_for"].get("dataset")
+    if name_before != name:
         msg = f"state: must be of the iterable-style dataset {name}; found one of {state['source'].get('name')}"
         raise StateError(msg)
     if state.get("dataset") is None:
@@ -328,10 +328,10 @@ def progress(snapshot: Snapshot, plan: EpochPlan | MixedPlan, at: Position, *, l
     """
     if at.between or not left:
         return snapshot.stops.copy()
-    given = plan.given(at.consumed, len(snapshot.starts))
+    dealt = plan.dealt(at.consumed, len(snapshot.starts))
     if snapshot.present is None:
-        return np.asarray(np.minimum(snapshot.starts + given, snapshot.stops), np.int64)
-    return snapshot.present.reached(given, snapshot.starts, snapshot.stops)
+        return np.asarray(np.minimum(snapshot.starts + dealt, snapshot.stops), np.int64)
+    return snapshot.present.reached(dealt, snapshot.starts, snapshot.stops)
 
 
 def reached(state: Mapping[str, Any], snapshot: Snapshot) -> Int64s:
@@ -340,26 +340,26 @@ def reached(state: Mapping[str, Any], snapshot: Snapshot) -> Int64s:
     Raises StateError where it is no state, is of another snapshot, or has its order from a sampler, which it does not
     hold.
     """
-    found = check(state)
-    made, info = found["made_for"], found.get("info", {})
-    if made.get("sampler") is not None:
+    checked = check(state)
+    values, info = checked["made_for"], checked.get("info", {})
+    if values.get("sampler") is not None:
         msg = (
             "state: its order came from a sampler, which a state does not hold; ask for the group whose offsets "
             "commit() sets"
         )
         raise StateError(msg)
-    if made.get("source") != snapshot.fingerprint:
-        msg = f"state: it must fit its own pin; the fingerprints are {made.get('source')!r}, {snapshot.fingerprint!r}"
+    if values.get("source") != snapshot.fingerprint:
+        msg = f"state: it must fit its own pin; the fingerprints are {values.get('source')!r}, {snapshot.fingerprint!r}"
         raise StateError(msg)
     try:
-        order = Order(bool(made["shuffle"]), int(made["extent"]), int(made["window"]))
-        lanes, drop_last = int(made["lanes"]), bool(made["drop_last"])
+        order = Order(bool(values["shuffle"]), int(values["extent"]), int(values["window"]))
+        lanes, drop_last = int(values["lanes"]), bool(values["drop_last"])
         shares = Shares(int(info["batch_size"]), 0, int(info["world_size"]), lanes)
-        seed = int(made["seed"])
+        seed = int(values["seed"])
     except (KeyError, TypeError, ValueError) as error:
         msg = f"state: must be the dict that state_dict() gave; {type(error).__name__}: {error}"
         raise StateError(msg) from error
-    epoch, consumed = found["epoch"], found["consumed"]
+    epoch, consumed = checked["epoch"], checked["consumed"]
     plan = EpochPlan(snapshot, order, seed=seed, epoch=epoch, lanes=lanes, drop_last=drop_last, indices=None)
     left = bool(shares.counts(plan.lane_length - consumed, drop_last=drop_last))
     return progress(snapshot, plan, Position((epoch, consumed)), left=left)

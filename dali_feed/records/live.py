@@ -151,9 +151,9 @@ class Progress:
 
     def _finish(self) -> None:
         """Finished is what came before the oldest batch that a thread still has."""
-        behind = next(iter(self._in_hand.values()), self._handed)
-        if self._finished != behind:
-            self._finished.update({p: n for p, n in behind.items() if p in self._finished})
+        finished = next(iter(self._in_hand.values()), self._handed)
+        if self._finished != finished:
+            self._finished.update({p: n for p, n in finished.items() if p in self._finished})
         if self._awaited:
             self.changed.notify_all()
 

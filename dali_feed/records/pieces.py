@@ -75,14 +75,14 @@ class Pieces(Sequence[memoryview | None]):
         begins = [0, *(np.flatnonzero(np.diff(self.of)) + 1).tolist()]
         if len(begins) * _FEW > len(self):
             return list(self)
-        found: list[memoryview | None] = []
+        views: list[memoryview | None] = []
         for a, b in itertools.pairwise([*begins, len(self)]):
             of, at = int(self.of[a]), self.at[a:b]
             if of < 0:
-                found += [None] * (b - a)
+                views += [None] * (b - a)
             else:
-                found += map(self.memories[of].__getitem__, map(slice, at.tolist(), (at + self.size[a:b]).tolist()))
-        return found
+                views += map(self.memories[of].__getitem__, map(slice, at.tolist(), (at + self.size[a:b]).tolist()))
+        return views
 
     @overload
     def __getitem__(self, rows: int) -> memoryview | None: ...
@@ -186,15 +186,15 @@ class Pieces(Sequence[memoryview | None]):
         size = self.size
         if not ((self.of >= 0) & (size > 0) & (size <= MOST_DIGITS)).all():
             return None
-        found = np.zeros(len(self), np.int64)
-        if (done := native.decimals(self._looked_up.of(self.memories), self.of, self.at, size, found)) is not None:
-            return found if done else None
+        numbers = np.zeros(len(self), np.int64)
+        if (done := native.decimals(self._looked_up.of(self.memories), self.of, self.at, size, numbers)) is not None:
+            return numbers if done else None
         for row, view in enumerate(self):
             digits = bytes(view or b"")
             if not digits.isdigit():
                 return None
-            found[row] = int(digits)
-        return found
+            numbers[row] = int(digits)
+        return numbers
 
 
 class _LookedUp:
@@ -203,21 +203,21 @@ class _LookedUp:
     parts  of memories that are others' end to end: those, and who knows them
     """
 
-    __slots__ = ("_found", "_parts")
+    __slots__ = ("_last", "_parts")
 
     def __init__(self, parts: Sequence[tuple[_LookedUp, list[memoryview]]] = ()) -> None:
-        self._found: tuple[list[memoryview], native.Memories] | None = None
+        self._last: tuple[list[memoryview], native.Memories] | None = None
         self._parts = parts
 
     def of(self, memories: list[memoryview]) -> native.Memories:
         """That of these, which are those of the last time or others."""
-        found = self._found
-        if found is None or found[0] is not memories or len(found[1]) != len(memories):
+        last = self._last
+        if last is None or last[0] is not memories or len(last[1]) != len(memories):
             parts, self._parts = [known.of(its) for known, its in self._parts], ()
             if not parts or sum(map(len, parts)) != len(memories):
                 parts = [native.Memories.of(memories)]
-            self._found = found = memories, native.Memories.joined(parts)
-        return found[1]
+            self._last = last = memories, native.Memories.joined(parts)
+        return last[1]
 
 
 # ArrayPieces: rows of numbers of one dtype that lie in memory that they share; an array is made when it is asked for.

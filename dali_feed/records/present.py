@@ -62,10 +62,10 @@ class Present:
 
     def digest(self) -> str:
         """Equal for equal contents."""
-        told = hashlib.blake2b(digest_size=16)
+        digest = hashlib.blake2b(digest_size=16)
         for column in (self.runs, self.start, self.before):
-            told.update(np.ascontiguousarray(column, "<i8").tobytes())
-        return told.hexdigest()
+            digest.update(np.ascontiguousarray(column, "<i8").tobytes())
+        return digest.hexdigest()
 
     @property
     def records(self) -> Int64s:
@@ -76,11 +76,11 @@ class Present:
         """Records before each partition, and all: int64 (partitions + 1,)."""
         return np.asarray(self.before[np.concatenate([[0], np.cumsum(self.runs)])], np.int64)
 
-    def reached(self, given: Int64s, starts: Int64s, stops: Int64s) -> Int64s:
-        """Per partition where the record after the first `given` stands, int64; at the ends its start and its stop."""
-        left = np.flatnonzero((given > 0) & (given < self.records))
-        out = np.where(given > 0, stops, starts)
-        out[left] = self.positions(Extents(left, given[left], given[left] + 1)).start
+    def reached(self, count: Int64s, starts: Int64s, stops: Int64s) -> Int64s:
+        """Per partition where the record after the first `count` stands, int64; at the ends its start and its stop."""
+        left = np.flatnonzero((count > 0) & (count < self.records))
+        out = np.where(count > 0, stops, starts)
+        out[left] = self.positions(Extents(left, count[left], count[left] + 1)).start
         return np.asarray(out, np.int64)
 
     def positions(self, numbers: Extents) -> Extents:
@@ -111,21 +111,21 @@ def packed(present: Present, starts: Int64s) -> dict[str, Any]:
     return {"runs": present.runs.tolist(), "packed": base64.b64encode(zlib.compress(planes.tobytes(), 6)).decode()}
 
 
-def unpacked(told: Mapping[str, Any], starts: Int64s, stops: Int64s) -> Present:
+def unpacked(packing: Mapping[str, Any], starts: Int64s, stops: Int64s) -> Present:
     """What `packed` made, of a snapshot with these starts and stops.
 
     Raises:
         ValueError: it is not that.
         KeyError, TypeError: nor anything like it.
     """
-    runs = np.array([int(n) for n in told["runs"]], np.int64)
+    runs = np.array([int(n) for n in packing["runs"]], np.int64)
     count, room = int(runs.sum()), int((stops - starts).sum())
     if len(runs) != len(starts) or (runs < 0).any() or not 0 < count <= room:
         msg = f"runs of {len(runs)} partitions, {count} in all, where {len(starts)} hold {room} positions"
         raise ValueError(msg)
     inflate = zlib.decompressobj()
     try:
-        planes = inflate.decompress(base64.b64decode(str(told["packed"]), validate=True), count * 16 + 1)
+        planes = inflate.decompress(base64.b64decode(str(packing["packed"]), validate=True), count * 16 + 1)
     except (binascii.Error, zlib.error) as error:
         raise ValueError(str(error)) from error
     if len(planes) != count * 16:

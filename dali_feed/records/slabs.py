@@ -102,9 +102,9 @@ class Lease:
         unused = {id(view) for view in views}
         if rest is not None and id(rest[0]) in unused and rest[2] is self._free:
             self._free = max(rest[1], self._free, key=len)
-        given = [slab for slab in self._slabs if id(slab) in unused]
+        back = [slab for slab in self._slabs if id(slab) in unused]
         self._slabs = [slab for slab in self._slabs if id(slab) not in unused]
-        self.pool._give(given, 0, lent=self._dense)
+        self.pool._give(back, 0, lent=self._dense)
 
     def mark(self) -> LeaseMark:
         """What it holds now, for `rewind`."""
@@ -130,10 +130,10 @@ class Lease:
 
     def _check(self, size: int) -> None:
         """Raise ConfigError where one read would take more than there is for all of them."""
-        most, held = self.pool.most, self.size + max(size, self.pool.slab_bytes)
-        if most is not None and held > most:
+        most, whole = self.pool.most, self.size + max(size, self.pool.slab_bytes)
+        if most is not None and whole > most:
             msg = (
-                f"Tuning(memory={most}): must hold each read; one takes {held} bytes or more, its last record {size}."
+                f"Tuning(memory={most}): must hold each read; one takes {whole} bytes or more, its last record {size}."
                 " Give several times as much, or a narrower Shuffle(extent=...)"
             )
             raise ConfigError(msg)

@@ -147,4 +147,4 @@ def test_positions_are_counted_by_partition() -> None:
     for consumed in (0, 1, 5, found.lane_length // 2, found.lane_length):
         given_ids = np.array([sample for lane in range(2) for sample in found.ids(lane, 0, consumed)], np.int64)
         wanted = np.bincount(unpack_ids(given_ids)[0], minlength=4)
-        assert found.given(consumed, 4).tolist() == wanted.tolist()
+        assert found.dealt(consumed, 4).tolist() == wanted.tolist()

@@ -265,7 +265,7 @@ def test_progress_counts_what_was_given(case: Case, data: st.DataObject) -> None
     plan, partitions = case.plan, len(case.snap.names)
     consumed = data.draw(st.integers(0, plan.lane_length))
     partition, _ = unpack_ids(np.concatenate([plan.ids(lane, 0, consumed) for lane in range(plan.lanes)]))
-    assert plan.given(consumed, partitions).tolist() == np.bincount(partition, minlength=partitions).tolist()
+    assert plan.dealt(consumed, partitions).tolist() == np.bincount(partition, minlength=partitions).tolist()
 
 
 FAULTS = {0: Gap(), 10: Corrupt(), 11: Gap(), 12: Corrupt("torn"), 17: (text(), 1), 35: Gap()}
