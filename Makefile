@@ -108,7 +108,7 @@ clean:  ## remove .venv and everything else that is made here
 	fi
 	printf 'cuda$(CUDA)?' > $@
 	echo "make: installing into .venv for CUDA $(CUDA); torch and DALI are large, the first time takes minutes"
-	$(PY) -Im pip install --quiet --disable-pip-version-check -e '.[cuda$(CUDA),vision,dev]'
+	$(PY) -Im pip install --quiet --disable-pip-version-check -e '.[cuda$(CUDA),dev]'
 	printf 'cuda$(CUDA)' > $@
 
 # The loops in C (dali_feed/native), anew where one has changed; without a compiler all works, slower.

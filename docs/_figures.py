@@ -1,4 +1,4 @@
-"""What the README's tables of figures, and those of docs/performance.md, are made of: which rows, and the words around.
+"""What the README's facts, and the tables of docs/performance.md and resume.md, are made of: rows and words.
 
 A function a table. It asks for rows (`results.newest`) and gives the lines of Markdown that stand in the page;
 docs/_tables.py calls it and says which run counts. No figure stands here. docs/_figures_pages.py has the other pages'.
@@ -16,6 +16,7 @@ __all__ = [
     "Row",
     "bullets",
     "costs",
+    "facts",
     "loader_rows",
     "number",
     "span",
@@ -95,7 +96,7 @@ def _loader_rows(results: Results, *contestants: tuple[str, str]) -> dict[tuple[
 
 
 def speeds(results: Results) -> list[str]:
-    """README: images per second."""
+    """docs/performance.md: images per second."""
     rows = loader_rows(results)
     lines = []
     for says, (engine, who) in SPEEDS.items():
@@ -141,12 +142,40 @@ def costs(results: Results) -> list[str]:
     )
 
 
-def survived(results: Results) -> list[str]:
-    """README: kills and damaged images. The newest run with 200 kills."""
+def facts(results: Results) -> list[str]:
+    """README: how fast, how exact, how calm, a sentence each."""
+    rows = loader_rows(results)
+    times = " and ".join(
+        f"{float(rows['host', 'tar', b]['img/s']) / float(rows['host', 'torch', b]['img/s']):.1f}" for b in BATCHES
+    )
+    process, broker, fuzzed = disturbed(results)
+    lost, repeated, different = (number(process, column) for column in ("lost", "repeated", "different"))
+    ended = " and ".join(f"{sum(int(row[what]) for row in fuzzed) or 'no'} {what}" for what in ("crashes", "hangs"))
+    return bullets(
+        f"**Fast.** {times} times the images per second of torch's own loader at its best settings, at batch "
+        f"{BATCHES[0]} and {BATCHES[1]} on two cores, with the same pixels, bit for bit: `dali-feed bench loader`, "
+        "[loader.csv](bench/results/loader.csv), [performance.md](docs/performance.md).",
+        f"**Exact.** A training process killed {number(process, 'faults')} times by `kill -9` and its broker "
+        f"{number(broker, 'faults')} times, at random moments, each time resumed: {lost} records lost, {repeated} "
+        f"repeated, {different} batches different, pixels compared: `python bench/chaos.py train broker`, "
+        "[chaos.csv](bench/results/chaos.csv), [resume.md](docs/resume.md).",
+        f"**Calm.** A broken image costs one place in one batch, which the next good one fills; it is counted and can "
+        f"be kept. {number(fuzzed[0], 'records')} damaged images by each engine: {ended}: `python bench/fuzz.py`, "
+        "[fuzz.csv](bench/results/fuzz.csv), [bad-records.md](docs/bad-records.md).",
+    )
+
+
+def disturbed(results: Results) -> tuple[Row, Row, list[Row]]:
+    """The newest run with 200 kills of the process and 10 of the broker, and damaged images by each engine."""
     process, broker = results.newest(
         "chaos", {"fault": "kill -9 of the process", "faults": 200}, {"fault": "kill -9 of the broker", "faults": 10}
     )
-    fuzzed = results.newest("fuzz", *({"engine": engine, "records": 100000} for engine in ("host", "dali")))
+    return process, broker, results.newest("fuzz", *({"engine": each, "records": 100000} for each in ("host", "dali")))
+
+
+def survived(results: Results) -> list[str]:
+    """docs/resume.md: kills and damaged images."""
+    process, broker, fuzzed = disturbed(results)
     columns = ("faults", "recovered", "lost", "repeated", "different")
     crashes, hangs = (sum(int(row[column]) for row in fuzzed) for column in ("crashes", "hangs"))
     ended = f"all delivered, or counted as bad records; {crashes or 'no'} crash, {hangs or 'no'} hang"

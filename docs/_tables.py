@@ -35,7 +35,7 @@ Figure = Callable[["Results"], list[str]]
 FIGURES: dict[str, Figure] = {
     figure.__name__: figure
     for figure in (
-        *(readme.costs, readme.speeds, readme.survived),
+        *(readme.costs, readme.facts, readme.speeds, readme.survived),
         *(prose.folder, prose.judged, prose.lock, prose.opened, prose.produced, prose.stream, scales.scaling),
         *(
             others.borders,
