@@ -122,8 +122,8 @@ def compiled(transform: object, decode: Decode, device: int | None) -> Program:
 
 def _recipe(transform: object, decode: Decode) -> Recipe:
     """A transform's operations, with what decides how images are decoded."""
-    made = lower(transform)
-    return replace(made, layout=decode.layout, hardware=float(decode.hardware), exif=bool(decode.exif))
+    recipe = lower(transform)
+    return replace(recipe, layout=decode.layout, hardware=float(decode.hardware), exif=bool(decode.exif))
 
 
 def _graph(transform: Any, decode: Decode) -> ImageProgram:
@@ -211,10 +211,10 @@ def _followed(program: Program, followers: Mapping[str, Follower]) -> Followed |
     if not followers:
         return None
     if len(program.outputs) != 1 or not program.fixed:
-        found = f"{len(program.outputs)} views" if program.fixed else "a DALI graph function"
+        shown = f"{len(program.outputs)} views" if program.fixed else "a DALI graph function"
         names = ", ".join(map(repr, followers))
         msg = (
-            f"columns: {names} can be changed together with one image only, by torchvision's transforms; found {found}"
+            f"columns: {names} can be changed together with one image only, by torchvision's transforms; found {shown}"
         )
         raise ConfigError(msg)
     boxes = [kind.boxes for kind in followers.values()]

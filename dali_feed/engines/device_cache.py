@@ -74,7 +74,7 @@ class CachedImages(ImageMaker):
         return len(self._at)
 
     @property
-    def held(self) -> int:
+    def nbytes(self) -> int:
         """Bytes that are taken now."""
         return 0 if self._rows is None else self._rows.nbytes
 
@@ -121,7 +121,7 @@ class CachedImages(ImageMaker):
         self.hits, self.misses = self.hits + len(at) - len(missing), self.misses + len(missing)
         out = rest = None
         if self._rows is not None and len(missing) < len(at):
-            with self._behind_what_was_sent("memory for a batch cannot be allocated"):
+            with self._on_copy_stream("memory for a batch cannot be allocated"):
                 out = self._rows.index_select(0, self._there(np.maximum(at, 0)))  # any pixels where one is missing
         if len(missing):
             payloads = [part.payloads[slot] for slot in missing.tolist()]
@@ -136,13 +136,13 @@ class CachedImages(ImageMaker):
             if ticket.rest.bad:
                 part.bad = {int(ticket.missing[slot]): why for slot, why in ticket.rest.bad.items()}
                 return
-            made = ticket.rest.images[0].images
-            with self._behind_what_was_sent("a batch cannot be kept", made):
-                fresh = self._gpu.view(made)
+            fresh_images = ticket.rest.images[0].images
+            with self._on_copy_stream("a batch cannot be kept", fresh_images):
+                fresh = self._gpu.view(fresh_images)
                 self._keep([ticket.keys[slot] for slot in ticket.missing.tolist()], fresh)
                 if ticket.out is not None:
                     ticket.out.index_copy_(0, self._there(ticket.missing), fresh)
-            images = made if ticket.out is None else ticket.out
+            images = fresh_images if ticket.out is None else ticket.out
         part.images = [Pixels(images, Tail.of(self._finish, part.rows[0]), device=self._gpu)]
 
     def _keep(self, keys: Sequence[RowKey], images: torch.Tensor) -> None:
@@ -176,7 +176,7 @@ class CachedImages(ImageMaker):
         return self._gpu.send(here)
 
     @contextmanager
-    def _behind_what_was_sent(self, what: str, *read: Any) -> Iterator[None]:
+    def _on_copy_stream(self, what: str, *read: Any) -> Iterator[None]:
         """Work on the copy stream, which `read`s that; a RuntimeError there says `what` went wrong."""
         try:
             with self._gpu.sending(), self._gpu.hold(*read):
@@ -219,17 +219,17 @@ class DeviceCache:
 
     def before(self, images: ImageMaker, output: Output, gpu: Device) -> ImageMaker:
         """What makes that output's images, with a cache before it."""
-        made = CachedImages(images, output.program.finish, self._each, gpu)
-        made.forget(self._of[1])
-        self._images.append(made)
-        return made
+        cached = CachedImages(images, output.program.finish, self._each, gpu)
+        cached.forget(self._of[1])
+        self._images.append(cached)
+        return cached
 
     @property
     def counted(self) -> tuple[int, int, int, int]:
         """Images that were there, and that were not; how many are kept, and the bytes that they take. Any thread."""
         each = self._images
         hits, misses = sum(images.hits for images in each), sum(images.misses for images in each)
-        return hits, misses, sum(map(len, each)), sum(images.held for images in each)
+        return hits, misses, sum(map(len, each)), sum(images.nbytes for images in each)
 
 
 def _refuse(why: str) -> NoReturn:

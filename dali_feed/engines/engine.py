@@ -210,7 +210,7 @@ class Engine:
             for number, output in enumerate(program.outputs)
             if (followed := output.followed) is not None and (own := output.followers)
         ]
-        self._beside = bool(self._follows or late)
+        self._has_jobs = bool(self._follows or late)
         self._called = [outputs[0].called for outputs in program.columns.values()]
         self._waits: tuple[str, Callable[[], Sequence[int]]] = self.name, tuple  # for what, and its slots
 
@@ -227,7 +227,7 @@ class Engine:
         try:
             for name, part in flight.parts.items():
                 self._images[name].start(part)
-            if self._beside:
+            if self._has_jobs:
                 self._begin(flight, work, range(len(work.ids)))
         except BaseException:
             self._drop(flight)
@@ -268,7 +268,7 @@ class Engine:
         again = range(len(work.ids)) if before is None else slots
 
         def run() -> None:
-            if self._beside:
+            if self._has_jobs:
                 self._begin(flight, work, again, first=True)
             for name, part in flight.parts.items():
                 self._waits = self.name, functools.partial(self._images[name].at_work, part)

@@ -28,14 +28,14 @@ _CAPTURED = re.compile(r"streamcapture|stream is capturing")  # errors 900 to 90
 
 def reason(error: Exception) -> str:
     """The lines of a DALI message that matter: which operator, where it is in the user's code, and why."""
-    before, found, why = str(error).rpartition("encountered:")
-    lines = [line.strip() for line in (why if found else str(error)).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(_NOT_TELLING)]
+    before, user_lines, why = str(error).rpartition("encountered:")
+    lines = [line.strip() for line in (why if user_lines else str(error)).splitlines() if line.strip()]
+    text = [line for line in lines if not line.startswith(_NOT_TELLING)]
     operators, places = re.findall(r"operator `([^`]+)`", before), re.findall(r'File "([^"]+)", line (\d+)', before)
     if operators:
         place = f" at {places[-1][0]}:{places[-1][1]}" if places else ""
-        told.insert(0, f"{operators[-1].removeprefix('nvidia.dali.')}{place}:")
-    return " ".join(told)[:400] or type(error).__name__
+        text.insert(0, f"{operators[-1].removeprefix('nvidia.dali.')}{place}:")
+    return " ".join(text)[:400] or type(error).__name__
 
 
 def _why(error: BaseException) -> str:
@@ -74,24 +74,24 @@ def engine_error(subject: str, what: str, error: Exception, device: int | None, 
 
     `short`: there is too little memory, though `error` does not say so.
     """
-    told, where = reason(error), "the CPU" if device is None else f"cuda:{device}"
+    text, where = reason(error), "the CPU" if device is None else f"cuda:{device}"
     if stays(error, device):
-        told = (
-            f"a CUDA error on {where} after which nothing more can run there in this process: {told}. Any kernel of"
+        text = (
+            f"a CUDA error on {where} after which nothing more can run there in this process: {text}. Any kernel of"
             " the process may have caused it, one of the model too: CUDA_LAUNCH_BLOCKING=1 shows which. Start again"
             " from the checkpoint"
         )
     elif captured(error):
-        told = (
-            f"a CUDA graph is captured on {where} meanwhile, during which no thread may take memory: {told}. Capture it"
+        text = (
+            f"a CUDA graph is captured on {where} meanwhile, during which no thread may take memory: {text}. Capture it"
             " with torch.cuda.graph(..., capture_error_mode='thread_local'), or before the first batch"
         )
     elif short or out_of_memory(error):
-        told = (
-            f"out of memory on {where}{_free(device)}: {told}. Use a smaller batch_size, or fewer batches in flight,"
+        text = (
+            f"out of memory on {where}{_free(device)}: {text}. Use a smaller batch_size, or fewer batches in flight,"
             " Tuning(prefetch=1); DALI and torch each keep the memory that they have taken"
         )
-    return EngineError(f"{subject}: {what}; {told}")
+    return EngineError(f"{subject}: {what}; {text}")
 
 
 def _free(device: int | None) -> str:

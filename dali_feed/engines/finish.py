@@ -219,7 +219,7 @@ def no_images(program: Program, device: int | None, seen: dict[int, Like]) -> li
 
     `seen`: by output what images were like, where the program does not say: of unknown size they are (0, 3, 0, 0).
     """
-    made = []
+    tensors = []
     for number, output in enumerate(program.outputs):
         shape, dtype = seen.get(number, ((), torch.uint8))
         layout = output.recipe.layout
@@ -229,5 +229,5 @@ def no_images(program: Program, device: int | None, seen: dict[int, Like]) -> li
             if known.size is not None:
                 shape = (3, *known.size) if layout == "NCHW" else (*known.size, 3)
         shape = shape or ((3, 0, 0) if layout == "NCHW" else (0, 0, 3))
-        made.append(torch.empty((0, *shape), dtype=dtype, device="cpu" if device is None else f"cuda:{device}"))
-    return made
+        tensors.append(torch.empty((0, *shape), dtype=dtype, device="cpu" if device is None else f"cuda:{device}"))
+    return tensors

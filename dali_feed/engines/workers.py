@@ -96,8 +96,8 @@ class WorkerThread:
         """What `make` makes, once for each thread: its decoder. An error of it is the job's that it was made for."""
         if make not in self._own:
             self._own[make] = make()
-        made: _T = self._own[make]
-        return made
+        own: _T = self._own[make]
+        return own
 
 
 class Job:
@@ -137,7 +137,7 @@ class Workers:
         self._more, self._done = sync.Condition(lock), sync.Condition(lock)
         self._jobs: deque[Job] = deque()  # with chunks that no worker has taken
         self._workers: list[WorkerThread] = []
-        self._left_behind: list[WorkerThread] = []
+        self._stuck: list[WorkerThread] = []
         self._closed = False
 
     def add(self, job: Job, *, first: bool = False) -> None:
@@ -181,15 +181,15 @@ class Workers:
                     inside.dropped = True
                     if not inside.lingers:
                         worker.wanted = False
-                        self._left_behind.append(worker)  # first: an interrupt between the two leaves it to `close`
+                        self._stuck.append(worker)  # first: an interrupt between the two leaves it to `close`
                         self._workers.remove(worker)
-            self._left_behind = [worker for worker in self._left_behind if _alive(worker)]
+            self._stuck = [worker for worker in self._stuck if _alive(worker)]
             self._done.notify_all()
 
     @property
     def inside(self) -> list[sync.Thread]:
         """The threads that are inside a decoder or a function, those that were left with it too. For any thread."""
-        every = [*self._left_behind, *self._workers]
+        every = [*self._stuck, *self._workers]
         return [each.thread for each in every if each.thread is not None and each.job is not None and _alive(each)]
 
     def worked(self) -> tuple[int, float, int]:
@@ -207,7 +207,7 @@ class Workers:
                     self._cancel(worker.job)
             while self._jobs:
                 self._cancel(self._jobs[0])
-            every = self._left_behind = [*self._left_behind, *self._workers]
+            every = self._stuck = [*self._stuck, *self._workers]
             self._workers = []
             self._more.notify_all()
             self._done.notify_all()

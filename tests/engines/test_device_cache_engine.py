@@ -89,7 +89,7 @@ def test_rows_are_those_that_were_kept(records: list[int], batch: int, limit: in
         assert torch.equal(out_of(images, ids), telling(np.array(ids)))
     kept = list(dict.fromkeys(records))[: limit // 24]
     assert len(images) == len(kept)
-    assert images.held <= limit
+    assert images.nbytes <= limit
     maker.made.clear()
     every = np.random.default_rng(0).permutation(40)
     assert torch.equal(out_of(images, every.tolist()), telling(every))
@@ -107,7 +107,7 @@ def test_what_is_no_row_of_theirs() -> None:
     out_of(images, range(5, 7))
     assert len(images) == 6
     images.forget(8)
-    assert (len(images), images.held) == (0, 0)
+    assert (len(images), images.nbytes) == (0, 0)
     images._maker = maker
     maker.made.clear()
     out_of(images, range(4))
@@ -128,7 +128,7 @@ def test_a_device_without_memory_keeps_nothing(caplog: pytest.LogCaptureFixture)
     images = cached(Numbers(), gpu=Full())
     for _ in range(3):
         assert torch.equal(out_of(images, [1, 2]), telling(np.array([1, 2])))
-    assert (len(images), images.held) == (0, 0)
+    assert (len(images), images.nbytes) == (0, 0)
     assert len(caplog.messages) == 1
     assert "none are kept there" in caplog.text
 

@@ -316,20 +316,20 @@ class DaliImages(ImageMaker):
         part = ticket.part
         part.bad = dict(sorted(ticket.bad.items()))
         if not part.bad:
-            part.images = self._made(ticket)
+            part.images = self._pixels(ticket)
             self._good = self._good or self._alone(part, 0, keep=True)
         ticket.outputs = None
 
     def _dense(self, out: Any, what: str) -> Any:
         if not out.is_dense_tensor():
             shapes = sorted({tuple(shape) for shape in out.shape()})
-            found = f"the graph gave {shapes[:4]}"
-            msg = f"dali engine: {what} of a batch must have one size; {found}. Crop or resize to one"
+            shown = f"the graph gave {shapes[:4]}"
+            msg = f"dali engine: {what} of a batch must have one size; {shown}. Crop or resize to one"
             raise EngineError(msg)
         return out.as_tensor()
 
-    def _made(self, ticket: _Ticket) -> list[Pixels]:
-        made, seen = list[Pixels](), set[int]()
+    def _pixels(self, ticket: _Ticket) -> list[Pixels]:
+        every, seen = list[Pixels](), set[int]()
         for program, rows, output in zip(self._programs, ticket.part.rows, ticket.outputs, strict=True):
             images = self._dense(output, "the images")
             if self._device is None and len(self._programs) > 1:
@@ -337,8 +337,8 @@ class DaliImages(ImageMaker):
             tail = None if self._device is None else Tail.of(program.finish, rows)
             if self._device is None and program.dtype == "bfloat16":  # a dtype that DALI does not have
                 images = torch.utils.dlpack.from_dlpack(images).to(torch.bfloat16)
-            made.append(Pixels(images, tail, device=self._gpu))
-        return made
+            every.append(Pixels(images, tail, device=self._gpu))
+        return every
 
     def _blame(self, ticket: _Ticket, error: Exception, *, again: bool) -> None:
         """Find out why a batch failed. What is the fault of no record comes first, and a record's only when it is sure.

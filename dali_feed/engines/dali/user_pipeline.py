@@ -54,7 +54,7 @@ class PipelineImages(DaliImages):
         for name, rows in fields.items():
             pipe.feed_input(name, rows)
 
-    def _made(self, ticket: Any) -> list[Pixels]:
+    def _pixels(self, ticket: Any) -> list[Pixels]:
         return [Pixels(self._dense(output, f"output {n}"), device=self._gpu) for n, output in enumerate(ticket.outputs)]
 
 
@@ -80,16 +80,16 @@ def _tensor(name: str, value: Any, declared: FieldInput) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return np.frombuffer(value, np.uint8)
     try:
-        found = np.ascontiguousarray(value)
+        array = np.ascontiguousarray(value)
     except ValueError:  # a ragged list
-        found = np.empty(0, object)
-    if found.dtype.kind not in "biuf":
+        array = np.empty(0, object)
+    if array.dtype.kind not in "biuf":
         msg = (
             f"field {name}: a graph takes numbers, arrays of them, bytes and str; found {type(value).__name__}."
             " Make one of these where the source makes its fields"
         )
         raise ConfigError(msg)
-    return _fitted(name, found, declared.dtype or found.dtype)
+    return _fitted(name, array, declared.dtype or array.dtype)
 
 
 def _fitted(name: str, values: Any, wanted: np.dtype[Any]) -> Any:
@@ -146,16 +146,16 @@ def give_states(pipe: Any) -> tuple[int, tuple[str, ...]]:
 
 
 def _edges(op: Any) -> list[Any]:
-    return [edge for given in op.inputs for edge in (given if isinstance(given, list) else [given])]
+    return [edge for each in op.inputs for edge in (each if isinstance(each, list) else [each])]
 
 
 def _branch(op: Any, branches: dict[str, Branch]) -> Branch:
     """The branch of an operator: that of any of its inputs; for a merge, that of its condition."""
     edges = _edges(op)
     for edge in edges[-1:] if schema_of(op) == _MERGE else edges:
-        found = (edge.source, edge.index) if schema_of(edge.source) == _SPLIT else branches[edge.source.name]
-        if found is not None:
-            return found
+        branch = (edge.source, edge.index) if schema_of(edge.source) == _SPLIT else branches[edge.source.name]
+        if branch is not None:
+            return branch
     return None
 
 
@@ -215,12 +215,12 @@ def read_pipeline(pipelines: object, fields: Sequence[str], payload: str = IMAGE
     """
     opened = pipelines if isinstance(pipelines, OpenedPipeline) else open_pipeline(pipelines)
     name, pipe = opened.name, opened.pipe
-    told = f"pipeline {name}"
-    inputs = _inputs(told, pipe, fields, payload)
+    subject = f"pipeline {name}"
+    inputs = _inputs(subject, pipe, fields, payload)
     setattr(pipe, _TAKEN, True)
     decoders = _gpu_decoders(pipe)
     for op in decoders:
-        _unless_said(op, **{_LOAD: 0.0})  # else a sample's pixels would depend on the other samples of its batch
+        _set_default(op, **{_LOAD: 0.0})  # else a sample's pixels would depend on the other samples of its batch
     states, loose = give_states(pipe)
     pipe.set_outputs(*pipe._graph_outputs)
     pipe._py_graph_built = False  # so that DALI sees the inputs for the states as well
@@ -228,13 +228,13 @@ def read_pipeline(pipelines: object, fields: Sequence[str], payload: str = IMAGE
     try:
         graph = pipe.serialize()
         for op in decoders:
-            _unless_said(op, **NOTHING_BEFOREHAND)
+            _set_default(op, **NOTHING_BEFOREHAND)
         pipe._backend_prepared = False  # so that DALI sees what has been added as well
         spare = pipe.serialize()
     except (RuntimeError, ValueError, IndexError, KeyError, TypeError) as error:
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
         msg = (
-            f"{told}: its graph must be one that DALI can serialize; DALI says: {text}"
+            f"{subject}: its graph must be one that DALI can serialize; DALI says: {text}"
             " Leave that operator out, and do its work on the batch that the iterator gives"
         )
         raise TransformError(msg) from error
@@ -268,10 +268,10 @@ def _one(pipelines: object) -> OpenedPipeline:
         try:
             pipe = pipelines()
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error}"
             msg = (
                 f"pipeline {name}: the function must build its graph when it is called with no arguments; it raised"
-                f" {told}. One that takes arguments is given as a Pipeline, {name}(...)"
+                f" {what}. One that takes arguments is given as a Pipeline, {name}(...)"
             )
             raise TransformError(msg) from error
     if not isinstance(pipe, Pipeline):
@@ -289,38 +289,38 @@ def _one(pipelines: object) -> OpenedPipeline:
     return OpenedPipeline(name, pipe)
 
 
-def _inputs(told: str, pipe: Any, fields: Sequence[str], payload: str) -> dict[str, FieldInput]:
+def _inputs(subject: str, pipe: Any, fields: Sequence[str], payload: str) -> dict[str, FieldInput]:
     """What the graph takes of each field. Raises ConfigError where a node asks for what the source does not have."""
     known = (payload, *fields)
-    found: dict[str, FieldInput] = {}
+    taken: dict[str, FieldInput] = {}
     for reader in filter(_READER.search, map(schema_of, pipe._ops)):
         inputs = ", ".join(f"fn.external_source(name={n!r})" for n in known)
-        msg = f"{told}: must take its records from the source; found the reader {reader}. Put {inputs} instead"
+        msg = f"{subject}: must take its records from the source; found the reader {reader}. Put {inputs} instead"
         raise ConfigError(msg)
     for op in pipe._ops:
         if type(op._op).__name__ != "ExternalSource":
             continue
         if getattr(op, "_callback", None) is not None:
             rule = f"external_source {op.name!r} must take its data from the loader's source"
-            msg = f"{told}: {rule}; found source= in it. Leave that out"
+            msg = f"{subject}: {rule}; found source= in it. Leave that out"
             raise ConfigError(msg)
         if op._autoname or op.name not in known:
             what = "one without a name" if op._autoname else repr(op.name)
-            msg = f"{told}: external_source must be named after a field, one of {', '.join(known)}; found {what}"
+            msg = f"{subject}: external_source must be named after a field, one of {', '.join(known)}; found {what}"
             raise ConfigError(msg)
         if op.outputs[0].device == "cpu":
             op.spec.AddArg("no_copy", True)  # our inputs are never written to again
         dtype, ndim = op._op._dtype, op._op._ndim
         known_type = dtype is not None and dtype != types.NO_TYPE
-        found[op.name] = FieldInput(np.dtype(types.to_numpy_type(dtype)) if known_type else None, ndim)
-    if payload not in found:
+        taken[op.name] = FieldInput(np.dtype(types.to_numpy_type(dtype)) if known_type else None, ndim)
+    if payload not in taken:
         msg = (
-            f"{told}: an output must come from the source's payloads, fn.external_source(name={payload!r});"
-            f" found {', '.join(map(repr, found)) or 'no external_source'}"
+            f"{subject}: an output must come from the source's payloads, fn.external_source(name={payload!r});"
+            f" found {', '.join(map(repr, taken)) or 'no external_source'}"
         )
         raise ConfigError(msg)
-    del found[payload]
-    return found
+    del taken[payload]
+    return taken
 
 
 def _gpu_decoders(pipe: Any) -> list[Any]:
@@ -328,7 +328,7 @@ def _gpu_decoders(pipe: Any) -> list[Any]:
     return [op for op in pipe._ops if getattr(op._op, "_device", None) == "mixed" and op._op.schema.HasArgument(_LOAD)]
 
 
-def _unless_said(op: Any, **options: float) -> None:
+def _set_default(op: Any, **options: float) -> None:
     for name, value in options.items():
         with suppress(RuntimeError):  # DALI refuses to set an argument twice
             op.spec.AddArg(name, value)

@@ -81,7 +81,7 @@ def jpegs(payloads: Sequence[memoryview], windows: Sequence[Sequence[int]] | Non
     It ends before what is no JPEG, or cannot be parsed; where that is the first, the list is empty. `windows` as
     `decoded` takes them.
     """
-    streams, held = list[Any](), 0
+    streams, size = list[Any](), 0
     for k, payload in enumerate(payloads):
         if not payload or payload[0] != _JPEG:
             break
@@ -90,8 +90,8 @@ def jpegs(payloads: Sequence[memoryview], windows: Sequence[Sequence[int]] | Non
             height, width = (stream.height, stream.width) if windows is None else windows[k][2:]
         except (UnusableError, RuntimeError):  # RuntimeError: the header is read now, and has no size
             break
-        held += height * width * 3
-        if streams and held > TOGETHER:
+        size += height * width * 3
+        if streams and size > TOGETHER:
             break
         streams.append(stream)
     return streams

@@ -71,12 +71,12 @@ class HostImages(ImageMaker):
             part.bad = dict(sorted(job.bad.items()))
             return
         try:
-            made = job.images if self._gpu is None else list(map(self._gpu.send, job.images))
+            sent = job.images if self._gpu is None else list(map(self._gpu.send, job.images))
         except RuntimeError as error:
             what = "a batch cannot be sent to the GPU"
             raise self._failed(what, error) from error
         tails = [Tail.of(program.finish, own) for program, own in zip(self.programs, part.rows, strict=True)]
-        part.images = [Pixels(images, tail, device=self._gpu) for images, tail in zip(made, tails, strict=True)]
+        part.images = [Pixels(images, tail, device=self._gpu) for images, tail in zip(sent, tails, strict=True)]
 
     def drop(self, part: Part) -> None:
         """Begin no image of it any more, and wait for chunks that have begun."""

@@ -82,12 +82,12 @@ def levels_of(program: HostProgram) -> Levels | None:
     It ends in steps that look at one value at a time, of which the first converts bytes to floats, and in erasings.
     """
     ops = [op for _, op in program.steps]
-    first = behind = len(ops)
+    first = end_of_ops = len(ops)
     while first and (ops[first - 1].by_level or ops[first - 1].erases() is not None):
         first -= 1
-    while first < behind and not _converts(ops[first]):
+    while first < end_of_ops and not _converts(ops[first]):
         first += 1
-    if first == behind:
+    if first == end_of_ops:
         if program.dtype != "uint8":
             return None
         while first and ops[first - 1].erases() is not None:
@@ -134,8 +134,8 @@ def _table(steps: Sequence[tuple[int, Op]]) -> NDArray[Any]:
     image: Any = torch.arange(256, dtype=torch.uint8).expand(3, 1, 256)
     for n, op in steps:
         image = op.step(n)(image, {}, 0)
-    made: torch.Tensor = image.contiguous()
-    return made.view(_BITS[made.itemsize])[:, 0].numpy()
+    bits: torch.Tensor = image.contiguous()
+    return bits.view(_BITS[bits.itemsize])[:, 0].numpy()
 
 
 class ImageSteps:
