@@ -213,6 +213,9 @@ ENDS: dict[str, tuple[Op, ...]] = {
     "erased, sometimes": (*FLOAT, RandomApply((RandomErasing(1.0), X))),
     "erased between flips": (X, ToFloat(), RandomErasing(1.0, value=0.3), Y, X),
     "erased, then normalized": (Y, ToFloat(), RandomErasing(1.0, value=0.3), X, FLOAT[1]),
+    "erased, then normalized and rounded": (
+        *(ToFloat(), RandomErasing(1.0, value=(0.7, 0.3, -1e-3)), FLOAT[1], ToFloat("float16")),
+    ),
     "erased bytes": (RandomErasing(1.0, value=(200.9, 7.0, 255.0)), X),
     "erased bytes, then normalized": (RandomErasing(1.0, value=77.9), X, *FLOAT),
     "erased half": (ToFloat("float16"), FLOAT[1], RandomErasing(1.0, value=0.1)),
