@@ -16,7 +16,7 @@ from kit.images import QUICK, jpeg
 from kit.inside import Extents
 
 from dali_feed import DataLoader
-from dali_feed.columns import Array, Number, Text
+from dali_feed.columns import Array, Text
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceError
 from dali_feed.external_sources import Table
 from dali_feed.testing import assert_resumes_anywhere
@@ -152,13 +152,6 @@ def test_files_that_change_or_differ(tmp_path: Path) -> None:
         numbers = written(tmp_path / "n.arrow", rows=pa.table({"n": [number]}))
         prints.append(Table(numbers, image=None).snapshot().fingerprint)
     assert prints[0] != prints[1]
-
-
-def test_numbers_of_rows(tmp_path: Path) -> None:
-    """Without images, by columns=."""
-    source = Table(written(tmp_path / "a.feather", "feather", "lz4"), image=None)
-    with DataLoader(source, 30, columns={"n": Number("label")}, device="cpu", tuning=QUICK) as loader:
-        assert next(iter(loader))["n"].tolist() == list(range(30))
 
 
 def test_a_stream_may_replace_a_dictionary(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -63,20 +62,6 @@ def test_columns_resume_anywhere(tmp_path: Path) -> None:
     """Images and numbers by the names of features."""
     columns = {"image": Image("image/encoded", v2.Resize((8, 8))), "n": Number("image/class/label")}
     assert_resumes_anywhere(make("tfrecord", tmp_path), columns=columns, positions=2, world_sizes=(2,), absent=0)
-
-
-@each
-def test_it_is_pickled_without_its_index_and_reads_the_same(kind: str, tmp_path: Path) -> None:
-    """In another process too; order, ids and coordinates are the files'."""
-    source = make(kind, tmp_path)
-    wanted = pictures(source)
-    other = pickle.loads(pickle.dumps(source))
-    assert len(pickle.dumps(source)) < 2000
-    assert pictures(other) == wanted
-    assert [label for _, label, _ in wanted] == list(range(22))
-    assert other.snapshot().fingerprint == source.snapshot().fingerprint
-    assert (tuple(source.preset), source.snapshot().random_access) == (("image", "label"), True)
-    assert source.where(1, 3) == f"{Path(source.paths[1]).name}#3"
 
 
 @each

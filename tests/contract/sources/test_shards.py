@@ -19,8 +19,6 @@ from dali_feed.columns import Bytes
 from dali_feed.errors import (
     ClosedError,
     ConfigError,
-    DataLostError,
-    SourceChangedError,
     SourceNotFoundError,
 )
 from dali_feed.external_sources import ShardSet
@@ -54,27 +52,6 @@ def test_what_was_written_is_read_in_any_order(records: list[tuple[bytes, int]],
         runs = [(p, min(a, b), max(a, b)) for p, a, b in runs]
         found = pictures(source, Extents(*np.array(runs, np.int64).reshape(-1, 3).T))
         assert [(p, label) for p, label, _ in found] == [r for p, a, b in runs for r in parts[p][a:b]]
-
-
-def test_a_shard_that_changed_or_went_after_it_was_indexed(tmp_path: Path) -> None:
-    """Growth is a SourceChangedError with the cure, a vanished file and one cut while open are lost data."""
-    path = tmp_path / "a.tar"
-    write_shard(path, [(b"x" * 900, 1), (b"y" * 900, 2)])
-    source = ShardSet(path)
-    source.snapshot()
-    reader = Reads(source)
-    reader.first(1).lease.release()
-    data = path.read_bytes()
-    path.write_bytes(data + bytes(512))
-    with pytest.raises(SourceChangedError, match="make a new ShardSet"):
-        pictures(source)
-    os.truncate(path, 3000)
-    with pytest.raises(DataLostError, match=r"a\.tar#1.* byte 3000"):
-        reader.first(2)
-    assert reader.pool.leased == 0
-    path.unlink()
-    with pytest.raises(DataLostError, match="gone"):
-        pictures(source)
 
 
 def test_labels_from_cls_and_json(tmp_path: Path) -> None:
