@@ -8,9 +8,9 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -33,9 +33,6 @@ from dali_feed.records.source import LABEL, Block, Int64s, Lease, Member, Reader
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import matches
 from dali_feed.storage.store import Stamp, read_at
-
-__all__ = ["Arrays"]
-
 
 # Where the rows of array files lie: `.npy` files by their header, raw files by what they are told to hold.
 #
@@ -93,6 +90,19 @@ class ArrayPart:
     def __len__(self) -> int:
         return self.rows
 
+    def checked(self, title: str) -> Self:
+        """The same. ConfigError, which `title` begins, for rows that no memory holds, or more than ids can name."""
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if self.form.size > memory:
+            found = f"found rows of {self.form}, {self.form.size} bytes each, and {memory} bytes of memory"
+            msg = f"{title}: a row must fit into memory; {found}"
+            raise ConfigError(msg)
+        if self.rows > MAX_POSITION + 1:
+            rule = f"an array may have at most {MAX_POSITION + 1} rows (2**40); found {self.rows}"
+            msg = f"{title}: {rule}; give several arrays, or longer rows"
+            raise ConfigError(msg)
+        return self
+
     def check_map(self) -> None:
         """SourceChangedError where the file that an array is a map of is not what it was."""
         if self.array is None or not self.path:
@@ -143,23 +153,15 @@ def array_in_memory(array: NDArray[Any], title: str) -> ArrayPart:
     if not array.ndim or 0 in array.shape[1:]:
         msg = f"Arrays: an array must have at least one row, and numbers in it; found the shape {array.shape}"
         raise ConfigError(msg)
-    form, rows = _checked(RowForm(array.dtype, tuple(array.shape[1:])), title), check_rows(len(array), title)
+    part = ArrayPart(RowForm(array.dtype, tuple(array.shape[1:])), len(array), array=array).checked(title)
     path = getattr(array, "filename", None)
     if not isinstance(array, np.memmap) or path is None:
-        return ArrayPart(form, rows, array=array)
-    return ArrayPart(form, rows, os.fspath(path), Stamp.of(os.stat(path)), array=np.asarray(array))
+        return part
+    return replace(part, path=os.fspath(path), stamp=Stamp.of(os.stat(path)), array=np.asarray(array))
 
 
 def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> ArrayPart:
-    """A file by its header, or of raw rows of `dtype` and `shape`.
-
-    Raises:
-        ConfigError: a raw file whose rows nobody told; a `.npy` file that holds others than were told; rows that are
-            larger than this machine's memory, or too many.
-        SourceNotFoundError, SourceDeniedError: it cannot be opened.
-        SourceError: its dtype or its order cannot be taken.
-        DataLostError: it ends inside a row, or before the last that its header promises.
-    """
+    """A file by its header, or of raw rows of `dtype` and `shape`: ConfigError where those do not fit it."""
     with closing(LOCAL.open(path)) as file:
         try:
             stamp, head = file.stamp(), read_at(file, _HEAD, 0)
@@ -176,26 +178,16 @@ def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | 
             f"{path}: where a file is not a .npy file, the dtype and shape of a row are needed; give dtype= and shape="
         )
         raise ConfigError(msg)
-    form = _checked(RowForm(dtype, shape), path)
+    form = RowForm(dtype, shape)
     rows, rest = divmod(stamp.size, form.size)
+    part = ArrayPart(form, rows, path, stamp).checked(path)
     if rest:
         msg = (
             f"{path}#{rows}: a file must hold whole rows of {form}, {form.size} bytes each; found only {rest} "
             "bytes of this row; fetch the file again, or correct dtype= and shape="
         )
         raise DataLostError(msg)
-    return ArrayPart(form, check_rows(rows, path), path, stamp)
-
-
-def check_rows(rows: int, title: str) -> int:
-    """The number of rows; ConfigError where there are more than ids can name."""
-    if rows > MAX_POSITION + 1:
-        msg = (
-            f"{title}: an array may have at most {MAX_POSITION + 1} rows (2**40); found {rows}; give several arrays, "
-            "or longer rows"
-        )
-        raise ConfigError(msg)
-    return rows
+    return part
 
 
 def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> ArrayPart:
@@ -214,7 +206,8 @@ def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shap
     if not sides or 0 in sides[1:]:
         msg = f"{path}: an array must have at least one row, and numbers in it; found the shape {sides}"
         raise SourceError(msg)
-    form = _checked(RowForm(found, sides[1:]), path)
+    form = RowForm(found, sides[1:])
+    part = ArrayPart(form, sides[0], path, stamp, start).checked(path)
     if (dtype or found) != found or (sides[1:] if shape is None else shape) != form.shape:
         wanted = f"{found if dtype is None else dtype} {form.shape if shape is None else shape}"
         msg = f"{path}: must hold rows of {wanted}, as dtype= and shape= say; found {form}; leave both out"
@@ -227,7 +220,7 @@ def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shap
             f"says, {start + sides[0] * form.size} bytes in all; found that {what}; fetch or write it again"
         )
         raise DataLostError(msg)
-    return ArrayPart(form, check_rows(sides[0], path), path, stamp, start)
+    return part
 
 
 def _check_dtype(dtype: np.dtype[Any], title: str, found: str, error: type[ConfigError | SourceError]) -> None:
@@ -235,17 +228,6 @@ def _check_dtype(dtype: np.dtype[Any], title: str, found: str, error: type[Confi
         cure = "; convert them: array.astype('<f4')" if dtype.byteorder == ">" else ""
         msg = f"{title}: rows must hold little-endian numbers of NumPy, or bool; found {found}{cure}"
         raise error(msg)
-
-
-def _checked(form: RowForm, title: str) -> RowForm:
-    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if form.size > most:
-        msg = (
-            f"{title}: a row must fit into memory; found rows of {form}, {form.size} bytes each, and {most} bytes of "
-            "memory"
-        )
-        raise ConfigError(msg)
-    return form
 
 
 # Rows of arrays, read into slabs or, where they lie in memory, given as they are.

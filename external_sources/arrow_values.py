@@ -23,26 +23,6 @@ from dali_feed.records.source import Block, Int64s, Lease, alternatives
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "FILE",
-    "Files",
-    "Held",
-    "Leaf",
-    "Lists",
-    "Numbers",
-    "check_image",
-    "check_types",
-    "column_of",
-    "contents_of",
-    "image_of",
-    "kept",
-    "members_in",
-    "plain",
-    "rows_of",
-    "values_of",
-]
-
-
 FILE = "@file"  # behind the name of a column of paths: the bytes of the files
 SAMPLED_BYTES = 64 << 10  # of each value of which a fingerprint takes the contents
 
@@ -247,12 +227,9 @@ def column_of(name: str, kind: Any, *, image: bool) -> Any:
 
 
 def values_of(column: pa.ChunkedArray, name: str, title: str, *, files: bool = False) -> Held:
-    """All values of a column that is a member.
+    """All values of a column that is a member. ConfigError for integers that do not fit in 64 bits with sign.
 
     files  whether it holds paths, and the bytes of the files are wanted
-
-    Raises:
-        ConfigError: integers that do not fit in 64 bits with sign.
     """
     kind = column.type
     if _is_number(kind):

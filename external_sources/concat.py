@@ -36,8 +36,6 @@ from dali_feed.records.source import (
     Stop,
 )
 
-__all__ = ["Concat", "Mix"]
-
 # Names that each source has its own member for: of a column of the presets, and of what holds a member's image.
 _PRESET, _IMAGE = "preset:", "image:"
 

@@ -24,8 +24,6 @@ from dali_feed.errors import DataLostError, DeadLetterError, SourceDeniedError, 
 from dali_feed.records.source import Original
 from dali_feed.storage.durable import sync_folder, write_whole
 
-__all__ = ["LINES", "DeadLetterFolder"]
-
 LINES = "letters.jsonl"
 _SAME = ("where", "source", "partition", "position", "sample", "stage", "reason", "gone")
 log = logging.getLogger("dali_feed")

@@ -22,7 +22,7 @@ import numpy as np
 from dali_feed.checks import paths_of
 from dali_feed.columns import Image, Number
 from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError, SourceError
-from dali_feed.external_sources.index import DamageError, Pread, RecordIndex, fitting, homes_of, keep, scanned
+from dali_feed.external_sources.index import DamageError, ReadWindow, RecordIndex, fitting, homes_of, keep, scanned
 from dali_feed.external_sources.ranges import (
     EXTENT_BYTES,
     EvenSpans,
@@ -31,6 +31,8 @@ from dali_feed.external_sources.ranges import (
     Spans,
     check_file,
     check_known,
+    check_no_pin,
+    fixed_snapshot,
     sampled,
 )
 from dali_feed.records.pieces import Pieces
@@ -39,20 +41,7 @@ from dali_feed.records.source import LABEL, Block, Extents, Int64s, Member, Read
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import shown, unique_names
 from dali_feed.storage.sets import store_for
-from dali_feed.storage.store import File, Store, read_at, sizes_and_times
-
-__all__ = [
-    "FileSource",
-    "Frames",
-    "Framing",
-    "RecordFiles",
-    "files_of",
-    "images_and_labels",
-    "load",
-    "members_of",
-    "named_files",
-]
-
+from dali_feed.storage.store import Store, sizes_and_times
 
 RECORD = "record"  # what spans of whole records are named
 INDEX_THREADS = 8
@@ -78,12 +67,7 @@ def named_files(
 
 
 def files_of(kind: str, given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Any, ...]:
-    """Title, files and store of what a user gave: a pattern or a path, or a sequence of them.
-
-    Raises:
-        ConfigError: nothing is given, or a file is named twice.
-        SourceNotFoundError: a pattern matches nothing, or a named file is not there.
-    """
+    """Title, files and store of what a user gave, a pattern or a path, or several. Raises as `named_files`."""
     patterns = paths_of(kind, given)
     store = store_for(patterns) if patterns else LOCAL
     return *named_files(kind, patterns, store.matches), store
@@ -165,34 +149,14 @@ class FileSource(Source):
             DataLostError: it is gone, cut off or damaged.
             SourceError: it cannot be indexed; SourceEmptyError: no record at all.
         """
-        if pin is not None:
-            msg = f"{self._title}: its files are fixed and take no pin; found {dict(pin)!r}"
-            raise ConfigError(msg)
+        check_no_pin(self._title, pin)
         table = self._checked_table()
-        single = self._store.random_access
-        return self._snapshot(self._names, table.counts, *self._sizes, self._fingerprint(table), random_access=single)
-
-    def _snapshot(
-        self,
-        names: tuple[str, ...],
-        counts: Int64s,
-        extent: int,
-        record_bytes: int,
-        fingerprint: str,
-        *,
-        random_access: bool,
-    ) -> Snapshot:
-        """The snapshot of partitions that hold so many records, int64 (partitions,), from position 0 on."""
-        return Snapshot(
-            source=self._title,
-            names=names,
-            starts=np.zeros(len(counts), np.int64),
-            stops=counts.copy(),
+        extent, record_bytes = self._sizes
+        return fixed_snapshot(
+            *(self._title, self._names, table.counts, self._fingerprint(table)),
             extent=extent,
             record_bytes=record_bytes,
-            random_access=random_access,
-            interleaved=False,
-            fingerprint=fingerprint,
+            random_access=self._store.random_access,
         )
 
     def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
@@ -298,25 +262,17 @@ class Framing:
 
     name    for messages, and what marks an index of its files
     frames  where each record lies, with what of its frame is needed to check it: byte and size, int64 (records,) each,
-            of a file that is read by a `Pread` and has so many bytes. It may raise a DamageError
+            of a file of so many bytes. It may raise a DamageError
     """
 
     name: str
-    frames: Callable[[Pread, int], Frames]
+    frames: Callable[[ReadWindow, int], Frames]
 
 
 def load(
     path: str, framing: Framing, index_dir: str | os.PathLike[str] | None = None, store: Store = LOCAL
 ) -> RecordIndex:
-    """The index of a file: the kept one where it still fits, else one by reading its frames, which is then kept.
-
-    Raises:
-        SourceNotFoundError: the file is not there.
-        SourceDeniedError: it cannot be opened, or `index_dir` is given and cannot be written.
-        SourceError: it is compressed, or the disk fails.
-        DataLostError: it is cut off or damaged.
-        SourceChangedError: it is being written.
-    """
+    """The index of a file: the kept one where it still fits, else one by reading its frames, which is then kept."""
     homes, stamp = homes_of(path, index_dir, store), store.stamp(path)
     kept = fitting(homes, stamp, lambda whole: RecordIndex.of(whole, framing.name, stamp))
     if kept is None:
@@ -326,11 +282,11 @@ def load(
     return kept
 
 
-def _framed(path: str, framing: Framing, file: File, end: int) -> Frames:
+def _framed(path: str, framing: Framing, piece: ReadWindow, end: int) -> Frames:
     try:
-        return framing.frames(lambda count, first: read_at(file, count, first), end)
+        return framing.frames(piece, end)
     except DamageError as damage:
-        if damage.byte == 0 and (packed := _packed(read_at(file, 2, 0))):
+        if damage.byte == 0 and (packed := _packed(piece(0, 2))):
             rule = f"must be a {framing.name} file that is not compressed, so that records can be read by position"
             msg = f"{path}: {rule}; found a file compressed by {packed}; unpack it"
             raise SourceError(msg) from None

@@ -23,21 +23,19 @@ from dali_feed.checks import path_of, paths_of
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.ranges import EXTENT_BYTES, RowReader, check_known, sampled
+from dali_feed.external_sources.ranges import (
+    EXTENT_BYTES,
+    RowReader,
+    check_known,
+    check_no_pin,
+    fixed_snapshot,
+    sampled,
+)
 from dali_feed.formats.format import Format
 from dali_feed.records.pieces import Filling, Pieces
 from dali_feed.records.source import LABEL, Block, Fault, Int64s, Lease, Member, Reader, Snapshot, Source, alternatives
+from dali_feed.storage.local import ReadAt, read_place
 from dali_feed.storage.store import Stamp
-
-__all__ = [
-    "IMG_EXTENSIONS",
-    "LARGEST",
-    "FileList",
-    "load_file",
-    "load_files",
-    "shared_folder",
-]
-
 
 # One file read into a slab: what every source that names single files shares.
 
@@ -61,10 +59,7 @@ def load_file(path: str, lease: Lease) -> memoryview | str:
         if size > LARGEST:
             return f"a file of {size} bytes; at most {LARGEST} are allowed"
         view = lease.room(size)
-        got = more = os.preadv(fd, (view,), 0)
-        while more and got < size:
-            got += (more := os.preadv(fd, (view[got:],), got))
-        if got < size:
+        if (got := read_place(fd, ReadAt(0, (view,), 0, size))) < size:
             return f"the file ended at byte {got} of {size} while it was read"
         changed = Stamp.of(status).change(Stamp.of(os.fstat(fd)))  # half of one picture and half of another is none
         return f"the file changed while it was read: {changed}" if changed else view
@@ -278,10 +273,7 @@ class FileList(Source):
             ConfigError: a pin is given, which only a source that changes has.
             SourceNotFoundError: none of the files that were looked at is there.
         """
-        if pin is not None:
-            msg = f"{self!r}: a list of files is fixed and takes no pin; found {dict(pin)!r}"
-            raise ConfigError(msg)
-        count = len(self._paths)
+        check_no_pin(repr(self), pin)
         record_bytes = self._mean_size()
         digest = hashlib.sha256()
         skip = len(self._root)
@@ -289,17 +281,9 @@ class FileList(Source):
             digest.update(path[skip:].lstrip(os.sep).encode(errors="surrogateescape") + b"\0")
         if self._labels is not None:
             digest.update(self._labels.astype("<i8").tobytes())
-        return Snapshot(
-            source=repr(self),
-            names=(os.path.basename(self._root) or "files",),
-            starts=np.zeros(1, np.int64),
-            stops=np.array([count], np.int64),
-            extent=max(1, EXTENT_BYTES // record_bytes),
-            record_bytes=record_bytes,
-            random_access=True,
-            interleaved=False,
-            fingerprint=digest.hexdigest(),
-        )
+        names, counts = (os.path.basename(self._root) or "files",), np.array([len(self._paths)], np.int64)
+        extent = max(1, EXTENT_BYTES // record_bytes)
+        return fixed_snapshot(repr(self), names, counts, digest.hexdigest(), extent=extent, record_bytes=record_bytes)
 
     def members(self) -> tuple[Member, ...]:
         """`bytes`, `path` and, where there are labels, `label`; every record has them."""

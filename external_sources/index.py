@@ -26,6 +26,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -36,25 +37,9 @@ from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceError
 from dali_feed.external_sources.ranges import NONE
 from dali_feed.records.source import Int64s
 from dali_feed.storage.durable import user_cache
-from dali_feed.storage.local import LOCAL
-from dali_feed.storage.store import File, Stamp, Store
+from dali_feed.storage.local import LOCAL, LocalFile
+from dali_feed.storage.store import File, Stamp, Store, read_at
 
-__all__ = [
-    "SEALED_HEAD",
-    "SUFFIX",
-    "DamageError",
-    "Pread",
-    "ReadWindow",
-    "RecordIndex",
-    "TarIndex",
-    "fitting",
-    "homes_of",
-    "is_sealed",
-    "keep",
-    "scanned",
-]
-
-Pread = Callable[[int, int], bytes]  # so many bytes, from a byte on; fewer where the file ends
 _T = TypeVar("_T")
 
 
@@ -243,18 +228,12 @@ class DamageError(Exception):
         self.byte, self.what, self.record, self.member = byte, what, record, member
 
 
-def scanned(path: str, store: Store, kind: str, scan: Callable[[File, int], _T]) -> tuple[Stamp, _T]:
-    """What a file is, and what `scan` makes of it and its size.
-
-    Raises:
-        SourceNotFoundError, SourceDeniedError: the file cannot be opened.
-        SourceError: the disk fails.
-        SourceChangedError: it is being written.
-    """
+def scanned(path: str, store: Store, kind: str, scan: Callable[[ReadWindow, int], _T]) -> tuple[Stamp, _T]:
+    """What a file is, and what `scan` makes of its bytes and how many they are. SourceChangedError if it is written."""
     with closing(store.open(path)) as file:
         try:
             before = file.stamp()
-            found = scan(file, before.size)
+            found = scan(ReadWindow(file), before.size)
             after = file.stamp()
         except OSError as error:
             msg = f"{path}: a {kind} must be readable to be indexed; found {error.strerror}; check the disk"
@@ -272,19 +251,14 @@ SUFFIX = ".dfidx"  # of our own: Energon keeps a train-0000.tar.idx
 _log = logging.getLogger("dali_feed")
 
 
-def index_path(path: str, folder: str | os.PathLike[str] | None) -> Path:
-    """Where the index of a shard lies in `folder` (None: the user's cache)."""
-    whole = path if "://" in path else os.path.abspath(path)
-    name = hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()
-    if folder is None:
-        return user_cache() / "index" / f"{name}{SUFFIX}"
-    return Path(folder, f"{os.path.basename(path)}-{name[:16]}{SUFFIX}")
-
-
 def homes_of(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> list[Path]:
     """Where the index of a file may lie, the best place first."""
-    own = index_path(path, index_dir)
-    return [Path(path + SUFFIX), own] if index_dir is None and store is LOCAL else [own]
+    whole = path if "://" in path else os.path.abspath(path)
+    name = hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()
+    if index_dir is not None:
+        return [Path(index_dir, f"{os.path.basename(path)}-{name[:16]}{SUFFIX}")]
+    own = user_cache() / "index" / f"{name}{SUFFIX}"
+    return [Path(path + SUFFIX), own] if store is LOCAL else [own]
 
 
 def fitting(homes: Sequence[Path], stamp: Stamp, parse: Callable[[bytes], _T]) -> _T | None:
@@ -345,22 +319,30 @@ def _write(home: Path, whole: bytes, mode: int) -> None:
 # Reading the headers of a file one after the other.
 
 
-_LEAST, _MOST = 4096, 1 << 20
+_LEAST, _MOST = 4096, 1 << 20  # bytes of a read
 _MANY = 16  # questions that one read answered, from which the next is worth twice as much
+_NEAR, _BLOCK = 64 << 10, 8 << 20  # bytes of a request; of one that begins so near behind the one before
 
 
 class ReadWindow:
     """Reads ahead where records are small, and little more than was asked for where they are large."""
 
-    def __init__(self, pread: Pread) -> None:
-        self._pread, self._size, self._answered = pread, _LEAST, 0
+    def __init__(self, file: File) -> None:
+        self._read: Callable[[int, int], bytes] = partial(read_at, file)
+        if type(file) is LocalFile:  # one that is striped is several
+            self._read = partial(os.pread, file.fds[0])
+        self._file, self._size, self._answered = file, _LEAST, 0
         self._bytes, self._at = b"", 0
 
-    def piece(self, at: int, size: int) -> bytes:
+    def __call__(self, at: int, size: int) -> bytes:
         """Bytes from `at`; fewer than `size` at the end of the file."""
         first = at - self._at
         if not 0 <= first <= len(self._bytes) - size:
-            self._size = min(2 * self._size, _MOST) if self._answered >= _MANY else _LEAST
-            self._bytes, self._at, first, self._answered = self._pread(max(size, self._size), at), at, 0, 0
+            if isinstance(self._file, LocalFile):
+                self._size = min(2 * self._size, _MOST) if self._answered >= _MANY else _LEAST
+            else:
+                self._size = _BLOCK if self._bytes and 0 <= first <= len(self._bytes) + _NEAR else _NEAR
+            self._bytes, self._at = self._read(max(size, self._size), at), at
+            first, self._answered = 0, 0
         self._answered += 1
         return self._bytes[first : first + size]

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,175 +28,7 @@ from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.source import Block, Fault, Snapshot
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.sets import store_for
-from dali_feed.storage.store import File, Stamp, Store, read_at
-
-__all__ = ["MDS", "PackedStore", "is_mds"]
-
-
-# Shards of an MDS set that are there only as Zstandard packed them: read whole, unpacked in memory, forgotten.
-#
-# The law: what is given are the bytes of the shard as it was before it was packed. A packed file is held against its
-# hash in index.json before a byte of it is unpacked, and never unpacks to more than index.json says. Nothing is
-# written.
-
-
-LARGEST = 1 << 32  # bytes of a shard: its table of samples has four bytes for each place
-INDEX = "index.json"
-
-
-@dataclass(frozen=True, slots=True)
-class PackedShard:
-    """A packed shard: its path, its bytes, its hashes by their algorithms, and the bytes of what it unpacks to."""
-
-    path: str
-    bytes: int
-    hashes: Mapping[str, str]
-    raw: int
-
-    def stamp(self, now: Stamp) -> Stamp:
-        """The packed file's, with the bytes that it unpacks to. DataLostError where it has other bytes."""
-        if now.size != self.bytes:
-            raise _damaged(self, f"{now.size} bytes, but {INDEX} says {self.bytes}")
-        return now._replace(size=self.raw)
-
-
-def _damaged(packed: PackedShard, found: str) -> DataLostError:
-    return DataLostError(f"{packed.path}: a packed shard must be whole; found {found}; copy the shard again")
-
-
-def check_zstandard(packed: str) -> None:
-    """Raise MissingPackageError, which names the file, where there is nothing that unpacks it."""
-    try:
-        with needed():
-            import zstandard  # noqa: F401
-    except ImportError as error:
-        msg = f"{packed}: {error}; or unpack all: zstd -d --rm {packed.rpartition('/')[0] or '.'}/*.zstd"
-        raise type(error)(msg, name="zstandard") from None
-
-
-class PackedFile:
-    """A shard, whose bytes are unpacked when any but its foremost are asked for, and kept until it is closed."""
-
-    def __init__(self, below: File, packed: PackedShard) -> None:
-        self._below, self._packed = below, packed
-        self._whole: memoryview | None = None
-
-    @property
-    def kept(self) -> int:
-        """The unpacked bytes."""
-        return 0 if self._whole is None else len(self._whole)
-
-    def stamp(self) -> Stamp:
-        """See `PackedShard.stamp`."""
-        return self._packed.stamp(self._below.stamp())
-
-    def read(self, view: memoryview, at: int) -> int:
-        """See `storage.store.File`. DataLostError where the packed file is not what it was."""
-        if self._whole is None and at == 0 and len(view) <= self._packed.raw // 8:  # the table of samples, in an index
-            return self._unpacked(_Parts(self._below, self._packed.bytes), view)
-        if self._whole is None:
-            held = memoryview(bytearray(self._packed.bytes))
-            if (got := self._below.read(held, 0)) < len(held):
-                raise _damaged(self._packed, f"{got} bytes, but {INDEX} says {len(held)}")
-            if wrong := _wrong_hash(self._packed.hashes, (held,)):
-                raise _damaged(self._packed, wrong)
-            whole = memoryview(bytearray(self._packed.raw + 1))  # a byte more, to see that there is none
-            if (found := self._unpacked(held, whole)) != self._packed.raw:
-                more = "more" if found > self._packed.raw else str(found)
-                raise _damaged(self._packed, f"{more} bytes in it, but {INDEX} says {self._packed.raw}")
-            self._whole = whole[:-1]
-        part = self._whole[at : at + len(view)]
-        view[: len(part)] = part
-        return len(part)
-
-    def close(self) -> None:
-        """Forget the bytes. Safe to call twice."""
-        self._whole = None
-        self._below.close()
-
-    def _unpacked(self, packed: Any, room: memoryview) -> int:
-        """Fill `room` from bytes, or from what can be read; how many bytes there were."""
-        import zstandard
-
-        at = 0
-        try:
-            with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True, closefd=False) as stream:
-                while at < len(room) and (got := stream.readinto(room[at:])):
-                    at += got
-        except zstandard.ZstdError as error:
-            raise _damaged(self._packed, f"{error}, after {at} unpacked bytes") from None
-        return at
-
-
-class _Parts:
-    """A file from its first byte on, as a stream."""
-
-    def __init__(self, file: File, size: int) -> None:
-        self._file, self._left, self._at = file, size, 0
-
-    def read(self, size: int) -> bytes:
-        """At most so many bytes; none at the end."""
-        found = read_at(self._file, min(size, self._left), self._at)
-        self._at, self._left = self._at + len(found), self._left - len(found)
-        return found
-
-
-class PackedStore:
-    """`below`, with the packed shards at the paths of what they unpack to; other paths are as they are. Can be pickled.
-
-    packed  by the path of the shard that it unpacks to
-    """
-
-    random_access = False  # a shard is unpacked whole for any of its records
-    most_open = 1  # of a reader: as much as it keeps in memory
-
-    def __init__(self, below: Store, packed: Mapping[str, PackedShard]) -> None:
-        self._below, self._packed = below, packed
-
-    @property
-    def meter(self) -> StorageMeter | None:
-        """See `storage.store.Store`."""
-        return self._below.meter
-
-    def metered(self) -> PackedStore:
-        """See `storage.store.Store`."""
-        return PackedStore(self._below.metered(), self._packed)
-
-    def matches(self, pattern: str, subject: str = "MDS") -> list[str]:
-        """As the store beneath does."""
-        return self._below.matches(pattern, subject)
-
-    def stamp(self, path: str) -> Stamp:
-        """Of a packed shard as of what it unpacks to."""
-        packed = self._packed.get(path)
-        return self._below.stamp(path) if packed is None else packed.stamp(self._below.stamp(packed.path))
-
-    def open(self, path: str, stop: threading.Event | None = None) -> File:
-        """See `storage.store.Store`."""
-        packed = self._packed.get(path)
-        if packed is None:
-            return self._below.open(path, stop)
-        return PackedFile(self._below.open(packed.path, stop), packed)
-
-    def fill(
-        self,
-        file_of: Callable[[int], File],
-        files: Sequence[int],
-        views: Sequence[memoryview],
-        at: Sequence[int],
-        stop: threading.Event,
-    ) -> list[int]:
-        """One file after the other, each unpacked once however often it stands in `files`."""
-        counts = [-1] * len(views)
-        for k in sorted(range(len(views)), key=lambda k: files[k]):
-            if stop.is_set():
-                break
-            try:
-                counts[k] = file_of(files[k]).read(views[k], at[k])
-            except OSError:  # said by the careful way
-                continue
-        return counts
-
+from dali_feed.storage.store import File, FileReads, Stamp, Store, read_at
 
 # The `index.json` of a set in Mosaic's MDS format, and what each of its shard files must be.
 #
@@ -204,22 +36,28 @@ class PackedStore:
 # files have, and all shards have the same columns. What is not understood is refused with the cure, never guessed.
 
 
-_LARGEST = 1 << 30  # bytes of an index.json
+INDEX = "index.json"
+LARGEST = 1 << 32  # bytes of a shard: its table of samples has four bytes for each place
+_LARGEST_INDEX = 1 << 30
 _PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class MdsShard:
-    """A shard file as index.json has it: its path, how many samples and bytes, and hashes by their algorithms.
-
-    packed  the file that Zstandard made of it, where that alone is there
-    """
+class MdsFile:
+    """A file as index.json has it: its path, its bytes, and its hashes by their algorithms."""
 
     path: str
-    samples: int
     bytes: int
-    hashes: dict[str, str]
-    packed: PackedShard | None = None
+    hashes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MdsShard:
+    """A shard, its samples, and the file that Zstandard made of it where that alone is there."""
+
+    raw: MdsFile
+    samples: int
+    packed: MdsFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,14 +79,7 @@ def is_mds(folder: str, store: Store = LOCAL) -> bool:
 
 
 def read_set(folder: str, store: Store) -> MdsSet:
-    """What the index.json of a folder says.
-
-    Raises:
-        SourceNotFoundError: there is none.
-        SourceError: it is damaged, of another format or version, or its shards are there in compressed form alone, and
-            it is not Zstandard's.
-        MissingPackageError: it is, and the package that unpacks it is missing.
-    """
+    """What the index.json of a folder says. SourceError where it is none, or shards are packed by others."""
     path = f"{folder}/{INDEX}"
     described = _described(path, store)
     try:
@@ -277,7 +108,7 @@ def _described(path: str, store: Store) -> dict[str, Any]:
         msg = f"{path}: no such file; a folder of MDS shards has one, and MDSWriter writes it last; finish or copy it"
         raise SourceNotFoundError(msg) from error
     try:
-        text = read_at(file, min(file.stamp().size, _LARGEST), 0)
+        text = read_at(file, min(file.stamp().size, _LARGEST_INDEX), 0)
         described = json.loads(text)
         if not isinstance(described, dict) or not isinstance(described["shards"], list):
             raise TypeError("an object with a list of shards is needed")
@@ -293,42 +124,44 @@ def _shard(folder: str, described: dict[str, Any], store: Store) -> MdsShard:
     if (described["format"], described["version"]) != ("mds", 2):
         msg = f"format {described['format']!r}, version {described['version']!r}"
         raise ValueError(msg)
-    raw = described["raw_data"]
-    name, samples, size = raw["basename"], _whole_number(described["samples"]), _whole_number(raw["bytes"])
-    for each in (name, *([described["zip_data"]["basename"]] if described.get("zip_data") else [])):
-        if not isinstance(each, str) or "/" in each or "\\" in each or "\0" in each or each in {"", ".", ".."}:
-            msg = f"a shard's name must be that of a file in the folder; it is {each!r}"
-            raise ValueError(msg)
-    path = f"{folder}/{name}"
-    packed = None
-    if described.get("compression"):
-        try:
-            store.stamp(path)
-        except SourceNotFoundError as error:
-            packed = _packed(folder, described, path, size)
-            if packed is None:
-                how = str(described["compression"]).partition(":")[0]
-                found = f"it compressed with {how}; unpack all files"
-                msg = f"{path}: must be uncompressed, or compressed with zstd; found {found}"
-                raise SourceError(msg) from error
-    return MdsShard(path, samples, size, _hashes(raw), packed)
-
-
-def _packed(folder: str, described: dict[str, Any], path: str, size: int) -> PackedShard | None:
-    """The packed file of a shard; None where it is of another compression than Zstandard's."""
-    if str(described["compression"]).partition(":")[0] != "zstd":
-        return None
-    there = described["zip_data"]
-    if size > LARGEST:
-        msg = f"{size} bytes of {path}, and an MDS shard has at most {LARGEST}"
+    raw, samples = _file(folder, described["raw_data"]), _whole_number(described["samples"])
+    packed = _file(folder, described["zip_data"]) if described.get("zip_data") else None
+    if not described.get("compression") or _is_there(raw.path, store):
+        return MdsShard(raw, samples)
+    how = str(described["compression"]).partition(":")[0]
+    if how != "zstd" or packed is None:
+        msg = (
+            f"{raw.path}: must be uncompressed, or compressed with zstd; found it compressed with {how}; unpack all "
+            "files"
+        )
+        raise SourceError(msg)
+    if raw.bytes > LARGEST:
+        msg = f"{raw.bytes} bytes of {raw.path}, and an MDS shard has at most {LARGEST}"
         raise ValueError(msg)
-    found = PackedShard(f"{folder}/{there['basename']}", _whole_number(there["bytes"]), _hashes(there), size)
-    check_zstandard(found.path)
-    return found
+    try:
+        with needed():
+            import zstandard  # noqa: F401
+    except ImportError as error:
+        msg = f"{packed.path}: {error}; or unpack all: zstd -d --rm {folder}/*.zstd"
+        raise type(error)(msg, name="zstandard") from None
+    return MdsShard(raw, samples, packed)
 
 
-def _hashes(described: dict[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in (described.get("hashes") or {}).items()}
+def _file(folder: str, described: dict[str, Any]) -> MdsFile:
+    name = described["basename"]
+    if not isinstance(name, str) or "/" in name or "\\" in name or "\0" in name or name in {"", ".", ".."}:
+        msg = f"a shard's name must be that of a file in the folder; it is {name!r}"
+        raise ValueError(msg)
+    hashes = (described.get("hashes") or {}).items()
+    return MdsFile(f"{folder}/{name}", _whole_number(described["bytes"]), {str(k): str(v) for k, v in hashes})
+
+
+def _is_there(path: str, store: Store) -> bool:
+    try:
+        store.stamp(path)
+    except SourceNotFoundError:
+        return False
+    return True
 
 
 def _columns(described: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int | None, ...]]:
@@ -352,48 +185,42 @@ def _whole_number(value: Any) -> int:
 def shard_index(shard: MdsShard, store: Store, columns: bytes) -> RecordIndex:
     """Where the samples of a shard lie: uint32 how many, uint32 where each begins and where the last ends.
 
-    Its digest is made of the columns and the hashes too.
-
-    Raises:
-        SourceNotFoundError, SourceDeniedError: the file cannot be opened.
-        DataLostError: it is not what index.json says.
+    Its digest is made of the columns and the hashes too. DataLostError where it is not what index.json says.
     """
-    with closing(store.open(shard.path)) as file:
+    with closing(store.open(shard.raw.path)) as file:
         try:
             stamp = file.stamp()
-            if stamp.size != shard.bytes:
-                raise _lost(shard, f"{stamp.size} bytes, but {INDEX} says {shard.bytes}")
+            if stamp.size != shard.raw.bytes:
+                raise _lost(shard.raw, f"{stamp.size} bytes, but {INDEX} says {shard.raw.bytes}")
             head = np.frombuffer(read_at(file, 4 * (shard.samples + 2), 0), "<u4").astype(np.int64)
             if len(head) < shard.samples + 2 or head[0] != shard.samples:
-                raise _lost(shard, f"{head[0] if len(head) else 'no'} samples, but {INDEX} says {shard.samples}")
+                raise _lost(shard.raw, f"{head[0] if len(head) else 'no'} samples, but {INDEX} says {shard.samples}")
             borders = head[1:]
             if borders[0] < 4 * len(head) or borders[-1] != stamp.size or (np.diff(borders) < 0).any():
-                raise _lost(shard, "a table of samples that does not fit the file")
+                raise _lost(shard.raw, "a table of samples that does not fit the file")
         except OSError as error:
-            msg = f"{shard.path}: a shard must be readable; found {error.strerror}; check the disk"
+            msg = f"{shard.raw.path}: a shard must be readable; found {error.strerror}; check the disk"
             raise SourceError(msg) from error
-    described = columns + json.dumps(shard.hashes, sort_keys=True).encode()
+    described = columns + json.dumps(shard.raw.hashes, sort_keys=True).encode()
     return RecordIndex(stamp, borders[:-1], np.diff(borders), described)
 
 
-def _lost(shard: MdsShard, found: str) -> DataLostError:
-    return DataLostError(f"{shard.path}: a shard must be whole; found {found}; copy the shard again")
+def _lost(file: MdsFile, found: str) -> DataLostError:
+    return DataLostError(f"{file.path}: a shard must be whole; found {found}; copy the shard again")
 
 
 def has_right_hashes(shard: MdsShard, store: Store) -> bool:
     """Read the whole shard and hold it against its hashes; whether it has one that can be computed here.
 
-    A packed one is unpacked for that, which holds it against the hash of the packed file.
-
-    Raises:
-        DataLostError: one of them is wrong.
+    A packed one is unpacked, which holds it against the hash of the packed file. DataLostError if one is wrong.
     """
-    if not any(map(_maker, (*shard.hashes, *(shard.packed.hashes if shard.packed else ())))):
+    raw = shard.raw
+    if not any(map(_maker, (*raw.hashes, *(shard.packed.hashes if shard.packed else ())))):
         return False
-    with closing(store.open(shard.path)) as file:
-        parts = (read_at(file, min(_PIECE, shard.bytes - at), at) for at in range(0, shard.bytes, _PIECE))
-        if wrong := _wrong_hash(shard.hashes, parts):
-            raise _lost(shard, wrong)
+    with closing(store.open(raw.path)) as file:
+        parts = (read_at(file, min(_PIECE, raw.bytes - at), at) for at in range(0, raw.bytes, _PIECE))
+        if wrong := _wrong_hash(raw.hashes, parts):
+            raise _lost(raw, wrong)
     return True
 
 
@@ -419,6 +246,132 @@ def _maker(name: str) -> Callable[[], Any] | None:
         return getattr(importlib.import_module("xxhash"), name, None)  # no need of ours: some sets have such hashes
     except ImportError:
         return None
+
+
+# Shards that are there only as Zstandard packed them: read whole, unpacked in memory, forgotten.
+#
+# The law: what is given are the bytes of the shard as it was before it was packed. A packed file is held against its
+# hash in index.json before a byte of it is unpacked, and never unpacks to more than index.json says. Nothing is
+# written.
+
+
+_HEAD = 256 << 10  # packed bytes from which a block of 128 KiB can be unpacked, and what stands around it
+
+
+class PackedFile:
+    """A shard, whose bytes are unpacked when any but its foremost are asked for, and kept until it is closed."""
+
+    def __init__(self, below: File, raw: MdsFile, packed: MdsFile) -> None:
+        self._below, self._raw, self._packed = below, raw, packed
+        self._whole: memoryview | None = None
+
+    @property
+    def kept(self) -> int:
+        """The unpacked bytes."""
+        return 0 if self._whole is None else len(self._whole)
+
+    def stamp(self) -> Stamp:
+        """The packed file's, with the bytes that it unpacks to. DataLostError where it has other bytes."""
+        return _stamp(self._raw, self._packed, self._below.stamp())
+
+    def read(self, view: memoryview, at: int) -> int:
+        """See `storage.store.File`. DataLostError where the packed file is not what it was."""
+        if self._whole is None and at == 0 and len(view) <= self._raw.bytes // 8:  # the table of samples, in an index
+            head = read_at(self._below, min(self._packed.bytes, len(view) + _HEAD), 0)
+            if self._unpack(head, view) == len(view):
+                return len(view)
+        if self._whole is None:
+            self._whole = self._unpacked()
+        part = self._whole[at : at + len(view)]
+        view[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """Forget the bytes. Safe to call twice."""
+        self._whole = None
+        self._below.close()
+
+    def _unpacked(self) -> memoryview:
+        raw, packed = self._raw, self._packed
+        data = memoryview(bytearray(packed.bytes))
+        if (got := self._below.read(data, 0)) < len(data):
+            raise _lost(packed, f"{got} bytes, but {INDEX} says {len(data)}")
+        if wrong := _wrong_hash(packed.hashes, (data,)):
+            raise _lost(packed, wrong)
+        whole = memoryview(bytearray(raw.bytes + 1))  # a byte more, to see that there is none
+        if (got := self._unpack(data, whole)) != raw.bytes:
+            raise _lost(packed, f"{'more' if got > raw.bytes else got} bytes in it, but {INDEX} says {raw.bytes}")
+        return whole[:-1]
+
+    def _unpack(self, data: bytes | memoryview, room: memoryview) -> int:
+        """Fill `room` from packed bytes; how many there were."""
+        import zstandard
+
+        at = 0
+        try:
+            with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
+                while at < len(room) and (got := stream.readinto(room[at:])):
+                    at += got
+        except zstandard.ZstdError as error:
+            raise _lost(self._packed, f"{error}, after {at} unpacked bytes") from None
+        return at
+
+
+def _stamp(raw: MdsFile, packed: MdsFile, now: Stamp) -> Stamp:
+    """Of what a packed file unpacks to."""
+    if now.size != packed.bytes:
+        raise _lost(packed, f"{now.size} bytes, but {INDEX} says {packed.bytes}")
+    return now._replace(size=raw.bytes)
+
+
+class PackedStore:
+    """`below`, with the packed shards at the paths of what they unpack to; other paths are as they are. Can be pickled.
+
+    packed  by its path each shard, and the file that it was packed into
+    """
+
+    random_access = False  # a shard is unpacked whole for any of its records
+    most_open = 1  # of a reader: as much as it keeps in memory
+
+    def __init__(self, below: Store, packed: Mapping[str, tuple[MdsFile, MdsFile]]) -> None:
+        self._below, self._packed = below, packed
+
+    @property
+    def meter(self) -> StorageMeter | None:
+        """See `storage.store.Store`."""
+        return self._below.meter
+
+    def metered(self) -> PackedStore:
+        """See `storage.store.Store`."""
+        return PackedStore(self._below.metered(), self._packed)
+
+    def matches(self, pattern: str, subject: str = "MDS") -> list[str]:
+        """As the store beneath does."""
+        return self._below.matches(pattern, subject)
+
+    def stamp(self, path: str) -> Stamp:
+        """Of a packed shard as of what it unpacks to."""
+        if path not in self._packed:
+            return self._below.stamp(path)
+        raw, packed = self._packed[path]
+        return _stamp(raw, packed, self._below.stamp(packed.path))
+
+    def open(self, path: str, stop: threading.Event | None = None) -> File:
+        """See `storage.store.Store`."""
+        if path not in self._packed:
+            return self._below.open(path, stop)
+        raw, packed = self._packed[path]
+        return PackedFile(self._below.open(packed.path, stop), raw, packed)
+
+    def fill(self, reads: FileReads) -> list[int]:
+        """One file after the other, each unpacked once however often it stands there."""
+        counts = [-1] * len(reads.views)
+        for k in sorted(range(len(counts)), key=lambda k: reads.files[k]):
+            if reads.stop.is_set():
+                break
+            with suppress(OSError):  # said by the careful way
+                counts[k] = reads.file_of(reads.files[k]).read(reads.views[k], reads.at[k])
+        return counts
 
 
 # A sample of an MDS shard: uint32 the size of each column that has no fixed one, then the columns.
@@ -591,14 +544,14 @@ class MDS(RecordFiles):
         root = root if "://" in root else os.path.expanduser(root)
         store = store_for([root])
         self._set = read_set(root, store)
-        paths = tuple(shard.path for shard in self._set.shards)
+        paths = tuple(shard.raw.path for shard in self._set.shards)
         if len(set(paths)) < len(paths):
             twice = next(path for path in paths if paths.count(path) > 1)
             msg = f"MDS({given}): each shard may be named once; found {twice} twice in index.json; copy it again"
             raise ConfigError(msg)
-        packed = {shard.path: shard.packed for shard in self._set.shards if shard.packed is not None}
+        packed = {shard.raw.path: (shard.raw, shard.packed) for shard in self._set.shards if shard.packed is not None}
         super().__init__(f"MDS({given})", paths, PackedStore(store, packed) if packed else store)
-        self._shards = {shard.path: shard for shard in self._set.shards}
+        self._shards = {shard.raw.path: shard for shard in self._set.shards}
         # Of each shard's digest; it reads as it did when fingerprints of sets were first made.
         columns = f"names={self._set.names!r}, encodings={self._set.encodings!r}, sizes={self._set.sizes!r}"
         self._columns = f"MdsSample({columns})".encode()

@@ -12,8 +12,9 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -29,23 +30,9 @@ from dali_feed.errors import (
 from dali_feed.records.gauges import StorageStats, storage_of
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Fault, Int64s, Lease, Reader, unpack_ids
+from dali_feed.records.source import Block, Extents, Fault, Int64s, Lease, Reader, Snapshot, unpack_ids
 from dali_feed.storage.rows import FileRows, fill_rows
-from dali_feed.storage.store import File, Stamp, Store
-
-__all__ = [
-    "EXTENT_BYTES",
-    "NONE",
-    "EvenSpans",
-    "FileTable",
-    "RangeReader",
-    "RowReader",
-    "Spans",
-    "check_crc",
-    "check_file",
-    "check_known",
-    "sampled",
-]
+from dali_feed.storage.store import File, FileReads, Stamp, Store
 
 RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of its own
 FAR_BYTES = 64 << 10
@@ -60,6 +47,37 @@ def sampled(count: int) -> Int64s:
     """Up to 64 numbers below `count`, spread over all of them, ascending."""
     places = np.linspace(0, count - 1, SAMPLED).round().astype(np.int64).tolist()
     return np.array(sorted(set(places)), np.int64)  # np.unique would import numpy.ma before the first batch
+
+
+def check_no_pin(title: str, pin: Mapping[str, Any] | None, what: str = "records") -> None:
+    """Raise ConfigError for the pin of a source that never changes."""
+    if pin is not None:
+        msg = f"{title}: {what} are fixed and take no pin; found {dict(pin)!r}"
+        raise ConfigError(msg)
+
+
+def fixed_snapshot(
+    title: str,
+    names: tuple[str, ...],
+    counts: Int64s,
+    fingerprint: str,
+    *,
+    extent: int,
+    record_bytes: int,
+    random_access: bool = True,
+) -> Snapshot:
+    """That of a source which never changes: partitions of so many records, int64 (partitions,), from position 0 on."""
+    return Snapshot(
+        source=title,
+        names=names,
+        starts=np.zeros(len(counts), np.int64),
+        stops=counts.copy(),
+        extent=extent,
+        record_bytes=record_bytes,
+        random_access=random_access,
+        interleaved=False,
+        fingerprint=fingerprint,
+    )
 
 
 class RowReader(Reader):
@@ -252,7 +270,9 @@ class RangeReader(RowReader):
                 members = self._read_apart(_Rows(block.lease, row, file, *_bounds(at, size)), position, at, size)
         finally:
             self._keep(sum(each.kept for each in self._open.values()))
-        self._check_read(file)
+        for k in np.unique(file).tolist():
+            if k in self._open:  # what was closed was looked at then
+                self._check(k, self._open[k])
         for name, pieces, crc in zip(self._spans.names, members, self._spans.crc, strict=True):
             block.values[name] = pieces
             if crc is not None:
@@ -313,13 +333,9 @@ class RangeReader(RowReader):
         return memories, of[run], (first - starts)[run]
 
     def _fill_views(self, rows: _Rows, views: list[memoryview], at: list[int], begin: Int64s) -> None:
-        """Fill views from bytes of files, each with rows from `begin` on.
-
-        Raises:
-            DataLostError: a file ends before a row does.
-        """
+        """Fill views from bytes of files, each with rows from `begin` on."""
         files = rows.file[begin].tolist()
-        counts = self._store.fill(self._file, files, views, at, self._stop)
+        counts = self._store.fill(FileReads(self._file, files, views, at, self._stop))
         for k, (got, view) in enumerate(zip(counts, views, strict=True)):
             if got == len(view):
                 continue
@@ -347,12 +363,6 @@ class RangeReader(RowReader):
             found = f"{error.strerror} (errno {error.errno})"
             msg = f"{self._where(rows, row)}: the shard must be readable; found: {found}; check the disk"
             raise SourceError(msg) from error
-
-    def _check_read(self, file: Int64s) -> None:
-        """The files that a block came from are still what they were."""
-        for k in np.unique(file).tolist():
-            if k in self._open:
-                self._check(k, self._open[k])
 
     def _check(self, k: int, file: File) -> None:
         _check(self._table.paths[k], self._table.stamps[k], file.stamp(), self._table.kind)

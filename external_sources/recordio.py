@@ -18,12 +18,9 @@ from dali_feed.external_sources.file_source import (
     images_and_labels,
     load,
 )
-from dali_feed.external_sources.index import DamageError, Pread, ReadWindow, RecordIndex
+from dali_feed.external_sources.index import DamageError, ReadWindow, RecordIndex
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Fault
-
-__all__ = ["RECORDIO", "RecordIO", "joined"]
-
 
 # How MXNet's RecordIO files are framed.
 #
@@ -45,8 +42,7 @@ _WORD = struct.Struct("<I")
 _LENGTH = (1 << 29) - 1
 
 
-def _frames(pread: Pread, end: int) -> Frames:
-    piece = ReadWindow(pread).piece
+def _frames(piece: ReadWindow, end: int) -> Frames:
     starts: list[int] = []
     stops: list[int] = []
     at, begun = 0, False

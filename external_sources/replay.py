@@ -17,8 +17,6 @@ from dali_feed.errors import DataLostError, StateError
 from dali_feed.records.present import Present, packed, unpacked
 from dali_feed.records.source import Extents, Int64s, Snapshot
 
-__all__ = ["Replay", "rows_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Replay:

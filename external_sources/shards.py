@@ -6,7 +6,6 @@ byte ranges (`tar`), so any record costs one read, and neighbours are read in on
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ import numpy as np
 from dali_feed.checks import paths_of
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import formats_of
-from dali_feed.errors import ConfigError, DataLostError
+from dali_feed.errors import ConfigError, DataLostError, FormatError
 from dali_feed.external_sources import tar
 from dali_feed.external_sources.file_source import FileSource, named_files
 from dali_feed.external_sources.index import TarIndex
@@ -26,13 +25,12 @@ from dali_feed.external_sources.ranges import EXTENT_BYTES, FileTable, RangeRead
 from dali_feed.external_sources.replay import Replay
 from dali_feed.formats import format_of
 from dali_feed.formats.format import Format
+from dali_feed.formats.json_text import loads
 from dali_feed.formats.paths import path_of
 from dali_feed.records.source import LABEL, Member, Reader, Snapshot, alternatives
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.sets import SetStore, store_for
 from dali_feed.storage.store import Store, read_at
-
-__all__ = ["ShardSet"]
 
 
 def _members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
@@ -45,17 +43,13 @@ def _members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:
             count[suffix] = count.get(suffix, 0) + int(has.sum())
             size[suffix] = size.get(suffix, 0) + int(index.length[has].sum())
     samples = max(1, sum(map(len, indexes)))
-    found = [
-        Member(suffix.decode(errors="replace"), min(1.0, n / samples), round(size[suffix] / n))
-        for suffix, n in count.items()
-        if n and _can_be_named(suffix.decode(errors="replace"))
+    names = {suffix: suffix.decode(errors="replace") for suffix, n in count.items() if n}
+    every = [
+        Member(name, min(1.0, count[suffix] / samples), round(size[suffix] / count[suffix]))
+        for suffix, name in names.items()
+        if alternatives(name) == (name,) and ":" not in name and "\ufffd" not in name
     ]
-    return tuple(sorted(found, key=lambda member: (-member.share, member.name)))
-
-
-def _can_be_named(suffix: str) -> bool:
-    """Whether a column's name of it is that: not empty, and no choice of several, nor a path."""
-    return [*alternatives(suffix)] == [suffix] and ":" not in suffix and "\ufffd" not in suffix
+    return tuple(sorted(every, key=lambda member: (-member.share, member.name)))
 
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif", "avif", "ppm", "pgm")
@@ -232,8 +226,8 @@ class ShardSet(FileSource):
             return "cls" if first.cls else ""
         with closing(self._store.open(self._paths[first.shard])) as file:
             try:
-                found = json.loads(read_at(file, first.json_size, first.json_at))
-            except (ValueError, RecursionError):
+                found = loads(read_at(file, first.json_size, first.json_at))
+            except FormatError:
                 return f"json:{LABEL}"  # the reader of such a sample says what is wrong with it
         return f"json:{LABEL}" if isinstance(found, dict) and LABEL in found else ""
 

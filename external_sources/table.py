@@ -37,7 +37,16 @@ from dali_feed.external_sources.arrow_values import (
 )
 from dali_feed.external_sources.file_source import FileSource, images_and_labels
 from dali_feed.external_sources.files import FileList
-from dali_feed.external_sources.ranges import EXTENT_BYTES, FileTable, RowReader, Spans, check_file, sampled
+from dali_feed.external_sources.ranges import (
+    EXTENT_BYTES,
+    FileTable,
+    RowReader,
+    Spans,
+    check_file,
+    check_no_pin,
+    fixed_snapshot,
+    sampled,
+)
 from dali_feed.external_sources.table_files import (
     FileGroups,
     GroupsRead,
@@ -55,8 +64,6 @@ from dali_feed.storage.paths import matches
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["Table"]
 
 KEPT = 2  # decoded groups of a reader: two lanes may meet in one
 MAPPED = 1024  # those that are no more than views of their file
@@ -193,21 +200,22 @@ class Table(FileSource):
             SourceError: it is no such file; SourceEmptyError: no row at all.
         """
         if self._memory is not None:
-            return self._snapshot_of(self._memory, pin)
+            check_no_pin(self._title, pin, "rows of a table")
+            return self._memory.snapshot(self._names)
         table, groups = self._checked_table(), self.groups()
-        kind = groups.kinds[0]
-        if pin is not None:
-            msg = f"{self._title}: {kind} files are fixed and take no pin; found {dict(pin)!r}"
-            raise ConfigError(msg)
+        check_no_pin(self._title, pin, f"{groups.kinds[0]} files")
         if not groups.count.any():
-            msg = f"{self._title}: {kind} files must hold rows; found none in {len(self._paths)} file(s)"
+            msg = f"{self._title}: {groups.kinds[0]} files must hold rows; found none in {len(self._paths)} file(s)"
             raise SourceEmptyError(msg)
         record_bytes, most = groups.record_bytes(list(groups.known)), int(groups.count.max())
         places = zip(groups.file.tolist(), groups.nth.tolist(), strict=True)
         names = tuple(f"{self._names[file]}[{nth}]" for file, nth in places)
-        extent = min(most, max(1, EXTENT_BYTES // record_bytes)) if groups.views else most
-        fingerprint = self._fingerprint(table)
-        return self._snapshot(names, groups.count, extent, record_bytes, fingerprint, random_access=groups.views)
+        return fixed_snapshot(
+            *(self._title, names, groups.count, self._fingerprint(table)),
+            extent=min(most, max(1, EXTENT_BYTES // record_bytes)) if groups.views else most,
+            record_bytes=record_bytes,
+            random_access=groups.views,
+        )
 
     def members(self) -> tuple[Member, ...]:
         """The columns, and the parts of structs among them; of files their mean size as the files tell it."""
@@ -298,14 +306,6 @@ class Table(FileSource):
             msg = f"{self._title}: rows are chosen of a pyarrow Table; found files"
             raise ConfigError(msg)
         return self._memory
-
-    def _snapshot_of(self, memory: _Memory, pin: Mapping[str, Any] | None) -> Snapshot:
-        if pin is not None:
-            msg = f"{self._title}: a table is fixed and takes no pin; found {dict(pin)!r}"
-            raise ConfigError(msg)
-        record_bytes, rows = memory.mean_size(), np.array([len(memory.rows)], np.int64)
-        extent = max(1, EXTENT_BYTES // record_bytes)
-        return self._snapshot(self._names, rows, extent, record_bytes, memory.fingerprint(), random_access=True)
 
 
 class _GroupReader(RowReader):
@@ -428,6 +428,12 @@ class _Memory:
         columns = ((name, leaf.of(self.table)) for name, leaf in self.known.items())
         return tuple(Member(name, 1 - column.null_count / rows, column.nbytes // rows) for name, column in columns)
 
+    def snapshot(self, names: tuple[str, ...]) -> Snapshot:
+        """See `Table.snapshot`."""
+        record_bytes, counts = self.mean_size(), np.array([len(self.rows)], np.int64)
+        extent = max(1, EXTENT_BYTES // record_bytes)
+        return fixed_snapshot(self._title, names, counts, self.fingerprint(), extent=extent, record_bytes=record_bytes)
+
     def fingerprint(self) -> str:
         """See `Table.snapshot`."""
         digest = hashlib.sha256()
@@ -445,17 +451,14 @@ class _Memory:
         spread = self.rows[sampled(len(self.rows))]
         images = self.images()
         if images is None:
-            return max(1, round(sum(_bytes_of(self.values(name), spread) for name in self.known) / len(spread)))
+            every = [self.values(name) for name in self.known]
+            some = [nbytes(its.held[spread] if isinstance(its, Files) else its[spread]) for its in every]
+            return max(1, round(sum(some) / len(spread)))
         held = images.held[spread] if isinstance(images, Files) else cast("Pieces", images)[spread]
         if not held.missing.all():
             return max(1, round(float(held.size[~held.missing].mean())))
         paths = [path for path in images.paths_of(spread) if path is not None] if isinstance(images, Files) else []
         return FileList(paths).snapshot().record_bytes if paths else 1
-
-
-def _bytes_of(values: Held, rows: Int64s) -> int:
-    """Bytes of these rows, as far as they can be told."""
-    return nbytes(values.held[rows] if isinstance(values, Files) else values[rows])
 
 
 class _MemoryReader(RowReader):

@@ -23,18 +23,6 @@ from dali_feed.records.source import Int64s
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.store import File, Stamp, read_at
 
-__all__ = [
-    "FileGroups",
-    "GroupsRead",
-    "TableGroups",
-    "check_columns",
-    "damage",
-    "messages",
-    "sizes_by_batch",
-    "table_file",
-]
-
-
 Kind = Literal["Parquet", "Arrow"]
 GROUP: dict[Kind, str] = {"Parquet": "row group", "Arrow": "record batch"}  # what messages call a group
 
@@ -118,12 +106,7 @@ class TableGroups:
 
 
 def table_file(path: str) -> FileGroups:
-    """What a file says of itself.
-
-    Raises:
-        SourceDeniedError, SourceNotFoundError: the file cannot be opened.
-        DataLostError: it is cut off or damaged. SourceError: it is no file of a table.
-    """
+    """What a file says of itself. DataLostError where it is damaged, SourceError where it is no file of a table."""
     with closing(LOCAL.open(path)) as file:
         stamp = file.stamp()
         if read_at(file, 4, 0) == _END:
@@ -254,11 +237,7 @@ class ArrowMessage:
 
 
 def messages(path: str, file: File, size: int) -> Iterator[ArrowMessage]:
-    """All of them in order, the schema first.
-
-    Raises:
-        SourceError: it is no Arrow file. DataLostError: it is cut off, or a header is damaged.
-    """
+    """All of them in order, the schema first. SourceError for no Arrow file, DataLostError for a damaged one."""
     at, end = _span(path, file, size)
     first = True
     while at < end:

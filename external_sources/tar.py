@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,6 @@ from dali_feed.external_sources.index import (
     SEALED_HEAD,
     SUFFIX,
     DamageError,
-    Pread,
     ReadWindow,
     TarIndex,
     fitting,
@@ -39,12 +38,9 @@ from dali_feed.external_sources.index import (
     keep,
     scanned,
 )
-from dali_feed.storage.local import LOCAL, LocalFile
+from dali_feed.storage.local import LOCAL
 from dali_feed.storage.sets import SetStore
-from dali_feed.storage.store import Ahead, File, Stamp, Store, read_at
-
-__all__ = ["SUFFIX", "behind", "build", "load", "members", "tar_keys"]
-
+from dali_feed.storage.store import FileReads, Stamp, Store, read_at
 
 BLOCK = 512
 MAX_META = 1 << 24
@@ -56,17 +52,14 @@ _LOCAL_META = b"xXLK"  # those that speak of the next member alone
 _NO_SPARSE = "a sparse member (not supported: pack without --sparse)"
 
 
-def members(pread: Pread, end: int) -> Iterator[tuple[bytes, int, int]]:
+def members(piece: ReadWindow, end: int) -> Iterator[tuple[bytes, int, int]]:
     """(path, data offset, data length) of every regular file in an archive of `end` bytes; last (b"", its end, 0).
 
     Reads ustar, GNU (long names, base-256 sizes) and pax (path, size). Stops at the end marker as tar does;
-    an archive without one is whole if its last member is, with the zeros that fill up its block.
-
-    Raises:
-        DamageError: the archive is cut off or damaged, or holds a sparse member.
+    an archive without one is whole if its last member is, with the zeros that fill up its block. DamageError where it
+    is not, or holds a sparse member.
     """
     at = 0
-    piece = ReadWindow(pread).piece
     every: dict[bytes, bytes] = {}  # from a pax header for all members that follow
     local: dict[bytes, bytes] = {}  # from a pax header or long name for the next member
     while block := _header_at(piece, at, bool(local)):
@@ -101,26 +94,21 @@ def members(pread: Pread, end: int) -> Iterator[tuple[bytes, int, int]]:
     yield b"", at, 0
 
 
-def behind(pread: Pread, at: int, end: int) -> int:
+def behind(piece: ReadWindow, at: int, end: int) -> int:
     """The first block from `at` on, where an archive ends, that is no padding of zeros; 0 where there is none."""
     stop = min(end, at + PADDING)
     while at < stop:
-        piece = pread(min(1 << 20, stop - at), at)
-        zeros = len(piece) - len(piece.lstrip(b"\0"))
-        if zeros < len(piece):
+        some = piece(at, min(1 << 20, stop - at))
+        zeros = len(some) - len(some.lstrip(b"\0"))
+        if zeros < len(some):
             return at + zeros // BLOCK * BLOCK
-        if not piece:
+        if not some:
             break
-        at += len(piece)
+        at += len(some)
     return 0
 
 
-def has_end(end: int, size: int) -> bool:
-    """Whether a file of so many bytes has a block behind the one in which its last member's data ends."""
-    return size >= (end + BLOCK - 1) // BLOCK * BLOCK + BLOCK
-
-
-def _header_at(piece: Callable[[int, int], bytes], at: int, pending: bool) -> bytes:
+def _header_at(piece: ReadWindow, at: int, pending: bool) -> bytes:
     """The header at `at`; empty at the end of the archive."""
     block = piece(at, BLOCK)
     if not block.strip(b"\0"):
@@ -243,28 +231,21 @@ def key_length(path: bytes) -> int:
 
 
 def build(path: str, store: Store = LOCAL) -> TarIndex:
-    """Index a tar file by reading its headers.
-
-    Raises:
-        SourceNotFoundError, SourceDeniedError: the file cannot be opened.
-        SourceError: it is no uncompressed tar file.
-        DataLostError: it is cut off or damaged.
-        SourceChangedError: it is being written.
-    """
+    """Index a tar file by reading its headers. SourceError where it is no whole, uncompressed tar file."""
     stamp, index = scanned(path, store, "shard", partial(_built, path))
     return replace(index, stamp=stamp)
 
 
-def _built(path: str, file: File, end: int) -> TarIndex:
+def _built(path: str, piece: ReadWindow, end: int) -> TarIndex:
     """The index of a tar file of so many bytes."""
     if end == 0:
         msg = f"{path}: a shard must be a whole tar file; found an empty file; fetch or write it again"
         raise DataLostError(msg)
     first, offset, length, suffix = list[int](), list[int](), list[int](), list[int]()
     codes: dict[bytes, int] = {}
-    last, pread, behind_last = b"", reads_of(file), 0
+    last, behind_last = b"", 0
     try:
-        for member, at, size in members(pread, end):
+        for member, at, size in members(piece, end):
             behind_last = at
             dot = key_length(member)
             if not dot:
@@ -275,21 +256,16 @@ def _built(path: str, file: File, end: int) -> TarIndex:
             offset.append(at)
             length.append(size)
             suffix.append(codes.setdefault(member[dot + 1 :].lower(), len(codes)))
-        more = behind(pread, behind_last, end)
+        more = behind(piece, behind_last, end)
     except DamageError as damage:
-        raise _explained(pread, end, path, damage, len(first), last) from None
+        raise _explained(piece, end, path, damage, len(first), last) from None
     first.append(len(offset))
     samples, offsets, lengths = (np.array(column, np.int64) for column in (first, offset, length))
     return TarIndex(Stamp(0, end, 0, 0), more, samples, offsets, lengths, np.array(suffix, np.int32), tuple(codes))
 
 
-def reads_of(file: File) -> Pread:
-    """A function of size and byte that reads a file."""
-    return partial(os.pread, file.fds[0]) if type(file) is LocalFile else Ahead(file)
-
-
-def _explained(pread: Pread, size: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
-    head = pread(512, 0)
+def _explained(piece: ReadWindow, size: int, path: str, damage: DamageError, samples: int, last: bytes) -> SourceError:
+    head = piece(0, 512)
     packed = next((by for magic, by in _PACKED.items() if head.startswith(magic)), None)
     no_tar = head.strip(b"\0") and not (len(head) == 512 and is_header(head))
     if damage.byte == 0 and no_tar and (packed is not None or len(head) == 512):
@@ -311,10 +287,6 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Stor
     It is kept beside the file, in the user's cache where that folder cannot be written, or in `index_dir`. One that
     lies beside a remote shard is taken where it has the shard's size and finds headers where it says they are. A file
     of that name which is no index of ours stays as it is. Logs a warning where the archive ends before its file does.
-
-    Raises:
-        SourceDeniedError: `index_dir` is given and cannot be written.
-        SourceError: as `build`.
     """
     index = _kept(path, index_dir, store)
     if index.behind:
@@ -326,30 +298,29 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Stor
             index.behind,
             index.stamp.size - index.behind,
         )
-    if len(index.offset) and not has_end(int(index.offset[-1] + index.length[-1]), size := index.stamp.size):
+    end = int(index.offset[-1] + index.length[-1]) if len(index.offset) else -BLOCK
+    if (size := index.stamp.size) < -(-end // BLOCK) * BLOCK + BLOCK:
         msg = "%s: there is no end-of-archive mark after its last sample: was the file cut at byte %d?"
         _log.warning(msg, path, size)
     return index
 
 
 def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> TarIndex:
-    homes = homes_of(path, index_dir, store)
+    homes, stamp = homes_of(path, index_dir, store), store.stamp(path)
+    of_set = isinstance(store, SetStore) and store.index_sha256(path) is not None
     mounted = store is LOCAL or isinstance(store, SetStore)
-    stamp = store.stamp(path)
     fits = partial(_parsed, shard=stamp, mtime_ns=stamp.mtime_ns)
     if not mounted and (kept := fitting(homes, stamp, fits)) is not None:  # a question less for the server
         return kept
     try:
         return sealed(path, stamp, store)
-    except _UnfitError as error:
-        if isinstance(store, SetStore) and store.index_sha256(path) is not None:
-            raise _no_index(path, error) from error
-        msg = "%s: the index with checksums beside it is %s: nothing is compared until `dali-feed index` has run"
-        _log.warning(msg, path, error)
-        homes = [home for home in homes if str(home) != path + SUFFIX] or homes  # what it says may still be wanted
     except (OSError, ValueError, SourceError) as error:
-        if isinstance(store, SetStore) and store.index_sha256(path) is not None:  # a set is whole, or it is an error
+        if of_set:  # it is whole, or it is an error
             raise _no_index(path, error) from error
+        if isinstance(error, _UnfitError):
+            msg = "%s: the index with checksums beside it is %s: nothing is compared until `dali-feed index` has run"
+            _log.warning(msg, path, error)
+            homes = [home for home in homes if str(home) != path + SUFFIX] or homes  # what it says may still be wanted
     if mounted and (kept := fitting(homes, stamp, fits)) is not None:
         return kept
     index = (None if mounted else _beside(path, store, stamp)) or build(path, store)
@@ -388,7 +359,8 @@ def _beside(path: str, store: Store, shard: Stamp) -> TarIndex | None:
     at = [int(index.offset[k]) - BLOCK for k in some]
     if opened.stamp().change(shard) or min(at, default=0) < 0:
         return None
-    got = store.fill(lambda _: opened, [0] * len(at), [memoryview(each) for each in found], at, threading.Event())
+    views = [memoryview(each) for each in found]
+    got = store.fill(FileReads(lambda _: opened, [0] * len(at), views, at, threading.Event()))
     sizes = index.length[some].tolist()
     good = all(n == BLOCK and is_header_of(bytes(b), size) for n, b, size in zip(got, found, sizes, strict=True))
     return index if good else None
@@ -445,7 +417,7 @@ def tar_keys(path: str, most: int | None = None, store: Store = LOCAL) -> list[s
     last = b""
     with closing(store.open(path)) as file:
         try:
-            for member, _, _ in members(reads_of(file), file.stamp().size):
+            for member, _, _ in members(ReadWindow(file), file.stamp().size):
                 length = key_length(member)
                 if length and member[:length] != last:
                     if most is not None and len(found) == most:

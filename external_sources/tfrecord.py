@@ -19,16 +19,13 @@ from dali_feed.external_sources.file_source import (
     load,
     members_of,
 )
-from dali_feed.external_sources.index import DamageError, Pread, ReadWindow, RecordIndex
+from dali_feed.external_sources.index import DamageError, ReadWindow, RecordIndex
 from dali_feed.formats import format_of
 from dali_feed.formats.example import Example
 from dali_feed.formats.format import Format
 from dali_feed.packages import needed
 from dali_feed.records.pieces import Pieces
 from dali_feed.records.source import Block, Fault, Member
-
-__all__ = ["TFRECORD", "TFRecords", "crc32c", "masked"]
-
 
 # CRC-32C (Castagnoli; RFC 3720, appendix B.4), which guards TFRecords.
 
@@ -65,8 +62,8 @@ _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 
 
-def _frames(pread: Pread, end: int) -> Frames:
-    piece, unpack = ReadWindow(pread).piece, _LENGTH.unpack_from
+def _frames(piece: ReadWindow, end: int) -> Frames:
+    unpack = _LENGTH.unpack_from
     starts: list[int] = []
     sizes: list[int] = []
     at = 0

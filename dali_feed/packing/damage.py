@@ -14,8 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from dali_feed.errors import DataLostError, SourceError
-from dali_feed.external_sources import tar as tar_index
-from dali_feed.external_sources.index import TarIndex
+from dali_feed.external_sources.index import SUFFIX, TarIndex
 from dali_feed.storage.manifest import Shard, load_manifest
 from dali_feed.storage.sets import SetStore
 from dali_feed.storage.store import File, read_at
@@ -93,7 +92,7 @@ def verify(path: str | os.PathLike[str], *, workers: int = 4, advance: Advance |
 
 
 def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterator[Damage]:
-    index, beside = None, path + tar_index.SUFFIX
+    index, beside = None, path + SUFFIX
     try:
         whole = _whole(store, beside)
         if hashlib.sha256(whole).hexdigest() != shard.index_sha256:

@@ -16,6 +16,7 @@ import numpy as np
 from dali_feed.errors import ConfigError, DataLostError
 from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources import tar as tar_index
+from dali_feed.external_sources.index import SUFFIX as INDEX
 from dali_feed.packing.work import folder_at, writing
 from dali_feed.storage.durable import sync_folder, write_whole
 from dali_feed.storage.local import LOCAL
@@ -66,7 +67,7 @@ def _indexed(path: str, digest: str) -> None:
     if digest and hashlib.sha256(whole).hexdigest() != digest:
         msg = f"{path}: a shard must be what its manifest says; the index made of it differs; fetch the shard again"
         raise DataLostError(msg)
-    home = Path(path + tar_index.SUFFIX)
+    home = Path(path + INDEX)
     with writing(home):
         write_whole(home, whole)
         sync_folder(home.parent)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError
+from dali_feed.external_sources.index import SUFFIX
 from dali_feed.external_sources.replay import Replay
-from dali_feed.external_sources.tar import SUFFIX
 from dali_feed.packing.job import PackJob
 from dali_feed.packing.plan import blocks, extents_of
 from dali_feed.packing.rows import Sample

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError, DataLostError
-from dali_feed.external_sources.tar import SUFFIX
+from dali_feed.external_sources.index import SUFFIX
 from dali_feed.packing.job import as_source
 from dali_feed.packing.keys import by_place, keys_of
 from dali_feed.packing.plan import name_of

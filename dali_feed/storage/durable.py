@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["checked", "checked_json", "only_one", "sync_folder", "user_cache", "write_whole"]
-
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that nobody sees half of it. Its bytes are on the disk then, its name is after `sync_folder`.

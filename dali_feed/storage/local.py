@@ -23,9 +23,7 @@ from dali_feed.errors import SourceDeniedError, SourceError, SourceNotFoundError
 from dali_feed.records.gauges import StorageMeter
 from dali_feed.storage import lustre
 from dali_feed.storage.paths import matches
-from dali_feed.storage.store import FileOf, Stamp
-
-__all__ = ["LOCAL", "LocalFile", "LocalStore", "ReadAt", "advise", "read_place"]
+from dali_feed.storage.store import FileReads, Stamp
 
 DEPTH = 128  # reads asked of the disk and not waited for
 LARGE = 1 << 20  # bytes of a read that the kernel reads ahead of better than advice does
@@ -102,24 +100,15 @@ class LocalStore:
         """What `stat` says."""
         try:
             return Stamp.of(os.stat(path))
-        except FileNotFoundError as error:
-            raise _missing(path) from error
         except OSError as error:
-            msg = f"{path}: a shard must be readable; found: {error.strerror} (errno {error.errno})"
-            raise SourceError(msg) from error
+            raise _unopened(path, error) from error
 
     def open(self, path: str, stop: threading.Event | None = None) -> LocalFile:
         """The file; see `storage.store.Store`."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # or a pipe would wait for its writer
-        except FileNotFoundError as error:
-            raise _missing(path) from error
-        except PermissionError as error:
-            msg = f"{path}: a shard must be readable; found {error.strerror}; check its permissions and owner"
-            raise SourceDeniedError(msg) from error
         except OSError as error:
-            msg = f"{path}: a shard must be readable; opening it failed: {error.strerror} (errno {error.errno})"
-            raise SourceError(msg) from error
+            raise _unopened(path, error) from error
         mode = os.fstat(fd).st_mode
         if not stat.S_ISREG(mode):
             os.close(fd)
@@ -129,26 +118,19 @@ class LocalStore:
             raise SourceError(msg)
         return LocalFile([fd], lustre.AHEAD_BYTES if lustre.magic_of(fd) == lustre.MAGIC else 0)
 
-    def fill(
-        self,
-        file_of: FileOf,
-        files: Sequence[int],
-        views: Sequence[memoryview],
-        at: Sequence[int],
-        stop: threading.Event,
-    ) -> list[int]:
+    def fill(self, reads: FileReads) -> list[int]:
         """What the page cache has first, then the rest; see `storage.store.Store`."""
-        reads = _Reads(file_of, files, views, at, stop)
+        filling = _Filling(reads)
         if self.meter is not None:
-            self.meter.queued = len(views)
+            self.meter.queued = len(reads.views)
         try:
-            reads.run()
+            filling.run()
         finally:
-            reads.give_up()
+            filling.give_up()
             if self.meter is not None:
                 self.meter.queued = 0
-                self.meter.many(reads.took, reads.bytes)
-        return reads.counts
+                self.meter.many(filling.took, filling.bytes)
+        return filling.counts
 
 
 class _Late(NamedTuple):
@@ -160,19 +142,12 @@ class _Late(NamedTuple):
     meter: StorageMeter | None
 
 
-class _Reads:
+class _Filling:
     """One call of `fill`. `took` and `bytes` are of files without a meter of their own."""
 
-    def __init__(
-        self,
-        file_of: FileOf,
-        files: Sequence[int],
-        views: Sequence[memoryview],
-        at: Sequence[int],
-        stop: threading.Event,
-    ) -> None:
-        self._file_of, self._files, self._views, self._at, self._stop = file_of, files, views, at, stop
-        self.counts = [-1] * len(views)
+    def __init__(self, reads: FileReads) -> None:
+        self._file_of, self._files, self._views, self._at, self._stop = reads
+        self.counts = [-1] * len(reads.views)
         self.took: list[float] = []
         self.bytes = 0
         self._late: deque[_Late] = deque()
@@ -293,8 +268,13 @@ def read_place(fd: int, place: ReadAt) -> int:
     return got
 
 
-def _missing(path: str) -> SourceNotFoundError:
-    return SourceNotFoundError(f"{path}: no such shard file; check the path or the pattern")
+def _unopened(path: str, error: OSError) -> SourceError:
+    if isinstance(error, FileNotFoundError):
+        return SourceNotFoundError(f"{path}: no such shard file; check the path or the pattern")
+    what = f"{path}: a shard must be readable; found {error.strerror}"
+    if isinstance(error, PermissionError):
+        return SourceDeniedError(f"{what}; check its permissions and owner")
+    return SourceError(f"{what} (errno {error.errno})")
 
 
 LOCAL = LocalStore()

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from dali_feed.errors import ConfigError, SourceError
 
-__all__ = ["AHEAD_BYTES", "MAGIC", "LustreLayout", "magic_of", "parsed", "set_layout"]
-
 AHEAD_BYTES = 64 << 20  # of a file that a reader asks for at once: eight servers with 8 MiB each
 MAGIC = 0x0BD00BD0  # `f_type` of Lustre, from its own lustre_user.h
 UNIT = 64 << 10  # stripes are a multiple of it
@@ -49,12 +47,7 @@ def magic_of(where: str | int) -> int:
 
 
 def set_layout(folder: str, layout: LustreLayout) -> None:
-    """Have new files in a folder, which is made where there is none, laid out so.
-
-    Raises:
-        ConfigError: it is on no Lustre, stripes cannot be so large, `lfs` is missing or refuses.
-        SourceError: Lustre does not answer.
-    """
+    """Have new files in a folder, which is made where there is none, laid out so. ConfigError where that cannot be."""
     if layout.size < UNIT or layout.size % UNIT:
         msg = f"--stripe-size: must be a multiple of {UNIT} bytes on Lustre; found {layout.size}"
         raise ConfigError(msg)

@@ -21,8 +21,6 @@ from typing import Any
 from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError
 from dali_feed.storage.striping import Layout, StripePart
 
-__all__ = ["SUFFIX", "Manifest", "Shard", "load_manifest", "load_plain", "manifest_bytes", "parsed"]
-
 SUFFIX = ".dfset"
 VERSION = 1
 
@@ -73,13 +71,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def load_manifest(path: str) -> Manifest:
-    """The manifest in a file.
-
-    Raises:
-        SourceNotFoundError: there is none: no such set, or it is still being packed.
-        SourceDeniedError: it cannot be read.
-        DataLostError: it is damaged, cut off, or no manifest.
-    """
+    """The manifest in a file. DataLostError where it is damaged, cut off, or none."""
     try:
         with open(path, "rb") as file:
             whole = file.read()

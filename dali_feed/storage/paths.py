@@ -16,8 +16,6 @@ from urllib.parse import parse_qsl
 
 from dali_feed.errors import ConfigError, SourceNotFoundError
 
-__all__ = ["INDEXES", "MASK", "braces", "called", "has_magic", "matches", "pattern_of", "shown", "unique_names"]
-
 INDEXES = (".dfidx", ".idx")  # beside the shards: ours, and those of other tools
 
 MASK = "?***"

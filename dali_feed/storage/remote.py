@@ -41,13 +41,11 @@ from dali_feed.packages import needed
 from dali_feed.records.gauges import StorageMeter
 from dali_feed.secrets import hidden, revealed_options
 from dali_feed.storage.paths import INDEXES, MASK, braces, called, has_magic, pattern_of, shown
-from dali_feed.storage.store import FileOf, Stamp
+from dali_feed.storage.store import FileReads, Stamp
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
     from obstore.store import ObjectStore
-
-__all__ = ["RemoteFile", "RemoteStore", "check_address"]
 
 REQUEST_BYTES = 8 << 20
 GAP_BYTES = 256 << 10  # read and thrown away rather than asked around: less than a request costs at 100 MB/s and 3 ms
@@ -242,19 +240,12 @@ class RemoteStore:
             was, tag = self._one(path, partial(self._about, path), stop)
         return RemoteFile(self, path, was, tag, stop)
 
-    def fill(
-        self,
-        file_of: FileOf,
-        files: Sequence[int],
-        views: Sequence[memoryview],
-        at: Sequence[int],
-        stop: threading.Event,
-    ) -> list[int]:
+    def fill(self, reads: FileReads) -> list[int]:
         """All at once, neighbours in one request; see `storage.store.Store`. A request that fails is an error here."""
+        file_of, files, views, at, stop = reads
         try:
             parts = [
-                (cast("RemoteFile", file_of(file)), view, byte)
-                for file, view, byte in zip(files, views, at, strict=True)
+                (cast("RemoteFile", file_of(k)), view, byte) for k, view, byte in zip(files, views, at, strict=True)
             ]
             return self.read(parts, stop)
         except ClosedError:
@@ -375,15 +366,10 @@ class RemoteStore:
     ) -> None:
         """Make all requests; `done(k, answer)` is called by this thread as answers come, in any order.
 
-        Args:
-            calls: the path that each is about, and what asks.
-            stop: ends it early.
-            done: takes an answer.
-            meter: counts them.
+        Raises ClosedError where `stop` was set, or this process was forked from one that had read, and a SourceError
+        where a request failed for good; the others are given up.
 
-        Raises:
-            ClosedError: `stop` was set, or this process was forked from one that had read.
-            SourceError: a request failed for good; the others are given up.
+        calls  the path that each is about, and what asks
         """
         loop, answers = _running(), SimpleQueue[_Answer]()
         left, problem = len(calls), None

@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 from dali_feed.native import rows as native
 from dali_feed.native.library import library
 from dali_feed.storage.local import LocalFile
-from dali_feed.storage.store import FileOf, Store
-
-__all__ = ["FileRows", "fill_rows"]
+from dali_feed.storage.store import FileOf, FileReads, Store
 
 Int64s = NDArray[np.int64]
 
@@ -56,7 +54,7 @@ def fill_rows(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Eve
     if len(late) and not stop.is_set():
         file, at, size, to, room = rows.taken(late)
         views = [room[first:upto] for first, upto in zip(to.tolist(), (to + size).tolist(), strict=True)]
-        counts[late] = store.fill(file_of, file.tolist(), views, at.tolist(), stop)
+        counts[late] = store.fill(FileReads(file_of, file.tolist(), views, at.tolist(), stop))
     return counts
 
 

@@ -23,21 +23,15 @@ from dali_feed.records.gauges import StorageMeter
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, load_manifest, parsed
 from dali_feed.storage.paths import braces
-from dali_feed.storage.store import File, FileOf, Stamp, Store, read_at
+from dali_feed.storage.store import File, FileReads, Stamp, Store, read_at
 from dali_feed.storage.striping import Layout, StripedFile, StripePart, check_parts, stamp_of_parts
-
-__all__ = ["SetStore", "is_set_path", "store_for"]
 
 INDEX = ".dfidx"
 _INSIDE = SUFFIX + "/"
 
 
 def store_for(patterns: Sequence[str], options: Mapping[str, Any] | None = None) -> Store:
-    """The store of all these patterns; `options` are of a remote one, and never shown.
-
-    Raises:
-        ConfigError: they are of several stores, an address holds a password, or mounted files are given options.
-    """
+    """The store of all these patterns; ConfigError where they are of several. `options` are of a remote one."""
     remote = [pattern for pattern in patterns if "://" in pattern and not pattern.startswith("pipe:")]
     sets = any(map(is_set_path, patterns))
     if not remote:
@@ -136,16 +130,9 @@ class SetStore:
             raise
         return file
 
-    def fill(
-        self,
-        file_of: FileOf,
-        files: Sequence[int],
-        views: Sequence[memoryview],
-        at: Sequence[int],
-        stop: threading.Event,
-    ) -> list[int]:
+    def fill(self, reads: FileReads) -> list[int]:
         """As the store below does it, from all targets at once where a shard lies on several."""
-        return self.below.fill(file_of, files, views, at, stop)
+        return self.below.fill(reads)
 
     def manifest(self, home: str) -> Manifest:
         """The manifest of a set, read once."""

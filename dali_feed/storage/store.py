@@ -16,11 +16,6 @@ from typing import NamedTuple, Protocol
 
 from dali_feed.records.gauges import StorageMeter
 
-__all__ = ["Ahead", "File", "FileOf", "Stamp", "Store", "read_at", "sizes_and_times"]
-
-FIRST_BYTES = 64 << 10
-AHEAD_BYTES = 8 << 20
-
 
 class Stamp(NamedTuple):
     """What a file was: its inode, bytes, and the times of the last write and of the last change of any kind, in ns."""
@@ -79,6 +74,20 @@ class File(Protocol):
 FileOf = Callable[[int], File]  # the open file of a number
 
 
+class FileReads(NamedTuple):
+    """What is wanted of files: `views[k]` is filled from byte `at[k]` of the file `files[k]`.
+
+    file_of  opens a file, and closes the oldest of more than `most_open`; called by one thread alone
+    stop     ends it early
+    """
+
+    file_of: FileOf
+    files: Sequence[int]
+    views: Sequence[memoryview]
+    at: Sequence[int]
+    stop: threading.Event
+
+
 class Store(Protocol):
     """A place of files. It can be pickled, and another process opens its own files."""
 
@@ -121,41 +130,15 @@ class Store(Protocol):
         """
         ...
 
-    def fill(
-        self,
-        file_of: FileOf,
-        files: Sequence[int],
-        views: Sequence[memoryview],
-        at: Sequence[int],
-        stop: threading.Event,
-    ) -> list[int]:
-        """Fill views[k] from byte at[k] of `file_of(files[k])`, many at once where that is faster; the bytes of each.
+    def fill(self, reads: FileReads) -> list[int]:
+        """Read all, many at once where that is faster; the bytes of each.
 
-        `file_of` is called by this thread alone, and closes the oldest of more than `most_open` files. A count of -1:
-        not read, because `stop` was set or because of an error, which `File.read` then raises.
+        A count of -1: not read, because of `stop` or of an error, which `File.read` then raises.
         """
         ...
 
 
 def read_at(file: File, size: int, at: int) -> bytes:
     """`size` bytes from byte `at`, fewer where the file ends."""
-    room = bytearray(size)
-    got = file.read(memoryview(room), at)
-    return bytes(room[:got])
-
-
-class Ahead:
-    """Pieces of a file whose every read costs a request: in large blocks where they follow each other, else small."""
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-        self._bytes, self._at = b"", 0
-
-    def __call__(self, size: int, at: int) -> bytes:
-        """`size` bytes from byte `at`; fewer where the file ends."""
-        first = at - self._at
-        if not 0 <= first <= len(self._bytes) - size:
-            follows = self._bytes and 0 <= first <= len(self._bytes) + FIRST_BYTES
-            block = AHEAD_BYTES if follows else FIRST_BYTES
-            self._bytes, self._at, first = read_at(self._file, max(size, block), at), at, 0
-        return self._bytes[first : first + size]
+    room = memoryview(bytearray(size))
+    return bytes(room[: file.read(room, at)])

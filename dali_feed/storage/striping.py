@@ -30,20 +30,6 @@ from dali_feed.storage.durable import sync_folder
 from dali_feed.storage.local import LocalFile, ReadAt, advise, read_place
 from dali_feed.storage.store import Stamp
 
-__all__ = [
-    "BLOCK",
-    "STRIPE_BYTES",
-    "WHOLE",
-    "Layout",
-    "StripePart",
-    "StripeWriter",
-    "StripedFile",
-    "check_parts",
-    "check_targets",
-    "stamp_of_parts",
-    "sweep",
-]
-
 BLOCK = 4096  # what direct reads and pages are aligned to
 STRIPE_BYTES = 1 << 20
 AHEAD_BYTES = 32 << 20  # of a striped file that one reader asks for at once
@@ -192,17 +178,12 @@ class StripeWriter:
 
 
 class StripedFile(LocalFile):
-    """A shard on its targets, open; its reads are counted for each of them.
+    """A shard on its targets, open; its reads are counted for each of them. Errors name target and file.
 
-    Args:
-        name: of its set, in figures.
-        home: the folder of the manifest.
-        layout, parts: where it lies.
-        stop: ends a read between two parts, with a ClosedError.
-
-    Raises:
-        DataLostError: a part is not there, or not as long as it should be.
-        SourceDeniedError: it may not be read. Both name target and file.
+    name           of its set, in figures
+    home           the folder of the manifest
+    layout, parts  where it lies
+    stop           ends a read between two parts, with a ClosedError
     """
 
     __slots__ = ("_folders", "_layout", "_parts", "_stop", "size")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from dali_feed.errors import DataLostError, SourceDeniedError
 from dali_feed.external_sources import Table, TFRecords
 from dali_feed.external_sources.file_source import load
 from dali_feed.external_sources.index import ReadWindow
-from dali_feed.external_sources.mds import PackedFile, PackedShard, columns_of, decoder
+from dali_feed.external_sources.mds import MdsFile, PackedFile, columns_of, decoder
 from dali_feed.external_sources.recordio import RecordIO
 from dali_feed.external_sources.tfrecord import TFRECORD, crc32c, masked
 from dali_feed.records.extents import Extents
@@ -56,23 +57,29 @@ def test_an_index_is_built_once_and_never_believed_blindly(tmp_path: Path) -> No
     assert len(load(str(path), TFRECORD).at) == 2
 
 
-def test_large_records_are_stepped_over_and_small_ones_read_in_one_go(tmp_path: Path) -> None:
+def test_large_records_are_stepped_over_and_small_ones_read_in_one_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An index costs little of a file of large records; a length that cannot be costs no memory."""
+    real, reads = os.pread, list[int]()
+
+    def counted(fd: int, size: int, at: int) -> bytes:
+        reads.append(len(piece := real(fd, size, at)))
+        return piece
+
+    monkeypatch.setattr(os, "pread", counted)
     for size, count, most in ((100_000, 30, 31 * 4096), (20, 20_000, 800_000)):
         (tmp_path / "a").write_bytes(tfrecord([bytes(size)] * count))
-        data, reads = (tmp_path / "a").read_bytes(), list[int]()
-
-        def pread(size: int, at: int, data: bytes = data, reads: list[int] = reads) -> bytes:
-            piece = data[at : at + size]
-            reads.append(len(piece))
-            return piece
-
-        at, _ = TFRECORD.frames(pread, len(data))
+        data = (tmp_path / "a").read_bytes()
+        reads.clear()
+        file = LOCAL.open(str(tmp_path / "a"))
+        at, _ = TFRECORD.frames(ReadWindow(file), len(data))
         assert len(at) == count
         assert sum(reads) <= most
         assert len(reads) <= count + 1
     assert len(reads) < 20
-    assert ReadWindow(pread).piece(len(data) - 3, 12) == data[-3:]
+    assert ReadWindow(file)(len(data) - 3, 12) == data[-3:]
+    file.close()
     length = struct.pack("<Q", 1 << 62)
     (tmp_path / "a.tfrecord").write_bytes(length + struct.pack("<I", masked(crc32c(length))) + b"abc")
     with pytest.raises(DataLostError, match=r"#0: .* bytes of a record"):
@@ -134,7 +141,7 @@ def test_a_shard_unpacks_to_what_index_json_says(tmp_path: Path, raw: int) -> No
     """Neither more nor less: a small file must not fill the memory."""
     path, whole = tmp_path / "a.zstd", zstandard.ZstdCompressor(7).compress(bytes(1000))
     path.write_bytes(whole)
-    file = PackedFile(LOCAL.open(str(path)), PackedShard(str(path), len(whole), {}, raw))
+    file = PackedFile(LOCAL.open(str(path)), MdsFile("a", raw, {}), MdsFile(str(path), len(whole), {}))
     with pytest.raises(DataLostError, match="bytes in it, but index.json says"):
         file.read(memoryview(bytearray(9)), 1)
 

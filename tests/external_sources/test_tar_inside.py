@@ -17,8 +17,8 @@ from kit.images import jpeg
 
 from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources import tar as tar_index
+from dali_feed.external_sources.index import SUFFIX
 from dali_feed.external_sources.ranges import RUN_BYTES
-from dali_feed.external_sources.tar import SUFFIX
 from dali_feed.packing import index
 from dali_feed.records.extents import Extents
 from dali_feed.testing.shards import write_shard

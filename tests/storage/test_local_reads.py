@@ -15,10 +15,11 @@ from kit.changed_files import WAYS, shard
 
 from dali_feed.errors import SourceChangedError
 from dali_feed.external_sources import ShardSet
-from dali_feed.external_sources import tar as tar_index
+from dali_feed.external_sources.index import SUFFIX
 from dali_feed.records.extents import Extents
 from dali_feed.storage import lustre
 from dali_feed.storage.local import DEPTH, LARGE, LOCAL, LocalFile, LocalStore
+from dali_feed.storage.store import FileReads
 from dali_feed.testing.shards import write_shard
 
 DATA = np.random.default_rng(0).bytes(3 << 20)
@@ -46,7 +47,7 @@ def filled(store: LocalStore, path: str, at: Sequence[int]) -> tuple[list[bytes]
     """What reads from those places gave, and how many bytes each had."""
     file = store.open(path)
     views = [memoryview(bytearray(SIZE)) for _ in at]
-    counts = store.fill(lambda _: file, [0] * len(at), views, at, threading.Event())
+    counts = store.fill(FileReads(lambda _: file, [0] * len(at), views, at, threading.Event()))
     file.close()
     return [bytes(view[:count]) for view, count in zip(views, counts, strict=True)], counts
 
@@ -66,7 +67,7 @@ def test_cold_reads_are_those_of_the_file(path: str, lustre_s: bool, monkeypatch
     forget(path)
     with open(path, "rb", buffering=0) as part:
         part.read(4096)  # the page cache has some of it
-    counts = LOCAL.fill(lambda _: file, [0] * len(at), views, at, threading.Event())
+    counts = LOCAL.fill(FileReads(lambda _: file, [0] * len(at), views, at, threading.Event()))
     file.close()
     wanted = [DATA[k : k + size] for k, size in zip(at, sizes, strict=True)]
     assert [bytes(view[:count]) for view, count in zip(views, counts, strict=True)] == wanted
@@ -76,7 +77,7 @@ def test_a_file_system_that_tells_of_no_cache_gives_its_bytes() -> None:
     """Where reads that do not wait are refused, as the kernel's own files refuse them."""
     whole = Path("/proc/version").read_bytes()
     file, views = LOCAL.open("/proc/version"), [memoryview(bytearray(9)) for _ in range(3)]
-    assert LOCAL.fill(lambda _: file, [0] * 3, views, [0, 4, 8], threading.Event()) == [9, 9, 9]
+    assert LOCAL.fill(FileReads(lambda _: file, [0] * 3, views, [0, 4, 8], threading.Event())) == [9, 9, 9]
     assert [bytes(view) for view in views] == [whole[k : k + 9] for k in (0, 4, 8)]
     assert not file.at_once
     file.close()
@@ -120,13 +121,18 @@ def test_each_read_of_mounted_files_is_counted(path: str) -> None:
     forget(path)
     filled(store, path, [0, 0, SIZE, len(DATA) - 5])
     broken = LocalFile([os.open(os.path.dirname(path), os.O_RDONLY)])  # a folder gives no bytes
-    assert store.fill(lambda _: broken, [0], [memoryview(bytearray(9))], [0], threading.Event()) == [-1]
+    assert store.fill(FileReads(lambda _: broken, [0], [memoryview(bytearray(9))], [0], threading.Event())) == [-1]
     broken.close()
     assert store.meter is not None
     assert other.meter is not None
     stop = threading.Event()
     stop.set()  # before a file is opened
-    assert store.fill(lambda _: LOCAL.open("gone"), [0, 0], [memoryview(bytearray(9))] * 2, [0, 9], stop) == [-1, -1]
+    assert store.fill(
+        FileReads(lambda _: LOCAL.open("gone"), [0, 0], [memoryview(bytearray(9))] * 2, [0, 9], stop)
+    ) == [
+        -1,
+        -1,
+    ]
     found = store.meter.stats()
     assert (found.store, found.reads, found.bytes, found.queued) == ("local", 5, 3 * SIZE + 5, 0)
     assert sum(found.latency) == 5
@@ -157,10 +163,10 @@ def test_a_shard_that_changes_within_a_read_is_told(
             way(paths[0], other)
         return got
 
-    monkeypatch.setattr(os, "preadv", changing)
     source = ShardSet(paths)
     monkeypatch.setattr(source, "_store", LocalStore(most_open=1))
     source.snapshot()
+    monkeypatch.setattr(os, "preadv", changing)
     three = np.arange(3)
     with pytest.raises(SourceChangedError, match=r"0\.tar: a shard must not change"):
         rows(source, extents=Extents(three, three * 0 + 1, three * 0 + 2))
@@ -169,7 +175,7 @@ def test_a_shard_that_changes_within_a_read_is_told(
 @pytest.mark.parametrize("way", WAYS)
 def test_an_index_from_before_a_change_is_not_believed(tmp_path: Path, way: Callable[[Path, bytes], None]) -> None:
     """Where size and time of the last write are the old ones too, the members are looked for anew, where they lie."""
-    path, kept = tmp_path / "a.tar", tmp_path / f"a.tar{tar_index.SUFFIX}"
+    path, kept = tmp_path / "a.tar", tmp_path / f"a.tar{SUFFIX}"
     records = [(b"a" * 700, 1), (b"b" * 100, 2)]
     write_shard(path, records[::-1])
     other = path.read_bytes()

@@ -18,6 +18,7 @@ from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChan
 from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.packing import PackedSet, damage, index, merge, pack, verify
 from dali_feed.storage.sets import SetStore
+from dali_feed.storage.store import FileReads
 from dali_feed.storage.striping import BLOCK, Layout, StripedFile, StripeWriter, check_parts
 
 __all__ = ["plain"]  # a fixture
@@ -143,7 +144,7 @@ def test_a_part_that_is_cut_and_a_stop_end_an_open_file(plain: Path, tmp_path: P
     stop.set()
     with pytest.raises(ClosedError, match="t0: the read was stopped"):
         file.read(memoryview(bytearray(4 * BLOCK)), 0)
-    assert store.fill(lambda _: file, [0], [memoryview(bytearray(9))], [0], stop) == [-1]
+    assert store.fill(FileReads(lambda _: file, [0], [memoryview(bytearray(9))], [0], stop)) == [-1]
     file.close()
 
 
@@ -165,7 +166,7 @@ def test_a_cold_set_is_read_from_all_targets(plain: Path, tmp_path: Path) -> Non
     file.ahead = 3 * BLOCK
     at = [*range(0, file.size, 777), 0]
     views = [memoryview(bytearray(BLOCK)) for _ in at[:-1]] + [memoryview(bytearray(file.size))]
-    counts = store.fill(lambda _: file, [0] * len(at), views, at, threading.Event())
+    counts = store.fill(FileReads(lambda _: file, [0] * len(at), views, at, threading.Event()))
     for view, byte, count in zip(views, at, counts, strict=True):
         assert count == min(len(view), file.size - byte)
         assert view[:count] == whole[byte : byte + count]

@@ -36,10 +36,9 @@ def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
     """The system's own word stands in the error, for a look and for an opening."""
     (tmp_path / "loop").symlink_to("loop")
     path = str(tmp_path / "loop")
-    with pytest.raises(SourceError, match=rf"{path}: a shard must be readable; found: .* \(errno 40\)"):
-        LOCAL.stamp(path)
-    with pytest.raises(SourceError, match=rf"{path}: a shard must be readable; opening it failed: .* \(errno 40\)"):
-        LOCAL.open(path)
+    for look in (LOCAL.stamp, LOCAL.open):
+        with pytest.raises(SourceError, match=rf"{path}: a shard must be readable; found .* \(errno 40\)"):
+            look(path)
     (tmp_path / "loop.dfset").symlink_to("loop.dfset")
     with pytest.raises(SourceDeniedError, match=r"loop.dfset: a manifest must be a file that can be read; found Too"):
         ShardSet(tmp_path / "loop.dfset")
