@@ -101,25 +101,28 @@ class Epochs(Positions):
     def begin(self, owner: Any) -> Batches:
         """The batches of the next epoch, or the rest of the one that a loaded state is in."""
         self.leave()
-        at, run = self._position, self.run
-        self._stands = None  # if an interrupt comes from here on the pass is no use any more
-        if run is not None and not run.request(at.epoch):  # it has failed ahead of its time
-            self.end()
-            run = None
-        if run is None:
-            self._wait()
-            run = self._start(at.epoch, at.consumed, owner)
-        self._given = False
-        return self._iterator(owner, run, self.planning.counts(*at.place))
+        with self._newest() as token:
+            with self._lock:
+                self.check(token, begun=False)
+                place, run = self._position.place, self.run
+                self._stands = None  # if an interrupt comes from here on the pass is no use any more
+                self._given = False
+            if run is not None and not run.request(place[0]):  # it has failed ahead of its time
+                self._close(run)
+                run = None
+            if run is None:
+                self._wait()
+                run = self._begin(self._made(*place, owner), token)
+            return Batches(owner, self, run, token, self.planning.counts(*place))
 
-    def _start(self, epoch: int, consumed: int, owner: Any) -> Pass:
-        """A pass that begins there: known here before its thread runs, so that no interrupt leaves one to itself."""
+    def _made(self, epoch: int, consumed: int, owner: Any) -> Pass:
+        """A pass that begins there."""
         planning, machine, gate = self.planning, self._machine, Gate(epoch)
         check_memory(machine.tuning, planning, planning.plan(epoch))
         pool = machine.reading(planning.snapshot)
         engine = machine.engaged(owner)
         supply = EpochSupply(planning, machine, self._bad, pool, gate, epoch=epoch, consumed=consumed)
-        return self._begin(Pass(machine, engine, supply, gate, len(planning.shares.mine)))
+        return Pass(machine, engine, supply, gate, len(planning.shares.mine))
 
     def leave(self) -> None:
         """The epoch under way is over, and the position is where the next one begins."""

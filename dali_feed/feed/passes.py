@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from dali_feed import sync
@@ -132,6 +133,10 @@ class Positions(ABC):
         """The pass under way is over: batches it might still give would not be counted from here."""
         with self._lock:
             run, self._token = self.run, None
+        self._close(run)
+
+    def _close(self, run: Pass | None) -> None:
+        """That pass is over."""
         if run is not None:
             run.close()  # which an interrupt may end: it is closed again then
             with self._lock:
@@ -155,10 +160,13 @@ class Positions(ABC):
 
     # What the iterator reports.
 
-    def check(self, token: object) -> None:
-        """Raise ClosedError where that iterator is not the newest, or the error of a feed that cannot be used."""
+    def check(self, token: object, *, begun: bool = True) -> None:
+        """Raise ClosedError where that iterator is not the newest, or the error of a feed that cannot be used.
+
+        `begun`: or where its pass has not begun.
+        """
         self._life.check()
-        if token is not self._token or self.run is None:
+        if token is not self._token or (begun and self.run is None):
             msg = (
                 "iterator: an error, a newer iterator (a newer pass over the same loader), or load_state_dict() has"
                 " ended this one; call iter(loader) again"
@@ -193,22 +201,26 @@ class Positions(ABC):
 
     # For the two kinds.
 
-    def _begin(self, run: Pass) -> Pass:
+    @contextmanager
+    def _newest(self) -> Iterator[object]:
+        """The token of a new iterator, which ends where making it fails, or another thread ends passes meanwhile."""
+        with self._lock:
+            self._life.check()
+            self._token = token = object()
+            self._dirty = False
+        try:
+            yield token
+        except BaseException:
+            self.failed(token)
+            raise
+
+    def _begin(self, run: Pass, token: object) -> Pass:
         """That pass is under way: known here before its thread runs, so that no interrupt leaves one to itself."""
         with self._lock:
-            self._life.check()  # another thread may have closed the feed meanwhile
+            self.check(token, begun=False)  # another thread may have closed the feed, or loaded a state
             self.run = run
-        try:
-            run.begin()
-        except BaseException:
-            self.end()
-            raise
+        run.begin()
         return run
-
-    def _iterator(self, owner: Any, run: Pass, counts: Sequence[int] | None) -> Batches:
-        self._token = token = object()
-        self._dirty = False
-        return Batches(owner, self, run, token, counts)
 
     def _wait(self) -> None:
         """Wait until the thread of the pass before has ended."""

@@ -96,16 +96,20 @@ class StreamPosition(Positions):
         """Batches from where the loop is; what the iterator before had read is kept."""
         if self._dirty:  # a batch was taken out of the pass, and the loop was not handed it
             self.end()
-        run = self.run
-        if run is None:
-            self._wait()
-            run = self._begin(self._made(owner))
-        return self._iterator(owner, run, None)
+        with self._newest() as token:
+            run = self.run
+            if run is None:
+                self._wait()
+                at, progress = self.at(), Progress(self._letters_kept)
+                made = self._made(owner, at, progress)
+                with self._lock:
+                    self.check(token, begun=False)
+                    self._mark, self.progress = at, progress
+                run = self._begin(made, token)
+            return Batches(owner, self, run, token, None)
 
-    def _made(self, owner: Any) -> Pass:
+    def _made(self, owner: Any, at: Any, progress: Progress) -> Pass:
         machine, source, request = self._machine, self._source, self._request
-        at = self.at()
-        progress = Progress(self._letters_kept)
         engine = machine.engaged(owner)
 
         def opened(stop: sync.Event) -> LiveReader:
@@ -124,7 +128,6 @@ class StreamPosition(Positions):
         empty = EmptyBatches(machine.program, machine.columns, machine.device, machine.companions)
         course = machine.course(self._seed, 0, Quarantine(self._bad, WINDOW, endless=True))
         gate = Gate(0)
-        self._mark, self.progress = at, progress
         supply = StreamSupply(machine, self._name, gatherer, progress, empty, course, gate)
         return Pass(machine, engine, supply, gate)
 
@@ -195,8 +198,10 @@ class StreamPosition(Positions):
         marks = [each["stream"] for each in several]
         merges = not isinstance(state, Mapping) and None not in marks
         at = self._source.merged(marks) if merges else marks[0]
+        with self._lock:
+            self._token = None
+            self._mark, self.progress = at, Progress(self._letters_kept)
         self.end()
-        self._mark, self.progress = at, Progress(self._letters_kept)
 
     def commit(self) -> None:
         """See `Positions.commit`.

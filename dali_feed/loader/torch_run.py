@@ -336,11 +336,10 @@ class TorchEpochs(Epochs):
         """See `Feed.last_step`."""
         return None if self._own_batches else super().last_step()
 
-    def _start(self, epoch: int, consumed: int, owner: Any) -> Any:
+    def _made(self, epoch: int, consumed: int, owner: Any) -> Any:
         del owner
         self._check_grown()
-        run: Any = TorchRun(self._torch, self._planning.rest(epoch, consumed), epoch)
-        return self._begin(run)
+        return TorchRun(self._torch, self._planning.rest(epoch, consumed), epoch)
 
     def _go_to(self, epoch: int) -> bool:
         """The dataset hears of it, too."""
@@ -409,11 +408,9 @@ class Iterations(TorchEpochs):
         """See `Epochs.begin`."""
         self.leave()
         run: Any = TorchRun(self._torch, (), self.epoch)
-        self._begin(run)
-        self._given = False
-        self._token = token = object()
-        self._dirty = False
-        return IterationBatches(owner, self, run, token, None)
+        with self._newest() as token:
+            self._given = False
+            return IterationBatches(owner, self, self._begin(run, token), token, None)
 
     def _go_to(self, epoch: int) -> bool:
         """It has no epochs to go to; the dataset hears of it."""
