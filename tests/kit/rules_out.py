@@ -18,17 +18,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["RULES", "Rule", "patched"]
+__all__ = ["ROOT", "RULES", "Rule"]
 
 ROOT = Path(__file__).resolve().parents[2]
 FEED, GROUP = "test_simulated_feeds", "test_simulated_groups"
+MOVES = f"{GROUP} moves"
 BATCH = 250  # schedules of one process, whose end frees what failed ones leave
 KAFKA = "external_sources/kafka/"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: its number and words, where it stands in the product, what is there without it, and who sees it."""
+    """One rule: its number and words, where it stands in the product, what is there without it, and who sees it.
+
+    scenario  a module of tests/simulation and its function; without one `loops`
+    """
 
     number: int
     name: str
@@ -37,6 +41,19 @@ class Rule:
     old: str
     new: str
     scenario: str = FEED
+
+    def path(self, root: Path) -> Path:
+        """Its file, in a copy of the product."""
+        return root / ("" if self.file.startswith(KAFKA) else "dali_feed") / self.file
+
+    def there(self, root: Path) -> bool:
+        """Whether it can be taken out of that copy: it is there, and once."""
+        return self.path(root).read_text().count(self.old) == 1
+
+    def take_out(self, root: Path) -> None:
+        """Take it out of that copy."""
+        assert self.there(root), f"rule {self.number} ({self.name}): {self.file} must have it, and once"
+        self.path(root).write_text(self.path(root).read_text().replace(self.old, self.new))
 
 
 RULES = (
@@ -63,12 +80,14 @@ RULES = (
     Rule(
         *(5, "adopt", "a thread ends quietly, or its pass goes on: one of both", "feed/run.py"),
         "        with self._changed:\n            quietly = epoch > self.requested\n",
-        "        quietly = epoch > self.requested\n        sync.sleep(0.0)\n        with self._changed:\n",
+        "        quietly = epoch > self.requested\n        with self._changed:\n",
+        f"{FEED} goes_on",
     ),
     Rule(
         *(6, "dirty", "a batch that was taken out and not counted ends its pass", "feed/passes.py"),
         "        positions._dirty = True\n",
         "        positions._dirty = False\n",
+        f"{FEED} interrupts",
     ),
     Rule(
         *(7, "token", "an older iterator ends nobody's pass", "feed/epochs.py"),
@@ -84,37 +103,43 @@ RULES = (
         *(8, "swap", "the position moves only for the newest iterator", "feed/epochs.py"),
         "            self.check(token)\n            self._position.took",
         "            self._position.took",
+        f"{FEED} loads",
     ),
     Rule(
         *(9, "lives", "no pass begins once the feed is closed", "feed/passes.py"),
-        "            self._life.check()  # another thread may have closed the feed meanwhile\n",
+        "            self.check(token, begun=False)  # another thread may have closed the feed, or loaded a state\n",
         "",
+        f"{GROUP} begins",
     ),
     Rule(
         *(10, "leaving", "no pass begins before the thread of the one before has ended", "feed/epochs.py"),
-        "            self._wait()\n            run = self._start",
-        "            run = self._start",
+        "                self._wait()\n                run = self._begin",
+        "                run = self._begin",
     ),
     Rule(
         *(11, "state", "a state reads the position, then waits for letters", "feed/feed.py"),
         "        at = self._positions.at()\n        self._outbox.drain()  #",
         "        self._outbox.drain()\n        at = self._positions.at()  #",
+        f"{FEED} saves",
     ),
     Rule(
         *(12, "ahead", "of an epoch not asked for only the first windows are read", "feed/epoch_supply.py"),
         "narrow=epoch > self._gate.requested)",
         "narrow=False)",
+        f"{FEED} rests",
     ),
     Rule(
         *(13, "config", "too little memory is judged by the windows of one batch", "feed/window.py"),
         "(held := sum(lease.size for lease in self._leases))",
         "(held := source.pool._slabs.leased)",
+        f"{FEED} fills",
     ),
     Rule(
         *(14, "room", "a reader never waits for memory", "records/slabs.py"),
         "    def _take(self, size: int, *, lent: bool) -> memoryview:\n",
         "    def _take(self, size: int, *, lent: bool) -> memoryview:\n"
         "        while self.most is not None and self.leased + size > self.most:\n            sync.sleep(0.01)\n",
+        f"{FEED} fills",
     ),
     Rule(
         *(15, "one", "a batch of a stream is of one generation", "feed/gather.py"),
@@ -126,13 +151,13 @@ RULES = (
         *(16, "stamp", "a block's generation is that of when its records were queued", KAFKA + "live_reader.py"),
         "            return LiveBlock(taken.block(), position, generation)",
         "            return LiveBlock(taken.block(), position, self._progress.generation)",
-        GROUP,
+        MOVES,
     ),
     Rule(
         *(17, "first", "what is fetched before partitions are sought again is dropped", KAFKA + "live_reader.py"),
         "            elif offset >= self._at[p] and p not in self._seeks:",
         "            elif offset >= self._at[p]:",
-        GROUP,
+        MOVES,
     ),
     Rule(
         *(18, "none", "a batch without a good record is settled as all others are", "feed/stream.py"),
@@ -153,43 +178,32 @@ RULES = (
         "            last = counts is not None and n + 1 == len(counts)\n"
         "            given = self._positions.took(self._token, batch, count, last=last)\n"
         "            made = None if void else make(batch)\n",
-        GROUP,
     ),
     Rule(
         *(20, "durable", "what a partition's hand-over commits has its dead letters kept", "records/live.py"),
         "        return done if self._durable(max(LETTER_SECONDS, ends - sync.monotonic())) else {}",
         "        return done",
-        GROUP,
+        MOVES,
     ),
     Rule(
         *(21, "levels", "a commit leaves out what is another's, or has gone on", KAFKA + "group.py"),
         "level = {p: n for p, n in position.items() if n > self._committed.get(p, n)}",
         "level = dict(position)",
-        GROUP,
+        MOVES,
     ),
     Rule(
         *(22, "closing", "close does not wait for the batch that the loop has", "records/live.py"),
         "while not stopped() and any(",
         "while any(",
-        GROUP,
+        MOVES,
     ),
     Rule(
         *(23, "begun", "a commit that waits goes on when partitions come or go", KAFKA + "group.py"),
         "            self._inside = True\n            self.progress.changed.notify_all()\n",
         "            self._inside = True\n",
-        GROUP,
+        MOVES,
     ),
 )
-
-
-def patched(rule: Rule, folder: Path) -> None:
-    """Take a rule out of the product in that folder. ValueError where it is not there, or several times."""
-    path = folder / rule.file if rule.file.startswith(KAFKA) else folder / "dali_feed" / rule.file
-    text = path.read_text()
-    if text.count(rule.old) != 1:
-        msg = f"rule {rule.number} ({rule.name}): {rule.file} must have it once; found {text.count(rule.old)} times"
-        raise ValueError(msg)
-    path.write_text(text.replace(rule.old, rule.new))
 
 
 def _copied(folder: Path) -> None:
@@ -210,7 +224,7 @@ def seeds():
         yield seed
 with module.prepared():
     try:
-        explore(module.loops, seeds(), modules=module.MODULES)
+        explore(getattr(module, sys.argv[4]), seeds(), modules=module.MODULES)
     except BaseException as error:
         print(f"SEED {seed} {type(error).__name__}: {error}")
 sys.stdout.flush()
@@ -224,7 +238,9 @@ def _first(rule: Rule, count: int, folder: Path) -> str:
     tests = ROOT / "tests"
     path = os.pathsep.join(map(str, (folder, tests, tests / "simulation")))
     for first in range(0, count, BATCH):
-        command = [sys.executable, "-P", "-c", RUN, rule.scenario, str(first), str(min(BATCH, count - first))]
+        module, _, scenario = rule.scenario.partition(" ")
+        numbers = str(first), str(min(BATCH, count - first))
+        command = [sys.executable, "-P", "-c", RUN, module, *numbers, scenario or "loops"]
         said = subprocess.run(
             command, env={**os.environ, "PYTHONPATH": path}, cwd=folder, capture_output=True, text=True, check=False
         )
@@ -244,7 +260,7 @@ def main(arguments: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             _copied(folder)
-            patched(rule, folder)
+            rule.take_out(folder)
             seen = _first(rule, count, folder)
         unseen += not seen
         line = f"{rule.number:2} {rule.name:8} {seen[:110] or f'no schedule of {count}'}   [{rule.says}]"

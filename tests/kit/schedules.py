@@ -27,7 +27,7 @@ import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from queue import Empty
 from typing import Any, ClassVar, Self, TypeVar, cast
@@ -36,7 +36,7 @@ from kit import steps
 
 from dali_feed import sync
 
-__all__ = ["Schedule", "StuckError", "explore", "replaced", "replayed", "seeds"]
+__all__ = ["Schedule", "StuckError", "explore", "patched", "replaced", "replayed", "seeds"]
 
 T = TypeVar("T")
 
@@ -208,6 +208,8 @@ class Schedule:
 
     def step(self, count: int = 1) -> None:
         """Another thread may run here."""
+        if self.over:  # a finalizer of what it has left
+            return
         self._left -= count
         if self._left <= 0:
             self._next_gap()
@@ -602,16 +604,21 @@ _OURS: dict[str, Any] = {
 
 
 @contextmanager
-def replaced() -> Iterator[None]:
-    """Within, `dali_feed.sync` gives what a schedule runs."""
-    real = {name: getattr(sync, name) for name in _OURS}
-    for name, ours in _OURS.items():
-        setattr(sync, name, ours)
+def patched(*parts: tuple[Any, str, Any]) -> Iterator[None]:
+    """Within, each of these owners has another value of that name."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in parts]
+    for owner, name, value in parts:
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        for name, was in real.items():
-            setattr(sync, name, was)
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
+
+def replaced() -> AbstractContextManager[None]:
+    """Within, `dali_feed.sync` gives what a schedule runs."""
+    return patched(*((sync, name, ours) for name, ours in _OURS.items()))
 
 
 # For tests.

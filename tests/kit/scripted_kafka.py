@@ -1,20 +1,23 @@
 """A broker, its group and consumers of it, for schedules: the only place where librdkafka's consumer is played.
 
 What it plays is what a group's member may meet: callbacks that run within a poll, records that were fetched before
-partitions went, commits whose answer comes later, or is an error, and partitions that are taken away without a word.
+partitions went, seeks that come too early, commits whose answer comes later, or is an error, and partitions that are
+taken away without a word.
 """
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from kit.schedules import Schedule
+from kit.schedules import Schedule, patched
 
 from dali_feed.external_sources import KafkaStream
-from dali_feed.external_sources.kafka import group, live_reader, reader
+from dali_feed.external_sources.kafka import group, live_reader, reader, stream
 
 __all__ = ["Broker", "Message", "ScriptedConsumer", "Stream", "played"]
 
@@ -63,8 +66,9 @@ class Broker:
 
     records    of each partition offset -> value; some offsets hold none
     committed  the group's offsets
-    owner      who has each partition; target: who is to have it
+    owner      who has each partition; target: who is to have it; None: a member that is not played
     check      is called with what a commit sets, before it does
+    called     by member when its last callback began, and when that ended
     calm       commits arrive soon
     """
 
@@ -83,6 +87,7 @@ class Broker:
         self.members: list[ScriptedConsumer] = []
         self.check: Callable[[ScriptedConsumer, dict[int, int]], None] = lambda _, __: None
         self.losses = 0
+        self.called: dict[str, tuple[float, float]] = {}
 
     def balance(self) -> None:
         """Deal the partitions anew to those that are members now."""
@@ -173,8 +178,8 @@ class ScriptedConsumer:
                 self.broker.owner[each.partition] = None
 
     def seek(self, place: TopicPartition) -> None:
-        """Go on from there; what was fetched is dropped. Now and then it cannot yet."""
-        if place.partition not in self._at or self.broker.schedule.rng.random() < 0.1:
+        """Go on from there; what was fetched is dropped. Not while the partition is not being fetched yet."""
+        if place.partition not in self._at or self.broker.schedule.rng.random() < 0.2:
             raise KafkaException(KafkaError(KafkaError._STATE))
         self._at[place.partition] = place.offset
         self._ends.discard(place.partition)
@@ -214,7 +219,7 @@ class ScriptedConsumer:
             self.broker.members.remove(self)
             mine = self._mine()
             if mine:
-                self._callbacks[1](self, [TopicPartition(TOPIC, p) for p in mine])
+                self._call(self._callbacks[1], mine)
             for p, owner in self.broker.owner.items():
                 if owner is self:
                     self.broker.owner[p] = None
@@ -266,16 +271,23 @@ class ScriptedConsumer:
         if lost := sorted(self.lost):
             self.lost.clear()
             self._sent.clear()
-            on_lost(self, [TopicPartition(TOPIC, p) for p in lost])
+            self._call(on_lost, lost)
         if going := [p for p in self._mine() if broker.target[p] is not self]:
-            on_revoke(self, [TopicPartition(TOPIC, p) for p in going])
+            self._call(on_revoke, going)
         coming = [p for p, owner in broker.owner.items() if owner is None and broker.target[p] is self]
         if coming:
             for p in coming:
                 broker.owner[p] = self
                 broker.times[p] += 1
                 broker.begins[p] = broker.committed.get(p, 0)
-            on_assign(self, [TopicPartition(TOPIC, p) for p in coming])
+            self._call(on_assign, coming)
+
+    def _call(self, callback: Callable[[Any, list[TopicPartition]], None], partitions: Sequence[int]) -> None:
+        """A callback of the member's."""
+        broker, began = self.broker, self.broker.schedule.now
+        broker.called[self.name] = began, math.inf
+        callback(self, [TopicPartition(TOPIC, p) for p in partitions])
+        broker.called[self.name] = began, broker.schedule.now
 
     def _next(self) -> Message | None:
         """A record of any partition, or the end of one."""
@@ -334,6 +346,10 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         """Nothing is open."""
 
+    def has_controller(self) -> bool:
+        """None that knows the topic's id."""
+        return False
+
     def partitions(self) -> list[int]:
         """All."""
         return list(self.broker.records)
@@ -364,19 +380,14 @@ def played() -> Iterator[None]:
         if client is not None:
             client.close()
 
-    parts: list[tuple[Any, str, Any]] = [
+    with patched(
         (live_reader, "Lookout", Lookout),
+        (live_reader, "_RECEIVERS", weakref.WeakSet()),  # no thread of them is there at the interpreter's end
         (live_reader, "MEMBER_SECONDS", 0.2),  # steps of virtual time cost real time
         (live_reader, "Cluster", Cluster),
         (group, "Cluster", Cluster),
+        (stream, "Cluster", Cluster),
         (reader, "consumer", consumer),
         (reader, "close_in_time", close),
-    ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in parts]
-    for module, name, ours in parts:
-        setattr(module, name, ours)
-    try:
+    ):
         yield
-    finally:
-        for module, name, was in before:
-            setattr(module, name, was)

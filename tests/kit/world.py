@@ -7,49 +7,55 @@ schedule's seed decides. A decoder that reads memory which was given back says s
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
 from kit.images import jpeg
-from kit.schedules import Schedule
+from kit.schedules import Schedule, patched
 
 from dali_feed import sync
 from dali_feed.dead_letters import Letter
-from dali_feed.engines import choose
-from dali_feed.engines.engine import Part, Pixels
-from dali_feed.engines.workers import Job, Workers, WorkerThread
-from dali_feed.errors import EngineError, SourceError
-from dali_feed.feed import Feed
+from dali_feed.engines.engine import Part
+from dali_feed.engines.host import images
+from dali_feed.engines.workers import Job, WorkerThread
+from dali_feed.errors import SourceError
+from dali_feed.feed import Feed, machine
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Lease
+from dali_feed.records.source import Block, Extents, Lease, Snapshot
 from dali_feed.testing.scripted import Corrupt, Gap, Item, ScriptedReader, ScriptedSource
 
-__all__ = ["EPOCHS", "SHAPES", "Images", "Shape", "World", "batches_of", "over_written", "seen"]
+__all__ = ["EPOCHS", "RECORDS", "SHAPES", "Letters", "Shape", "World", "batches_of", "over_written", "seen"]
 
 RECORDS = 24
 EPOCHS = 4  # that a schedule may come to
 HANG = 40.0  # virtual seconds, longer than any close waits
 REFUSED = frozenset({5, 6, 17})  # records that the screen passes and the decoder refuses
+WIPED = b"\xee" * 4096
 GONE, SPOILT = 3, 10  # a position without a record, and one whose record the source refuses
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides the batches: the order, their size, and whether the data has faults."""
+    """What decides the batches: the order, their size, whether the data has faults, and bytes behind each image."""
 
     shuffle: bool | Shuffle
     batch: int
     lanes: int
     bad: bool
+    padding: int = 0
+
+    def payload(self, n: int) -> bytes:
+        """The n-th record."""
+        return jpeg(n) + (bytes(self.padding) + b"\xff\xd9" if self.padding else b"")  # it ends as a JPEG does
 
     def items(self) -> list[Item]:
         """The records."""
-        items: list[Item] = [(jpeg(n), n) for n in range(RECORDS)]
+        items: list[Item] = [(self.payload(n), n) for n in range(RECORDS)]
         if self.bad:
             items[GONE], items[SPOILT] = Gap(), Corrupt("codec: spoilt")
         return items
@@ -65,11 +71,11 @@ SHAPES = tuple(
 
 
 class World:
-    """Speeds and faults of one schedule; None: all is quick and well."""
+    """Speeds and faults of one schedule; None, or `well`: nothing hangs or fails."""
 
     current: ClassVar[World | None] = None
 
-    def __init__(self, shape: Shape, schedule: Schedule | None) -> None:
+    def __init__(self, shape: Shape, schedule: Schedule | None, *, well: bool = False) -> None:
         self.shape, self.schedule = shape, schedule
         self.letters = Letters(schedule)
         self.wrong = list[str]()  # what must not be
@@ -79,20 +85,20 @@ class World:
         rng = schedule.rng
         self.reads = rng.choice(((0.0,), (0.0, 0.01), (0.0, 0.01, 0.1, 1.0)))
         self.decodes = rng.choice(((0.0,), (0.0, 0.01), (0.0, 0.01, 0.2)))
-        self.hangs = rng.choice((0.0, 0.0, 0.02))
-        self.fails = rng.choice((0.0, 0.0, 0.03, 0.2))
+        self.hangs = 0.0 if well else rng.choice((0.0, 0.0, 0.02))
+        self.fails = 0.0 if well else rng.choice((0.0, 0.0, 0.03, 0.2))
 
-    def feed(self) -> Feed:
-        """A feed of it."""
+    def feed(self, **options: Any) -> Feed:
+        """A feed of it; `options` of its tuning that are not drawn."""
         rng = None if self.schedule is None else self.schedule.rng
         pick: Callable[[Sequence[Any]], Any] = (lambda of: of[0]) if rng is None else rng.choice
-        tuning = Tuning(
-            threads=pick((1, 2)),
-            readers=pick((1, 2)),
-            prefetch=pick((1, 2, 3)),
-            memory=pick(("8MiB", "2MiB")),
-            next_epoch=pick((True, True, False)),
-        )
+        drawn: dict[str, Any] = {
+            "threads": pick((1, 2)),
+            "readers": pick((1, 2)),
+            "prefetch": pick((1, 2, 3)),
+            "memory": pick(("8MiB", "2MiB")),
+            "next_epoch": pick((True, True, False)),
+        }
         return Feed(
             Source(self),
             self.shape.batch,
@@ -100,7 +106,7 @@ class World:
             lanes=self.shape.lanes,
             seed=7,
             bad=BadRecords(limit=None, dead_letter=self.letters if self.shape.bad else None),
-            tuning=tuning,
+            tuning=Tuning(**(drawn | options)),
         )
 
     def takes(self, times: Sequence[float], stop: sync.Event | None = None) -> None:
@@ -119,11 +125,15 @@ class World:
 
 
 class Source(ScriptedSource):
-    """Records in memory, whose reads take their time."""
+    """Records in memory, whose reads take their time. It says what they are without their padding."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.shape.items(), extent=4, random_access=False)
         self.world = world
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        """See `ScriptedSource.snapshot`."""
+        return replace(super().snapshot(pin), record_bytes=len(jpeg(0)))
 
     def reader(self, members: Sequence[str], stop: Any = None) -> Reader:
         """See `ScriptedSource.reader`."""
@@ -150,8 +160,13 @@ class Letters:
 
     def __init__(self, schedule: Schedule | None) -> None:
         self._schedule = schedule
-        self._seconds = (0.0,) if schedule is None else schedule.rng.choice(((0.0,), (0.0, 0.1), (0.0, 3.0)))
+        self.seconds = (0.0,) if schedule is None else schedule.rng.choice(((0.0,), (0.0, 0.1), (0.0, 3.0)))
         self.written = list[int]()  # samples
+
+    @property
+    def slow(self) -> bool:
+        """Whether it takes time."""
+        return any(self.seconds)
 
     def writer(self) -> Letters:
         """Itself."""
@@ -160,7 +175,7 @@ class Letters:
     def write(self, letters: Sequence[Letter]) -> None:
         """Write them, slowly."""
         if self._schedule is not None:
-            sync.sleep(self._schedule.rng.choice(self._seconds))
+            sync.sleep(self._schedule.rng.choice(self.seconds))
         self.written += [letter.sample for letter in letters]
 
     def read(self) -> Iterator[Letter]:
@@ -172,11 +187,12 @@ class Letters:
 
 
 class Decoding(Job):
-    """A batch's images. An image is the number of its record."""
+    """What the host engine's is meanwhile: an image is the number of its record."""
 
-    def __init__(self, part: Part, slots: Sequence[int], images: Any) -> None:
-        super().__init__([range(slot, slot + 1) for slot in slots], part.stop)
-        self._part, self.images = part, images
+    def __init__(self, maker: images.HostImages, part: Part, made: Any, chunks: Sequence[Sequence[int]]) -> None:
+        del maker
+        super().__init__(chunks, part.stop)
+        self._part, self.images = part, made
         self.bad: dict[int, str] = {}
 
     def run(self, worker: WorkerThread, slots: Sequence[int]) -> None:
@@ -190,85 +206,34 @@ class Decoding(Job):
             number = int(self._part.ids[slot])
             for seconds in ((0.0,), world.decodes) if world.schedule else ((0.0,),):
                 world.takes(seconds)
-                if bytes(self._part.payloads[slot]) != jpeg(number):
+                if bytes(self._part.payloads[slot]) != world.shape.payload(number):
                     world.wrong.append("a decoder reads memory that was given back")
             if world.fault():
                 msg = "out of memory"
                 raise RuntimeError(msg)
             if world.shape.bad and number in REFUSED:
                 self.bad[slot] = "refused"
-            self.images[slot] = number
-
-
-class Images:
-    """A maker of images, by the workers of the engine."""
-
-    by_workers, ready = True, 0
-
-    def __init__(self, outputs: Any, workers: Workers, **_: Any) -> None:
-        self._workers = workers
-
-    def start(self, part: Part) -> None:
-        """Begin."""
-        count = len(part.payloads)
-        part.ticket = Decoding(part, range(count), np.zeros(count, np.int64))
-        self._workers.add(part.ticket)
-
-    def finish(self, part: Part) -> None:
-        """Fill it."""
-        job: Decoding = part.ticket
-        try:
-            self._workers.wait(job)
-        except RuntimeError as error:
-            if error is not job.error or isinstance(error, EngineError):
-                raise
-            msg = f"fake: {error}"
-            raise EngineError(msg) from error
-        if job.bad:
-            part.bad = dict(sorted(job.bad.items()))
-        else:
-            part.images = [Pixels(job.images)]
-
-    def drop(self, part: Part) -> None:
-        """Let go of it."""
-        if part.ticket is not None:
-            self._workers.drop(part.ticket)
-
-    def again(self, part: Part, before: Part | None, slots: Sequence[int]) -> None:
-        """Fill it at once."""
-        part.ticket = Decoding(part, slots, before.ticket.images if before else np.zeros(len(part.payloads), np.int64))
-        self._workers.add(part.ticket, first=True)
-        try:
-            self.finish(part)
-        except BaseException:
-            self._workers.drop(part.ticket)
-            raise
-
-    def at_work(self, part: Part) -> Sequence[int]:
-        """The slots that workers are at."""
-        return () if part.ticket is None else self._workers.at(part.ticket)
-
-    def close(self) -> None:
-        """Nothing is held."""
+            self.images[0][slot] = number
 
 
 @contextmanager
 def over_written() -> Iterator[None]:
-    """Within, memory that is given back is written over, and images are made by `Images`."""
-    give, host = SlabPool._give, choose.ENGINES["host"]
+    """Within, memory that is given back is written over, and images are made by `Decoding`, one at a time."""
+    give = SlabPool._give
 
     def wiped(pool: SlabPool, slabs: list[memoryview], filled: int, *, lent: bool) -> None:
         for slab in () if lent else slabs:
-            slab[:4096] = b"\xee" * 4096
+            slab[: len(WIPED)] = WIPED
         give(pool, slabs, filled, lent=lent)
 
-    SlabPool._give = wiped  # type: ignore[assignment,method-assign]
-    choose.ENGINES["host"] = (__name__, "Images")
-    try:
+    with patched(
+        (SlabPool, "_give", wiped),
+        (images, "_Decoding", Decoding),
+        (images, "CHUNK", 1),
+        (images, "MOST", 1),
+        (machine, "_live", weakref.WeakSet()),  # what a schedule leaves open nobody can close
+    ):
         yield
-    finally:
-        SlabPool._give = give  # type: ignore[method-assign]
-        choose.ENGINES["host"] = host
 
 
 Seen = tuple[tuple[int, ...], tuple[bool, ...]]  # ids and ok of a batch

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kit.rules_out import ROOT, RULES
 from kit.schedules import Schedule, StuckError, explore, replaced, replayed
 
 from dali_feed import sync
@@ -265,6 +266,12 @@ def test_ctrl_c_in_a_condition() -> None:
         other.join()
 
     explore(scenario, range(300), modules=HERE)
+
+
+def test_each_rule_is_where_it_can_be_taken_out() -> None:
+    """`tests/kit/rules_out.py` knows the product as it is: each patch applies."""
+    assert [rule for rule in RULES if not rule.there(ROOT)] == []
+    assert {rule.number for rule in RULES} == set(range(1, 24))
 
 
 def test_outside_a_schedule() -> None:

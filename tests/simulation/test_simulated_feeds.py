@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 from kit.inside import leased
 from kit.schedules import Schedule, explore, seeds
-from kit.world import EPOCHS, SHAPES, World, batches_of, over_written, seen
+from kit.world import EPOCHS, RECORDS, SHAPES, Shape, World, batches_of, over_written, seen
 
 from dali_feed import dead_letters, sync
 from dali_feed.engines import engine, workers
 from dali_feed.errors import ClosedError, EngineError, SourceError, WaitError
 from dali_feed.feed import Feed, channel, epoch_supply, epochs, passes, planning, reading, run
+from dali_feed.feed import feed as feeds
+from dali_feed.plan.order import Shuffle
 from dali_feed.records import slabs
 
-MODULES = (channel, dead_letters, engine, epoch_supply, epochs, passes, planning, reading, run, slabs, workers)
+MODULES = (channel, dead_letters, engine, epoch_supply, epochs, feeds, passes, planning, reading, run, slabs, workers)
 CLOSES = 30.0  # virtual seconds: above what close waits for a reader, a decoder, letters
+MEMORY, BIG = 2 << 20, 150_000  # bytes: of a feed, and of records of which six go into it, a slab each
+
+
+def stands(feed: Feed) -> tuple[int, int]:
+    """The epoch that the loop is in, and its batches that count."""
+    at = feed._positions._position  # type: ignore[attr-defined]  # of epochs
+    return at.epoch, at.consumed * feed.shares.lanes // feed.batch_size
 
 
 def place(feed: Feed) -> tuple[int, int]:
@@ -32,6 +41,18 @@ def place(feed: Feed) -> tuple[int, int]:
     return at.epoch, at.consumed * feed.shares.lanes // feed.batch_size
 
 
+def ended(feed: Feed, schedule: Schedule) -> None:
+    """It is closed: no thread and no memory is left."""
+    schedule.no_ctrl_c()
+    feed.close()
+    schedule.rest()
+    assert leased(feed) == 0, f"{leased(feed)} bytes are never given back"
+
+
+class MakeError(Exception):
+    """What `make` raises."""
+
+
 class Loop:
     """A training loop, and the laws of what it gets."""
 
@@ -41,12 +62,14 @@ class Loop:
         self.epochs, self.letters = batches_of(self.world.shape)
         self.states: list[Any] = []
         self.moved = False  # whether another thread loads or closes
-        self.begun = 0  # passes
+        self.begun = 0  # passes, twice: odd while one begins
         self.loaded: tuple[int, int] | None = None  # where another thread has put it, and no pass has begun since
         self.jumped = False  # whether a state was loaded, or an epoch set
         self.taken = set[tuple[int, int]]()  # batches: epoch and number
         self.beheld: list[tuple[Any, set[int]]] = []  # states that other threads took, and the letters durable by then
         self.interrupts = 0
+        self.spoils = self.rng.choice((0.0, 0.0, 0.1))  # batches that `make` fails for
+        self.older: Any = None  # an iterator that a newer one follows
 
     def run(self) -> None:
         """Steps of a loop, then the end."""
@@ -68,13 +91,12 @@ class Loop:
         except KeyboardInterrupt:
             self.schedule.no_ctrl_c()
             feed.close()
-        self.schedule.no_ctrl_c()
+        self.older = None
         assert self.schedule.now - begun < CLOSES, "close takes long"
-        self.schedule.rest()
+        ended(feed, self.schedule)
         for state, written in self.beheld if not self.jumped else ():
             self.durable(state, written)
         assert not self.world.wrong, self.world.wrong[0]
-        assert leased(feed) == 0, f"{leased(feed)} bytes are never given back"
 
     def step(self) -> None:
         """One thing that a loop does."""
@@ -101,10 +123,7 @@ class Loop:
         assert self.loaded in (None, (epoch, at)), f"loaded {self.loaded}, and goes on at {epoch, at}"
         if epoch >= EPOCHS:
             return
-        self.begun, self.loaded = self.begun + 1, None
-        batches = iter(feed)
-        if rng.random() < 0.3:
-            self.schedule.garbage(batches)
+        batches = self.iterator()
         expected, cut = self.epochs[epoch], False
         for _ in range(count or len(expected) - at):
             try:
@@ -112,10 +131,10 @@ class Loop:
                     self.ctrl_c(150)
                 item = self.next(batches)
             except KeyboardInterrupt:
-                there = self.position
-                if rng.random() < 0.5 or there.epoch != epoch:
+                now, done = stands(feed)
+                if rng.random() < 0.5 or now != epoch:
                     raise
-                at, cut = there.consumed * feed.shares.lanes // feed.batch_size, True
+                at, cut = done, True
                 continue
             except ClosedError:
                 if cut:  # the iterator that was interrupted gives no more
@@ -127,28 +146,46 @@ class Loop:
             except (SourceError, EngineError):
                 assert self.world.fails, "nothing has failed"
                 return
+            except MakeError:
+                assert stands(feed) == (epoch, at) or self.moved, "a batch counts that could not be made"
+                return
             assert at < len(expected), "a batch behind the last"
             assert seen(item) == expected[at] or self.moved, f"batch {at} of epoch {epoch}"
             self.taken.add((epoch, at))
             at += 1
+            assert stands(feed) == (epoch, at) or self.moved, "the position is not that of the batch"
             if rng.random() < 0.1:
                 sync.sleep(rng.choice((0.0, 0.05, 2.0)))
             if rng.random() < 0.1:
                 self.state()
 
+    def iterator(self) -> Any:
+        """A new one; the one before it gives no more."""
+        self.begun, self.loaded = self.begun + 1, None
+        batches, older = iter(self.feed), self.older
+        self.begun, self.loaded = self.begun + 1, None  # of what was loaded meanwhile it is not known who was first
+        if older is not None:
+            with pytest.raises((ClosedError, StopIteration)):
+                older.take()
+        self.older = batches if self.rng.random() < 0.2 else None
+        if self.rng.random() < 0.3:
+            self.schedule.garbage(batches)
+        return batches
+
     def next(self, batches: Any) -> Any:
         """The next batch, at times with a time limit."""
         while True:
             try:
-                return batches.take(self.rng.choice((None, None, 0.05)))
+                return batches.take(self.rng.choice((None, None, 0.05)), self.make)
             except WaitError:
                 if self.rng.random() < 0.3:
                     sync.sleep(0.5)
 
-    @property
-    def position(self) -> Any:
-        """The product's own."""
-        return self.feed._positions._position  # type: ignore[attr-defined]  # of epochs
+    def make(self, batch: Any) -> Any:
+        """What the loop is given."""
+        if self.rng.random() < self.spoils:
+            raise MakeError
+        return batch
 
     def ctrl_c(self, within: int) -> None:
         """It comes soon."""
@@ -184,7 +221,7 @@ class Loop:
                     self.moved, self.jumped, begun = True, True, self.begun
                     self.feed.load_state_dict(self.feed.state_dict())
                     there = place(self.feed)
-                    self.loaded = there if self.begun == begun else None
+                    self.loaded = there if self.begun == begun and begun % 2 == 0 else None
                 case "close":
                     self.moved = True
                     self.feed.close()
@@ -202,42 +239,136 @@ def closes(schedule: Schedule) -> None:
     with suppress(SourceError, EngineError):
         for _ in range(schedule.rng.randrange(4)):
             batches.take()
-    try:
+    with suppress(KeyboardInterrupt):
         schedule.ctrl_c(within=1000)
         feed.close()
-    except KeyboardInterrupt:
-        schedule.no_ctrl_c()
-        feed.close()
-    schedule.no_ctrl_c()
-    schedule.rest()
-    assert leased(feed) == 0, f"{leased(feed)} bytes are never given back"
+    ended(feed, schedule)
+
+
+def interrupts(schedule: Schedule) -> None:
+    """Ctrl-C comes while a batch is taken, and the loop goes on with its iterator: it gets the next batch, or none."""
+    world = World(schedule.rng.choice(SHAPES), schedule, well=True)
+    feed, expected = world.feed(), batches_of(world.shape)[0][0]
+    batches, at = iter(feed), 0
+    with suppress(ClosedError):
+        while at < len(expected):
+            try:
+                schedule.ctrl_c(within=150)
+                item = batches.take()
+                assert seen(item) == expected[at], f"batch {at}"
+                at += 1
+            except KeyboardInterrupt:
+                at = stands(feed)[1]
+            schedule.no_ctrl_c()
+    ended(feed, schedule)
 
 
 def loads(schedule: Schedule) -> None:
-    """Another thread loads a state while the loop comes to the end of an epoch."""
-    world = World(schedule.rng.choice(SHAPES), schedule)
-    world.fails = world.hangs = 0.0
-    feed = world.feed()
-    state = feed.state_dict()
-
-    last = sync.Event()
+    """Another thread loads a state while the loop takes a batch, or comes to the end of an epoch."""
+    feed = World(schedule.rng.choice(SHAPES), schedule, well=True).feed()
+    state, last = feed.state_dict(), sync.Event()
 
     def other() -> None:
         last.wait()
         feed.load_state_dict(state)
 
+    def make(batch: Any) -> Any:
+        sync.sleep(0.0)
+        return batch
+
     thread = sync.Thread(target=other, name="other")
     thread.start()
     batches = iter(feed)
-    for _ in range(len(feed)):
+    for _ in range(schedule.rng.choice((len(feed), schedule.rng.randrange(len(feed))))):
         batches.take()
     last.set()
     with suppress(ClosedError, StopIteration):
-        batches.take()
+        batches.take(None, make)
     thread.join()
-    assert place(feed) == (0, 0), f"a state of the begin was loaded, and the loop stands at {place(feed)}"
-    feed.close()
-    schedule.rest()
+    assert stands(feed) == (0, 0), f"a state of the begin was loaded, and the loop stands at {stands(feed)}"
+    ended(feed, schedule)
+
+
+def begins(schedule: Schedule) -> None:
+    """Another thread loads a state while the loop makes an iterator: that gives what comes there, or nothing."""
+    world = World(schedule.rng.choice(SHAPES), schedule, well=True)
+    feed = world.feed()
+    for _, _ in zip(feed, range(schedule.rng.choice((2, 3))), strict=False):
+        state = feed.state_dict()
+    other = sync.Thread(target=feed.load_state_dict, args=(state,), name="loads")
+    other.start()
+    with suppress(ClosedError):
+        batches = iter(feed)
+        other.join()
+        epoch, at = stands(feed)
+        assert seen(batches.take()) == batches_of(world.shape)[0][epoch][at], f"batch {at} of epoch {epoch} comes next"
+    other.join()
+    ended(feed, schedule)
+
+
+def goes_on(schedule: Schedule) -> None:
+    """Epoch follows epoch at once, and while the last batches of one are taken decoders begin to fail."""
+    rng = schedule.rng
+    world = World(rng.choice(SHAPES), schedule, well=True)
+    feed, fails = world.feed(next_epoch=True), rng.choice((0.05, 0.5))
+    first = rng.choice((1, 2, 3))
+    with suppress(SourceError, EngineError):
+        for epoch in batches_of(world.shape)[0]:
+            for at, batch in enumerate(feed):
+                assert seen(batch) == epoch[at], f"batch {at}"
+                world.fails = fails if at >= len(epoch) - first else 0.0
+    ended(feed, schedule)
+
+
+def saves(schedule: Schedule) -> None:
+    """Another thread saves states while the loop takes batches, whose dead letters take long."""
+    rng = schedule.rng
+    world = World(rng.choice([shape for shape in SHAPES if shape.bad]), schedule, well=True)
+    world.letters.seconds = (0.1,)
+    feed, saved = world.feed(), list[tuple[tuple[int, int], set[int]]]()
+
+    def other() -> None:
+        for _ in range(rng.choice((3, 10))):
+            sync.sleep(rng.choice((0.0, 0.02, 0.1)))
+            state = feed.state_dict()
+            done = state["consumed"] * feed.shares.lanes // feed.batch_size
+            saved.append(((state["epoch"], done), set(world.letters.written)))
+
+    sync.Thread(target=other, name="saves").start()
+    for _ in feed:
+        sync.sleep(rng.choice((0.0, 0.02)))
+    for (epoch, done), written in saved:
+        for letters in batches_of(world.shape)[1][0][: None if epoch else done]:
+            assert letters <= written, "a state counts a batch whose letter is not durable"
+    ended(feed, schedule)
+
+
+def rests(schedule: Schedule) -> None:
+    """The loop rests at its last batch: of the next epoch no more is read than the windows of `prefetch` batches."""
+    rng = schedule.rng
+    extent, extents = rng.choice(((4, 1), (2, 3)))
+    shape = Shape(Shuffle(extent, extents), rng.choice((2, 4)), rng.choice((1, 2)), bad=False)
+    feed = World(shape, schedule, well=True).feed()
+    batches = iter(feed)
+    for _ in range(len(feed)):
+        batches.take()
+    sync.sleep(1000.0)
+    read = sum(stop - start for _, start, stop in feed.source.reads) - RECORDS
+    window, slots = extent * extents, feed.tuning.prefetch * shape.batch // shape.lanes
+    most = shape.lanes * window * -(-slots // window)
+    assert read <= most, f"{read} records of an epoch are read that nobody has asked for: above {most}"
+    del batches
+    ended(feed, schedule)
+
+
+def fills(schedule: Schedule) -> None:
+    """Records are larger than the source says: a batch in two windows is read, though memory has room for one."""
+    shape = Shape(Shuffle(2, 3), 4, 1, bad=False, padding=BIG)
+    feed = World(shape, schedule, well=True).feed(memory=MEMORY)
+    for at, batch in enumerate(feed):
+        assert seen(batch) == batches_of(shape)[0][0][at], f"batch {at}"
+    assert feed.stats().slab_peak <= 2 * MEMORY, "more than one window beyond the memory"
+    ended(feed, schedule)
 
 
 @contextmanager
@@ -252,23 +383,29 @@ def prepared() -> Iterator[None]:
 def test_any_schedule() -> None:
     """Order, letters before states, nothing on memory given back, all memory back, every thread ended."""
     with prepared():
-        explore(loops, seeds(500), modules=MODULES)
+        explore(loops, seeds(250), modules=MODULES)
 
 
-def test_a_close_that_was_interrupted() -> None:
-    """The next one does the rest: no thread and no memory is left."""
+NARROW = {closes: 60, interrupts: 60, loads: 60, begins: 60, goes_on: 40, saves: 40, rests: 15, fills: 15}
+
+
+@pytest.mark.parametrize(("scenario", "count"), NARROW.items(), ids=lambda of: getattr(of, "__name__", ""))
+def test_a_narrow_place(scenario: Callable[[Schedule], None], count: int) -> None:
+    """What few of all schedules come to."""
     with prepared():
-        explore(closes, seeds(200), modules=MODULES)
-
-
-def test_a_state_that_is_loaded_at_the_end() -> None:
-    """Whatever the loop is at, the next pass begins where the state says."""
-    with prepared():
-        explore(loads, seeds(200), modules=MODULES)
+        explore(scenario, seeds(count), modules=MODULES)
 
 
 @pytest.mark.long(form="test_any_schedule")
 def test_many_schedules() -> None:
     """The same, for an hour."""
     with prepared():
-        explore(loops, seeds(50_000, 500), modules=MODULES)
+        explore(loops, seeds(40_000, 250), modules=MODULES)
+
+
+@pytest.mark.long(form="test_a_narrow_place")
+@pytest.mark.parametrize("scenario", NARROW, ids=lambda of: of.__name__)
+def test_many_narrow_places(scenario: Callable[[Schedule], None]) -> None:
+    """The same, for some minutes each."""
+    with prepared():
+        explore(scenario, seeds(1_000, 250), modules=MODULES)
