@@ -1,7 +1,6 @@
 """From a .cu file to a launch: compiled once per device and options, every failure named.
 
-Law: what is compiled here without a GPU (`compile_ptx`) and what CuPy compiles on one (`kernel`) get the same options,
-and nothing is allocated, copied or waited for on the way to a launch. Nothing here changes the current device: CuPy
+Law: nothing is allocated, copied or waited for on the way to a launch. Nothing here changes the current device: CuPy
 would put back what it was told before, whatever torch has made of it since.
 """
 
@@ -27,10 +26,7 @@ log = logging.getLogger("dali_feed")
 
 # a*b+c stays two roundings in every kernel; one that wants a fused multiply-add says so.
 OPTIONS = ("--std=c++17", "-fmad=false")
-# CuPy adds these to whatever it compiles and cannot be told not to; a kernel whose last bits matter has to stand them.
-_CUPY_ADDS = ("-ftz=true", "--device-as-default-execution-space")
 _LOG_LINES = 12
-_NO_NVRTC = "it comes with torch for CUDA, and with the CUDA toolkit: install one of them"
 
 _INCLUDE = re.compile(r'^#include "(_\w+\.cuh)"\n', re.MULTILINE)
 
@@ -129,30 +125,6 @@ def device_array(subject: str, name: str, array: object) -> DeviceArray:
         msg = f"{subject}: {name} {rule}, found {found.pointer:#x}"
         raise ConfigError(msg)
     return found
-
-
-def compile_ptx(name: str, arch: str, options: tuple[str, ...] = ()) -> bytes:
-    """Compile `name`.cu for `arch` ("sm_90") and return its PTX; needs neither a GPU nor a driver.
-
-    With an "sm_" architecture NVRTC also assembles the code, so a wrong instruction fails here and not at the launch.
-    `options` choose the variant, as the kernel's file says. Raises EngineError with the compiler's first lines.
-    """
-    from cupy_backends.cuda.libs import nvrtc
-
-    program = None
-    try:
-        program = nvrtc.createProgram(_source(name), f"{name}.cu", [], [])
-        nvrtc.compileProgram(program, (f"--gpu-architecture={arch}", *OPTIONS, *_CUPY_ADDS, *options))
-        return bytes(nvrtc.getPTX(program))
-    except RuntimeError as error:  # NVRTCError is one, and so is CuPy's answer where the library is missing
-        if program is None:
-            rule = "needs NVRTC, NVIDIA's compiler library, which could not be loaded"
-            msg = f"kernel {name} for {arch}: {rule} ({error}); {_NO_NVRTC}"
-            raise EngineError(msg) from error
-        raise _failed(name, arch, options, f"{error}\n{nvrtc.getProgramLog(program)}") from error
-    finally:
-        if program is not None:
-            nvrtc.destroyProgram(program)
 
 
 @functools.cache

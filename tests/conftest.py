@@ -13,7 +13,6 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
-import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -29,12 +28,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from hypothesis import HealthCheck, settings
 from kit.broker import real
 from kit.broker.handle import Kafka, value
-from kit.kept import Kept, PtxOf
+from kit.kept import Kept
 from kit.warm import Warm
 
 from dali_feed.engines import choose
 from dali_feed.external_sources.kafka import reader
-from dali_feed.kernels import launch
 from dali_feed.testing import Broker, broker
 
 # Importlib mode adds no folder by itself: pyproject.toml adds this one for `from kit.images import jpeg`, here for the
@@ -52,14 +50,12 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.register_profile("thorough", settings.get_profile("any machine"), max_examples=500)  # of `make test-long`
 settings.load_profile("any machine")
 
-_TYPES = ("-DOUT_", "-DTOKEN_")  # the options that choose a kernel's type
 _APACHE_KAFKA = {"real_broker", "own_broker", "needs_kafka"}  # fixtures that start a process of Java
 _UNTESTED: list[str] = []
 _COLLECTED: list[pytest.Item] = []
 MANY = 100  # modules that were imported since, so that it is worth it
 _AT_FREEZE = [0]  # how many there were
 _WARM = "DALI_FEED_TESTS_WARM"  # the folder of the process that workers fork from
-_COMPILED: set[tuple[str, str, tuple[str, ...]]] = set()  # kernel, architecture, options
 
 
 @pytest.fixture(scope="session")
@@ -153,22 +149,6 @@ def kept(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) 
     return Kept(tmp_path_factory.mktemp("kernels") if cache is None else cache.mkdir("kernels"))
 
 
-@pytest.fixture(scope="session")
-def compiled_ptx(kept: Kept) -> PtxOf:
-    """What `compile_ptx` gives, kept by the source, the options, NVRTC's version and the function's own file."""
-    from cupy_backends.cuda.libs import nvrtc
-
-    def compiled(name: str, arch: str, options: tuple[str, ...]) -> bytes:
-        words = [inspect.getsource(launch), str(nvrtc.getVersion()), launch._source(name), name, arch, *options]
-        path = kept.file(
-            f"{name}.{arch}.ptx", words, lambda to: to.write_bytes(launch.compile_ptx(name, arch, options))
-        )
-        _COMPILED.add((name, arch, options))
-        return path.read_bytes()
-
-    return compiled
-
-
 @pytest.fixture
 def embedded(embedded_broker: Broker) -> Kafka:
     """The embedded one alone."""
@@ -220,21 +200,6 @@ def _a_heap_of_its_own() -> None:
         gc.collect()
         gc.freeze()
         _AT_FREEZE[0] = len(sys.modules)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _count_compilations() -> Iterator[None]:
-    """Keep which kernels NVRTC compiled, for the summary."""
-    compile_ptx = launch.compile_ptx
-
-    def counted(name: str, arch: str, options: tuple[str, ...] = ()) -> bytes:
-        ptx = compile_ptx(name, arch, options)
-        _COMPILED.add((name, arch, options))
-        return ptx
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "compile_ptx", counted)
-        yield
 
 
 @functools.cache
@@ -291,7 +256,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if told is None:
         gc.unfreeze()  # libraries look at their exit for what is left of theirs
         return
-    told["compiled"] = [(name, arch, list(options)) for name, arch, options in sorted(_COMPILED)]
     told["untested"] = list(_UNTESTED)
     # Its fixtures are at their end. To take all libraries apart would cost four seconds more, for nobody.
     atexit.register(os._exit, 0)
@@ -303,19 +267,11 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     if error:
         sys.stderr.write(f"{node.gateway.id} ended with {node.gateway._io.popen.wait(60)}\n")
     told = getattr(node, "workeroutput", {})  # nothing, where it crashed
-    _COMPILED.update((name, arch, tuple(options)) for name, arch, options in told.get("compiled", ()))
     _UNTESTED.extend(told.get("untested", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which kernels were compiled, and loudly what was not tested."""
-    for kernel in sorted({name for name, _, _ in _COMPILED}):
-        of = [(arch, options) for name, arch, options in _COMPILED if name == kernel]
-        variants, arches = {options for _, options in of}, sorted({arch for arch, _ in of}, key=lambda a: int(a[3:]))
-        types = {option for options in variants for option in options if option.startswith(_TYPES)}
-        terminalreporter.line(
-            f"kernel {kernel}: NVRTC compiled {len(variants)} variants of {len(types)} types for {', '.join(arches)}"
-        )
+    """Say loudly what was not tested."""
     if _UNTESTED:
         terminalreporter.section("NOT TESTED: THE REAL KAFKA", red=True)
         terminalreporter.line(f"{len(_UNTESTED)} tests skipped: {_UNTESTED[0]}")

@@ -25,24 +25,23 @@ class Block {
     // Runs `kernel` once for each thread of a block of blockDim.
     void run(const std::function<void()>& kernel) {
         kernel_ = &kernel;
-        next_ = 0;
-        size_ = blockDim.x * blockDim.y * blockDim.z;
-        for (std::size_t used = 0; next_ < size_; ++used) {
-            // A fiber takes one thread after the other until one of them waits: that one keeps it.
-            if (used == fibers_.size()) fibers_.push_back(std::make_unique<Fiber>());
-            resume(*fibers_[used]);
-        }
-        while (release()) {
-        }
+        const unsigned size = blockDim.x * blockDim.y * blockDim.z;
+        while (fibers_.size() < size) fibers_.push_back(std::make_unique<Fiber>());
+        for (unsigned t = 0; t < size; ++t) begin(*fibers_[t], t);
+        do {
+            for (unsigned t = 0; t < size; ++t)
+                if (fibers_[t]->goes_on) swapcontext(&scheduler_, &(running_ = fibers_[t].get())->context);
+        } while (release(size));
     }
 
     // The calling thread waits.
     void wait(Barrier kind) {
         Fiber& mine = *running_;
         mine.waits = kind;
-        const Index3 index = threadIdx;
+        mine.goes_on = false;
         swapcontext(&mine.context, &scheduler_);
-        threadIdx = index;
+        mine.waits = Barrier::none;
+        threadIdx = mine.index;
     }
 
    private:
@@ -50,66 +49,48 @@ class Block {
     struct Fiber {
         ucontext_t context;
         std::unique_ptr<char[]> stack{new char[stack_size]};
-        unsigned thread = 0;
-        Barrier waits = Barrier::none;
-        bool begun = false, alive = false;
+        Index3 index;
+        Barrier waits;
+        bool goes_on, alive;
     };
 
-    void resume(Fiber& fiber) {
-        running_ = &fiber;
+    void begin(Fiber& fiber, unsigned thread) {
+        fiber.index = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
         fiber.waits = Barrier::none;
-        if (!fiber.begun) {
-            fiber.begun = true;
-            getcontext(&fiber.context);
-            fiber.context.uc_stack.ss_sp = fiber.stack.get();
-            fiber.context.uc_stack.ss_size = stack_size;
-            fiber.context.uc_link = nullptr;
-            makecontext(&fiber.context, &Block::enter, 0);
-        }
-        swapcontext(&scheduler_, &fiber.context);
+        fiber.goes_on = fiber.alive = true;
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.get();
+        fiber.context.uc_stack.ss_size = stack_size;
+        fiber.context.uc_link = &scheduler_;
+        makecontext(&fiber.context, &Block::enter, 0);
     }
 
     static void enter();
 
     void work() {
-        for (Fiber& mine = *running_;; swapcontext(&mine.context, &scheduler_)) {
-            while (next_ < size_) {
-                mine.thread = next_++;
-                mine.alive = true;
-                threadIdx = {mine.thread % blockDim.x, mine.thread / blockDim.x % blockDim.y,
-                             mine.thread / blockDim.x / blockDim.y};
-                (*kernel_)();
-                mine.alive = false;
-            }
-        }
+        threadIdx = running_->index;
+        (*kernel_)();
+        running_->goes_on = running_->alive = false;
     }
 
     // Lets go on whoever's barrier is complete; false where nobody waits any more.
-    bool release() {
+    bool release(unsigned size) {
         unsigned alive = 0, at_block = 0;
-        std::vector<Fiber*> of(size_, nullptr);
-        for (auto& fiber : fibers_)
-            if (fiber->alive) {
-                of[fiber->thread] = fiber.get();
-                ++alive;
-                at_block += fiber->waits == Barrier::block;
+        for (unsigned t = 0; t < size; ++t) {
+            const Fiber &mine = *fibers_[t], &first = *fibers_[t / 32 * 32];
+            if (mine.alive != first.alive || (mine.alive && mine.waits != first.waits)) {
+                std::fprintf(stderr, "cuda_shim: lanes of the warp of thread %u part at a barrier\n", t);
+                std::abort();
             }
-        for (unsigned first = 0; first < size_; first += 32) {
-            const unsigned end = first + 32 < size_ ? first + 32 : size_;
-            for (unsigned t = first; t < end; ++t)
-                if ((of[t] != nullptr) != (of[first] != nullptr) || (of[t] && of[t]->waits != of[first]->waits)) {
-                    std::fprintf(stderr, "cuda_shim: lanes of the warp of threads %u to %u part at a barrier\n", first, end - 1);
-                    std::abort();
-                }
+            alive += mine.alive;
+            at_block += mine.alive && mine.waits == Barrier::block;
         }
-        const bool whole = at_block == alive;
-        for (Fiber* fiber : of)
-            if (fiber != nullptr && (whole || fiber->waits == Barrier::warp)) resume(*fiber);
+        for (unsigned t = 0; t < size; ++t)
+            fibers_[t]->goes_on = fibers_[t]->alive && (at_block == alive || fibers_[t]->waits == Barrier::warp);
         return alive != 0;
     }
 
     const std::function<void()>* kernel_ = nullptr;
-    unsigned next_ = 0, size_ = 0;
     std::vector<std::unique_ptr<Fiber>> fibers_;
     Fiber* running_ = nullptr;
     ucontext_t scheduler_;

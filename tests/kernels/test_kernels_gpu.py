@@ -91,7 +91,7 @@ def test_gpu_refuses_memory_of_the_host(cp: Any) -> None:
 
 
 def test_gpu_compile_error_names_kernel_and_device(cp: Any) -> None:
-    """CuPy's compilation fails with the same kind of message as compile_ptx."""
+    """What CuPy's compilation says comes with the kernel and the architecture."""
     with pytest.raises(EngineError, match=r"kernel finish for sm_\d+, options none: (?s:.*)define one of OUT_FLOAT32"):
         launch.kernel("finish", ())
 

@@ -12,7 +12,7 @@ import torch
 from kernels_host import OnDevice
 from nvidia.dali.backend import TensorCPU
 
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ConfigError, EngineError
 from dali_feed.kernels import launch
 from dali_feed.kernels.finish import MixArrays, finish, normalize_factors
 from dali_feed.kernels.jitter import jitter
@@ -219,7 +219,8 @@ class Played:
         runtime = SimpleNamespace(
             getDevice=lambda: 1, pointerGetAttributes=self.place_of, memoryTypeDevice=DEVICE, memoryTypeManaged=3
         )
-        vars(cupy).update(cuda=SimpleNamespace(runtime=runtime, Device=None), RawModule=self.module)
+        device = SimpleNamespace(compute_capability="90")
+        vars(cupy).update(cuda=SimpleNamespace(runtime=runtime, Device=lambda: device), RawModule=self.module)
         vars(compiler)["CompileException"] = ValueError
         monkeypatch.setitem(sys.modules, "cupy", cupy)
         monkeypatch.setitem(sys.modules, "cupy.cuda.compiler", compiler)
@@ -260,5 +261,18 @@ def test_memory_of_another_place_is_refused(monkeypatch: pytest.MonkeyPatch, pla
     """By name, before it is a fault that ends the process's work there."""
     cuda = Played(monkeypatch, IMAGES.ctypes.data, place)
     with pytest.raises(ConfigError, match=f"^finish: {said}"):
+        finish(OnDevice(IMAGES), OnDevice(OUT), stream=7)
+    assert not cuda.launched
+
+
+def test_a_failed_compilation_says_what_and_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names kernel, architecture and options, and carries the compiler's first lines."""
+
+    def module(**_: Any) -> Any:
+        raise ValueError("\n".join(["error: define one of OUT_FLOAT32", "", *map(str, range(20))]))
+
+    cuda = Played(monkeypatch)
+    monkeypatch.setattr(sys.modules["cupy"], "RawModule", module)
+    with pytest.raises(EngineError, match=r"^kernel finish for sm_90, options -DOUT_FLOAT32 (?s:.*)\(9 more lines\)$"):
         finish(OnDevice(IMAGES), OnDevice(OUT), stream=7)
     assert not cuda.launched

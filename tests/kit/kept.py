@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-PtxOf = Callable[[str, str, tuple[str, ...]], bytes]  # a kernel's PTX for an architecture with options
-
 _UNUSED = 14 * 24 * 3600.0  # seconds after which a file goes
 
 
