@@ -51,8 +51,7 @@ _ROUNDS = 10
 def check_seed(seed: int) -> int:
     """The seed as it is, if it fits the key's 64 bits; ConfigError otherwise."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
-        msg = f"seed: must be an int in 0..2**64-1; found {seed!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"seed: must be an int in 0..2**64-1; found {seed!r}")
     return int(seed)
 
 

@@ -31,8 +31,7 @@ class Rules:
 
     def refuse(self, name: str, rule: str, found: object, cause: Exception | None = None) -> NoReturn:
         """Raise."""
-        msg = f"{self._kernel}: {name} {rule}, found {found}"
-        raise ConfigError(msg) from cause
+        raise ConfigError(f"{self._kernel}: {name} {rule}, found {found}") from cause
 
     def one_of(self, name: str, value: object, allowed: Sequence[object]) -> None:
         """A choice."""

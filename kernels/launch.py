@@ -101,11 +101,10 @@ def device_array(subject: str, name: str, array: object) -> DeviceArray:
     try:
         interface = array.__cuda_array_interface__  # type: ignore[attr-defined]
     except (AttributeError, KeyError, RuntimeError, TypeError) as error:  # torch raises each of these for some tensor
-        msg = (
+        raise ConfigError(
             f"{subject}: {name} must be an array on a GPU (one with __cuda_array_interface__), found "
             f"{type(array).__name__}: {error}"
-        )
-        raise ConfigError(msg) from error
+        ) from error
     try:
         dtype = np.dtype(interface["typestr"])  # DALI writes "=B" where others write "|u1"
     except TypeError as error:
@@ -115,15 +114,13 @@ def device_array(subject: str, name: str, array: object) -> DeviceArray:
     pointer, read_only = interface["data"]
     strides = interface.get("strides")
     if interface.get("mask") is not None:
-        msg = f"{subject}: {name} must have no mask (give the data alone), found one"
-        raise ConfigError(msg)
+        raise ConfigError(f"{subject}: {name} must have no mask (give the data alone), found one")
     if strides is None:
         strides = [math.prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape))]
     found = DeviceArray(int(pointer), shape, dtype.str, tuple(int(step) for step in strides), bool(read_only))
     if found.pointer % found.itemsize:
         rule = f"must begin at a multiple of its element size, {found.itemsize} bytes"
-        msg = f"{subject}: {name} {rule}, found {found.pointer:#x}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{subject}: {name} {rule}, found {found.pointer:#x}")
     return found
 
 
@@ -183,12 +180,11 @@ def launch(job: Launch) -> None:
     try:
         function(job.grid, job.block, tuple(job.arguments.values()), stream=stream)
     except RuntimeError as error:  # CUDADriverError is one
-        msg = (
+        raise EngineError(
             f"kernel {job.kernel} on cuda:{device}: CUDA must accept the launch; it refuses grid {job.grid}, block "
             f"{job.block}: {error}. An error of earlier work on this GPU shows here too: with "
             "CUDA_LAUNCH_BLOCKING=1 in the environment it shows where it happens"
-        )
-        raise EngineError(msg) from error
+        ) from error
 
 
 def _handle(subject: str, stream: object) -> int:
@@ -209,12 +205,10 @@ def _check_places(job: Launch, device: int) -> None:
         place = runtime.pointerGetAttributes(int(argument))
         if place.type not in (runtime.memoryTypeDevice, runtime.memoryTypeManaged):
             found = f"memory of the host (CUDA memory type {place.type})"
-            msg = f"{job.kernel}: {name} must lie in a GPU's memory, found {found}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{job.kernel}: {name} must lie in a GPU's memory, found {found}")
         if place.device != device:
             rule = f"must lie on the current device, cuda:{device}, which torch.cuda.device(...) chooses"
-            msg = f"{job.kernel}: {name} {rule}, found cuda:{place.device}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{job.kernel}: {name} {rule}, found cuda:{place.device}")
 
 
 @functools.cache

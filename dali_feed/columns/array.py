@@ -70,12 +70,10 @@ class Array(Column):
         if self.most is not None:
             whole(f"{self.title}: most, where it is not None,", self.most, 1)
         if self.ragged not in ("list", "pad", "nested"):
-            msg = f'{self.title}: ragged must be "list", "pad" or "nested"; found {self.ragged!r}'
-            raise ConfigError(msg)
+            raise ConfigError(f'{self.title}: ragged must be "list", "pad" or "nested"; found {self.ragged!r}')
         if not self._own_rows and (self.ragged != "list" or self.most is not None):
             rule = "ragged and most are of a shape whose first side is None, such as (None, 4)"
-            msg = f"{self.title}: {rule}; found {self.shape!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.title}: {rule}; found {self.shape!r}")
         if self.ragged == "pad" and self.most is None:
             msg = f'{self.title}: ragged="pad" needs most=, as a batch must not depend on what else is in it'
             raise ConfigError(msg)
@@ -99,8 +97,7 @@ class Array(Column):
         """With the dtype and shape of the first record's, where they were not given."""
         if first is None:
             rule = "dtype and shape are taken from the first records, and none of them has this member"
-            msg = f"{self.title}: {rule}; give dtype= and shape="
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.title}: {rule}; give dtype= and shape=")
         try:
             if self._own_rows:
                 dtype, _ = layout_of(first, self.dtype)
@@ -108,8 +105,7 @@ class Array(Column):
             dtype, shape = layout_of(first, self.dtype, self._sides if self.shape is not None else None)
         except FormatError as error:
             rule = "dtype and shape are taken from the first record, which cannot be read"
-            msg = f"{self.title}: {rule}: {error}; give dtype= and shape="
-            raise ConfigError(msg) from error
+            raise ConfigError(f"{self.title}: {rule}: {error}; give dtype= and shape=") from error
         return replace(self, dtype=dtype.name, shape=shape)
 
     def read(self, values: Any, faults: Faults) -> Sequence[Any]:
@@ -225,13 +221,11 @@ def layout_of(
         own, sides = _of_bytes(first, wanted, shape)
     elif isinstance(first, np.ndarray | list):
         if wanted is None and isinstance(first, list):
-            msg = "Array: the dtype of numbers in a list must be told; give dtype="
-            raise ConfigError(msg)
+            raise ConfigError("Array: the dtype of numbers in a list must be told; give dtype=")
         array = _plain(first)
         own, sides = wanted or array.dtype.newbyteorder("="), array.shape
     else:
-        msg = f"array: must be bytes, an array or a list of numbers; found {type(first).__name__}"
-        raise FormatError(msg)
+        raise FormatError(f"array: must be bytes, an array or a list of numbers; found {type(first).__name__}")
     layout = wanted or own, sides if shape is None else shape
     array_from(*layout, first)
     return layout
@@ -245,11 +239,9 @@ def _of_bytes(
         _, dtype, sides, _ = header_of(value)
         return dtype.newbyteorder("="), sides
     if wanted is None:
-        msg = "Array: the dtype of bytes without a header must be told; give dtype="
-        raise ConfigError(msg)
+        raise ConfigError("Array: the dtype of bytes without a header must be told; give dtype=")
     if shape is None and len(value) % wanted.itemsize:
-        msg = f"array: must be a row of {wanted}, {wanted.itemsize} bytes each; found {len(value)} bytes"
-        raise FormatError(msg)
+        raise FormatError(f"array: must be a row of {wanted}, {wanted.itemsize} bytes each; found {len(value)} bytes")
     return wanted, (len(value) // wanted.itemsize,)
 
 
@@ -265,8 +257,7 @@ def array_from(dtype: np.dtype[Any], shape: tuple[int, ...], value: Any) -> NDAr
     if len(value) != size and value[: len(MAGIC)] == MAGIC:
         return _fitted(dtype, shape, array_of(value), exact=True)
     if len(value) != size:
-        msg = f"array: {dtype} {shape} must have {size} bytes; found {len(value)}"
-        raise FormatError(msg)
+        raise FormatError(f"array: {dtype} {shape} must have {size} bytes; found {len(value)}")
     return np.ndarray(shape, dtype.newbyteorder("<"), value)
 
 
@@ -280,8 +271,7 @@ def rows_from(dtype: np.dtype[Any], sides: tuple[int, ...], value: Any) -> NDArr
     if exact and value[: len(MAGIC)] != MAGIC:
         each = math.prod(sides) * dtype.itemsize
         if len(value) % each:
-            msg = f"array: rows of {dtype} {sides} must have {each} bytes each; found {len(value)} bytes"
-            raise FormatError(msg)
+            raise FormatError(f"array: rows of {dtype} {sides} must have {each} bytes each; found {len(value)} bytes")
         return array_from(dtype, (len(value) // each, *sides), value)
     array = array_of(value) if exact else _plain(value)
     if not array.size:
@@ -292,16 +282,13 @@ def rows_from(dtype: np.dtype[Any], sides: tuple[int, ...], value: Any) -> NDArr
 def _plain(value: Any) -> NDArray[Any]:
     """An array of numbers, of an array or of lists in lists."""
     if not isinstance(value, np.ndarray | list):
-        msg = f"array: must be numbers in a row, as the first record's were; found {type(value).__name__}"
-        raise FormatError(msg)
+        raise FormatError(f"array: must be numbers in a row, as the first record's were; found {type(value).__name__}")
     try:
         array = np.asarray(value)
     except ValueError as error:  # rows of different lengths
-        msg = f"array: must be rows of one length; {error}"
-        raise FormatError(msg) from None
+        raise FormatError(f"array: must be rows of one length; {error}") from None
     if array.dtype.kind not in _KINDS:
-        msg = f"array: must be numbers alone; found {array.dtype}"
-        raise FormatError(msg)
+        raise FormatError(f"array: must be numbers alone; found {array.dtype}")
     return array
 
 
@@ -309,23 +296,19 @@ def _fitted(wanted: np.dtype[Any], shape: tuple[int, ...], array: NDArray[Any], 
     """The array, where that dtype can take it with nothing lost but digits of a fraction."""
     dtype = array.dtype.newbyteorder("=")
     if array.shape != shape:
-        msg = f"array: shape must be {shape}; found {array.shape}"
-        raise FormatError(msg)
+        raise FormatError(f"array: shape must be {shape}; found {array.shape}")
     if dtype == wanted or not array.size:
         return array
     if exact or _KINDS.index(dtype.kind.replace("u", "i")) > _KINDS.index(wanted.kind):
-        msg = f"array: must be {wanted}; found {dtype}"
-        raise FormatError(msg)
+        raise FormatError(f"array: must be {wanted}; found {dtype}")
     if wanted.kind in "iu" and dtype.kind in "iu":
         bounds = np.iinfo(wanted)
         least, most = int(array.min()), int(array.max())
         if least < bounds.min or most > bounds.max:
-            msg = f"array: must be {wanted}; found {least if least < bounds.min else most}"
-            raise FormatError(msg)
+            raise FormatError(f"array: must be {wanted}; found {least if least < bounds.min else most}")
         return array
     try:
         with np.errstate(over="raise", invalid="ignore"):
             return array.astype(wanted)
     except FloatingPointError:
-        msg = f"array: must be {wanted}; found numbers too large for it"
-        raise FormatError(msg) from None
+        raise FormatError(f"array: must be {wanted}; found numbers too large for it") from None

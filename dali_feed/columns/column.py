@@ -49,8 +49,7 @@ class Column:
         """A column's own checks come after this one: ConfigError for what is no member's name."""
         if not isinstance(self.member, str) or not self.member.strip(" ;."):
             rule = "member must be a name such as 'txt', or several such as 'jpg;png'"
-            msg = f"{type(self).__name__}: {rule}; found {self.member!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{type(self).__name__}: {rule}; found {self.member!r}")
 
     @property
     def title(self) -> str:

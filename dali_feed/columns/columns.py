@@ -145,8 +145,7 @@ class Columns:
                 if column.of not in by_image:
                     images = ", ".join(map(repr, by_image)) or None
                     rule = f"{name!r} is changed together with the image column {column.of!r}, which must be there"
-                    msg = f"columns: {rule}; found {images}. Give of="
-                    raise ConfigError(msg)
+                    raise ConfigError(f"columns: {rule}; found {images}. Give of=")
                 by_image[column.of][name] = column
         return by_image
 
@@ -210,8 +209,7 @@ class Columns:
         """The columns with what the first records told. ConfigError before any has come."""
         if self.open:
             rule = "the dtype or shape of a column is taken from the first record of the stream, and none has come"
-            msg = f"columns: {rule}; give dtype= and shape= to the column"
-            raise ConfigError(msg)
+            raise ConfigError(f"columns: {rule}; give dtype= and shape= to the column")
         if self._settled is None:
             self.settle(None)
         return self._settled or {}
@@ -303,11 +301,10 @@ def preset_of(source: Records, transform: object) -> dict[str, Column]:
     if image is not None:
         return preset | {image: replace(preset[image], transform=transform)}  # type: ignore[call-arg]  # an Image
     if transform is not None:
-        msg = (
+        raise ConfigError(
             f"transform: is for images; {source!r} gives rows without change. If its rows are images, give"
             " columns={'image': Image('row', transform)}"
         )
-        raise ConfigError(msg)
     return preset
 
 

@@ -39,8 +39,7 @@ class Mask(EncodedColumn, Follower):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dtype not in ("uint8", "int16", "int32", "int64"):
-            msg = f"{self.title}: dtype must be uint8, int16, int32 or int64; found {self.dtype!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.title}: dtype must be uint8, int16, int32 or int64; found {self.dtype!r}")
 
     @property
     def boxes(self) -> bool:
@@ -63,8 +62,7 @@ class Mask(EncodedColumn, Follower):
             raise ValueError(msg)
         most = np.iinfo(self.dtype).max
         if pixels.size and pixels.max() > most:
-            msg = f"the classes of a mask must fit into {self.dtype}; found {pixels.max()}"
-            raise ValueError(msg)
+            raise ValueError(f"the classes of a mask must fit into {self.dtype}; found {pixels.max()}")
         return moved(Classes(pixels.astype(self.dtype)[None])).numpy()[0]
 
     def batch(self, values: list[Any]) -> NDArray[Any]:
@@ -86,12 +84,10 @@ def _decoded(payload: Any) -> NDArray[Any]:
     try:
         with opened(payload) as image:
             if image.mode not in _MODES:
-                msg = f"a mask must have one number for each pixel; found an image of mode {image.mode}"
-                raise ValueError(msg)
+                raise ValueError(f"a mask must have one number for each pixel; found an image of mode {image.mode}")
             return np.array(image)
     except (OSError, SyntaxError, EOFError) as error:
-        msg = f"a mask cannot be decoded: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"a mask cannot be decoded: {error}") from error
 
 
 # Boxes and keypoints: rows of numbers that are moved as their image is, with torchvision's meaning for tv_tensors.
@@ -126,14 +122,11 @@ class _Rows(Follower):
         columns = self.width + self.more
         rows = np.asarray(value, np.float32) if len(value) else np.zeros((0, columns), np.float32)
         if rows.ndim != 2 or rows.shape[1] != columns:
-            msg = f"found an array of shape {rows.shape}"
-            raise ValueError(msg)
+            raise ValueError(f"found an array of shape {rows.shape}")
         if not np.isfinite(rows).all():
-            msg = "found a number that is infinite or NaN"
-            raise ValueError(msg)
+            raise ValueError("found a number that is infinite or NaN")
         if self.most is not None and len(rows) > self.most:
-            msg = f"at most {self.most} rows (most=) are allowed; found {len(rows)}"
-            raise ValueError(msg)
+            raise ValueError(f"at most {self.most} rows (most=) are allowed; found {len(rows)}")
         return rows
 
     def batch(self, values: list[Any]) -> Any:
@@ -170,11 +163,9 @@ class Boxes(_Rows):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.format not in ("xyxy", "xywh", "cxcywh"):
-            msg = f'{self.title}: format must be "xyxy", "xywh" or "cxcywh"; found {self.format!r}'
-            raise ConfigError(msg)
+            raise ConfigError(f'{self.title}: format must be "xyxy", "xywh" or "cxcywh"; found {self.format!r}')
         if self.min_size is not None and not (math.isfinite(self.min_size) and self.min_size > 0):
-            msg = f"{self.title}: min_size must be a number above 0, or None; found {self.min_size!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.title}: min_size must be a number above 0, or None; found {self.min_size!r}")
 
     def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
         """By torchvision's functions for its tv_tensors."""

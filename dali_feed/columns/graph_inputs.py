@@ -103,10 +103,8 @@ def graph_inputs(columns: Mapping[str, Column]) -> dict[str, Column]:
             raise ConfigError(msg)
         if isinstance(column, Packed):
             rule = "a graph takes one tensor for each sample, and a packed row holds several samples"
-            msg = f"columns: {name!r}: {rule}; found {column!r}; use Tokens"
-            raise ConfigError(msg)
+            raise ConfigError(f"columns: {name!r}: {rule}; found {column!r}; use Tokens")
         if isinstance(column, Image) and column.transform is not None:
             rule = "must have no transform, as the graph transforms it"
-            msg = f"columns: {name!r}: {rule}; found {column!r}. Leave transform out"
-            raise ConfigError(msg)
+            raise ConfigError(f"columns: {name!r}: {rule}; found {column!r}. Leave transform out")
     return {name: column if name == images[0] else _Input(column.member, column) for name, column in columns.items()}

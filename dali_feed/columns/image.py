@@ -186,8 +186,7 @@ def drawn_as(images: Mapping[str, Image]) -> dict[str, str]:
                 others = ", ".join(repr(other) for other in images if other != last) or "none"
                 circle = ", which takes its own from this one" if at in seen - {last} else ""
                 rule = f"draws= of {last!r} must name the image column whose random numbers it takes, one of {others}"
-                msg = f"columns: {rule}; found {at!r}{circle}. Correct draws="
-                raise ConfigError(msg)
+                raise ConfigError(f"columns: {rule}; found {at!r}{circle}. Correct draws=")
             last, at = at, images[at].draws
             seen.add(last)
         drawn[name] = last

@@ -36,8 +36,7 @@ class Number(Column):
         except TypeError:
             known = False
         if not known:
-            msg = f"{self.title}: dtype must be an int, float or bool type of NumPy; found {self.dtype!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.title}: dtype must be an int, float or bool type of NumPy; found {self.dtype!r}")
 
     def read(self, values: Sequence[Any], faults: Faults) -> NDArray[Any]:
         """The numbers, (n,); 0 for rows with a fault."""
@@ -79,25 +78,21 @@ def _number(value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, memoryview | bytes | str):
         text = value if isinstance(value, str) else bytes(value[:_SHOWN]).decode("ascii", "replace")
         if len(value) >= _SHOWN or "_" in text:  # to Python 1_0 is a number too
-            msg = f"a decimal number is needed; found {text!r}"
-            raise ValueError(msg)
+            raise ValueError(f"a decimal number is needed; found {text!r}")
         try:
             value = float(text) if dtype.kind == "f" else int(text)
         except ValueError as error:
-            msg = f"a decimal number is needed; found {text!r}"
-            raise ValueError(msg) from error
+            raise ValueError(f"a decimal number is needed; found {text!r}") from error
     if not isinstance(value, int | float | np.number | np.bool_):
         msg = f"a number is needed; found {str(value)[:_SHOWN]!r}"
         raise ValueError(msg)  # noqa: TRY004  the data is wrong, not a program
     if dtype.kind in "iub" and (
         (isinstance(value, float | np.floating) and not np.isfinite(value)) or value != int(value)
     ):
-        msg = f"a whole number is needed for {dtype}; found {value}"
-        raise ValueError(msg)
+        raise ValueError(f"a whole number is needed for {dtype}; found {value}")
     low, high = (0, 1) if dtype.kind == "b" else _ends(dtype)
     if not low <= value <= high and value == value and abs(value) != float("inf"):  # noqa: PLR0124  not a NaN
-        msg = f"a number must fit into {dtype}; found {value}"
-        raise ValueError(msg)
+        raise ValueError(f"a number must fit into {dtype}; found {value}")
     return value
 
 

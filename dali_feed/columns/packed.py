@@ -86,11 +86,9 @@ class Packed(Column):
             if getattr(self, option) is not None:
                 whole(f"{name}: {option}, where it is not None,", getattr(self, option), least)
         if self.end is not None and self.end > MOST:
-            msg = f"{name}: end must be an id in 0..{MOST}; found {self.end}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{name}: end must be an id in 0..{MOST}; found {self.end}")
         if not isinstance(self.split, bool):
-            msg = f"{name}: split must be True or False; found {self.split!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{name}: split must be True or False; found {self.split!r}")
         object.__setattr__(self, "_tokenize", tokenizing(name, self.tokenizer, special=self.add_special_tokens))
 
     def read(self, values: Sequence[Any], faults: Faults) -> list[NDArray[np.int32]]:

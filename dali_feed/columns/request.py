@@ -270,8 +270,7 @@ def _bytes(value: Any, member: str) -> Any:
     if value.__class__ is memoryview:
         return value
     if not isinstance(value, _BYTES):
-        msg = f"{member}: a format reads bytes or text; found {type(value).__name__}"
-        raise FormatError(msg)
+        raise FormatError(f"{member}: a format reads bytes or text; found {type(value).__name__}")
     return value.encode() if isinstance(value, str) else value
 
 

@@ -33,8 +33,7 @@ _NONE = np.empty(0, np.int32)
 def check_side(name: str, side: object) -> None:
     """Right or left; ConfigError otherwise."""
     if side not in ("right", "left"):
-        msg = f'{name} must be "right" or "left"; found {side!r}'
-        raise ConfigError(msg)
+        raise ConfigError(f'{name} must be "right" or "left"; found {side!r}')
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,10 @@ def tokenizing(kind: str, tokenizer: Any, *, special: bool, length: int | None =
         return _Each(tokenizer)
     else:
         rule = "tokenizer must be a file, a Tokenizer of the tokenizers library or a function"
-        msg = f"{kind}: {rule}; found {tokenizer!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{kind}: {rule}; found {tokenizer!r}")
     if getattr(ours.model, "dropout", None):
         rule = "tokenizer must give a text the same ids each time it is read"
-        msg = f"{kind}: {rule}; found BPE with dropout; set model.dropout = None"
-        raise ConfigError(msg)
+        raise ConfigError(f"{kind}: {rule}; found BPE with dropout; set model.dropout = None")
     ours.no_padding()
     ours.no_truncation()
     if length is not None:
@@ -109,11 +106,9 @@ def _whole(ids: Any) -> Ids:
     """The ids, checked: a model's table is looked up by them, and on a GPU a wrong one ends the process."""
     values = np.asarray(ids["input_ids"] if isinstance(ids, Mapping) else ids)
     if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
-        msg = f"the ids must be a list of ints; found {values.dtype} of shape {values.shape}"
-        raise ValueError(msg)
+        raise ValueError(f"the ids must be a list of ints; found {values.dtype} of shape {values.shape}")
     if values.size and not (values.min() >= 0 and values.max() <= MOST):
-        msg = f"ids must lie in 0..{MOST}; found {values.min()} to {values.max()}"
-        raise ValueError(msg)
+        raise ValueError(f"ids must lie in 0..{MOST}; found {values.min()} to {values.max()}")
     return values.astype(np.int32)
 
 

@@ -44,14 +44,12 @@ def format_of(what: Any) -> Format:
     """
     if isinstance(what, str):
         if what not in _NAMED:
-            msg = (
+            raise ConfigError(
                 f"format {what!r}: must be one of {', '.join(sorted(_NAMED))}, or an object; Avro and Protobuf need a"
                 " schema: give Avro(...), Protobuf(...)"
             )
-            raise ConfigError(msg)
         what = __getattr__(_NAMED[what])()
     if isinstance(what, type) or not isinstance(what, Format):
         cure = "; give an object, not its class" if isinstance(what, type) else ""
-        msg = f"format {what!r}: must have the methods bind(members) and members(value){cure}"
-        raise ConfigError(msg)
+        raise ConfigError(f"format {what!r}: must have the methods bind(members) and members(value){cure}")
     return what

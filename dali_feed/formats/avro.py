@@ -13,7 +13,7 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ class Avro:
         def parse(value: Value) -> tuple[Any, ...]:
             buf = memoryview(value)
             if len(buf) < _FRAME.size or buf[0]:
-                _wrong(f"must begin with a zero byte and a schema's id; found {bytes(buf[:5])!r}")
+                raise FormatError(f"avro: must begin with a zero byte and a schema's id; found {bytes(buf[:5])!r}")
             number = _FRAME.unpack_from(buf)[1]
             if number not in parses:
                 parses[number] = self._of(schemas, number, wanted)
@@ -84,8 +84,7 @@ class Avro:
         try:
             return _parse(Types(named), schema, wanted)
         except (ConfigError, FormatError) as error:
-            msg = f"{error}; schema {number}"
-            raise FormatError(msg) from None
+            raise FormatError(f"{error}; schema {number}") from None
 
     def members(self, value: Value) -> dict[str, Any]:
         """All members by path."""
@@ -102,11 +101,14 @@ def _parse(types: Types, schema: Any, wanted: list[Steps]) -> Parse:
         try:
             record, end = read(buf, 0)
         except IndexError:
-            _wrong(f"cut off, or of another schema: its {len(buf)} bytes end before the value does")
+            why = f"cut off, or of another schema: its {len(buf)} bytes end before the value does"
+            raise FormatError(f"avro: {why}") from None
         except RecursionError:
-            _wrong("values may be nested in a few hundred others of their type, not more")
+            raise FormatError("avro: values may be nested in a few hundred others of their type, not more") from None
         if end != len(buf):
-            _wrong(f"must be one value of the schema; {len(buf) - end} of {len(buf)} bytes are left over")
+            raise FormatError(
+                f"avro: must be one value of the schema; {len(buf) - end} of {len(buf)} bytes are left over"
+            )
         return tuple([pick(record, steps, "avro") for steps in wanted])
 
     return parse
@@ -130,7 +132,7 @@ class Types:
             kind = schema if isinstance(schema, str) else schema["type"]
             if isinstance(kind, str) and (kind in _SIMPLE or kind in _COMPLEX):
                 if kind == "fixed" and not (isinstance(schema["size"], int) and schema["size"] >= 0):
-                    _wrong(f"a type 'fixed' must have a size of 0 or more; found {schema['size']!r}")
+                    raise FormatError(f"avro: a type 'fixed' must have a size of 0 or more; found {schema['size']!r}")
                 return ("record" if kind == "error" else kind), schema
             schema = self._named[kind] if isinstance(kind, str) else kind
 
@@ -158,8 +160,7 @@ class Types:
             return self.check(about["values" if kind == "map" else "items"], steps, done + 1)
         else:
             has = f"{path_of(steps[:done])} is of type {kind}"
-        msg = f"avro: {path_of(steps[: done + 1])}: no such member; {has}"
-        raise ConfigError(msg)
+        raise ConfigError(f"avro: {path_of(steps[: done + 1])}: no such member; {has}")
 
     def read(self, schema: Any) -> Read:
         """What reads a value of the schema."""
@@ -194,7 +195,7 @@ class Types:
 
     def _array(self, about: Any) -> Read:
         if self._empty(about["items"]):
-            _wrong("items of an array must take at least one byte each; found a type that takes none")
+            raise FormatError("avro: items of an array must take at least one byte each; found a type that takes none")
         flat = _FLAT.get(self.plain(about["items"])[0])
         if flat is not None:
             return flat
@@ -221,11 +222,6 @@ class Types:
         return kind == "null" or (kind == "fixed" and not about["size"])
 
 
-def _wrong(why: str, cause: Exception | None = None) -> NoReturn:
-    msg = f"avro: {why}"
-    raise FormatError(msg) from cause
-
-
 def _within(buf: memoryview, end: int) -> int:
     if end > len(buf):
         raise IndexError
@@ -236,7 +232,7 @@ def _union(branches: list[Read]) -> Read:
     def read(buf: memoryview, at: int) -> tuple[Any, int]:
         branch, at = _long(buf, at)
         if not 0 <= branch < len(branches):
-            _wrong(f"a union of {len(branches)} has no branch {branch}, at byte {at - 1}")
+            raise FormatError(f"avro: a union of {len(branches)} has no branch {branch}, at byte {at - 1}")
         return branches[branch](buf, at)
 
     return read
@@ -260,7 +256,7 @@ def _enum(symbols: tuple[str, ...]) -> Read:
     def read(buf: memoryview, at: int) -> tuple[str, int]:
         symbol, at = _long(buf, at)
         if not 0 <= symbol < len(symbols):
-            _wrong(f"an enum of {len(symbols)} symbols has no symbol {symbol}, at byte {at - 1}")
+            raise FormatError(f"avro: an enum of {len(symbols)} symbols has no symbol {symbol}, at byte {at - 1}")
         return symbols[symbol], at
 
     return read
@@ -294,7 +290,7 @@ def _text(buf: memoryview, at: int) -> tuple[str, int]:
 
 def _boolean(buf: memoryview, at: int) -> tuple[bool, int]:
     if buf[at] > 1:
-        _wrong(f"a boolean at byte {at} is neither 0 nor 1")
+        raise FormatError(f"avro: a boolean at byte {at} is neither 0 nor 1")
     return buf[at] == 1, at + 1
 
 
@@ -317,7 +313,7 @@ def _long(buf: memoryview, at: int) -> tuple[int, int]:
         byte = buf[at]
         value |= (byte & 127) << shift
         if shift == 63 and byte > 1:
-            _wrong(f"a number at byte {at - _LONGEST + 1} has more than 64 bits")
+            raise FormatError(f"avro: a number at byte {at - _LONGEST + 1} has more than 64 bits")
     return (value >> 1) ^ -(value & 1), at + 1
 
 
@@ -325,7 +321,7 @@ def _span(buf: memoryview, at: int) -> tuple[int, int]:
     """Where bytes or a text with their length before them begin and end."""
     size, at = _long(buf, at)
     if not 0 <= size <= len(buf) - at:
-        _wrong(f"at byte {at} it says that {size} bytes follow; found {len(buf) - at}")
+        raise FormatError(f"avro: at byte {at} it says that {size} bytes follow; found {len(buf) - at}")
     return at, at + size
 
 
@@ -336,9 +332,9 @@ def _count(buf: memoryview, at: int, least: int) -> tuple[int, int]:
         items = -items
         size, at = _long(buf, at)
         if not 0 <= size <= len(buf) - at:
-            _wrong(f"at byte {at} it says that a block of {size} bytes follows; found {len(buf) - at}")
+            raise FormatError(f"avro: at byte {at} it says that a block of {size} bytes follows; found {len(buf) - at}")
     if items * least > len(buf) - at:
-        _wrong(f"at byte {at} it says that {items} items follow; found {len(buf) - at} bytes")
+        raise FormatError(f"avro: at byte {at} it says that {items} items follow; found {len(buf) - at} bytes")
     return items, at
 
 
@@ -365,7 +361,7 @@ def _reals(dtype: str, size: int) -> Read:
 def _booleans(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
     block = np.frombuffer(buf, np.uint8, items, at)
     if block.max() > 1:
-        _wrong(f"a boolean at or after byte {at} is neither 0 nor 1")
+        raise FormatError(f"avro: a boolean at or after byte {at} is neither 0 nor 1")
     return block.view(np.bool_), at + items
 
 
@@ -399,7 +395,7 @@ def _many(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
     sizes = ends - starts + 1
     longest = int(sizes.max())
     if longest > _LONGEST or (longest == _LONGEST and int(data[ends[sizes == _LONGEST]].max()) > 1):
-        _wrong(f"a number after byte {at} has more than 64 bits")
+        raise FormatError(f"avro: a number after byte {at} has more than 64 bits")
     value = (data[starts] & 127).astype(np.uint64)
     for k in range(1, longest):
         rows = np.flatnonzero(sizes > k)

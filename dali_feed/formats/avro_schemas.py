@@ -36,8 +36,7 @@ def written(schema: Any) -> Any:
             return schema
         return json.loads(text)
     except (OSError, TypeError, ValueError, RecursionError) as error:
-        msg = f"Avro: a schema must be a dict, JSON text or the path of an .avsc file; {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"Avro: a schema must be a dict, JSON text or the path of an .avsc file; {error}") from error
 
 
 def parsed(schema: Any, named: dict[str, Any]) -> Any:
@@ -52,8 +51,7 @@ def parsed(schema: Any, named: dict[str, Any]) -> Any:
     try:
         return parse_schema(schema, named_schemas=named)
     except Exception as error:
-        msg = f"Avro: must be a schema of Avro; {type(error).__name__}: {error}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"Avro: must be a schema of Avro; {type(error).__name__}: {error}") from error
 
 
 class Schemas:
@@ -62,8 +60,7 @@ class Schemas:
     def __init__(self, where: Any) -> None:
         if isinstance(where, str | os.PathLike):
             if not Path(where).is_dir():
-                msg = f"Avro: schemas must be a folder of ID.avsc files; found none at {os.fspath(where)}"
-                raise ConfigError(msg)
+                raise ConfigError(f"Avro: schemas must be a folder of ID.avsc files; found none at {os.fspath(where)}")
         elif not callable(where) and not hasattr(where, "get_schema"):
             msg = f"Avro: schemas must be a folder, a registry client with get_schema, or a function; found {where!r}"
             raise ConfigError(msg)
@@ -97,15 +94,13 @@ class Schemas:
         if not isinstance(answer, str | Mapping | list):  # an object as confluent_kafka has it
             kind = getattr(answer, "schema_type", None)
             if kind not in {None, "AVRO"}:
-                msg = f"avro: schema {number} must be a schema of Avro; found one of type {kind}"
-                raise FormatError(msg)
+                raise FormatError(f"avro: schema {number} must be a schema of Avro; found one of type {kind}")
             text, references = getattr(answer, "schema_str", None), getattr(answer, "references", None) or ()
         try:
             self._refer(number, list(references), named, set())
             return parsed(json.loads(text) if isinstance(text, str) else text, named)
         except (ConfigError, TypeError, ValueError, RecursionError) as error:
-            msg = f"avro: schema {number} cannot be read: {error}"
-            raise FormatError(msg) from error
+            raise FormatError(f"avro: schema {number} cannot be read: {error}") from error
 
     def _refer(self, number: int, references: list[Any], named: dict[str, Any], seen: set[tuple[str, int]]) -> None:
         """What a schema refers to, and what that does, comes first."""
@@ -117,8 +112,7 @@ class Schemas:
                 continue
             seen.add((subject, version))
             if len(seen) > _MOST_REFERENCES:
-                msg = f"more than {_MOST_REFERENCES} references"
-                raise ValueError(msg)
+                raise ValueError(f"more than {_MOST_REFERENCES} references")
             answer = self._answer(number, functools.partial(self._where.get_version, subject, version))
             schema = getattr(answer, "schema", answer)
             self._refer(number, list(getattr(schema, "references", None) or ()), named, seen)
@@ -137,11 +131,9 @@ class Schemas:
         except Exception as error:
             missing = isinstance(error, LookupError | FileNotFoundError | UnicodeDecodeError)
             if missing or getattr(error, "http_status_code", None) == _NO_SUCH:
-                msg = f"avro: there is no schema {number}: {type(error).__name__}: {error}"
-                raise FormatError(msg) from error
+                raise FormatError(f"avro: there is no schema {number}: {type(error).__name__}: {error}") from error
             msg = f"Avro: schema {number}: must be available from {self._where!r}; {type(error).__name__}: {error}"
             raise SourceUnreachableError(msg) from error
         if answer is None:
-            msg = f"avro: there is no schema {number}"
-            raise FormatError(msg)
+            raise FormatError(f"avro: there is no schema {number}")
         return answer

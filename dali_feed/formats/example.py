@@ -62,8 +62,7 @@ def _features(from_string: Any, value: Value) -> Any:
     try:
         return from_string(value).features.feature
     except Exception as error:
-        msg = f"example: {' '.join(str(error).split())}"
-        raise FormatError(msg) from error
+        raise FormatError(f"example: {' '.join(str(error).split())}") from error
 
 
 def _member(feature: Any, *, as_row: bool) -> Any:

@@ -45,11 +45,9 @@ class Format(Protocol):
 def checked(members: Sequence[str]) -> tuple[str, ...]:
     """The names as a tuple; ConfigError where they are no row of different texts."""
     if isinstance(members, str) or not all(isinstance(name, str) for name in members):
-        msg = f"members: must be a list of texts; found {members!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"members: must be a list of texts; found {members!r}")
     if len(set(members)) < len(members):
-        msg = f"members: each can be asked for once; found {list(members)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"members: each can be asked for once; found {list(members)}")
     return tuple(members)
 
 
@@ -72,11 +70,9 @@ def bound(form: Format, members: Sequence[str]) -> Parse:
             raise
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
-            msg = f"{title}: {type(error).__name__}{f': {reason}' if reason else ''}"
-            raise FormatError(msg) from error
+            raise FormatError(f"{title}: {type(error).__name__}{f': {reason}' if reason else ''}") from error
         if members.__class__ is tuple and len(members) == count:
             return members
-        msg = f"{title}: must give a tuple of {count} members; found {type(members).__name__}"
-        raise FormatError(msg)
+        raise FormatError(f"{title}: must give a tuple of {count} members; found {type(members).__name__}")
 
     return read

@@ -62,20 +62,17 @@ class Json:
 
 def _unwrapped(text: Any, path: str, decode: Decode) -> memoryview:
     if not isinstance(text, str):
-        msg = f"json: {path}: must be base64 in a text; found {type(text).__name__}"
-        raise FormatError(msg)
+        raise FormatError(f"json: {path}: must be base64 in a text; found {type(text).__name__}")
     if text.startswith("data:"):
         about, comma, text = text.partition(",")
         if not comma or not about.endswith(";base64"):
-            msg = f"json: {path}: must be base64; found an address {about[:40]!r}"
-            raise FormatError(msg)
+            raise FormatError(f"json: {path}: must be base64; found an address {about[:40]!r}")
     try:
         return memoryview(decode(text))
     except ValueError as error:  # binascii.Error, or a letter that is not ASCII
         if "\n" in text:  # lines of 76 letters, as mail has them
             return _unwrapped("".join(text.splitlines()), path, decode)
-        msg = f"json: {path}: must be base64; {error}"
-        raise FormatError(msg) from None
+        raise FormatError(f"json: {path}: must be base64; {error}") from None
 
 
 def loads(value: Value | str) -> Any:
@@ -87,8 +84,7 @@ def loads(value: Value | str) -> Any:
     try:
         return orjson.loads(value)
     except (orjson.JSONDecodeError, RecursionError) as error:
-        msg = f"json: {error}"
-        raise FormatError(msg) from None
+        raise FormatError(f"json: {error}") from None
 
 
 def _decoder() -> Decode:
@@ -106,6 +102,5 @@ def _decoder() -> Decode:
 
 def _plain_decode(text: str) -> bytes:
     if len(text) % 4 or text.endswith("==="):  # the standard library lets more padding pass than there may be
-        msg = "incorrect padding"
-        raise ValueError(msg)
+        raise ValueError("incorrect padding")
     return binascii.a2b_base64(text, strict_mode=True)

@@ -44,8 +44,7 @@ class MsgPack:
                 raise FormatError(msg) from None
             except ValueError as error:
                 if "incomplete" in str(error) or "exceeds max" in str(error):  # it announces more than there is
-                    msg = f"msgpack: cut off: its {len(value)} bytes end before the value does"
-                    raise FormatError(msg) from None
+                    raise FormatError(f"msgpack: cut off: its {len(value)} bytes end before the value does") from None
                 raise
             return tuple([_member(pick(record, steps, "msgpack"), path, extension) for steps, path in wanted])
 
@@ -77,6 +76,5 @@ def _hold(value: Any, path: str, extension: type[Any]) -> None:
         elif each.__class__ is dict:
             for key in each:
                 if key.__class__ is not str:
-                    msg = f"msgpack: {path}: must have texts as keys; found {key!r:.40}"
-                    raise FormatError(msg)
+                    raise FormatError(f"msgpack: {path}: must have texts as keys; found {key!r:.40}")
             ahead += each.values()

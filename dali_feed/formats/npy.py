@@ -48,8 +48,7 @@ class Npy:
         """
         for name in members:
             if name != ARRAY:
-                msg = f"npy: {name}: no such member; a .npy value has {ARRAY!r} alone"
-                raise ConfigError(msg)
+                raise ConfigError(f"npy: {name}: no such member; a .npy value has {ARRAY!r} alone")
         wanted = len(checked(members))
 
         def parse(value: Value) -> tuple[Any, ...]:
@@ -71,8 +70,7 @@ def array_of(value: Value) -> NDArray[Any]:
     start, dtype, shape, order = header_of(value)
     rest, needs = len(value) - start, math.prod(shape) * dtype.itemsize
     if rest != needs:
-        msg = f"npy: {dtype.name} {shape} must have {needs} bytes after its header; found {rest}"
-        raise FormatError(msg)
+        raise FormatError(f"npy: {dtype.name} {shape} must have {needs} bytes after its header; found {rest}")
     return np.ndarray(shape, dtype, value, start, None, order)
 
 
@@ -88,8 +86,7 @@ def header_of(value: Value) -> Header:
     """
     view = memoryview(value)
     if len(view) < 10 or view[:6] != MAGIC:
-        msg = f"npy: must begin with {MAGIC!r}; found {bytes(view[:8])!r}"
-        raise FormatError(msg)
+        raise FormatError(f"npy: must begin with {MAGIC!r}; found {bytes(view[:8])!r}")
     if view[6] == 1:
         start, size = 10, view[8] | view[9] << 8
     elif view[6] in {2, 3} and len(view) >= 12:
@@ -98,8 +95,7 @@ def header_of(value: Value) -> Header:
         msg = f"npy: must be of version 1, 2 or 3, and whole; found {view[6]}.{view[7]} in {len(view)} bytes"
         raise FormatError(msg)
     if size > min(_LONGEST, len(view) - start):
-        msg = f"npy: its header must have at most {min(_LONGEST, len(view) - start)} bytes; it says {size}"
-        raise FormatError(msg)
+        raise FormatError(f"npy: its header must have at most {min(_LONGEST, len(view) - start)} bytes; it says {size}")
     whole = bytes(view[: start + size])
     known = _known.get(whole)
     if known is None:
@@ -114,10 +110,8 @@ def _read(whole: bytes, start: int) -> Header:
     text = whole[start:].decode("latin-1")
     fields = _HEADER.fullmatch(text)
     if fields is None:
-        msg = f"npy: must be an array of numbers or booleans; found the header {text.strip()[:120]!r}"
-        raise FormatError(msg)
+        raise FormatError(f"npy: must be an array of numbers or booleans; found the header {text.strip()[:120]!r}")
     shape = tuple(int(digits) for digits in re.findall("[0-9]+", fields["shape"]))
     if len(shape) > _MOST_DIMENSIONS or math.prod(max(length, 1) for length in shape) > 1 << 48:
-        msg = f"npy: must have at most {_MOST_DIMENSIONS} dimensions, and a possible size; found {shape}"
-        raise FormatError(msg)
+        raise FormatError(f"npy: must have at most {_MOST_DIMENSIONS} dimensions, and a possible size; found {shape}")
     return len(whole), np.dtype(fields["dtype"]), shape, "F" if fields["fortran"] == "True" else "C"

@@ -70,8 +70,7 @@ def pick(record: Any, steps: Steps, of: str) -> Any:
                 raise TypeError
             value = value[step]
     except (KeyError, IndexError, TypeError):
-        msg = f"{of}: {path_of(steps)}: no such member{_lost(record, steps)}"
-        raise MissingPathError(msg) from None
+        raise MissingPathError(f"{of}: {path_of(steps)}: no such member{_lost(record, steps)}") from None
     return value.item() if isinstance(value, np.generic) else value
 
 

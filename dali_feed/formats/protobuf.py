@@ -39,8 +39,7 @@ class Protobuf:
 
     def __post_init__(self) -> None:
         if not (hasattr(self.message, "DESCRIPTOR") and hasattr(self.message, "FromString")):
-            msg = f"Protobuf: must be given a message class made by protoc; found {self.message!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"Protobuf: must be given a message class made by protoc; found {self.message!r}")
 
     def bind(self, members: Sequence[str]) -> Parse:
         """What reads these members.
@@ -55,8 +54,7 @@ class Protobuf:
             try:
                 message = from_string(value)
             except Exception as error:
-                msg = f"protobuf: {' '.join(str(error).split())}"
-                raise FormatError(msg) from error
+                raise FormatError(f"protobuf: {' '.join(str(error).split())}") from error
             return tuple([get(message) for get in gets])
 
         return parse
@@ -115,20 +113,17 @@ def _getter(about: Any, steps: Steps) -> Get:
             done += 1
         else:
             if each.cpp_type == _MESSAGE and not (is_map(each) and _plain_map(each)):
-                msg = _lost(steps, done, "is a list of messages: ask for fields of one, as in x[0].y")
-                raise ConfigError(msg)
+                raise ConfigError(_lost(steps, done, "is a list of messages: ask for fields of one, as in x[0].y"))
             gets.append(_many(each))
             break
         if inner.cpp_type != _MESSAGE:
             if done < len(steps):
-                msg = _lost(steps, done, "is not a message")
-                raise ConfigError(msg)
+                raise ConfigError(_lost(steps, done, "is not a message"))
             gets.append(_one(inner))
             break
         about = inner.message_type
     else:
-        msg = _lost(steps, len(steps), "is a message: ask for its fields")
-        raise ConfigError(msg)
+        raise ConfigError(_lost(steps, len(steps), "is a message: ask for its fields"))
 
     def get(message: Any) -> Any:
         for step in gets:
@@ -160,14 +155,12 @@ def _one_of(each: Any, steps: Steps, done: int) -> Get:
     name, step, keys = each.name, steps[done], is_map(each)
     keyed = keys and each.message_type.fields_by_name["key"].cpp_type
     if isinstance(step, int) == (keyed == _TEXT) or (keys and keyed not in (1, 2, 3, 4, _TEXT)):
-        msg = _lost(steps, done, f"has {'keys of another kind' if keys else 'numbered items'}")
-        raise ConfigError(msg)
+        raise ConfigError(_lost(steps, done, f"has {'keys of another kind' if keys else 'numbered items'}"))
 
     def get(message: Any) -> Any:
         items = getattr(message, name)
         if step not in (items if keys else range(len(items))):
-            msg = _lost(steps, done, f"has {len(items)} items")
-            raise FormatError(msg)
+            raise FormatError(_lost(steps, done, f"has {len(items)} items"))
         return items[step]
 
     return get

@@ -34,7 +34,6 @@ from dali_feed.packages import needed
 Fit = Callable[[Any], Any]
 
 _BYTES = (bytes, bytearray, memoryview)
-_FLOAT32 = float(np.finfo(np.float32).max)
 _LONGEST = 40  # letters of a number
 
 
@@ -63,8 +62,7 @@ def text(value: Any) -> str:
     try:
         return bytes(value).decode()
     except UnicodeDecodeError as error:
-        msg = f"must be text in UTF-8; {error}"
-        raise FormatError(msg) from None
+        raise FormatError(f"must be text in UTF-8; {error}") from None
 
 
 def flag(value: Any) -> bool:
@@ -74,40 +72,32 @@ def flag(value: Any) -> bool:
     raise FormatError(_odd("a boolean", value))
 
 
-def whole(least: int, most: int) -> Fit:
-    """A whole number from `least` to `most`, or its decimal text."""
+def number(dtype: str) -> Fit:
+    """A number that such a dtype holds, but for digits of a fraction, or its decimal text."""
+    known = np.dtype(dtype)
 
-    def fit(value: Any) -> int:
-        if isinstance(value, str | bytes | bytearray | memoryview):
-            value = _parsed(int, value)
+    def whole(value: Any) -> int:
+        value = _parsed(int, value)
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
             raise FormatError(_odd("a whole number", value))
-        if not least <= int(value) <= most:
-            msg = f"must be a whole number in {least}..{most}; found {value}"
-            raise FormatError(msg)
+        bounds = np.iinfo(known)
+        if not bounds.min <= int(value) <= bounds.max:
+            raise FormatError(f"must be a whole number in {bounds.min}..{bounds.max}; found {value}")
         return int(value)
 
-    return fit
-
-
-def real(*, single: bool) -> Fit:
-    """A number, or its decimal text; `single`: one that 32 bits can hold, but for digits."""
-
-    def fit(value: Any) -> float:
-        if isinstance(value, str | bytes | bytearray | memoryview):
-            value = _parsed(float, value)
+    def real(value: Any) -> float:
+        value = _parsed(float, value)
         if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
             raise FormatError(_odd("a number", value))
         try:
             number = float(value)
         except OverflowError:
             number = math.inf
-        if (single and _FLOAT32 < abs(number) < math.inf) or (math.isinf(number) and isinstance(value, int)):
-            msg = f"must be a number of {32 if single else 64} bits; found {str(value)[:_LONGEST]}"
-            raise FormatError(msg)
+        if float(np.finfo(known).max) < abs(number) < math.inf or (math.isinf(number) and isinstance(value, int)):
+            raise FormatError(f"must be a number of {8 * known.itemsize} bits; found {str(value)[:_LONGEST]}")
         return number
 
-    return fit
+    return real if known.kind == "f" else whole
 
 
 def many(each: Fit, dtype: str | None = None) -> Fit:
@@ -122,8 +112,7 @@ def many(each: Fit, dtype: str | None = None) -> Fit:
             value = array_of(bytes(value))
         if isinstance(value, np.ndarray):
             if value.ndim != 1:
-                msg = f"must be numbers in a row; found an array of shape {value.shape}"
-                raise FormatError(msg)
+                raise FormatError(f"must be numbers in a row; found an array of shape {value.shape}")
             if known is not None and value.dtype.kind in known.kind + "iu" and np.can_cast(value.dtype, known):
                 return cast("list[Any]", value.tolist())
             value = value.tolist()
@@ -135,17 +124,19 @@ def many(each: Fit, dtype: str | None = None) -> Fit:
 
 
 def _parsed(kind: Callable[[str], Any], value: Any) -> Any:
+    """A number of decimal text; what is no text is as it is."""
+    if not isinstance(value, str | bytes | bytearray | memoryview):
+        return value
     shown = text(value)
     try:
         if len(shown) > _LONGEST or "_" in shown:
             raise ValueError
-        number = kind(shown)
-        if isinstance(number, float) and math.isinf(number) and "n" not in shown.lower():
+        found = kind(shown)
+        if isinstance(found, float) and math.isinf(found) and "n" not in shown.lower():
             raise ValueError  # too large
     except ValueError:
-        msg = f"must be a number in decimal text; found {shown[:_LONGEST]!r}"
-        raise FormatError(msg) from None
-    return number
+        raise FormatError(f"must be a number in decimal text; found {shown[:_LONGEST]!r}") from None
+    return found
 
 
 def _odd(wanted: str, value: Any) -> str:
@@ -155,16 +146,9 @@ def _odd(wanted: str, value: Any) -> str:
 # Records written in Avro, of one schema, by fastavro; what goes into a field is made to fit it first.
 
 
-_AVRO_FITS: dict[str, Fit] = {
-    "boolean": flag,
-    "int": whole(-(1 << 31), (1 << 31) - 1),
-    "long": whole(-(1 << 63), (1 << 63) - 1),
-    "float": real(single=True),
-    "double": real(single=False),
-    "bytes": octets,
-    "string": text,
-}
 _AVRO_DTYPES = {"int": "i4", "long": "i8", "float": "f4", "double": "f8"}
+_AVRO_FITS: dict[str, Fit] = {"boolean": flag, "bytes": octets, "string": text}
+_AVRO_FITS |= {kind: number(dtype) for kind, dtype in _AVRO_DTYPES.items()}
 _AVRO_ROWS = {kind: many(fit, _AVRO_DTYPES.get(kind)) for kind, fit in _AVRO_FITS.items()}
 # Which branch of a union a value of a Python type goes to, if it is there: others are tried in the schema's order.
 _FIRST: dict[type, tuple[str, ...]] = {
@@ -194,8 +178,7 @@ def avro_encoder(schema: Any, names: Sequence[str]) -> Any:
     for name in names:
         _put(tree, steps_of(name), name)
     if types.plain(whole_schema)[0] != "record":
-        msg = f"Avro: a schema to write with must be of type record; found {types.plain(whole_schema)[0]}"
-        raise ConfigError(msg)
+        raise ConfigError(f"Avro: a schema to write with must be of type record; found {types.plain(whole_schema)[0]}")
     _check(types, whole_schema, tree, ())
 
     def encode(members: Mapping[str, Any]) -> bytes:
@@ -206,8 +189,7 @@ def avro_encoder(schema: Any, names: Sequence[str]) -> Any:
         except FormatError:
             raise
         except Exception as error:
-            msg = f"avro: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-            raise FormatError(msg) from error
+            raise FormatError(f"avro: {type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
         return file.getvalue()
 
     return encode
@@ -233,8 +215,7 @@ def _check(types: Types, schema: Any, tree: Mapping[str, Any], steps: Steps) -> 
         records = [each for each in about if types.plain(each)[0] == "record"]
         kind, about = types.plain(records[0]) if len(records) == 1 else (kind, about)
     if kind != "record":
-        msg = f"Avro: {path_of(steps)}: must be a record to have fields of its own; it is of type {kind}"
-        raise ConfigError(msg)
+        raise ConfigError(f"Avro: {path_of(steps)}: must be a record to have fields of its own; it is of type {kind}")
     fields = {each["name"]: each for each in about["fields"]}
     for name, inner in tree.items():
         if name not in fields:
@@ -244,19 +225,15 @@ def _check(types: Types, schema: Any, tree: Mapping[str, Any], steps: Steps) -> 
             _check(types, fields[name]["type"], inner, (*steps, name))
     lacking = [name for name, each in fields.items() if name not in tree and not _may_lack(types, each)]
     if lacking:
-        msg = (
+        raise ConfigError(
             f"Avro: {path_of((*steps, lacking[0]))}: the schema needs it, and has no default; name it among the values"
         )
-        raise ConfigError(msg)
 
 
 def _may_lack(types: Types, field: Mapping[str, Any]) -> bool:
-    return "default" in field or _takes_null(types, field["type"])
-
-
-def _takes_null(types: Types, schema: Any) -> bool:
-    kind, about = types.plain(schema)
-    return kind == "null" or (kind == "union" and any(types.plain(each)[0] == "null" for each in about))
+    kind, about = types.plain(field["type"])
+    kinds = [types.plain(each)[0] for each in about] if kind == "union" else [kind]
+    return "default" in field or "null" in kinds
 
 
 def _filled(tree: Mapping[str, Any], members: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,11 +267,9 @@ def _fitted(types: Types, schema: Any, value: Any, steps: Steps) -> Any:
     except FormatError as error:
         if str(error).startswith("avro: "):
             raise
-        msg = f"avro: {path_of(steps)}: {error}"
-        raise FormatError(msg) from None
+        raise FormatError(f"avro: {path_of(steps)}: {error}") from None
     shown = repr(value[:40] if isinstance(value, str | bytes) else type(value).__name__)
-    msg = f"avro: {path_of(steps)}: must be of the type {kind}; found {shown}"
-    raise FormatError(msg)
+    raise FormatError(f"avro: {path_of(steps)}: must be of the type {kind}; found {shown}")
 
 
 def _of_union(types: Types, about: Any, value: Any, steps: Steps) -> Any:
@@ -336,19 +311,9 @@ def _of_record(types: Types, about: Any, value: Any, steps: Steps) -> Any:
 Put = Callable[[Any, Any], None]
 
 _MESSAGE, _TYPE_BYTES = 10, 12  # CPPTYPE_MESSAGE, TYPE_BYTES
-_INT32 = whole(-(1 << 31), (1 << 31) - 1)
-_FITS: dict[int, Fit] = {  # by CPPTYPE_*
-    1: _INT32,
-    2: whole(-(1 << 63), (1 << 63) - 1),
-    3: whole(0, (1 << 32) - 1),
-    4: whole(0, (1 << 64) - 1),
-    5: real(single=False),
-    6: real(single=True),
-    7: flag,
-    8: _INT32,  # an enum, by number
-    9: text,
-}
-_DTYPES = {1: "i4", 2: "i8", 3: "u4", 4: "u8", 5: "f8", 6: "f4"}
+_DTYPES = {1: "i4", 2: "i8", 3: "u4", 4: "u8", 5: "f8", 6: "f4"}  # by CPPTYPE_*
+_FITS: dict[int, Fit] = {kind: number(dtype) for kind, dtype in _DTYPES.items()}
+_FITS |= {7: flag, 8: _FITS[1], 9: text}  # an enum, by number
 
 
 def protobuf_encoder(message: type[Any], names: Sequence[str]) -> Any:
@@ -367,11 +332,9 @@ def protobuf_encoder(message: type[Any], names: Sequence[str]) -> Any:
                 try:
                     put(filled, value)
                 except (FormatError, TypeError, ValueError) as error:
-                    msg = f"protobuf: {name}: {error}"
-                    raise FormatError(msg) from None
+                    raise FormatError(f"protobuf: {name}: {error}") from None
         if lacking := filled.FindInitializationErrors():
-            msg = f"protobuf: {lacking[0]}: is required, and has no value"
-            raise FormatError(msg)
+            raise FormatError(f"protobuf: {lacking[0]}: is required, and has no value")
         data: bytes = filled.SerializeToString(deterministic=True)
         return data
 
@@ -384,14 +347,12 @@ def _putter(about: Any, name: str) -> Put:
     for done, step in enumerate(steps, 1):
         each = about.fields_by_name.get(step) if isinstance(step, str) else None
         if each is None:
-            msg = (
+            raise ConfigError(
                 f"Protobuf: {path_of(steps[:done])}: no such field; {about.name} has {', '.join(about.fields_by_name)}"
             )
-            raise ConfigError(msg)
         if done < len(steps):
             if each.cpp_type != _MESSAGE or is_repeated(each):
-                msg = f"Protobuf: {path_of(steps[:done])}: must be a message to have fields of its own"
-                raise ConfigError(msg)
+                raise ConfigError(f"Protobuf: {path_of(steps[:done])}: must be a message to have fields of its own")
             way.append(each.name)
             about = each.message_type
     put = _field(each, name)
@@ -413,14 +374,12 @@ def _field(each: Any, name: str) -> Put:
 
             def put_map(message: Any, value: Any) -> None:
                 if not isinstance(value, Mapping):
-                    msg = f"must be a mapping; found {type(value).__name__}"
-                    raise FormatError(msg)
+                    raise FormatError(f"must be a mapping; found {type(value).__name__}")
                 getattr(message, field).update({of_key(k): of_value(v) for k, v in value.items()})
 
             return put_map
     if each.cpp_type == _MESSAGE:
-        msg = f"Protobuf: {name}: is a message, or a list of them: name fields of one"
-        raise ConfigError(msg)
+        raise ConfigError(f"Protobuf: {name}: is a message, or a list of them: name fields of one")
     fit = _fit(each)
     if is_repeated(each):
         fits = many(fit, _DTYPES.get(each.cpp_type))
@@ -436,21 +395,18 @@ Encode = Callable[[Mapping[str, Any]], bytes]
 _NAMED: dict[str, Callable[[], Format]] = {"json": Json, "msgpack": MsgPack, "npy": Npy}
 
 
-def encoder(form: Format | str, names: Sequence[str], base64: tuple[str, ...] = ()) -> Encode:
+def encoder(form: Format | str, names: Sequence[str]) -> Encode:
     """What writes these members as one value; it raises a FormatError for a member that the format cannot hold.
 
     Raises:
-        ConfigError: a format that is not written, or `base64` for one that holds bytes as they are; a name that its
-            schema does not have, or lacks.
+        ConfigError: a format that is not written; a name that its schema does not have, or lacks.
         MissingPackageError: its library is not installed.
     """
-    form = _form(form)
+    if isinstance(form, str) and form in _NAMED:
+        form = _NAMED[form]()
     if isinstance(form, Json):
-        coded = (*form.base64, *base64)
+        coded = form.base64
         return lambda members: _json(members, coded)
-    if base64:
-        msg = f"base64: is for JSON only, as other formats hold bytes as they are; found {base64!r}; leave it out"
-        raise ConfigError(msg)
     if isinstance(form, Npy):
         if tuple(names) != (ARRAY,):
             msg = f"Npy: a .npy value has {ARRAY!r} alone; found {', '.join(names)}; give {{{ARRAY!r}: member}}"
@@ -458,12 +414,16 @@ def encoder(form: Format | str, names: Sequence[str], base64: tuple[str, ...] = 
         return lambda members: _npy(members[ARRAY])
     if isinstance(form, Avro):
         if form.schema is None:
-            msg = "Avro: schema= is needed to write; found schemas="
-            raise ConfigError(msg)
+            raise ConfigError("Avro: schema= is needed to write; found schemas=")
         return _plainly(avro_encoder(form.schema, names))
     if isinstance(form, Protobuf):
         return _plainly(protobuf_encoder(form.message, names))
-    return _msgpack()
+    if isinstance(form, MsgPack):
+        return _msgpack()
+    raise ConfigError(
+        "format: must be 'json', 'msgpack', 'npy', Json(...), MsgPack(), Npy(), Avro(schema) or Protobuf(message);"
+        f" found {form!r}"
+    )
 
 
 def has_paths(form: Format | str) -> bool:
@@ -482,17 +442,6 @@ def told_of(form: Format | str) -> str:
     if isinstance(form, Json) and form.base64:
         return f"json {','.join(form.base64)}"
     return type(form).__name__.lower()
-
-
-def _form(form: Format | str) -> Format:
-    known = _NAMED[form]() if isinstance(form, str) and form in _NAMED else form
-    if isinstance(known, Json | MsgPack | Npy | Avro | Protobuf):
-        return known
-    msg = (
-        "format: must be 'json', 'msgpack', 'npy', Json(...), MsgPack(), Npy(), Avro(schema) or Protobuf(message);"
-        f" found {form!r}"
-    )
-    raise ConfigError(msg)
 
 
 def _plainly(encode: Encode) -> Encode:
@@ -514,13 +463,13 @@ def _json(members: Mapping[str, Any], coded: tuple[str, ...]) -> bytes:
             try:
                 record[name] = value.decode()
             except UnicodeDecodeError as error:
-                msg = f"json: {name}: must be text in UTF-8; {error}; name it in base64="
-                raise FormatError(msg) from None
+                raise FormatError(
+                    f"json: {name}: must be text in UTF-8; {error}; name it in Json(base64=...)"
+                ) from None
     try:
         return json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:  # a NaN, half of a surrogate pair, no JSON type
-        msg = f"json: {error}"
-        raise FormatError(msg) from None
+        raise FormatError(f"json: {error}") from None
 
 
 def _npy(value: Any) -> bytes:
@@ -535,8 +484,7 @@ def _npy(value: Any) -> bytes:
     try:
         np.lib.format.write_array(file, np.asanyarray(value), allow_pickle=False)
     except (TypeError, ValueError, OverflowError) as error:  # objects, rows of different lengths
-        msg = f"npy: {error}"
-        raise FormatError(msg) from None
+        raise FormatError(f"npy: {error}") from None
     array_of(file.getvalue())  # its kind of numbers is one that is read
     return file.getvalue()
 
@@ -549,8 +497,7 @@ def _msgpack() -> Encode:
         try:
             packed: bytes = msgpack.packb({name: plain(each) for name, each in members.items()})
         except (TypeError, ValueError, OverflowError) as error:
-            msg = f"msgpack: {error}"
-            raise FormatError(msg) from None
+            raise FormatError(f"msgpack: {error}") from None
         return packed
 
     return encode

@@ -50,8 +50,7 @@ class PixelWriter:
         self._steps_address = None if self._steps is None else self._steps.ctypes.data
         self._last = channels_last
         if self._steps is not None and self._steps.shape != (7,):
-            msg = f"Pixels: steps must be (7,); found {self._steps.shape}"
-            raise ValueError(msg)
+            raise ValueError(f"Pixels: steps must be (7,); found {self._steps.shape}")
         if self._table is not None and (self._table.shape != (3, 256) or self._size not in (1, 2, 4)):
             msg = f"Pixels: table must be (3, 256) of 1, 2 or 4 bytes; found {self._table.shape} of {self._size}"
             raise ValueError(msg)

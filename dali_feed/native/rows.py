@@ -70,8 +70,7 @@ class Memories:
                 raise ValueError(msg)
             if not 0 <= first <= first + count <= self.sizes[which]:
                 held = f"bytes {first} to {first + count} of {self.sizes[which]} for row {row}"
-                msg = f"rows: each must lie in its memory; found {held}"
-                raise ValueError(msg)
+                raise ValueError(f"rows: each must lie in its memory; found {held}")
 
 
 def together(memories: Memories, of: Int64s, at: Int64s, size: Int64s, out: Bytes) -> bool:
@@ -83,8 +82,7 @@ def together(memories: Memories, of: Int64s, at: Int64s, size: Int64s, out: Byte
     memories.check(of, at, size)
     to, calls = _written(out, np.uint8), _calls()
     if len(out) != size.sum():
-        msg = f"rows: out must be contiguous uint8, the {size.sum()} bytes of all rows; found {len(out)}"
-        raise ValueError(msg)
+        raise ValueError(f"rows: out must be contiguous uint8, the {size.sum()} bytes of all rows; found {len(out)}")
     if calls is None:
         return False
     calls.dali_feed_rows_together(*_pointers(memories.addresses, of, at, size), len(of), to)
@@ -117,11 +115,10 @@ def fill(fd: NDArray[np.int32], at: Int64s, size: Int64s, to: Int64s, out: Bytes
     wrong = (at < 0) | (size < 0) | (to < 0) | (to > len(out) - size)
     if wrong.any():
         row = int(wrong.argmax())
-        msg = (
+        raise ValueError(
             f"rows: each must lie in a file, and go to one of {len(out)} bytes; found {int(size[row])} bytes from "
             f"{int(at[row])}, to {int(to[row])}, for row {row}"
         )
-        raise ValueError(msg)
     target, calls = _written(out, np.uint8), _calls()
     if calls is None:
         return None
@@ -134,8 +131,7 @@ def _rows(*arrays: NDArray[Any]) -> list[Int64s]:
     """Numbers of the same rows, as C takes them; ValueError where they are of more than one length."""
     lengths = [len(array) for array in arrays]
     if len(set(lengths)) != 1:
-        msg = f"rows: each must say where it lies and goes; found numbers of {lengths} rows"
-        raise ValueError(msg)
+        raise ValueError(f"rows: each must say where it lies and goes; found numbers of {lengths} rows")
     return [np.ascontiguousarray(array, np.int64) for array in arrays]
 
 
@@ -143,8 +139,7 @@ def _written(out: NDArray[Any], dtype: type) -> int:
     """Where C writes to; ValueError where it cannot be written as one piece."""
     if out.dtype != dtype or out.ndim != 1 or not (out.flags.c_contiguous and out.flags.writeable):
         rule = f"out must be contiguous {np.dtype(dtype)} that can be written, of one side"
-        msg = f"rows: {rule}; found {out.dtype} {out.shape}"
-        raise ValueError(msg)
+        raise ValueError(f"rows: {rule}; found {out.dtype} {out.shape}")
     return int(out.ctypes.data)
 
 

@@ -217,8 +217,9 @@ def test_what_has_no_form_in_text_or_messagepack_is_a_bad_record(form: str, valu
         encoder(form, ("x",))({"x": value})
 
 
-def test_bytes_are_written_as_base64_in_json_alone() -> None:
-    """It keeps what is no text; another format holds bytes as they are and refuses the option."""
-    assert encoder("json", ("a", "b"), ("a",))({"a": b"\xff\x00", "b": 1}) == b'{"a":"/wA=","b":1}'
-    with pytest.raises(ConfigError, match="base64: is for JSON only"):
-        encoder("msgpack", ("a",), ("a",))
+def test_bytes_are_written_as_base64_in_json_where_it_is_told_so() -> None:
+    """Else they are text, and a bad record where they are none."""
+    members = {"a": b"\xff\x00", "b": 1}
+    assert encoder(Json(base64=("a",)), ("a", "b"))(members) == b'{"a":"/wA=","b":1}'
+    with pytest.raises(FormatError, match="json: a: must be text in UTF-8; .*; name it in "):
+        encoder("json", ("a", "b"))(members)
