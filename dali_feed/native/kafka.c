@@ -82,20 +82,12 @@ typedef struct {
     const message_t *message;
 } source_t;
 
-/* Bytes that may be filled, and their number among all that the rows have. */
-typedef struct {
-    uint8_t *at;
-    int64_t room, number;
-} memory_t;
-
 /* Rows that are filled, in the arrays of `Cells` in rows.py. Of column c and row r the bytes are size[c * rows + r] from
    byte at[...] on of the memory number of[...]; columns stand in the order value, key, headers, as far as they are asked
    for, and behind them headers that are looked at where a value is of no bytes. */
 typedef struct {
     uint8_t *memory; /* the one that is being filled, its bytes, how many are in use, its number */
     int64_t room, filled, number;
-    const memory_t *next; /* those to be filled after it, in this order, as far as the next record goes into the first */
-    int64_t spare;        /* how many they are */
     int64_t rows, shift; /* a record's row is its offset + shift */
     int64_t *of, *at, *size;
     int64_t value, key, headers, claims; /* whether they are asked for, and how many headers; those of empty values */
@@ -164,18 +156,6 @@ static void put(rows_t *rows, int64_t column, int64_t row, found_t what)
     rows->filled += what.size;
 }
 
-/* Whether so many bytes have room, in the memory that is being filled or in the next. */
-static int has_room(rows_t *rows, int64_t need)
-{
-    if (need <= rows->room - rows->filled)
-        return 1;
-    if (!rows->spare || rows->next->room < need)
-        return 0;
-    rows->memory = rows->next->at, rows->room = rows->next->room, rows->number = rows->next->number;
-    rows->filled = 0, rows->next++, rows->spare--;
-    return 1;
-}
-
 /* One record into its row; 0 where it needs more room. */
 static int take_one(const message_t *m, run_t *run, rows_t *rows)
 {
@@ -194,7 +174,7 @@ static int take_one(const message_t *m, run_t *run, rows_t *rows)
     run->need = 0;
     for (int64_t k = 0; k < columns; k++)
         run->need += parts[k].size;
-    if (!has_room(rows, run->need))
+    if (run->need > rows->room - rows->filled)
         return 0;
     for (int64_t k = 0; k < columns; k++)
         put(rows, k, row, parts[k]);

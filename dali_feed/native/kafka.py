@@ -44,19 +44,12 @@ class _Source(ctypes.Structure):
     _fields_ = (("queue", _Pointer), ("event", _Pointer), ("message", _Pointer))
 
 
-class MemoryInC(ctypes.Structure):
-    """memory_t; see kafka.c."""
-
-    _fields_ = (("at", _Pointer), ("room", _Int64), ("number", _Int64))
-
-
 class RowsInC(ctypes.Structure):
     """rows_t; see kafka.c."""
 
     _fields_ = (
         *((name, _Pointer if name == "memory" else _Int64) for name in ("memory", "room", "filled", "number")),
-        ("next", ctypes.POINTER(MemoryInC)),
-        *((name, _Int64) for name in ("spare", "rows", "shift")),
+        *((name, _Int64) for name in ("rows", "shift")),
         *((name, _Pointer) for name in ("of", "at", "size")),
         *((name, _Int64) for name in ("value", "key", "headers", "claims")),
         *((name, _Pointer) for name in ("names", "times", "taken")),

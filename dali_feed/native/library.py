@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 SWITCH = "DALI_FEED_NATIVE"  # in the environment: 0 leaves the library alone
-VERSION = 6  # of native.h
+VERSION = 7  # of native.h
 
 
 @cache

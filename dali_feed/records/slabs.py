@@ -54,8 +54,6 @@ class Lease:
         self._slabs: list[memoryview] = []
         self._free = _NO_ROOM
         self._filled = 0
-        # The piece that `ahead` gave, what it was cut from, and `_free` after that.
-        self._rest: tuple[memoryview, memoryview, memoryview] | None = None
 
     def room(self, size: int) -> memoryview:
         """A writable view of `size` bytes that nobody else has."""
@@ -72,39 +70,9 @@ class Lease:
         view, self._free = self._free[:size], self._free[size:]
         return view
 
-    def ahead(self, size: int) -> list[memoryview]:
-        """Writable views of `size` bytes in all, or of fewer where the lease may not take so many: never an error.
-
-        Slabs, and first a piece of one where `size` is no multiple. `back` is to be told what became of them.
-        """
-        slab = self.pool.slab_bytes
-        whole, rest = divmod(size, slab)
-        views = list[memoryview]()
-        if rest and (rest <= len(self._free) or self._may_take(slab)):
-            its, left = self._free, _NO_ROOM
-            if rest > len(its):
-                its, left = self._added(slab), self._free
-            view, after = its[:rest], its[rest:]
-            self._free = after if len(after) >= len(left) else left
-            self._rest = view, its, self._free
-            views.append(view)
-        while whole and self._may_take(slab):
-            views.append(self._added(slab))
-            whole -= 1
-        return views
-
-    def back(self, views: list[memoryview], filled: int) -> None:
-        """Those of `ahead` that nothing was put into, given back; `filled` bytes were put into the others."""
-        self._filled += filled
-        rest, self._rest = self._rest, None
-        if not views:
-            return
-        unused = {id(view) for view in views}
-        if rest is not None and id(rest[0]) in unused and rest[2] is self._free:
-            self._free = max(rest[1], self._free, key=len)
-        back = [slab for slab in self._slabs if id(slab) in unused]
-        self._slabs = [slab for slab in self._slabs if id(slab) not in unused]
-        self.pool._give(back, 0, lent=self._dense)
+    def unused(self, size: int) -> None:
+        """So many bytes of what `room` gave hold nothing."""
+        self._filled -= size
 
     def mark(self) -> LeaseMark:
         """What it holds now, for `rewind`."""
@@ -116,17 +84,13 @@ class Lease:
         Of several readers that fill one lease each has its part, so none may clear it.
         """
         back, self._slabs = self._slabs[mark.slabs :], self._slabs[: mark.slabs]
-        self._free, self._filled, self._rest = mark.free, mark.filled, None
+        self._free, self._filled = mark.free, mark.filled
         self.pool._give(back, 0, lent=self._dense)
 
     def _added(self, size: int) -> memoryview:
         taken = self.pool._take(size, lent=self._dense)
         self._slabs.append(taken)
         return taken
-
-    def _may_take(self, size: int) -> bool:
-        most = self.pool.most
-        return most is None or self.size + size <= most
 
     def _check(self, size: int) -> None:
         """Raise ConfigError where one read would take more than there is for all of them."""
@@ -158,7 +122,7 @@ class Lease:
 
     def release(self) -> None:
         """Give the memory back; views into it must not be used again. Safe to call twice."""
-        slabs, self._slabs, self._free, self._rest = self._slabs, [], _NO_ROOM, None
+        slabs, self._slabs, self._free = self._slabs, [], _NO_ROOM
         filled, self._filled = self._filled, 0
         self.pool._give(slabs, filled, lent=self._dense)
 

@@ -7,8 +7,8 @@ partition's own queue; the line that tells of another topic (`cluster.py`) stand
 record of that topic stands in the partition's. So the client's queue is emptied after records were taken, and what they
 are is judged after that.
 
-The law of memory: no read fails, and no slab is held, for memory that was only expected: what the lease gave ahead and
-C has not come to goes back before more is asked of the lease, and at the end of the read.
+The law of memory: no read fails for memory that was only expected. A memory is of one slab at most, but for a record
+that is larger.
 """
 
 from __future__ import annotations
@@ -35,15 +35,12 @@ from dali_feed.native.kafka import (
     MOST_HEADERS,
     ROOM,
     Functions,
-    MemoryInC,
     Queue,
     RowsInC,
     RunInC,
     address,
     functions,
 )
-
-_MOST_AHEAD = 8  # slabs: records may have become small, and to ask C once per so many costs nothing
 
 
 @cache
@@ -73,10 +70,10 @@ class FilledByC:
     told  addresses of the very arrays of the cells
     """
 
-    def __init__(self, cells: Cells, row_bytes: int = 0) -> None:
-        """`row_bytes`, which C put into a row of the read before, say how much memory `begin` takes for all rows."""
+    def __init__(self, cells: Cells) -> None:
         parts, numbers = cells.parts, cells.cells
-        self._cells, self._row_bytes, self._begun = cells, row_bytes, False
+        self._cells = cells
+        self._rest = 0, 0, 0  # the memory that is filled on behind a large record: bytes that are free, number, filled
         names = [name.encode() for name in (*parts.headers, *parts.claim)]
         self._names = (ctypes.c_char_p * len(names))(*names)
         self.told = RowsInC(rows=cells.rows, value=parts.value, key=parts.key, headers=len(parts.headers))
@@ -84,74 +81,25 @@ class FilledByC:
         self.told.of, self.told.at, self.told.size = (address(numbers) + k * numbers.strides[0] for k in range(3))
         self.told.times = address(cells.times) if parts.timestamp else None
         self.told.taken = address(cells.taken)
-        self._ahead: dict[int, memoryview] = {}  # by number, those that the lease gave ahead
-        self._next: list[MemoryInC] = []  # as C was told of them: it has gone through the first ones
 
-    def begin(self, shift: int) -> None:
-        """C is asked now, for rows that are offset + shift."""
-        self.told.shift = shift
-        if self._begun:
-            return
-        self._begun = True
-        lease, row_bytes = self._cells.lease, self._row_bytes
-        if 0 < row_bytes <= lease.slab_bytes // 2:  # a record that no longer fits leaves half of a slab at most
-            whole, rest = divmod(self._cells.rows, lease.slab_bytes // row_bytes)
-            size = min(whole * lease.slab_bytes + rest * row_bytes, _MOST_AHEAD * lease.slab_bytes)
-            line = [self._numbered(view) for view in lease.ahead(size)]
-            self._ahead = {each.number: self._cells.memories[each.number] for each in line}
-            self._line_up(line)
+    def grow(self, need: int, each: int) -> None:
+        """Another memory, for the next record of `need` bytes and all rows that are left, of a slab at most.
 
-    def grow(self, need: int) -> None:
-        """Another memory, for all rows that are left: as large as those before, the next of `need` bytes.
-
-        It is a slab at most: what does not fit into the rest of one goes into the next, so that a lease is as well
-        filled as by message. A large record leaves the rest of its slab to those behind it.
+        They have `each` so many bytes, as far as is known. A large record has a memory of its own: that before it is
+        filled on behind it.
         """
-        told, spare, slab = self.told, self._spare(), self._cells.lease.slab_bytes
-        fits = next((k for k, each in enumerate(spare) if each.room >= need), None)
-        if fits is None:
-            self._give_back()  # or they count against what one lease may take
-            there = int(np.count_nonzero(self._cells.taken))
-            expected = max(need, self._filled() // there if there else 0) * (self._cells.rows - there)
-            now = self._numbered(self._cells.lease.room(max(need, min(slab, expected))))
-            spare = self._spare()
+        told, lease, memories = self.told, self._cells.lease, self._cells.memories
+        expected = max(need, each) * (self._cells.rows - int(np.count_nonzero(self._cells.taken)))
+        if need <= self._rest[0]:
+            (_, number, filled), self._rest = self._rest, (0, 0, 0)
         else:
-            now, spare = spare[fits], [*spare[fits + 1 :], *spare[:fits]]
-        if need > slab // 2 and told.filled < told.room:
-            spare.insert(0, self._numbered(self._cells.memories[told.number][told.filled : told.room]))
-        self._line_up(spare)
-        told.memory, told.room, told.number, told.filled = now.at, now.room, now.number, 0
-
-    def settle(self) -> int:
-        """All records have come: what was taken in vain goes back. Bytes of a row, for the read behind this one."""
-        unused = {each.number for each in self._spare()}
-        filled = sum(len(view) for number, view in self._ahead.items() if number not in unused)
-        if self.told.number in self._ahead:
-            filled -= self.told.room - self.told.filled
-        self._give_back(filled)
-        return self._filled() // max(1, self._cells.rows)
-
-    def _filled(self) -> int:
-        return int(self._cells.cells[2].sum())
-
-    def _numbered(self, piece: memoryview) -> MemoryInC:
-        memories = self._cells.memories
-        memories.append(piece)
-        return MemoryInC(address(piece), len(piece), len(memories) - 1)
-
-    def _spare(self) -> list[MemoryInC]:
-        """Those that C has not come to."""
-        return self._next[len(self._next) - self.told.spare :]
-
-    def _line_up(self, line: list[MemoryInC]) -> None:
-        self._next = line
-        self.told.next, self.told.spare = (MemoryInC * len(line))(*line), len(line)
-
-    def _give_back(self, filled: int = 0) -> None:
-        """To the lease what it gave ahead and C has not come to; `filled` bytes are in the others."""
-        unused = {each.number for each in self._spare()} & self._ahead.keys()
-        self._cells.lease.back([self._ahead.pop(number) for number in unused], filled)
-        self._line_up([each for each in self._spare() if each.number not in unused])
+            if need > lease.slab_bytes // 2:
+                self._rest = max(self._rest, (told.room - told.filled, told.number, told.filled))
+                expected = need
+            memories.append(lease.room(max(need, min(lease.slab_bytes, expected))))
+            number, filled = len(memories) - 1, 0
+        told.memory, told.room = address(memories[number]), len(memories[number])
+        told.number, told.filled = number, filled
 
 
 @dataclass(slots=True)
@@ -233,14 +181,14 @@ class ByColumn:
         queue, filled, told = self._queue, run.filled, self._run
         if not queue or filled is None:
             return EMPTY
-        told.want, told.stop, told.bytes = run.want, run.stop, 0
-        filled.begin(run.shift)
+        told.want, told.stop, told.bytes, filled.told.shift = run.want, run.stop, 0, run.shift
         until = time.monotonic() + SLICE_SECONDS
         while True:
             why = queue.take(told, filled.told, max(0, int((until - time.monotonic()) * 1000)))
             if why != ROOM:
                 break
-            filled.grow(told.need)
+            each = told.bytes // max(1, told.want - run.want)  # of an offset, holes too
+            filled.grow(told.need, each)
             if time.monotonic() >= until:  # large records, each with memory of its own, never let C look at the clock
                 why = LOOK
                 break

@@ -234,7 +234,6 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         self._modest = modest  # one that is modest fetches little at once
         self._way: ByMessage | ByColumn | None = None  # how its records are taken
         self._columns = False  # whether by column
-        self._row_bytes = 0  # that C put into a row of the last read: of what is asked for, holes too
         self._at = (-1, -1)  # the partition, and the offset from which everything is with the way or still to come
         self._end = -1  # where the partition has ended, said once for an assignment
         self._passed = self._received = 0  # offsets, and bytes of their records
@@ -246,14 +245,12 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         mark = lease.mark()
         while True:
             cells = Cells(self._parts, int(extents.lengths.sum()), lease)
-            filled = FilledByC(cells, self._row_bytes) if by_column(self._parts) else None
+            filled = FilledByC(cells) if by_column(self._parts) else None
             try:
                 self.fill(extents, cells.take, filled)
             except DoubtedError:  # all of it once more
                 lease.rewind(mark)
                 continue
-            if filled is not None:
-                self._row_bytes = filled.settle()
             return cells.block(extents.ids())
 
     def fill(self, extents: Extents, take: Take, filled: FilledByC | None = None) -> None:

@@ -171,6 +171,7 @@ class Cells:
         absent = None if there.all() else ~there
         if self._claim:
             self._fetch_claims(rows)
+        self.lease.unused(sum(map(len, self.memories)) - int(self.cells[2].sum()))
         values = {name: self._values(what, rows) for name, what in self.parts.members.items()}
         block = Block(ids, values, self.lease, self.faults, absent)
         if self.parts.codec is not None and self.parts.coded and self._pairs is not None:

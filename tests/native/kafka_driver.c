@@ -164,6 +164,11 @@ static int64_t *numbers(size_t count) {
     return made;
 }
 
+typedef struct {
+    uint8_t *at;
+    int64_t room, number;
+} memory_t;
+
 static memory_t room(memories_t *mem, int64_t size) {
     memory_t made = {mem->memories[mem->count] = malloc(size ? size : 1), mem->sizes[mem->count] = size, mem->count};
     mem->count++;
@@ -183,8 +188,6 @@ static void turn(void) {
     r.of = numbers(columns * r.rows), r.at = numbers(columns * r.rows), r.size = numbers(columns * r.rows);
     r.times = rnd(2) ? numbers(r.rows) : NULL;
     r.taken = calloc(r.rows, 1);
-    memory_t spare[3];
-    for (r.next = spare; r.spare < (int64_t)rnd(4); r.spare++) spare[r.spare] = room(&mem, rnd(12000));
     make_events();
     from.queue = dali_feed_kafka_open(&state, "t", 3);
     for (int empty = 0; run.want < run.stop && empty < 3;) {
@@ -199,7 +202,7 @@ static void turn(void) {
         }
         if (why == ROOM) {
             CHECK(run.need > 0 && mem.count < 400);
-            CHECK(!r.spare || r.next->room < run.need);
+            CHECK(r.room - r.filled < run.need);
             memory_t now = room(&mem, run.need + (rnd(2) ? rnd(200) : 0));
             r.memory = now.at, r.room = now.room, r.number = now.number, r.filled = 0;
         }

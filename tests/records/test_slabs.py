@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.errors import ConfigError
 from dali_feed.records.slabs import ALIGNED, Reused, SlabPool
 
 SLAB = 4096
@@ -44,45 +42,6 @@ def test_views_that_are_out_at_once_are_disjoint(leases: list[list[int]]) -> Non
     for lease in out:
         lease.release()
     assert pool.leased == 0
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 5 * SLAB), st.lists(st.integers(0, 2 * SLAB), max_size=4), st.integers(0, 6))),
-    st.integers(1, 12),
-)
-def test_views_that_were_taken_ahead_and_go_back(steps: list[tuple[int, list[int], int]], most: int) -> None:
-    """Nobody else has them meanwhile; those that went back are no more of the lease, or are what it gives next."""
-    pool = SlabPool(SLAB, most=most * SLAB)
-    lease, out, asked = pool.lease(), list[memoryview](), 0
-    for size, sizes, unused in steps:
-        views = lease.ahead(size)
-        assert sum(map(len, views)) <= size
-        for each in sizes:
-            asked += each
-            with contextlib.suppress(ConfigError):
-                out.append(lease.room(each))
-        back = [view for k, view in enumerate(views) if k >= len(views) - unused]
-        kept = views[: len(views) - len(back)]
-        lease.back(back, sum(map(len, kept)))
-        out += kept
-        asked += sum(map(len, kept))
-        assert lease.size == pool.leased <= most * SLAB
-        spans = sorted(span(view) for view in out if len(view))
-        assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-    lease.release()
-    assert (pool.leased, pool.filled) == (0, asked)
-
-
-def test_a_read_that_took_ahead_in_vain_is_as_it_was() -> None:
-    """All that `ahead` gave, and `back` was given: the next view is where it would have been."""
-    pool = SlabPool(SLAB)
-    lease = pool.lease()
-    first = lease.room(100)
-    lease.back(lease.ahead(3 * SLAB + 50), 0)
-    second = lease.room(200)
-    assert span(second)[0] == span(first)[1]
-    assert lease.size == pool.leased == SLAB
-    assert pool.peak == 4 * SLAB
 
 
 @given(st.lists(st.one_of(st.integers(0, 3 * SLAB), st.none()), max_size=40))
