@@ -252,25 +252,25 @@ def state_position(path: Path, topic: str, servers: str) -> Stand | str:
     from dali_feed.plan.state import reached
 
     try:
-        held = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise StateError(
             f"{path}: must be a file with a loader's state, as json.dump(loader.state_dict(), file) writes it; found "
             f"{type(error).__name__}: {error}. A checkpoint of torch.save() is not read: it may hold code"
         ) from error
     of = f"the state {path}"
-    states = held if isinstance(held, list) else [held]
+    states = content if isinstance(content, list) else [content]
     if states and all(isinstance(each, Mapping) and "stream" in each for each in states):
         return _stream_position(of, topic, [each["stream"] for each in states])
-    if not isinstance(held, Mapping) or not isinstance(held.get("source"), Mapping):
+    if not isinstance(content, Mapping) or not isinstance(content.get("source"), Mapping):
         rule = "must be what state_dict() gave, or for a stream a list of the states of all ranks"
-        raise StateError(f"{path}: {rule}; found {type(held).__name__}")
-    pinned = held["source"].get("pin")
+        raise StateError(f"{path}: {rule}; found {type(content).__name__}")
+    pinned = content["source"].get("pin")
     if not isinstance(pinned, Mapping) or "topic" not in pinned:
-        msg = f"{path}: must be of a loader that reads a Kafka topic; found one of {held['source'].get('name')!r}"
+        msg = f"{path}: must be of a loader that reads a Kafka topic; found one of {content['source'].get('name')!r}"
         raise StateError(msg)
     pin = pin_of(topic, pinned)
-    positions = reached(held, pin.snapshot(servers)).tolist()
+    positions = reached(content, pin.snapshot(servers)).tolist()
     ends = dict(enumerate(pin.ends.tolist()))
     starts = {p: start for p, start in enumerate(pin.starts.tolist()) if start < ends[p]}
     return Stand(of, dict(enumerate(positions)), starts, ends, pin.topic_id)

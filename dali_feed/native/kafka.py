@@ -62,7 +62,7 @@ class RunInC(ctypes.Structure):
     _fields_ = tuple((name, _Int64) for name in ("want", "stop", "bytes", "need"))
 
 
-class Said(NamedTuple):
+class Head(NamedTuple):
     """What stands at the head of a queue and is no record: its code, its words, whether it is fatal, and where."""
 
     code: int
@@ -77,7 +77,7 @@ class Functions:
 
     def __init__(self, own: ctypes.CDLL, librdkafka: ctypes.CDLL) -> None:
         self.own, self.librdkafka = own, librdkafka
-        found = [ctypes.cast(getattr(librdkafka, name), _Pointer).value for name in _FUNCTIONS]
+        result = [ctypes.cast(getattr(librdkafka, name), _Pointer).value for name in _FUNCTIONS]
         own.dali_feed_kafka_newest.restype = own.dali_feed_kafka_open.restype = _Pointer
         own.dali_feed_kafka_open.argtypes = (_Pointer, ctypes.c_char_p, ctypes.c_int32)
         own.dali_feed_kafka_functions.argtypes = (ctypes.POINTER(_Pointer),)
@@ -90,7 +90,7 @@ class Functions:
         librdkafka.rd_kafka_event_error_string.restype = ctypes.c_char_p
         librdkafka.rd_kafka_event_topic_partition.restype = ctypes.POINTER(_Partition)
         librdkafka.rd_kafka_topic_partition_destroy.argtypes = (ctypes.POINTER(_Partition),)
-        own.dali_feed_kafka_functions((_Pointer * len(found))(*found))
+        own.dali_feed_kafka_functions((_Pointer * len(result))(*result))
 
 
 @cache
@@ -112,8 +112,8 @@ def plugin(own: Functions) -> str:
 
 def newest_client(own: Functions) -> int | None:
     """The handle of the client that this thread made last, given once."""
-    found: int | None = own.own.dali_feed_kafka_newest()
-    return found
+    result: int | None = own.own.dali_feed_kafka_newest()
+    return result
 
 
 class Queue:
@@ -133,15 +133,15 @@ class Queue:
 
     def take(self, run: RunInC, rows: RowsInC, milliseconds: int) -> int:
         """Fill rows; see dali_feed_kafka_take."""
-        found: int = self._own.own.dali_feed_kafka_take(self._at, run, rows, milliseconds)
-        return found
+        result: int = self._own.own.dali_feed_kafka_take(self._at, run, rows, milliseconds)
+        return result
 
     @property
     def waits(self) -> bool:
         """Whether a record or an error is at the head."""
         return bool(self._source.event)
 
-    def said(self) -> Said:
+    def head(self) -> Head:
         """What stands at the head, where that is no record; code 0 where it is no error either."""
         event, lib = self._source.event, self._own.librdkafka
         code, fatal = lib.rd_kafka_event_error(event), bool(lib.rd_kafka_event_error_is_fatal(event))
@@ -150,7 +150,7 @@ class Queue:
         if about:
             where = about.contents.partition, about.contents.offset
             lib.rd_kafka_topic_partition_destroy(about)
-        return Said(code, text, fatal, *where)
+        return Head(code, text, fatal, *where)
 
     def skip(self) -> None:
         """The head, where there is one, has been dealt with, or is not wanted."""
@@ -169,5 +169,5 @@ def address(memory: NDArray[Any] | memoryview) -> int:
     """Where an array begins, or memory that can be written, of one byte or more."""
     if isinstance(memory, memoryview):
         return ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    found: int = memory.ctypes.data
-    return found
+    result: int = memory.ctypes.data
+    return result

@@ -47,8 +47,8 @@ from dali_feed.native.kafka import (
 def librdkafka() -> str | None:
     """The library that confluent_kafka's wheel has beside it; None where it was built in another way."""
     package = Path(confluent_kafka.__file__).parent
-    found = sorted((package.parent / f"{package.name}.libs").glob("librdkafka*.so*"))
-    return str(found[0]) if len(found) == 1 else None
+    paths = sorted((package.parent / f"{package.name}.libs").glob("librdkafka*.so*"))
+    return str(paths[0]) if len(paths) == 1 else None
 
 
 def by_column(parts: KafkaParts) -> bool:
@@ -67,7 +67,7 @@ def by_column(parts: KafkaParts) -> bool:
 class FilledByC:
     """The rows of a read, as C is told of them, and the memory that it fills. Used by one thread.
 
-    told  addresses of the very arrays of the cells
+    rows  addresses of the very arrays of the cells
     """
 
     def __init__(self, cells: Cells) -> None:
@@ -76,11 +76,11 @@ class FilledByC:
         self._rest = 0, 0, 0  # the memory that is filled on behind a large record: bytes that are free, number, filled
         names = [name.encode() for name in (*parts.headers, *parts.claim)]
         self._names = (ctypes.c_char_p * len(names))(*names)
-        self.told = RowsInC(rows=cells.rows, value=parts.value, key=parts.key, headers=len(parts.headers))
-        self.told.claims, self.told.names = len(parts.claim), ctypes.cast(self._names, ctypes.c_void_p)
-        self.told.of, self.told.at, self.told.size = (address(numbers) + k * numbers.strides[0] for k in range(3))
-        self.told.times = address(cells.times) if parts.timestamp else None
-        self.told.taken = address(cells.taken)
+        self.rows = RowsInC(rows=cells.rows, value=parts.value, key=parts.key, headers=len(parts.headers))
+        self.rows.claims, self.rows.names = len(parts.claim), ctypes.cast(self._names, ctypes.c_void_p)
+        self.rows.of, self.rows.at, self.rows.size = (address(numbers) + k * numbers.strides[0] for k in range(3))
+        self.rows.times = address(cells.times) if parts.timestamp else None
+        self.rows.taken = address(cells.taken)
 
     def grow(self, need: int, each: int) -> None:
         """Another memory, for the next record of `need` bytes and all rows that are left, of a slab at most.
@@ -88,18 +88,18 @@ class FilledByC:
         They have `each` so many bytes, as far as is known. A large record has a memory of its own: that before it is
         filled on behind it.
         """
-        told, lease, memories = self.told, self._cells.lease, self._cells.memories
+        rows, lease, memories = self.rows, self._cells.lease, self._cells.memories
         expected = max(need, each) * (self._cells.rows - int(np.count_nonzero(self._cells.taken)))
         if need <= self._rest[0]:
             (_, number, filled), self._rest = self._rest, (0, 0, 0)
         else:
             if need > lease.slab_bytes // 2:
-                self._rest = max(self._rest, (told.room - told.filled, told.number, told.filled))
+                self._rest = max(self._rest, (rows.room - rows.filled, rows.number, rows.filled))
                 expected = need
             memories.append(lease.room(max(need, min(lease.slab_bytes, expected))))
             number, filled = len(memories) - 1, 0
-        told.memory, told.room = address(memories[number]), len(memories[number])
-        told.number, told.filled = number, filled
+        rows.memory, rows.room = address(memories[number]), len(memories[number])
+        rows.number, rows.filled = number, filled
 
 
 @dataclass(slots=True)
@@ -167,35 +167,35 @@ class ByColumn:
             return None
         if why != EVENT or self._queue is None:
             return None
-        said = self._queue.said()
-        if not said.code:  # skipped, it might have been records
+        head = self._queue.head()
+        if not head.code:  # skipped, it might have been records
             raise SourceError(
                 f"{self._topic}[{run.partition}]@{run.want}: a partition's queue must hold records and errors; "
                 "librdkafka gave something else: set DALI_FEED_NATIVE=0 to read without the loops in C"
             )
         self._queue.skip()
-        return Event(KafkaError(said.code, said.text, said.fatal), said.partition, said.offset)
+        return Event(KafkaError(head.code, head.text, head.fatal), head.partition, head.offset)
 
     def _take(self, run: OffsetRun) -> int:
         """Records into their rows for a slice of time; why C came back last."""
-        queue, filled, told = self._queue, run.filled, self._run
+        queue, filled, in_c = self._queue, run.filled, self._run
         if not queue or filled is None:
             return EMPTY
-        told.want, told.stop, told.bytes, filled.told.shift = run.want, run.stop, 0, run.shift
+        in_c.want, in_c.stop, in_c.bytes, filled.rows.shift = run.want, run.stop, 0, run.shift
         until = time.monotonic() + SLICE_SECONDS
         while True:
-            why = queue.take(told, filled.told, max(0, int((until - time.monotonic()) * 1000)))
+            why = queue.take(in_c, filled.rows, max(0, int((until - time.monotonic()) * 1000)))
             if why != ROOM:
                 break
-            each = told.bytes // max(1, told.want - run.want)  # of an offset, holes too
-            filled.grow(told.need, each)
+            each = in_c.bytes // max(1, in_c.want - run.want)  # of an offset, holes too
+            filled.grow(in_c.need, each)
             if time.monotonic() >= until:  # large records, each with memory of its own, never let C look at the clock
                 why = LOOK
                 break
-        if told.want > run.want or why == EVENT:
+        if in_c.want > run.want or why == EVENT:
             self._leave()
-        run.want = told.want
-        run.received += told.bytes
+        run.want = in_c.want
+        run.received += in_c.bytes
         return why
 
     def _hear(self, seconds: float) -> None:

@@ -250,11 +250,11 @@ class Claims:
         subject = f"claims={self.folder!r}:"
         if isinstance(error, SourceError) and not isinstance(error.__cause__, OSError):
             return type(error)(f"{subject} {error}")
-        said = error.__cause__ if isinstance(error, SourceError) else error
-        why = f"found: {said.strerror if isinstance(said, OSError) else said}"
-        if isinstance(said, FileNotFoundError | NotADirectoryError):
+        cause = error.__cause__ if isinstance(error, SourceError) else error
+        why = f"found: {cause.strerror if isinstance(cause, OSError) else cause}"
+        if isinstance(cause, FileNotFoundError | NotADirectoryError):
             return SourceNotFoundError(f"{subject} must be the folder of the payloads; {why}; mount it")
-        if isinstance(said, PermissionError):
+        if isinstance(cause, PermissionError):
             return SourceDeniedError(f"{subject} the folder must be readable; {why}; check its permissions")
         return SourceUnreachableError(f"{subject} the folder's file system must answer; {why}")
 

@@ -124,8 +124,8 @@ def _client(kind: Callable[[dict[str, Any]], _Client], to: Connection, settings:
     try:
         return kind(settings)
     except (KafkaException, TypeError, ValueError) as error:
-        said = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-        msg = f"{to.topic}: config= must hold options of librdkafka; {hidden(said)}"
+        words = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        msg = f"{to.topic}: config= must hold options of librdkafka; {hidden(words)}"
         raise ConfigError(msg) from None  # which may show a value as it was given
 
 

@@ -351,9 +351,9 @@ class Cluster:
                 with suppress(StuckError, KafkaException, RuntimeError):
                     timely(client.close, 0.0)
             cause, more = error.__cause__ or error, self.trouble.denied or self.trouble.last
-            said = cause.args[0].str() if isinstance(cause, KafkaException) else "no answer"
+            words = cause.args[0].str() if isinstance(cause, KafkaException) else "no answer"
             raise SourceError(
-                f"{self.to.topic}: offsets of group {self._group!r} could not be set at {self.to.servers}: {said}"
+                f"{self.to.topic}: offsets of group {self._group!r} could not be set at {self.to.servers}: {words}"
                 f"{f' ({more})' if more else ''}; "
                 "check that the broker runs, that the group has no members, and the right Read on the group"
             ) from error
@@ -428,25 +428,25 @@ class Cluster:
         except ValueError as error:
             raise ConfigError(f"{topic}: {doing}: {error}") from error
         except KafkaException as error:
-            code, said, kind = error.args[0].code(), error.args[0].str(), meaning(error.args[0])
+            code, words, kind = error.args[0].code(), error.args[0].str(), meaning(error.args[0])
             if code == KafkaError.TOPIC_ALREADY_EXISTS:
                 raise ConfigError(
                     f"{topic}: a new topic needs a new name; {servers} already has a topic of this name; choose "
                     "another name, or delete that topic"
                 ) from error
             if kind is Meaning.GONE:
-                raise gone(self.to, said) from error
+                raise gone(self.to, words) from error
             if kind is Meaning.DENIED:
                 raise SourceDeniedError(
-                    f"{topic}: {doing} needs the right {right} on the topic; {servers} refuses: {said}; check "
+                    f"{topic}: {doing} needs the right {right} on the topic; {servers} refuses: {words}; check "
                     "security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
                 ) from error
             if kind is Meaning.REFUSED or code in _REFUSED_WISHES:
-                msg = f"{topic}: {doing}: the cluster must accept it; {servers} refuses: {said}{_CURES.get(code, '')}"
+                msg = f"{topic}: {doing}: the cluster must accept it; {servers} refuses: {words}{_CURES.get(code, '')}"
                 raise ConfigError(msg) from error
             if code in _SILENT:
-                raise unreachable(self.to, time.monotonic() - begin, self.trouble.last or said) from error
-            raise SourceError(f"{topic}: {doing} at {servers} failed: {said}") from error
+                raise unreachable(self.to, time.monotonic() - begin, self.trouble.last or words) from error
+            raise SourceError(f"{topic}: {doing} at {servers} failed: {words}") from error
 
     def create(self, partitions: int, replication: int = -1, config: Mapping[str, str] | None = None) -> None:
         """Make the topic, and wait until all of it is there. Raises what `wish` does."""
@@ -478,7 +478,7 @@ class Cluster:
     def _answer(self, ask: Callable[[float], _T], where: str = "", needs: str = READING) -> _T:
         """The answer of a question, which is repeated."""
 
-        def asked(seconds: float) -> _T:
+        def question(seconds: float) -> _T:
             try:
                 return ask(seconds)
             except KafkaException as error:
@@ -491,7 +491,7 @@ class Cluster:
                 raise
 
         patience = Patience(self.to, self.trouble, self._stop, needs=needs, probe=self._probe)
-        answer = patience.until(asked, where)
+        answer = patience.until(question, where)
         self.trouble.clear()
         return answer
 

@@ -36,25 +36,25 @@ def decoded(
             block.faults[row] = Fault("source", _TOMBSTONE, CODEC + "image")
             continue
         try:
-            made = codec(value.toreadonly(), None if key is None else bytes(key), list(pairs[row]))
+            result = codec(value.toreadonly(), None if key is None else bytes(key), list(pairs[row]))
             for name, own in wanted.items():
-                out[name][row] = _kept(made[own], value, block.lease, image=own == "image")
+                out[name][row] = _kept(result[own], value, block.lease, image=own == "image")
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises is about this record
-            said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
+            words = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
             place = place_of(error, codec)
             kind = FormatError if isinstance(error, FormatError) else type(error)
-            reason = f"codec: {kind.__name__}: {said}{f', at {place}' if place else ''}"
+            reason = f"codec: {kind.__name__}: {words}{f', at {place}' if place else ''}"
             block.faults[row] = Fault("source", reason, CODEC + "image")
             for column in out.values():
                 column[row] = value
     return out
 
 
-def _kept(made: Any, value: memoryview, lease: Lease, *, image: bool) -> Any:
+def _kept(result: Any, value: memoryview, lease: Lease, *, image: bool) -> Any:
     """What a codec gave, as long as the block lives: a view of the value as it is, other bytes as copies."""
-    if not image and not isinstance(made, bytes | bytearray | memoryview):
-        return made
-    view = memoryview(made).cast("B")
+    if not image and not isinstance(result, bytes | bytearray | memoryview):
+        return result
+    view = memoryview(result).cast("B")
     if view.obj is value.obj:
         return view
     copy = lease.room(len(view))

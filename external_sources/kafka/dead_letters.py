@@ -44,10 +44,10 @@ def read_letters(to: Connection) -> Iterator[Letter]:
     last: dict[tuple[bytes | None, bytes], tuple[int, int]] = {}
     for looking in (True, False):  # first where the last of each stands, so that few letters are in memory at a time
         for at, record in _records(source, snapshot):
-            told = dict(record.headers)
-            if (where := told.get(WHERE)) is None:
+            headers = dict(record.headers)
+            if (where := headers.get(WHERE)) is None:
                 continue
-            known = told.get(SOURCE), where
+            known = headers.get(SOURCE), where
             if looking:
                 last[known] = max(at, last.get(known, at))
             elif last.get(known) == at:
@@ -143,29 +143,29 @@ def _records(source: KafkaTopic, snapshot: Snapshot) -> Iterator[tuple[tuple[int
 
 
 def _letter(full: WholeRecord) -> Letter:
-    told = {name: text or b"" for name, text in full.headers}
+    headers = {name: text or b"" for name, text in full.headers}
 
-    def said(name: str) -> str:
-        return told.get(name, b"").decode(errors="surrogateescape")
+    def text(name: str) -> str:
+        return headers.get(name, b"").decode(errors="surrogateescape")
 
     def number(name: str) -> int:
-        return int(told[name]) if told.get(name, b"").isdigit() else -1
+        return int(headers[name]) if headers.get(name, b"").isdigit() else -1
 
-    kept = told.get(ADDED + "original") == KEPT
+    kept = headers.get(ADDED + "original") == KEPT
     own = tuple((name, text) for name, text in full.headers if not name.startswith((CONNECT, ADDED)))
-    key = None if full.key == told[WHERE] else full.key
-    stage = said(CONNECT + "stage")
+    key = None if full.key == headers[WHERE] else full.key
+    stage = text(CONNECT + "stage")
     return Letter(
-        said(WHERE),
-        said(SOURCE),
+        text(WHERE),
+        text(SOURCE),
         number(CONNECT + "partition"),
         number(CONNECT + "offset"),
         number(ADDED + "sample"),
         "source" if stage == "source" else "decode" if stage == "decode" else "screen",
-        said(CONNECT + "exception.message"),
+        text(CONNECT + "exception.message"),
         full.value or b"",
         Original(key, full.value, own) if kept else None,
-        told.get(ADDED + "original") == GONE,
+        headers.get(ADDED + "original") == GONE,
     )
 
 

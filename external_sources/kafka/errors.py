@@ -105,13 +105,13 @@ class Trouble:
 
     def __call__(self, error: KafkaError) -> None:
         """Keep the error."""
-        said, kind = hidden(error.str()), meaning(error)
-        if kind is Meaning.DENIED or _refused_by_tls(said):
-            self.denied = self._token or said
+        words, kind = hidden(error.str()), meaning(error)
+        if kind is Meaning.DENIED or _refused_by_tls(words):
+            self.denied = self._token or words
         elif kind is Meaning.GONE:
-            self.gone = said
+            self.gone = words
         elif error.code() != KafkaError._ALL_BROKERS_DOWN or not self.last:  # says less than what came before it
-            self.last = said
+            self.last = words
 
     def no_token(self, why: str) -> None:
         """Keep why the user's function gave no new token; empty: it did."""
@@ -194,8 +194,8 @@ class Patience:
             if at := _speaks_tls(self._to):
                 raise SourceDeniedError(f"{where}: {at} uses TLS; set security.protocol to SSL or SASL_SSL in config=")
         if self.over:
-            said = "" if last is None else last.args[0].str() if isinstance(last, KafkaException) else str(last)
-            raise unreachable(self._to, self.seconds, self._trouble.last or said, where) from last
+            words = "" if last is None else last.args[0].str() if isinstance(last, KafkaException) else str(last)
+            raise unreachable(self._to, self.seconds, self._trouble.last or words, where) from last
 
     def until(
         self,
@@ -224,26 +224,26 @@ class Patience:
             self._stop.wait(PAUSE_SECONDS)
 
 
-def denied(to: Connection, said: str, where: str = "", needs: str = READING) -> SourceDeniedError:
+def denied(to: Connection, words: str, where: str = "", needs: str = READING) -> SourceDeniedError:
     """No rights, which `needs` names, or credentials or a certificate that are not accepted."""
     where = where or to.topic
-    if _refused_by_tls(said):
-        return SourceDeniedError(f"{where}: a TLS connection must be trusted; {_said_by_tls(said, to.config)}")
-    if "SASL" in said:
+    if _refused_by_tls(words):
+        return SourceDeniedError(f"{where}: a TLS connection must be trusted; {_words_of_tls(words, to.config)}")
+    if "SASL" in words:
         return SourceDeniedError(
-            f"{where}: the broker must accept the credentials; {to.servers} refuses: {said}; check sasl.mechanism, "
+            f"{where}: the broker must accept the credentials; {to.servers} refuses: {words}; check sasl.mechanism, "
             "sasl.username and sasl.password, or the token, in config="
         )
     return SourceDeniedError(
-        f"{where}: {needs}; {to.servers} refuses: {said}; "
+        f"{where}: {needs}; {to.servers} refuses: {words}; "
         "check security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
     )
 
 
-def gone(to: Connection, said: str = "", where: str = "") -> SourceChangedError:
+def gone(to: Connection, words: str = "", where: str = "") -> SourceChangedError:
     """Nothing has the name any more."""
     return SourceChangedError(
-        f"{where or to.topic}: it is no longer at {to.servers}; the topic was deleted{': ' + said if said else ''}"
+        f"{where or to.topic}: it is no longer at {to.servers}; the topic was deleted{': ' + words if words else ''}"
     )
 
 
@@ -278,11 +278,11 @@ def partitions_text(partitions: Collection[int]) -> str:
     return f"partition{'s' * (len(partitions) != 1)} {some(sorted(partitions))}"
 
 
-def unreachable(to: Connection, seconds: float, said: str, where: str = "") -> SourceUnreachableError:
+def unreachable(to: Connection, seconds: float, words: str, where: str = "") -> SourceUnreachableError:
     """The error for no answer in `seconds`."""
     return SourceUnreachableError(
         f"{where or to.topic}: the broker must answer; {to.servers} did not answer for {seconds:.1f} "
-        f"s{': ' + said if said else ''}; check the address and that the broker runs, or raise timeout="
+        f"s{': ' + words if words else ''}; check the address and that the broker runs, or raise timeout="
     )
 
 
@@ -293,16 +293,16 @@ _ALERTS = "bad certificate|unknown ca|certificate required|certificate expired|c
 _REFUSED = re.compile(f"certificate verify failed|alert (?:{_ALERTS}|unsupported certificate|access denied)")
 
 
-def _refused_by_tls(said: str) -> bool:
+def _refused_by_tls(words: str) -> bool:
     """Whether an error of librdkafka's is about a certificate: trying again changes nothing."""
-    return "SSL" in said and bool(_REFUSED.search(said))
+    return "SSL" in words and bool(_REFUSED.search(words))
 
 
-def _said_by_tls(said: str, config: Mapping[str, Any]) -> str:
+def _words_of_tls(words: str, config: Mapping[str, Any]) -> str:
     """What librdkafka said of a certificate, in plain words; the server is asked once more to know them."""
-    server = _AT.search(said)
+    server = _AT.search(words)
     at = f"{server[1]}:{server[2]}" if server else "the broker"
-    if "verify failed" not in said:
+    if "verify failed" not in words:
         if any(map(config.get, _OWN)):
             return (
                 f"{at} needs a certificate of the client, and does not accept this one; check its dates, and that "
@@ -313,7 +313,7 @@ def _said_by_tls(said: str, config: Mapping[str, Any]) -> str:
             "ssl.keystore.location"
         )
     why = _why(server[1], int(server[2]), config) if server else ""
-    return f"the certificate of {at} is not accepted: {why or said}"
+    return f"the certificate of {at} is not accepted: {why or words}"
 
 
 def _speaks_tls(to: Connection) -> str:

@@ -131,10 +131,10 @@ class ConsumerGroup:
 
     def check_mark(self, topic: str, mark: Mapping[str, Any]) -> None:
         """Raise StateError if a mark is not this group's: only the group may have a position."""
-        if (given := dict(mark)) != self.mark(topic):
+        if (other := dict(mark)) != self.mark(topic):
             raise StateError(
                 f"{topic}: a worker of the group {self.group!r} continues at the offsets of the group, so its "
-                f"state must be the group's; found {given}; leave the state out, or read without ConsumerGroup(...)"
+                f"state must be the group's; found {other}; leave the state out, or read without ConsumerGroup(...)"
             )
 
     def check(self, topic: str, config: Mapping[str, Any], start: Any) -> None:
@@ -292,24 +292,24 @@ class Membership:
 
     def refused(self, error: KafkaError) -> ConfigError:
         """The error for a group that does not take this member, or another one that has its name."""
-        said = error.str()
-        if "fenced" in said or "instance ID is still used" in said:
+        words = error.str()
+        if "fenced" in words or "instance ID is still used" in words:
             return ConfigError(
                 f"{self.who}: one worker at a time may use the name of an instance; another running worker uses "
-                f"it: {said}; give each worker its own ConsumerGroup(instance=)"
+                f"it: {words}; give each worker its own ConsumerGroup(instance=)"
             )
-        if "nsupported" in said or "not supported" in said:
+        if "nsupported" in words or "not supported" in words:
             return ConfigError(
-                f"{self.who}: the broker must know the group's protocol; {said}; "
+                f"{self.who}: the broker must know the group's protocol; {words}; "
                 'ConsumerGroup(protocol="classic") works with any broker, "consumer" with Kafka 4.0 and newer'
             )
-        if "rotocol" in said:
+        if "rotocol" in words:
             return ConfigError(
                 f"{self.who}: all members of a group must assign partitions in the same way, cooperative-sticky; "
-                f"{said}; stop the other members, or use another group"
+                f"{words}; stop the other members, or use another group"
             )
         return ConfigError(
-            f"{self.who}: the broker must accept the worker as a member; {said}; check ConsumerGroup(...)"
+            f"{self.who}: the broker must accept the worker as a member; {words}; check ConsumerGroup(...)"
         )
 
     # Commits. The condition is held by who calls `_want`.
@@ -347,16 +347,16 @@ class Membership:
 
     def _refuse(self, error: KafkaError, sent: Positions) -> None:
         """A commit was not taken: it is sent again, unless that is no use."""
-        said = self._unsaid(error.str())
+        words = self._unsaid(error.str())
         with self.progress.changed:
             self._sent, self._wrong, self._not_before = {}, error.str(), sync.monotonic() + PAUSE_SECONDS
             if error.code() in _OUT:  # the partitions are others' now, and the next poll says so
-                LOG.warning("%s; the group has removed the worker, and what was not committed comes again", said)
+                LOG.warning("%s; the group has removed the worker, and what was not committed comes again", words)
                 self._wanted = {p: n for p, n in self._wanted.items() if p not in sent}
             elif meaning(error) in NO_RIGHTS or self.trouble.denied:
                 self._denied = denied(self._to, self.trouble.denied or error.str(), needs=GROUP_RIGHT)
             elif meaning(error) is Meaning.REFUSED:
-                self._denied = SourceError(f"{said}. What was not committed comes again")
+                self._denied = SourceError(f"{words}. What was not committed comes again")
             if self._denied is not None:
                 self._wanted = {}
                 self._failed = self._failed or (self._denied if self.starting else None)
@@ -375,7 +375,7 @@ class Membership:
         No poll may be begun in a callback, so its answer is not heard there; and a commit that waits for the answer
         may wait for a rebalance of the group.
         """
-        ends, said = sync.monotonic() + LAST_SECONDS, ""
+        ends, words = sync.monotonic() + LAST_SECONDS, ""
         levels = {p: max(done.get(p, -1), self._wanted.get(p, -1)) for p in partitions}
         due = {p: n for p, n in levels.items() if n > self._committed.get(p, n)}
         while due and (left := ends - sync.monotonic()) > 0:
@@ -386,7 +386,7 @@ class Membership:
                 self._landed({p: n for p, n in due.items() if there.get(p, -1) >= n})
                 due = {p: n for p, n in due.items() if there.get(p, -1) < n}
             except KafkaException as error:
-                said = error.args[0].str()
+                words = error.args[0].str()
             if due:
                 sync.sleep(min(PAUSE_SECONDS, left))
         if due:
@@ -394,7 +394,7 @@ class Membership:
                 "%s: gave up %s without a commit, and what it has finished comes again at other workers: %s",
                 self.who,
                 partitions_text(due),
-                said or self._wrong or "the broker does not have it",
+                words or self._wrong or "the broker does not have it",
             )
 
     # Callbacks of the consumer, in a poll of the receiver's thread.
@@ -413,11 +413,11 @@ class Membership:
             self._inside = False
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        found = sorted(each.partition for each in partitions)
+        numbers = sorted(each.partition for each in partitions)
         places: list[TopicPartition] = []
         with self._callback():
-            if found and not self._leaving:
-                offsets, fresh, self._note = self._begun(consumer, found)
+            if numbers and not self._leaving:
+                offsets, fresh, self._note = self._begun(consumer, numbers)
                 with self.progress.changed:
                     self._committed |= offsets | dict.fromkeys(fresh, -1)
                     # Sent behind this callback: librdkafka lets a commit wait until it has the answer.
@@ -426,18 +426,18 @@ class Membership:
                     self._since = sync.monotonic()
                     self.take_up(offsets)
                 places = [TopicPartition(self._to.topic, p, offset) for p, offset in offsets.items()]
-                LOG.info("%s: was assigned %s", self.who, partitions_text(found))
+                LOG.info("%s: was assigned %s", self.who, partitions_text(numbers))
         self._answer(consumer.incremental_assign, places)
         if self._paused and places:
             consumer.pause(places)
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        found = sorted(each.partition for each in partitions)
+        numbers = sorted(each.partition for each in partitions)
         with self._callback():
-            if found and not self._leaving and self._failed is None:
+            if numbers and not self._leaving and self._failed is None:
                 handed = self.withdraw()
-                done = self.progress.wait_finished(found, self._group.drain, self.ended)
-                if late := [p for p in found if done.get(p, -1) < handed.get(p, -1)]:
+                done = self.progress.wait_finished(numbers, self._group.drain, self.ended)
+                if late := [p for p in numbers if done.get(p, -1) < handed.get(p, -1)]:
                     LOG.warning(
                         "%s: gave up %s before its loop had finished the batch that it has, and that comes again at "
                         "another worker: ConsumerGroup(drain=) gives it %g s",
@@ -445,13 +445,13 @@ class Membership:
                         partitions_text(late),
                         self._group.drain,
                     )
-                self._publish(consumer, found, done)
-                LOG.info("%s: gave up %s", self.who, partitions_text(found))
-        self._forget(found)
+                self._publish(consumer, numbers, done)
+                LOG.info("%s: gave up %s", self.who, partitions_text(numbers))
+        self._forget(numbers)
         self._answer(consumer.incremental_unassign, partitions)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        found = sorted(each.partition for each in partitions)
+        numbers = sorted(each.partition for each in partitions)
         with self._callback():
             self.withdraw()
             LOG.warning(
@@ -459,10 +459,10 @@ class Membership:
                 "again, at other workers. It joins again. Possible reasons: the process was stopped, the connection "
                 "was broken, or the broker did not answer, for longer than ConsumerGroup(session=)",
                 self.who,
-                partitions_text(found),
+                partitions_text(numbers),
                 self.trouble.last or "no sign of life",
             )
-        self._forget(found)
+        self._forget(numbers)
         self._answer(consumer.incremental_unassign, partitions)
 
     def _forget(self, partitions: Collection[int]) -> None:

@@ -121,7 +121,7 @@ class LagFacts:
     @property
     def longest(self) -> float | None:
         """The largest of all partitions' `seconds`."""
-        return max((found for each in self.partitions if (found := self.seconds(each)) is not None), default=None)
+        return max((seconds for each in self.partitions if (seconds := self.seconds(each)) is not None), default=None)
 
     def rate(self, name: str) -> float | None:
         """Records per second of all partitions together: `read` or `written`."""
@@ -167,7 +167,7 @@ def _rated(then: PartitionLag | None, now: PartitionLag, seconds: float) -> Part
 
 def lag_warnings(facts: LagFacts) -> list[str]:
     """Where the run will lose data, or has; a sentence each."""
-    return [*_another(facts), *_gone(facts), *_going(facts), *_behind(facts)]
+    return [*_another(facts), *_gone(facts), *_going(facts), *_slower(facts)]
 
 
 def _another(facts: LagFacts) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _gone(facts: LagFacts) -> Iterator[str]:
 
 def _going(facts: LagFacts) -> Iterator[str]:
     """Retention comes to what is needed before the run has had it."""
-    left = [(found, each) for each in facts.partitions if (found := _left(facts, each)) is not None]
+    left = [(seconds, each) for each in facts.partitions if (seconds := _left(facts, each)) is not None]
     if not left:
         return
     room, each = min(left, key=lambda one: one[0])
@@ -220,7 +220,7 @@ def _going(facts: LagFacts) -> Iterator[str]:
         yield f"{where}: the records from offset {each.need} on may be deleted in {span_text(room)}; {cure}"
 
 
-def _behind(facts: LagFacts) -> Iterator[str]:
+def _slower(facts: LagFacts) -> Iterator[str]:
     read, written = facts.rate("read"), facts.rate("written")
     if facts.lag and facts.stand.ends is None and read is not None and written and written > read:
         yield (

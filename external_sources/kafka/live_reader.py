@@ -393,14 +393,14 @@ class Receiver(TopicReader):
         if new:
             LOG.info("%s: %s are new", self._to.topic, partitions_text(new))
             self.take_up(dict.fromkeys(new, 0))
-        if new or 0.0 < self._unknown < answer.asked:  # a consumer that is made now knows them
+        if new or 0.0 < self._unknown < answer.begun:  # a consumer that is made now knows them
             self._unknown = 0.0
             self._drop()
         now = sync.monotonic()
         for p, since in answer.headless.items():
             if now - since >= self._to.timeout:
-                said = self._trouble.last or "the partition has no leader"
-                raise unreachable(self._to, now - since, said, self._where(p))
+                words = self._trouble.last or "the partition has no leader"
+                raise unreachable(self._to, now - since, words, self._where(p))
         self._overdue.looked(answer, self._at, self._received, now)
         self._late(now)
 
@@ -423,8 +423,8 @@ class Receiver(TopicReader):
         """Connect anew for a partition that gives nothing of what it has, once at half of the timeout; or give up."""
         partition, seconds = self._overdue.longest(now)
         if seconds >= self._to.timeout:
-            said = self._trouble.last or "there are records, but none comes"
-            raise unreachable(self._to, seconds, said, self._where(partition))
+            words = self._trouble.last or "there are records, but none comes"
+            raise unreachable(self._to, seconds, words, self._where(partition))
         if seconds >= self._to.timeout / 2 and self._overdue.due(partition):
             where = self._where(partition)
             LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, self._trouble.last)
@@ -571,10 +571,10 @@ class KafkaLiveReader(LiveReader):
                         break
                     else:
                         changed.wait(min(left, SLICE_SECONDS))
-                for partition, behind, message in entries:
+                for partition, after, message in entries:
                     if message is not None:
-                        taken.append(partition, behind - 1, message)
-                    position[partition] = behind
+                        taken.append(partition, after - 1, message)
+                    position[partition] = after
                 if not entries:
                     receiver.check()
             return LiveBlock(taken.block(), position, generation)

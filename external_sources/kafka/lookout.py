@@ -30,13 +30,13 @@ JOIN_SECONDS = 0.2
 class LookoutAnswer:
     """An answer.
 
-    asked   when the question was begun, time.monotonic seconds
+    begun   when the question was begun, time.monotonic seconds
     count   partitions that the topic has
     ends    last stable offset of each of ours that has a leader
     headless  the others, with the time since when they have none, time.monotonic seconds
     """
 
-    asked: float
+    begun: float
     count: int
     ends: dict[int, int]
     headless: dict[int, float]
@@ -130,12 +130,12 @@ class Lookout:
         headless = {p: before.get(p, begun) for p in ours if there[p].leader < 0}
         return LookoutAnswer(begun, len(there), dict(zip(led, self._cluster.ends(led).tolist(), strict=True)), headless)
 
-    def _unanswered(self, begun: float, said: str) -> None:
-        self.trouble = said
+    def _unanswered(self, begun: float, words: str) -> None:
+        self.trouble = words
         if self._since is None:
             self._since = begun
         self._until = time.monotonic()
-        LOG.debug("%s: no answer: %s", self._to.topic, said)
+        LOG.debug("%s: no answer: %s", self._to.topic, words)
 
 
 MUCH = 64 << 20  # bytes of others' records: many times what a consumer keeps

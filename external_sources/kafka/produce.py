@@ -176,16 +176,16 @@ def load_journal(path: Path) -> Journal | None:
     try:
         fields = json.loads(text)
         version = fields.pop("version")
-        found = Journal(**fields)
-        Tally.of(found.tally)
-        fits = version == VERSION and isinstance(found.position, int) and found.position >= 0
+        journal = Journal(**fields)
+        Tally.of(journal.tally)
+        fits = version == VERSION and isinstance(journal.position, int) and journal.position >= 0
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         msg = f"{path}: a journal must be what a run wrote; {type(error).__name__}: {error}; give another journal="
         raise StateError(msg) from error
     if not fits:
         msg = f"{path}: a journal of version {VERSION} is needed; found version {version!r}; give another journal="
         raise StateError(msg)
-    return found
+    return journal
 
 
 def save_journal(path: Path, journal: Journal) -> None:

@@ -360,8 +360,8 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         patience.check(where)
         if patience.half_over():
             # A consumer may be stuck on a partition whose leader moved; or a slow link is at a fetch of megabytes.
-            seconds, said = patience.seconds, self._trouble.last
-            LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, said)
+            seconds, words = patience.seconds, self._trouble.last
+            LOG.warning("%s: nothing came for %.0f s; connecting again (%s)", where, seconds, words)
             self._drop()
             self._assign(run.partition, run.want, small=True)
 
@@ -402,22 +402,22 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
 
     def _check_gone(self, partition: int, want: int) -> None:
         """There was word that there is no such topic or partition: raise where that is so, else go on from `want`."""
-        said, self._trouble.gone = self._trouble.gone, ""
+        words, self._trouble.gone = self._trouble.gone, ""
         if self._topic_is_there(partition):
             self._assign(partition, want)
             return
-        raise gone(self._to, said, self._to.where(partition, want))
+        raise gone(self._to, words, self._to.where(partition, want))
 
     def _topic_is_there(self, partition: int) -> bool:
         """A restarted broker may say 'unknown' for a moment; the metadata has the last word, asked for a second."""
         topic, deadline = self._to.topic, time.monotonic() + 1.0
         while not self._guard.stop.wait(SLICE_SECONDS):
             try:
-                found = self._open()[0].list_topics(topic, timeout=1.0).topics.get(topic)
+                there = self._open()[0].list_topics(topic, timeout=1.0).topics.get(topic)
             except KafkaException as error:
                 self._trouble.last = error.args[0].str()
                 return True  # no answer: wait, as in any outage
-            if found is not None and found.error is None and partition in found.partitions:
+            if there is not None and there.error is None and partition in there.partitions:
                 return True
             if time.monotonic() > deadline:
                 return False

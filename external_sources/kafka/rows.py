@@ -202,12 +202,12 @@ class Cells:
         for row in np.flatnonzero(self.cells[0, first, :rows] >= 0).tolist():
             texts = (self._pieces(first + k, rows)[row] for k in range(len(CLAIM)))
             pairs = [(name, bytes(text)) for name, text in zip(CLAIM, texts, strict=True) if text is not None]
-            found = claimed(self.parts.claims, pairs, self.lease)
-            if isinstance(found, str):
-                self.faults[row] = Fault("source", found, "value")
+            payload = claimed(self.parts.claims, pairs, self.lease)
+            if isinstance(payload, str):
+                self.faults[row] = Fault("source", payload, "value")
                 self.cells[0, 0, row] = NONE
             else:
-                self._keep(row, found)
+                self._keep(row, payload)
 
     def _put(self, cell: int, data: bytes | None) -> None:
         """The bytes of a cell: copied behind those before them, into the same memory as far as it goes."""

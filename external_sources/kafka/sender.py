@@ -283,21 +283,21 @@ class Sender:
 
     def ended(self, error: KafkaError) -> DaliFeedError:
         """What ends the sending, in our words."""
-        to, code, said = self._to, error.code(), error.str()
+        to, code, words = self._to, error.code(), error.str()
         if meaning(error) in NO_RIGHTS:
-            return denied(to, said, needs=_RIGHTS)
+            return denied(to, words, needs=_RIGHTS)
         if meaning(error) is Meaning.GONE:
-            return gone(to, said)
+            return gone(to, words)
         if code in _FENCED:
             return ProduceError(
                 f"{to.topic}: one process at a time may do a run; {to.servers} says that another process has taken it "
-                f"over, or that this one was silent for too long: {said}; stop the other process, and start "
+                f"over, or that this one was silent for too long: {words}; stop the other process, and start "
                 "again with the same journal"
             )
         if code in _SILENT:
-            return unreachable(to, to.timeout, self.trouble.last or said)
+            return unreachable(to, to.timeout, self.trouble.last or words)
         return ProduceError(
-            f"{to.topic}: records could not be written to {to.servers}: {said}; what was delivered before counts, and "
+            f"{to.topic}: records could not be written to {to.servers}: {words}; what was delivered before counts, and "
             "a run with a journal= continues after it"
         )
 

@@ -48,9 +48,9 @@ class Pin:
     def snapshot(self, servers: str) -> Snapshot:
         """The snapshot. Its fingerprint is of the offsets that it deals, and of which topic's they are."""
         topic, pin = self.topic, self.to_json()
-        held: list[Any] = [topic, self.topic_id, pin["starts"], pin["ends"]]
+        parts: list[Any] = [topic, self.topic_id, pin["starts"], pin["ends"]]
         if self.present is not None:
-            held.append(self.present.digest())
+            parts.append(self.present.digest())
         return Snapshot(
             source=f"kafka topic {topic} at {servers}",
             names=tuple(f"{topic}[{p}]" for p in range(len(self.starts))),
@@ -60,7 +60,7 @@ class Pin:
             record_bytes=self.record_bytes,
             random_access=False,
             interleaved=True,
-            fingerprint=hashlib.blake2b(json.dumps(held).encode(), digest_size=16).hexdigest(),
+            fingerprint=hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest(),
             pin=pin,
             present=self.present,
             absent=self.absent,
@@ -87,8 +87,8 @@ class Pin:
             raise SourceChangedError(
                 f"{topic}: the snapshot has {n} partitions and the topic now {len(lows)}: it was deleted and made again"
             )
-        held = self.ends > self.starts
-        lost = np.flatnonzero(held & (lows[:n] > self.starts))
+        dealt = self.ends > self.starts
+        lost = np.flatnonzero(dealt & (lows[:n] > self.starts))
         if len(lost):
             which = "; ".join(
                 f"{where(p, int(self.starts[p]))}: offsets {self.starts[p]}.."
@@ -100,7 +100,7 @@ class Pin:
                 "them, but retention or deletion removed them; take a new snapshot, and give the topic a longer "
                 "retention"
             )
-        cut = np.flatnonzero(held & (highs[:n] < self.ends))
+        cut = np.flatnonzero(dealt & (highs[:n] < self.ends))
         if len(cut):
             p = int(cut[0])
             raise SourceChangedError(
@@ -173,19 +173,19 @@ def sizes(reader: KafkaReader, extents: Extents, weigh: Weigh = len, most: int |
 
     Where more than `most` bytes were read, of what is weighed or of values, there are fewer rows.
     """
-    found, read = [-1] * int(extents.lengths.sum()), 0
+    rows, read = [-1] * int(extents.lengths.sum()), 0
 
     def take(row: int, message: Message) -> None:
         nonlocal read
-        found[row] = size = weigh(message)
+        rows[row] = size = weigh(message)
         read += max(size, len(message))  # a record is fetched as a whole
         if most is not None and read > most:
-            del found[row + 1 :]
+            del rows[row + 1 :]
             raise _EnoughError
 
     with suppress(_EnoughError):
         reader.fill(extents, take)
-    return found, read
+    return rows, read
 
 
 def sampled(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh = len) -> TopicSample:
@@ -195,10 +195,10 @@ def sampled(reader: KafkaReader, starts: Int64s, stops: Int64s, weigh: Weigh = l
     for n, (partition, start, stop, part) in enumerate(_places(starts, stops)):
         if n >= LEAST and read > MOST_BYTES:
             break
-        found, its = sizes(reader, Extents.one(partition, start, stop), weigh, PLACE_BYTES)
-        there = [each for each in found if each >= 0]
-        size += sum(there) * part / len(found)
-        records += len(there) * part / len(found)
+        rows, its = sizes(reader, Extents.one(partition, start, stop), weigh, PLACE_BYTES)
+        there = [each for each in rows if each >= 0]
+        size += sum(there) * part / len(rows)
+        records += len(there) * part / len(rows)
         looked += part
         read += its
     if not records:

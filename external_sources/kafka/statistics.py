@@ -36,7 +36,7 @@ class Statistics:
         self._lock = threading.Lock()
         self._texts: list[str] = []  # the last two of the consumer that there is now
         self._before: KafkaStats | None = None  # what the consumers before it counted
-        self._made: tuple[str, KafkaStats] | None = None  # of the last text
+        self._last: tuple[str, KafkaStats] | None = None  # of the last text
         self._times: dict[int, float] = {}
 
     def begin(self) -> Callable[[str], None]:
@@ -49,14 +49,14 @@ class Statistics:
 
         with self._lock:  # the one before may still be closing: its list is nobody's any more
             self._before = None if before is None else counted(before)
-            self._texts, self._made = texts, None
+            self._texts, self._last = texts, None
         return keep
 
     def seen(self, batch: Sequence[Message]) -> None:
         """Keep when the last records were made that came of each partition."""
         for partition, message in {message.partition(): message for message in batch}.items():
-            if partition is not None and (made := message.timestamp()[1]) > 0:
-                self._times[partition] = made / 1000
+            if partition is not None and (milliseconds := message.timestamp()[1]) > 0:
+                self._times[partition] = milliseconds / 1000
 
     def gauges(self) -> KafkaStats | None:
         """The figures; None before the first text."""
@@ -64,17 +64,17 @@ class Statistics:
             texts = self._texts[:]
             if not texts:
                 return self._before
-            if self._made is None or self._made[0] is not texts[-1]:
+            if self._last is None or self._last[0] is not texts[-1]:
                 new = figures(self._topic, *map(json.loads, texts))
                 both = new if self._before is None else merged([new, self._before])
-                self._made = texts[-1], both
-            found = self._made[1]
+                self._last = texts[-1], both
+            stats = self._last[1]
         now, times = time.time(), self._times.copy()
         return replace(
-            found,
+            stats,
             partitions=tuple(
                 replace(one, seconds=max(0.0, now - times[one.partition])) if one.partition in times else one
-                for one in found.partitions
+                for one in stats.partitions
             ),
         )
 
@@ -87,14 +87,14 @@ def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
     latest, first = texts[-1], texts[0]
     seconds = (latest["ts"] - first["ts"]) * _MICRO
     then = _partitions(first, topic)
-    found: list[PartitionStats] = []
+    stats: list[PartitionStats] = []
     queue = 0, 0
     for number, each in sorted((int(number), each) for number, each in _partitions(latest, topic).items()):
         queue = max(queue, (each["fetchq_cnt"], each["fetchq_size"]))
         if number < 0 or not (each["desired"] or each["rxmsgs"] or each["hi_offset"] >= 0):
             continue  # librdkafka's own, and those that this consumer never came to
         before = then.get(str(number), {}).get("rxbytes", 0)
-        found.append(
+        stats.append(
             PartitionStats(
                 number,
                 end=_known(each["ls_offset"]),
@@ -109,7 +109,7 @@ def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
     group = latest.get("cgrp", {})
     return KafkaStats(
         topic,
-        tuple(found),
+        tuple(stats),
         tuple(sorted(brokers, key=lambda each: each.broker)),
         readers=1,
         queue_records=queue[0],
@@ -120,8 +120,8 @@ def figures(topic: str, *texts: Mapping[str, Any]) -> KafkaStats:
 
 
 def _partitions(latest: Mapping[str, Any], topic: str) -> dict[str, Any]:
-    found: dict[str, Any] = latest["topics"].get(topic, {}).get("partitions", {})
-    return found
+    partitions: dict[str, Any] = latest["topics"].get(topic, {}).get("partitions", {})
+    return partitions
 
 
 def _broker(name: str, each: Mapping[str, Any]) -> BrokerStats:

@@ -151,7 +151,7 @@ def check_stretch(topic: str, starts: NDArray[np.int64], ends: NDArray[np.int64]
         )
 
 
-def made_mark(topic: str, topic_id: str, positions: Mapping[int, int], rank: int, world_size: int) -> Mark:
+def rank_mark(topic: str, topic_id: str, positions: Mapping[int, int], rank: int, world_size: int) -> Mark:
     """A rank's. Raises ConfigError where its partitions are not those that the rank has."""
     if sorted(positions) != list(range(rank, rank + len(positions) * world_size, world_size)):
         raise ConfigError(
@@ -354,7 +354,7 @@ class KafkaStream(TopicSource, Stream):
         """
         if self._joins is not None:
             return self._joins.mark(self._to.topic)
-        return made_mark(self._to.topic, self._identity.topic_id, position, rank, world_size).to_json()
+        return rank_mark(self._to.topic, self._identity.topic_id, position, rank, world_size).to_json()
 
     def merged(self, marks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """One mark, made from those of several ranks of one run, from which a run of any world size continues.

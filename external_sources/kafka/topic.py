@@ -139,10 +139,10 @@ class TopicSource(Records):
         """The topic's id now. It must be the one that the source knew: readers compare what they read with it."""
         if not known and not cluster.has_controller():
             return ""
-        found = cluster.topic_id() or ""
+        topic_id = cluster.topic_id() or ""
         for each in (known, self._identity.topic_id):
-            check_same(self._to.topic, each, found)
-        return found or known
+            check_same(self._to.topic, each, topic_id)
+        return topic_id or known
 
 
 def _check_label(topic: str, label: str | None, codec: Codec | None) -> None:

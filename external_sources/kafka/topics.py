@@ -124,7 +124,7 @@ def retention(settings: Mapping[str, str]) -> float | None:
 
 def warnings(facts: TopicFacts, run: float = DAY, gpus: int | None = None) -> list[str]:
     """What would hurt a training run of `run` seconds on `gpus` GPUs (None: not said); a sentence each."""
-    return [*_kept(facts, run), *_held(facts), *_spread(facts, gpus), *_written(facts)]
+    return [*_kept(facts, run), *_safe(facts), *_spread(facts, gpus), *_written(facts)]
 
 
 def _kept(facts: TopicFacts, run: float) -> Iterator[str]:
@@ -146,15 +146,15 @@ def _kept(facts: TopicFacts, run: float) -> Iterator[str]:
         facts.number("retention.bytes"),
         max((each.end - each.start for each in facts.partitions), default=0),
     )
-    held = largest * (1 - facts.absent) * facts.record_bytes
-    if most is not None and most >= 0 and held >= NEARLY * most:
+    size = largest * (1 - facts.absent) * facts.record_bytes
+    if most is not None and most >= 0 and size >= NEARLY * most:
         yield (
-            f"retention.bytes={most}: its largest partition has about {held:.3g} bytes, so what is written next may "
+            f"retention.bytes={most}: its largest partition has about {size:.3g} bytes, so what is written next may "
             "delete its oldest records; set retention.bytes=-1, or more"
         )
 
 
-def _held(facts: TopicFacts) -> Iterator[str]:
+def _safe(facts: TopicFacts) -> Iterator[str]:
     """Whether a broker that fails takes records along."""
     replicas = min((len(each.replicas) for each in facts.partitions), default=0)
     least = facts.number("min.insync.replicas")
@@ -170,8 +170,8 @@ def _held(facts: TopicFacts) -> Iterator[str]:
         yield f"min.insync.replicas={least} of {replicas} replicas: {stops}; set it lower"
     if leaderless := [each.partition for each in facts.partitions if each.leader < 0]:
         yield f"{partitions_text(leaderless)} without a leader: nobody can read there until a broker is back"
-    if behind := [each.partition for each in facts.partitions if len(each.in_sync) < len(each.replicas)]:
-        yield f"{partitions_text(behind)} with fewer replicas in sync than there should be: a broker is down or behind"
+    if lagging := [each.partition for each in facts.partitions if len(each.in_sync) < len(each.replicas)]:
+        yield f"{partitions_text(lagging)} with fewer replicas in sync than there should be: a broker is down or behind"
     if facts.settings.get("unclean.leader.election.enable") == "true":
         yield (
             "unclean.leader.election.enable=true: a broker that lacks records may become the leader, and they are "

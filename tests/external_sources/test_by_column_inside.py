@@ -274,7 +274,7 @@ def test_a_queue_that_was_closed_gives_nothing(embedded: Kafka) -> None:
     reader.close()
     told = RunInC(want=4, stop=9)
     filled = FilledByC(Cells(KafkaParts(["value"]), 9, SlabPool().lease()))
-    assert queue.take(told, filled.told, 0) == EMPTY
+    assert queue.take(told, filled.rows, 0) == EMPTY
     assert (told.want, queue.waits) == (4, False)
 
 
