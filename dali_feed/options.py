@@ -179,10 +179,11 @@ class Tuning:
             CPUs this process may use, by its affinity and by the quota of its container or job, shared by the
             LOCAL_WORLD_SIZE processes that torchrun says are on the machine; before a GPU decoder 16 at most.
         readers: threads that read the source, each with its own connection or open files. "auto" begins with 2, then
-            takes 1 to 8 by what it measures while they read (docs/kafka-tuning.md); for a stream that is a ConfigError.
+            takes 1 to 8 by what it measures while they read (docs/kafka.md has the rules); for a
+            stream that is a ConfigError.
         prefetch: batches in flight in the engine, and as many finished ones waiting for the training loop.
         memory: bytes of encoded images held at once, or a size such as "4GiB". All windows that `prefetch + 1` batches
-            touch must fit (docs/words.md explains window and lane). Checked with the source's mean record size before
+            touch must fit (docs/start.md explains window and lane). Checked with the source's mean record size before
             a pass; a window that turns out larger ends the pass with an error. Copies of the few files whose header is
             rewritten for the decoder are not counted.
         watchdog: seconds without a batch after which a warning names the stage that is stuck, and its work.

@@ -26,7 +26,7 @@ HEAD = """\
 
 For people at a terminal. Here you can look up every command of `dali-feed` with its options. An error of ours is one
 line on stderr and exit code 1; an option that cannot be is 2; Ctrl-C is one line and 130. `dali-feed --version` prints
-the version and whether the [loops in C](bottlenecks.md#are-the-loops-in-c-used) are used, `dali-feed COMMAND --help`
+the version and whether the [loops in C](speed.md#are-the-loops-in-c-used) are used, `dali-feed COMMAND --help`
 what stands here.
 
 This page is written from the commands by `make reference`. Do not edit it: edit a command's docstring or its options.

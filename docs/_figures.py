@@ -1,4 +1,4 @@
-"""What the README's facts, and the tables of docs/performance.md and resume.md, are made of: rows and words.
+"""What the README's facts, and the tables of docs/benchmarks.md and resume.md, are made of: rows and words.
 
 A function a table. It asks for rows (`results.newest`) and gives the lines of Markdown that stand in the page;
 docs/_tables.py calls it and says which run counts. No figure stands here. docs/_figures_pages.py has the other pages'.
@@ -96,7 +96,7 @@ def _loader_rows(results: Results, *contestants: tuple[str, str]) -> dict[tuple[
 
 
 def speeds(results: Results) -> list[str]:
-    """docs/performance.md: images per second."""
+    """docs/benchmarks.md: images per second."""
     rows = loader_rows(results)
     lines = []
     for says, (engine, who) in SPEEDS.items():
@@ -108,7 +108,7 @@ def speeds(results: Results) -> list[str]:
 
 
 def costs(results: Results) -> list[str]:
-    """docs/performance.md: what the loader costs, in sentences."""
+    """docs/benchmarks.md: what the loader costs, in sentences."""
     rows = loader_rows(results)
     of = {
         (engine, column): " and ".join(number(rows[engine, "tar", b], column, digits) for b in BATCHES)
@@ -154,7 +154,7 @@ def facts(results: Results) -> list[str]:
     return bullets(
         f"**Fast.** {times} times the images per second of torch's own loader at its best settings, at batch "
         f"{BATCHES[0]} and {BATCHES[1]} on two cores, with the same pixels, bit for bit: `dali-feed bench loader`, "
-        "[loader.csv](bench/results/loader.csv), [performance.md](docs/performance.md).",
+        "[loader.csv](bench/results/loader.csv), [benchmarks.md](docs/benchmarks.md).",
         f"**Exact.** A training process killed {number(process, 'faults')} times by `kill -9` and its broker "
         f"{number(broker, 'faults')} times, at random moments, each time resumed: {lost} records lost, {repeated} "
         f"repeated, {different} batches different, pixels compared: `python bench/chaos.py train broker`, "

@@ -29,7 +29,7 @@ def engines(results: Results) -> list[str]:
 
 
 def small(results: Results) -> list[str]:
-    """docs/performance.md: images of 43x32, each engine beside torch's loader in the same run."""
+    """docs/benchmarks.md: images of 43x32, each engine beside torch's loader in the same run."""
     lines = []
     for engine in ("dali", "host"):
         who = ("tar", "torch", "dali-reader")
@@ -46,7 +46,7 @@ def small(results: Results) -> list[str]:
 
 
 def topics(results: Results) -> list[str]:
-    """docs/kafka-tuning.md: MB/s of a topic by the size of its records."""
+    """docs/kafka.md: MB/s of a topic by the size of its records."""
     sizes = {4: "4 KB", 36: "36 KB", 100: "100 KB", 1024: "1 MB"}
     who = ("plain", "extents x1", "extents x2", "straight x2")
     rows: dict[tuple[int, str], Row] = {}
@@ -99,7 +99,7 @@ def packing(results: Results) -> list[str]:
 
 
 def borders(results: Results) -> list[str]:
-    """docs/performance.md: the wait between epochs, and the time to a first batch."""
+    """docs/benchmarks.md: the wait between epochs, and the time to a first batch."""
     keys = [(source, way) for source in ("tar", "folder") for way in WAYS]
     wanted = [{"source": source, "engine": "host", "who": way} for source, way in keys]
     rows = dict(zip(keys, results.newest("epochs", *wanted), strict=True))
@@ -124,7 +124,7 @@ def borders(results: Results) -> list[str]:
 
 
 def watched(results: Results) -> list[str]:
-    """docs/performance.md: the rate of a loader that is watched, over that of one that is not."""
+    """docs/benchmarks.md: the rate of a loader that is watched, over that of one that is not."""
     names = ("endpoint", "asked each 1 s", "asked each 0.1 s", "reports to a file")
     rows = results.newest("watch", *({"watched by": name} for name in names))
     whose = {"ratio": "rate"} | ({"cpu ratio": "CPU time of an image"} if "cpu ratio" in rows[0] else {})

@@ -35,7 +35,7 @@ def produced(results: Results) -> list[str]:
 
 
 def stream(results: Results) -> list[str]:
-    """docs/kafka-tuning.md: how old a live record is when it comes, and a long run."""
+    """docs/kafka.md: how old a live record is when it comes, and a long run."""
     short = {"what": "latency", "batch": 1, "records": 1000}
     alone, loader = results.newest("stream", {"way": "reader", **short}, {"way": "loader", **short})
     (steady,) = results.newest("stream", {"way": "loader", "what": "steady", "batch": 32})

@@ -1,4 +1,4 @@
-"""What the tables of docs/performance.md on scaling are made of; docs/_figures.py says how. No figure stands here."""
+"""What the tables of docs/benchmarks.md on scaling are made of; docs/_figures.py says how. No figure stands here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ORDERS = {"single": "every record by itself", "runs": "runs of 320"}
 
 
 def scaling(results: Results) -> list[str]:
-    """docs/performance.md: threads, ranks and records of a plan, of one run."""
+    """docs/benchmarks.md: threads, ranks and records of a plan, of one run."""
     counted = [("threads", n) for n in THREADS] + [("ranks", n) for n in RANKS]
     planned = [(records, order) for records in RECORDS for order in ORDERS]
     wanted = [{"what": what, "n": n} for what, n in counted]

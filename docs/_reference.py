@@ -29,7 +29,7 @@ HEAD = """\
 # Reference
 
 For people who use it already. Here you can look up every argument, option and error: its type, its default, what it
-means and what it raises. [words.md](words.md) explains lane, slot, window and the other words.
+means and what it raises. [start.md](start.md#our-words) explains lane, slot, window and the other words.
 
 This page is written from the code by `make reference`. Do not edit it: edit the docstring.
 

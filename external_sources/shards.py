@@ -76,7 +76,7 @@ class ShardSet(FileSource):
                None (no label field), or "auto": what the first sample has, cls before json
     index_dir  where indexes are kept; None: beside each shard, else in the user's cache
     storage_options  of the file system, where shards are addresses such as s3://bucket/train-{0000..0099}.tar: what
-               obstore takes for it, with secrets as `Secret`. Shown nowhere; see docs/remote.md
+               obstore takes for it, with secrets as `Secret`. Shown nowhere; see docs/sources.md
     format     what members hold, for `columns=`: suffix -> format, {"meta": "json"}; those that end in json, npy,
                msgpack or mp have it already. A member is then `json:body.label` too; see docs/formats.md
     check      compare what is read with its checksum, where `dali-feed pack` wrote the shard: a record that differs is

@@ -303,7 +303,7 @@ def loader(options: SimpleNamespace) -> None:
     """Measure images per second of our loader, of what bounds it and of other loaders over the same images, in turns.
 
     Each of them crops at random to --crop, flips, and normalizes to float32. The images are read into the page cache
-    first; `bench storage` measures storage. Ctrl-C ends with a table of what was measured. docs/benchmarking.md says
+    first; `bench storage` measures storage. Ctrl-C ends with a table of what was measured. docs/benchmarks.md says
     how to read it.
     """
     from dali_feed.bench import loading

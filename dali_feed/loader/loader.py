@@ -363,7 +363,7 @@ class DataLoader(FeedLoop):
         seed: of order and augmentation, 0..2**64-1; None is 0.
         lanes: the largest world size this run may ever resume at, or a multiple of many. None: a loaded state's; else
             for shuffled records as many as batch and memory allow, a multiple of today's world size, and today's for
-            any other order (docs/resume.md has the rule). docs/words.md explains them.
+            any other order (docs/resume.md has the rule). docs/start.md explains them.
         rank, world_size: default torch.distributed, then RANK and WORLD_SIZE, then 0 of 1.
         decode: how images are decoded, and which are too large: `Decode`.
         bad: what is done with records that cannot be used.

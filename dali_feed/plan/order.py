@@ -39,7 +39,7 @@ class Shuffle:
     window  how many of these runs are in memory together for each of the `lanes`, and are then shuffled record by
             record; None: 1,024 single records, or 256 MB of larger runs
 
-    Larger windows mix better and cost memory; larger extents read faster and mix worse. docs/words.md has a picture.
+    Larger windows mix better and cost memory; larger extents read faster and mix worse. docs/start.md has a picture.
     """
 
     extent: int | None = None

@@ -443,7 +443,7 @@ def _store_of(root: str, raw: Mapping[str, Any]) -> ObjectStore:
     options = revealed_options(subject, raw)
     for name in options:
         if name in _RENAMED:
-            msg = f"{subject}: {name!r} is an option of fsspec; obstore has {_RENAMED[name]}; see docs/remote.md"
+            msg = f"{subject}: {name!r} is an option of fsspec; obstore has {_RENAMED[name]}; see docs/sources.md"
             raise ConfigError(msg)
     pauses = {"init_backoff": timedelta(seconds=FIRST_PAUSE_S), "max_backoff": timedelta(seconds=LONGEST_PAUSE_S)}
     retry = {"max_retries": TRIES - 1, "backoff": pauses} | options.pop("retry_config", {})

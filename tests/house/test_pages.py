@@ -14,6 +14,7 @@ from kit.limits import LONG
 from kit.warm import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PATH = re.compile(r"(?<![\w/.-])(?:dali_feed|kernels|external_sources|tests|bench|docs|examples|\.ci)/[\w./*-]*[\w*/]")
@@ -135,31 +136,42 @@ def test_every_page_is_two_clicks_from_the_readme() -> None:
     assert sorted(lines) == sorted([*(str(page.relative_to(ROOT / "docs")) for page in PAGES[2:]), *ELSEWHERE])
 
 
-def test_the_example_prints_what_the_readme_shows(warm: Warm, tmp_path: Path) -> None:
-    """The first Python block, run on the CPU where a folder of images is, prints the block that follows it."""
+def printed_by(code: str, warm: Warm, folder: Path) -> str:
+    """What it prints on the CPU, where a folder of images is."""
     for n in range(100):
-        folder = tmp_path / "photos" / "train" / "abcd"[n % 4]
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{n:02d}.jpg").write_bytes(jpeg(n))
-    found = re.search(
-        r"```python\n(.*?)```\n```\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
-    )
-    assert found, "README.md must open with an example and its output"
-    code, printed = found.groups()
+        its = folder / "photos" / "train" / "abcd"[n % 4]
+        its.mkdir(parents=True, exist_ok=True)
+        (its / f"{n:02d}.jpg").write_bytes(jpeg(n))
     run = subprocess.run(
-        [warm.python, "-W", "error", "-c", code],
+        [warm.python, "-c", code],
         capture_output=True,
         text=True,
         timeout=LONG,
         check=False,
-        env={"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"},
-        cwd=tmp_path,
+        env={"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin", "PYTHONWARNINGS": "error::UserWarning"},
+        cwd=folder,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout == printed
+    return run.stdout
 
 
-DOCS = ROOT / "docs"
+def test_the_example_prints_what_the_readme_shows(warm: Warm, tmp_path: Path) -> None:
+    """The first Python block prints the block that follows it."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"```python\n(.*?)```\n```\n(.*?)```", text, re.DOTALL)
+    assert found, "README.md must open with an example and its output"
+    code, printed = found.groups()
+    assert printed_by(code, warm, tmp_path) == printed
+
+
+def test_a_new_users_first_page_runs(warm: Warm, tmp_path: Path) -> None:
+    """Its blocks one after the other: the resumed epoch ends, the image that was cut off is named, a topic is read."""
+    code = "".join(re.findall(r"```python\n(.*?)```", (DOCS / "start.md").read_text(encoding="utf-8"), re.DOTALL))
+    printed = printed_by(code, warm, tmp_path)
+    assert printed.count("torch.Size([16, 3, 64, 64]) cpu torch.int64") == 6
+    assert "photos/train/a/00.jpg" in printed
+
+
 PUBLIC = Path(__file__).with_name("public.txt").read_text().split()
 
 
