@@ -94,8 +94,8 @@ class ArrayPart:
         """The same. ConfigError, which `title` begins, for rows that no memory holds, or more than ids can name."""
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if self.form.size > memory:
-            found = f"found rows of {self.form}, {self.form.size} bytes each, and {memory} bytes of memory"
-            msg = f"{title}: a row must fit into memory; {found}"
+            what = f"found rows of {self.form}, {self.form.size} bytes each, and {memory} bytes of memory"
+            msg = f"{title}: a row must fit into memory; {what}"
             raise ConfigError(msg)
         if self.rows > MAX_POSITION + 1:
             rule = f"an array may have at most {MAX_POSITION + 1} rows (2**40); found {self.rows}"
@@ -108,11 +108,11 @@ class ArrayPart:
         if self.array is None or not self.path:
             return
         try:
-            found = self.stamp.change(Stamp.of(os.stat(self.path)))
+            change = self.stamp.change(Stamp.of(os.stat(self.path)))
         except OSError as error:
-            found = str(error.strerror)
-        if found:
-            msg = f"{self.path}: a mapped file must stay as it is while it is read; {found}; map it again"
+            change = str(error.strerror)
+        if change:
+            msg = f"{self.path}: a mapped file must stay as it is while it is read; {change}; map it again"
             raise SourceChangedError(msg)
 
     def bytes_at(self, row: int, size: int) -> bytes:
@@ -121,30 +121,30 @@ class ArrayPart:
             rows = self.array[row : row + 1 + (size - 1) // self.form.size]
             return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)[:size].tobytes()
         with closing(LOCAL.open(self.path)) as file:
-            found = read_at(file, size, self.at + row * self.form.size)
-        if len(found) < size:
-            where = f"{self.path}#{row + len(found) // self.form.size}"
+            data = read_at(file, size, self.at + row * self.form.size)
+        if len(data) < size:
+            where = f"{self.path}#{row + len(data) // self.form.size}"
             msg = f"{where}: the file ended inside this row; fetch the file again"
             raise DataLostError(msg)
-        return found
+        return data
 
 
 def given_form(dtype: DTypeLike | None, shape: Sequence[int] | None) -> tuple[np.dtype[Any] | None, Any]:
     """What a user says of rows. ConfigError for what cannot be."""
-    found: np.dtype[Any] | None = None
+    wanted: np.dtype[Any] | None = None
     if dtype is not None:
         try:
-            found = np.dtype(dtype)
+            wanted = np.dtype(dtype)
         except TypeError:
-            found = np.dtype("O")
-        _check_dtype(found, "dtype", repr(dtype), ConfigError)
+            wanted = np.dtype("O")
+        _check_dtype(wanted, "dtype", repr(dtype), ConfigError)
     if shape is None:
-        return found, None
+        return wanted, None
     sides = tuple(shape)
     if not all(isinstance(side, int | np.integer) and side > 0 for side in sides):
         msg = f"Arrays: shape must be that of one row, positive ints; found {shape!r}"
         raise ConfigError(msg)
-    return found, tuple(int(side) for side in sides)
+    return wanted, tuple(int(side) for side in sides)
 
 
 def array_in_memory(array: NDArray[Any], title: str) -> ArrayPart:
@@ -192,11 +192,11 @@ def array_file(path: str, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | 
 
 def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shape: tuple[int, ...] | None) -> ArrayPart:
     try:
-        start, found, sides, order = header_of(head)
+        start, own, sides, order = header_of(head)
     except FormatError as error:
         msg = f"{path}: {error}; save an array of numbers: numpy.save(path, array)"
         raise SourceError(msg) from error
-    _check_dtype(found, path, str(found), SourceError)
+    _check_dtype(own, path, str(own), SourceError)
     if order == "F" and len(sides) > 1:
         msg = (
             f"{path}: rows must be stored one after the other (C order); found Fortran order; save "
@@ -206,10 +206,10 @@ def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shap
     if not sides or 0 in sides[1:]:
         msg = f"{path}: an array must have at least one row, and numbers in it; found the shape {sides}"
         raise SourceError(msg)
-    form = RowForm(found, sides[1:])
+    form = RowForm(own, sides[1:])
     part = ArrayPart(form, sides[0], path, stamp, start).checked(path)
-    if (dtype or found) != found or (sides[1:] if shape is None else shape) != form.shape:
-        wanted = f"{found if dtype is None else dtype} {form.shape if shape is None else shape}"
+    if (dtype or own) != own or (sides[1:] if shape is None else shape) != form.shape:
+        wanted = f"{own if dtype is None else dtype} {form.shape if shape is None else shape}"
         msg = f"{path}: must hold rows of {wanted}, as dtype= and shape= say; found {form}; leave both out"
         raise ConfigError(msg)
     whole = (stamp.size - start) // form.size
@@ -223,10 +223,10 @@ def _npy(path: str, stamp: Stamp, head: bytes, dtype: np.dtype[Any] | None, shap
     return part
 
 
-def _check_dtype(dtype: np.dtype[Any], title: str, found: str, error: type[ConfigError | SourceError]) -> None:
+def _check_dtype(dtype: np.dtype[Any], title: str, what: str, error: type[ConfigError | SourceError]) -> None:
     if dtype.kind not in "biuf" or dtype.itemsize > 8 or dtype.byteorder == ">":
         cure = "; convert them: array.astype('<f4')" if dtype.byteorder == ">" else ""
-        msg = f"{title}: rows must hold little-endian numbers of NumPy, or bool; found {found}{cure}"
+        msg = f"{title}: rows must hold little-endian numbers of NumPy, or bool; found {what}{cure}"
         raise error(msg)
 
 
@@ -483,11 +483,11 @@ def _labels(label: Any, rows: int, title: str) -> Int64s:
         parts = [array_file(path, None, None) for path in _files_of([label] if named else label)[1]]
         rows_of = [np.frombuffer(part.bytes_at(0, len(part) * part.form.size), part.form.dtype) for part in parts]
         label = np.concatenate(rows_of)
-    found = np.asarray(label)
-    if found.shape != (rows,) or found.dtype.kind not in "iub" or (found.dtype == np.uint64 and (found >> 63).any()):
-        msg = f"{title}: label must be {rows} integers, one for each row; found {found.dtype} {found.shape}"
+    array = np.asarray(label)
+    if array.shape != (rows,) or array.dtype.kind not in "iub" or (array.dtype == np.uint64 and (array >> 63).any()):
+        msg = f"{title}: label must be {rows} integers, one for each row; found {array.dtype} {array.shape}"
         raise ConfigError(msg)
-    return found.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def _files_of(patterns: Sequence[_Path]) -> tuple[str, tuple[str, ...]]:

@@ -53,17 +53,17 @@ class Files:
     paths  where the others lie, as texts
     """
 
-    held: Pieces
+    own: Pieces
     paths: Pieces
     bytes: bool = True
 
     def paths_of(self, rows: Int64s) -> list[str | None]:
         """Of each of these rows the path of its file; None where it has bytes, or neither."""
-        found: list[str | None] = [None] * len(rows)
-        lone = np.flatnonzero(self.held.missing[rows])
+        names: list[str | None] = [None] * len(rows)
+        lone = np.flatnonzero(self.own.missing[rows])
         for k, path in zip(lone.tolist(), self.paths[rows[lone]], strict=True):
-            found[k] = None if path is None else str(path, "utf-8", "surrogateescape")
-        return found
+            names[k] = None if path is None else str(path, "utf-8", "surrogateescape")
+        return names
 
 
 class Lists:
@@ -170,15 +170,15 @@ def members_in(schema: pa.Schema) -> dict[str, Leaf]:
     """
     from pyarrow import types
 
-    found: dict[str, Leaf] = {}
+    members: dict[str, Leaf] = {}
     ahead = [Leaf((column.name,), plain(column.type)) for column in reversed(schema)]
     while ahead:
         leaf = ahead.pop()
         if _is_number(leaf.kind) or _is_flat(leaf.kind) or _is_file(leaf.kind) or _is_list(leaf.kind):
-            found.setdefault(".".join(leaf.path), leaf)
+            members.setdefault(".".join(leaf.path), leaf)
         if types.is_struct(leaf.kind):
             ahead += [Leaf((*leaf.path, part.name), plain(part.type)) for part in reversed(list(leaf.kind))]
-    return found
+    return members
 
 
 def image_of(known: Mapping[str, Leaf], member: str, title: str) -> str:
@@ -282,8 +282,8 @@ def _chunk(chunk: pa.Array) -> tuple[Int64s, memoryview, NDArray[np.bool_] | Non
     """Offsets of the values, and of their end; what they lie in; which are null."""
     _, offsets, data = chunk.buffers()
     wide = np.int64 if str(chunk.type).startswith("large") else np.int32
-    held = np.frombuffer(offsets, wide)[chunk.offset : chunk.offset + len(chunk) + 1]
-    return held.astype(np.int64), memoryview(b"" if data is None else data).cast("B"), _nulls(chunk)
+    edges = np.frombuffer(offsets, wide)[chunk.offset : chunk.offset + len(chunk) + 1]
+    return edges.astype(np.int64), memoryview(b"" if data is None else data).cast("B"), _nulls(chunk)
 
 
 def _nulls(chunk: pa.Array) -> NDArray[np.bool_] | None:
@@ -322,12 +322,12 @@ def rows_of(
     """
     if not isinstance(values, Files):
         return kept(values[rows], block.lease) if copy else values[rows]
-    held, paths = values.held[rows], values.paths_of(rows)
-    held = _copied(held, block.lease) if copy else held
+    own, paths = values.own[rows], values.paths_of(rows)
+    own = _copied(own, block.lease) if copy else own
     if all(path is None for path in paths):
-        return held
-    every = Pieces.joined([held, load_files(paths, block, check, first)])
-    return every[np.where(held.missing, len(rows), 0) + np.arange(len(rows))]
+        return own
+    every = Pieces.joined([own, load_files(paths, block, check, first)])
+    return every[np.where(own.missing, len(rows), 0) + np.arange(len(rows))]
 
 
 def kept(values: Values, lease: Lease) -> Values:
@@ -375,10 +375,10 @@ def contents_of(values: Held, rows: Int64s) -> Iterator[bytes]:
         for value in values[spread]:
             yield repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()
         return
-    held = values.held if isinstance(values, Files) else values
+    own = values.own if isinstance(values, Files) else values
     if not isinstance(values, Files) or values.bytes:
-        yield np.where(held.missing, -1, held.size)[rows].tobytes()
-        for view in held[spread]:
+        yield np.where(own.missing, -1, own.size)[rows].tobytes()
+        for view in own[spread]:
             yield b"" if view is None else view[:SAMPLED_BYTES].tobytes()
     if isinstance(values, Files):
         paths = [path for path in values.paths_of(rows) if path is not None]

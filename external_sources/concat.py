@@ -120,11 +120,11 @@ class SeveralReader(Reader):
         """What readers of topics have measured; partitions have their numbers here."""
         parts = []
         for k, reader in list(self._readers.items()):
-            found = summed([reader])
-            if found is not None:
+            stats = summed([reader])
+            if stats is not None:
                 first = int(self._base[k])
-                placed = tuple(replace(each, partition=each.partition + first) for each in found.partitions)
-                parts.append(replace(found, partitions=placed))
+                placed = tuple(replace(each, partition=each.partition + first) for each in stats.partitions)
+                parts.append(replace(stats, partitions=placed))
         topics = ", ".join(dict.fromkeys(part.topic for part in parts))
         return replace(merged(parts), topic=topics) if parts else None
 
@@ -156,17 +156,17 @@ def _joined(ids: Int64s, blocks: list[tuple[_Part, Block]], places: list[Int64s]
         return Block(ids, {}, lease)
     order = np.argsort(np.concatenate(places))
     ordered = np.array_equal(order, np.arange(len(order)))
-    given = {}
+    columns = {}
     for name in blocks[0][0].names:
         column = join([block.values[part.names[name]] for part, block in blocks])
-        given[name] = column if ordered else take(column, order)
+        columns[name] = column if ordered else take(column, order)
     faults: dict[int, Fault] = {}
     absent = np.zeros(len(ids), bool)
     for (_, block), rows in zip(blocks, places, strict=True):
         faults |= {int(rows[row]): fault for row, fault in block.faults.items()}
         if block.absent is not None:
             absent[rows] = block.absent
-    return Block(ids, given, lease, faults, absent if absent.any() else None)
+    return Block(ids, columns, lease, faults, absent if absent.any() else None)
 
 
 class Concat(Source):
@@ -187,16 +187,16 @@ class Concat(Source):
     any_names = True
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        given = list(sources) if isinstance(sources, Sequence) and not isinstance(sources, str) else [sources]
+        parts = list(sources) if isinstance(sources, Sequence) and not isinstance(sources, str) else [sources]
         name = type(self).__name__
-        if not given:
+        if not parts:
             msg = f"{name}: sources must be a sequence of sources; found an empty one"
             raise ConfigError(msg)
-        for each in given:
+        for each in parts:
             if not isinstance(each, Source):
                 msg = f"{name}: sources must be bounded sources of dali_feed.external_sources; found {each!r}"
                 raise ConfigError(msg)
-        self._sources: tuple[Source, ...] = tuple(given)
+        self._sources: tuple[Source, ...] = tuple(parts)
         units = {source.unit for source in self._sources}
         self.unit = units.pop() if len(units) == 1 else Source.unit
         self._base: Int64s | None = None  # of the snapshot that was taken last
@@ -369,12 +369,12 @@ class Concat(Source):
 
     def members(self) -> tuple[Member, ...]:
         """What all sources' records have: the members of the first that the others have too."""
-        found = [source.members() for source in self._sources]
+        every = [source.members() for source in self._sources]
         out = []
-        for member in found[0]:
-            same = [next((each for each in its if each.name == member.name), None) for its in found]
+        for member in every[0]:
+            same = [next((each for each in its if each.name == member.name), None) for its in every]
             there = [each for each in same if each is not None]
-            if len(there) == len(found):
+            if len(there) == len(every):
                 size = round(sum(each.bytes for each in there) / len(there))
                 out.append(Member(member.name, min(each.share for each in there), size))
         return tuple(out)
@@ -394,9 +394,9 @@ class Concat(Source):
             return [None] * len(self._sources)
         pins = pin.get("sources")
         if not isinstance(pins, list) or len(pins) != len(self._sources):
-            found = f"a state of {len(pins)}" if isinstance(pins, list) else "none"
+            what = f"a state of {len(pins)}" if isinstance(pins, list) else "none"
             msg = (
-                f"{type(self).__name__}: a state must be of {len(self._sources)} sources; found {found}. Give "
+                f"{type(self).__name__}: a state must be of {len(self._sources)} sources; found {what}. Give "
                 "the sources that the state was made with, in the same order"
             )
             raise StateError(msg)
@@ -412,12 +412,12 @@ def _present(parts: tuple[Snapshot, ...]) -> Present | None:
     """Which positions hold a record, where a part knows that of its own: of the other parts all do."""
     if all(part.present is None for part in parts):
         return None
-    given = [part.present or _all(part) for part in parts]
+    every = [part.present or _all(part) for part in parts]
     before, at = [np.zeros(1, np.int64)], 0
-    for each in given:
+    for each in every:
         before.append(each.before[1:] + at)
         at += len(each)
-    runs, start = (np.concatenate([getattr(each, name) for each in given]) for name in ("runs", "start"))
+    runs, start = (np.concatenate([getattr(each, name) for each in every]) for name in ("runs", "start"))
     return Present(runs, start, np.concatenate(before))
 
 
@@ -483,9 +483,9 @@ class Mix(Concat):
         self._mix = Mixture(tuple(checked), bool(linear), stop, count)
 
     def _checked(self, weights: object) -> tuple[float, ...]:
-        given = list(weights) if isinstance(weights, Sequence) and not isinstance(weights, str) else [weights]
-        numbers = [w for w in given if isinstance(w, int | float) and not isinstance(w, bool)]
-        right = len(numbers) == len(given) == len(self._sources)
+        several = list(weights) if isinstance(weights, Sequence) and not isinstance(weights, str) else [weights]
+        numbers = [w for w in several if isinstance(w, int | float) and not isinstance(w, bool)]
+        right = len(numbers) == len(several) == len(self._sources)
         if not right or not all(math.isfinite(w) and w >= 0 for w in numbers) or not any(numbers):
             msg = (
                 f"Mix: weights must be a number of 0 or more for each of the {len(self._sources)} sources, and "

@@ -99,15 +99,15 @@ class DeadLetterFolder:
 class _Writer:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._made = False
+        self._ready = False
 
     def write(self, letters: Sequence[Letter]) -> None:
         """Files first, then one append of all lines, each on the disk before the next step."""
         try:
-            if not self._made:
+            if not self._ready:
                 self._path.mkdir(parents=True, exist_ok=True)
                 sync_folder(self._path.parent)
-                self._made = True
+                self._ready = True
             lines = b"".join(self._keep(letter) for letter in letters)
             sync_folder(self._path)
             self._append(lines)
@@ -128,12 +128,12 @@ class _Writer:
         full = None
         if letter.original is not None:
             value = letter.original.value
-            held = None if value is None else name
+            value_file = None if value is None else name
             if value is not None and value != letter.payload:
-                held = f"{name}.value"
-                self._file(held, value)
+                value_file = f"{name}.value"
+                self._file(value_file, value)
             headers = [[key, _packed(text)] for key, text in letter.original.headers]
-            full = {"key": _packed(letter.original.key), "headers": headers, "value": held}
+            full = {"key": _packed(letter.original.key), "headers": headers, "value": value_file}
         entry = {
             "where": letter.where,  # first, for people
             "bytes": len(letter.payload),
@@ -143,9 +143,9 @@ class _Writer:
         entry |= {name: getattr(letter, name) for name in _SAME}
         return json.dumps(entry).encode() + b"\n"
 
-    def _file(self, name: str, held: bytes) -> None:
+    def _file(self, name: str, data: bytes) -> None:
         """Whole or not at all under its name."""
-        write_whole(self._path / name, held)
+        write_whole(self._path / name, data)
 
     def _append(self, lines: bytes) -> None:
         path = self._path / LINES

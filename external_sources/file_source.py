@@ -66,9 +66,9 @@ def named_files(
     return f"{kind}({', '.join(map(shown, patterns[:3]))}{', ...' if len(patterns) > 3 else ''})", paths
 
 
-def files_of(kind: str, given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Any, ...]:
+def files_of(kind: str, paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[Any, ...]:
     """Title, files and store of what a user gave, a pattern or a path, or several. Raises as `named_files`."""
-    patterns = paths_of(kind, given)
+    patterns = paths_of(kind, paths)
     store = store_for(patterns) if patterns else LOCAL
     return *named_files(kind, patterns, store.matches), store
 
@@ -207,10 +207,10 @@ class FileSource(Source):
         """The index of each file."""
         return self._each(self.index, self._paths)
 
-    def _each(self, do: Callable[..., Any], *given: Iterable[Any]) -> list[Any]:
+    def _each(self, do: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
         """What comes of each file, several at a time."""
         with ThreadPoolExecutor(min(INDEX_THREADS, max(1, len(self._paths))), "dali-feed-index") as pool:
-            return list(pool.map(do, *given))
+            return list(pool.map(do, *arguments))
 
     def _tabulated(self, indexes: Sequence[Any]) -> FileTable:
         counts = np.array([len(index) for index in indexes], np.int64)

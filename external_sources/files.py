@@ -77,11 +77,11 @@ def load_files(paths: Sequence[str | None], block: Block, check: Callable[[], No
     filling = Filling(len(paths), block.lease)
     for row, path in enumerate(paths):
         check()
-        found = None if path is None else load_file(path, block.lease)
-        if isinstance(found, str):
-            block.faults.setdefault(first + row, Fault("source", found))
+        data = None if path is None else load_file(path, block.lease)
+        if isinstance(data, str):
+            block.faults.setdefault(first + row, Fault("source", data))
         else:
-            filling.keep(row, found)
+            filling.keep(row, data)
     return filling.pieces()
 
 
@@ -104,10 +104,10 @@ log = logging.getLogger("dali_feed")
 def files_of(root: str, classes: Sequence[str]) -> list[list[str]]:
     """For each class, a folder in `root`, the paths of all its files, in torchvision's order."""
     back: list[str] = []
-    found = []
+    listed = []
     for name in classes:
         folders = sorted(_folders(root, os.path.join(root, name), back))
-        found.append([os.path.join(folder, file) for folder, files in folders for file in sorted(files)])
+        listed.append([os.path.join(folder, file) for folder, files in folders for file in sorted(files)])
     if back:
         log.warning(
             "%s: a link must not lead back to a folder that it lies in; found %d that do, such as %s to %s; they are"
@@ -117,7 +117,7 @@ def files_of(root: str, classes: Sequence[str]) -> list[list[str]]:
             min(back),
             os.path.realpath(min(back)),
         )
-    return found
+    return listed
 
 
 def _folders(root: str, top: str, back: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -226,9 +226,9 @@ class FileList(Source):
                 f"{root}: each class folder must hold an image; found none for {', '.join(empty)}; supported: {wanted}"
             )
             raise SourceEmptyError(msg)
-        made = cls(paths, labels, classes=classes)
-        made._root = root.rstrip(os.sep)
-        return made
+        source = cls(paths, labels, classes=classes)
+        source._root = root.rstrip(os.sep)
+        return source
 
     def chosen(self, positions: Int64s) -> FileList:
         """These files, in this order; negative positions count from the end. IndexError for one that is not there."""
@@ -287,8 +287,8 @@ class FileList(Source):
 
     def members(self) -> tuple[Member, ...]:
         """`bytes`, `path` and, where there are labels, `label`; every record has them."""
-        found = (Member(BYTES, 1.0, self.snapshot().record_bytes), Member(PATH, 1.0, 0))
-        return found if self._labels is None else (*found, Member(LABEL, 1.0, 0))
+        members = (Member(BYTES, 1.0, self.snapshot().record_bytes), Member(PATH, 1.0, 0))
+        return members if self._labels is None else (*members, Member(LABEL, 1.0, 0))
 
     def can_have(self, member: str) -> bool:
         """Whether it is one of its members."""
@@ -312,8 +312,8 @@ class FileList(Source):
         stamps = np.zeros((len(self._paths), 2), "<i8")
         for k, path in enumerate(self._paths):
             with suppress(OSError):
-                found = os.stat(path)
-                stamps[k] = found.st_size, found.st_mtime_ns
+                status = os.stat(path)
+                stamps[k] = status.st_size, status.st_mtime_ns
         return stamps.tobytes()
 
     def where(self, partition: int, position: int) -> str:

@@ -114,12 +114,12 @@ class TarIndex:
 
     def _of(self, suffixes: Sequence[bytes]) -> Int64s:
         """Which member has the first of the suffixes, int64 (samples,); -1 where a sample has none."""
-        found = np.full(len(self), NONE, np.int64)
+        member = np.full(len(self), NONE, np.int64)
         for suffix in reversed(suffixes):
             if suffix in self.suffixes:
                 has = np.flatnonzero(self.suffix == self.suffixes.index(suffix))
-                found[np.searchsorted(self.first, has, side="right") - 1] = has
-        return found
+                member[np.searchsorted(self.first, has, side="right") - 1] = has
+        return member
 
     def _columns(self) -> list[bytes]:
         every = ((self.first, "<i8"), (self.offset, "<i8"), (self.length, "<i8"), (self.suffix, "<i4"))
@@ -233,7 +233,7 @@ def scanned(path: str, store: Store, kind: str, scan: Callable[[ReadWindow, int]
     with closing(store.open(path)) as file:
         try:
             before = file.stamp()
-            found = scan(ReadWindow(file), before.size)
+            result = scan(ReadWindow(file), before.size)
             after = file.stamp()
         except OSError as error:
             msg = f"{path}: a {kind} must be readable to be indexed; found {error.strerror}; check the disk"
@@ -241,7 +241,7 @@ def scanned(path: str, store: Store, kind: str, scan: Callable[[ReadWindow, int]
     if changed := before.change(after):
         msg = f"{path}: a {kind} must not be written while it is indexed; {changed}; try again later"
         raise SourceChangedError(msg)
-    return before, found
+    return before, result
 
 
 # Where indexes of files are kept: beside the file, else in the user's cache, or in a folder that was named.

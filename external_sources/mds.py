@@ -205,8 +205,8 @@ def shard_index(shard: MdsShard, store: Store, columns: bytes) -> RecordIndex:
     return RecordIndex(stamp, borders[:-1], np.diff(borders), described)
 
 
-def _lost(file: MdsFile, found: str) -> DataLostError:
-    return DataLostError(f"{file.path}: a shard must be whole; found {found}; copy the shard again")
+def _lost(file: MdsFile, what: str) -> DataLostError:
+    return DataLostError(f"{file.path}: a shard must be whole; found {what}; copy the shard again")
 
 
 def has_right_hashes(shard: MdsShard, store: Store) -> bool:
@@ -428,13 +428,13 @@ def decoder(encoding: str) -> Decode | None:
         return partial(_numbers, encoding)
     if encoding in _TEXTS:
         return partial(_each, partial(_number, kind=_TEXTS[encoding]))
-    found = _ARRAY.fullmatch(encoding)
-    if found is None or found["dtype"] not in {None, *_DTYPES}:
+    form = _ARRAY.fullmatch(encoding)
+    if form is None or form["dtype"] not in {None, *_DTYPES}:
         return None
-    shape = None if found["shape"] is None else tuple(map(int, found["shape"].split(",")))
-    if found["dtype"] is not None and shape is not None:
-        return partial(_alike, found["dtype"], shape)
-    return partial(_each, partial(_array, name=found["dtype"], shape=shape))
+    shape = None if form["shape"] is None else tuple(map(int, form["shape"].split(",")))
+    if form["dtype"] is not None and shape is not None:
+        return partial(_alike, form["dtype"], shape)
+    return partial(_each, partial(_array, name=form["dtype"], shape=shape))
 
 
 def _fitting(column: Pieces, size: int, what: str, reasons: dict[int, str]) -> NDArray[np.bool_]:
@@ -539,18 +539,18 @@ class MDS(RecordFiles):
         image: str | None = AUTO,
         label: str | None = AUTO,
     ) -> None:
-        given = path_of("MDS: folder", folder)
-        root = given.rstrip("/") or "/"
+        named = path_of("MDS: folder", folder)
+        root = named.rstrip("/") or "/"
         root = root if "://" in root else os.path.expanduser(root)
         store = store_for([root])
         self._set = read_set(root, store)
         paths = tuple(shard.raw.path for shard in self._set.shards)
         if len(set(paths)) < len(paths):
             twice = next(path for path in paths if paths.count(path) > 1)
-            msg = f"MDS({given}): each shard may be named once; found {twice} twice in index.json; copy it again"
+            msg = f"MDS({named}): each shard may be named once; found {twice} twice in index.json; copy it again"
             raise ConfigError(msg)
         packed = {shard.raw.path: (shard.raw, shard.packed) for shard in self._set.shards if shard.packed is not None}
-        super().__init__(f"MDS({given})", paths, PackedStore(store, packed) if packed else store)
+        super().__init__(f"MDS({named})", paths, PackedStore(store, packed) if packed else store)
         self._shards = {shard.raw.path: shard for shard in self._set.shards}
         # Of each shard's digest; it reads as it did when fingerprints of sets were first made.
         columns = f"names={self._set.names!r}, encodings={self._set.encodings!r}, sizes={self._set.sizes!r}"
@@ -558,16 +558,16 @@ class MDS(RecordFiles):
         encodings = dict(zip(self._set.names, self._set.encodings, strict=True))
         for name, known in ((image, ("jpeg", "png", "bytes")), (label, INTEGERS)):
             if name not in (None, AUTO) and encodings.get(name) not in known:
-                found = f"{encodings[name]!r}" if name in encodings else f"the columns {', '.join(encodings)}"
-                msg = f"MDS({given}): {name!r} must be a column of encoding {', '.join(known)}; found {found}"
+                what = f"{encodings[name]!r}" if name in encodings else f"the columns {', '.join(encodings)}"
+                msg = f"MDS({named}): {name!r} must be a column of encoding {', '.join(known)}; found {what}"
                 raise ConfigError(msg)
         self._image = _image(encodings) if image == AUTO else image
         self._label = _named(encodings, LABELS, INTEGERS) if label == AUTO else label
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All samples; see `FileSource.snapshot`. Of packed shards each is an extent, which is unpacked once."""
-        found, packed = super().snapshot(pin), isinstance(self._store, PackedStore)
-        return replace(found, extent=max(found.extent, int(found.stops.max()))) if packed else found
+        snapshot, packed = super().snapshot(pin), isinstance(self._store, PackedStore)
+        return replace(snapshot, extent=max(snapshot.extent, int(snapshot.stops.max()))) if packed else snapshot
 
     def check_hashes(self) -> int:
         """Read all shards whole and hold them against their hashes in index.json; how many have none to compute here.

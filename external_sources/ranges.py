@@ -360,8 +360,8 @@ class RangeReader(RowReader):
         try:
             return self._file(int(rows.file[row])).read(view, at)
         except OSError as error:
-            found = f"{error.strerror} (errno {error.errno})"
-            msg = f"{self._where(rows, row)}: the shard must be readable; found: {found}; check the disk"
+            what = f"{error.strerror} (errno {error.errno})"
+            msg = f"{self._where(rows, row)}: the shard must be readable; found: {what}; check the disk"
             raise SourceError(msg) from error
 
     def _check(self, k: int, file: File) -> None:
@@ -441,9 +441,9 @@ def rooms_of(lease: Lease, sizes: Int64s) -> tuple[list[memoryview], Int64s, Int
 def check_crc(name: str, values: Iterable[memoryview | None], crc: Int64s, faults: dict[int, Fault]) -> None:
     """A fault for each row whose bytes are not those of their CRC-32: no wrong byte passes for a right one."""
     for row, (view, known) in enumerate(zip(values, crc.tolist(), strict=True)):
-        if known != NONE and view is not None and (found := zlib.crc32(view)) != known:
+        if known != NONE and view is not None and (now := zlib.crc32(view)) != known:
             reason = (
-                f"member {name!r} is not what was packed: its CRC-32 is {found:08x}, and the index has {known:08x}; "
+                f"member {name!r} is not what was packed: its CRC-32 is {now:08x}, and the index has {known:08x}; "
                 "fetch the shard again, or pack it again"
             )
             faults.setdefault(row, Fault("source", reason, name))

@@ -72,12 +72,12 @@ def _frames(piece: ReadWindow, end: int) -> Frames:
 
 def joined(parts: memoryview) -> bytes | None:
     """A record that its file holds in parts, with the bytes at which it was cut; None where its last part is broken."""
-    found, at, stop = [], 0, 0
+    pieces, at, stop = [], 0, 0
     while at + 4 <= len(parts):
         stop = at + 4 + (_WORD.unpack_from(parts, at)[0] & _LENGTH)
-        found.append(parts[at + 4 : stop])
+        pieces.append(parts[at + 4 : stop])
         at = (stop + 3) // 4 * 4 + 4  # past the next frame's mark, as the first one's was left out
-    return _MARK.join(found) if stop == len(parts) else None
+    return _MARK.join(pieces) if stop == len(parts) else None
 
 
 RECORDIO = Framing("RecordIO", _frames)

@@ -184,9 +184,9 @@ class ShardSet(FileSource):
     def spans_of(self, indexes: Sequence[TarIndex], members: tuple[str, ...]) -> Spans:
         """Of each member its bytes in the tar files, and its CRC-32 where the indexes have it."""
         suffixes = [[part.lower().encode() for part in alternatives(member)] for member in members]
-        found = [[index.member(these) for index in indexes] for these in suffixes]
+        places = [[index.member(these) for index in indexes] for these in suffixes]
         at, size = (
-            np.array([np.concatenate([its[k] for its in each]) for each in found], np.int64).reshape(len(members), -1)
+            np.array([np.concatenate([its[k] for its in each]) for each in places], np.int64).reshape(len(members), -1)
             for k in (0, 1)
         )
         checked = self._checked and any(index.crc is not None for index in indexes)
@@ -226,10 +226,10 @@ class ShardSet(FileSource):
             return "cls" if first.cls else ""
         with closing(self._store.open(self._paths[first.shard])) as file:
             try:
-                found = loads(read_at(file, first.json_size, first.json_at))
+                document = loads(read_at(file, first.json_size, first.json_at))
             except FormatError:
                 return f"json:{LABEL}"  # the reader of such a sample says what is wrong with it
-        return f"json:{LABEL}" if isinstance(found, dict) and LABEL in found else ""
+        return f"json:{LABEL}" if isinstance(document, dict) and LABEL in document else ""
 
 
 def _replay(store: Store, patterns: Sequence[str]) -> Replay | None:

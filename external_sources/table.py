@@ -123,8 +123,8 @@ class Table(FileSource):
             self._memory = _Memory(table, image, rows, self._title)
         else:
             if isinstance(table, Mapping) or rows is not None or name is not None:
-                found = "rows= or name= with files" if not isinstance(table, Mapping) else f"{table!r:.100}"
-                msg = f"Table: must be a pyarrow Table, which rows= and name= are of, or paths of files; found {found}"
+                what = "rows= or name= with files" if not isinstance(table, Mapping) else f"{table!r:.100}"
+                msg = f"Table: must be a pyarrow Table, which rows= and name= are of, or paths of files; found {what}"
                 raise ConfigError(msg)
             paths = paths_of("Table: files", table)
             files = tuple(path for one in paths for path in matches(one, self.kind, "*.parquet"))
@@ -157,8 +157,8 @@ class Table(FileSource):
         known = self.leaves
         if self._memory is None:
             if self._image not in known:
-                found = f"no column {self._image!r} among {', '.join(known)}"
-                msg = f"{self._title}: without columns= a batch has images; found {found}; give image=, or columns="
+                what = f"no column {self._image!r} among {', '.join(known)}"
+                msg = f"{self._title}: without columns= a batch has images; found {what}; give image=, or columns="
                 raise ConfigError(msg)
             return images_and_labels(self._title, self._image, self._labels())
         if self._image is None:
@@ -297,8 +297,8 @@ class Table(FileSource):
             return ".".join(leaf.path)
         if self._label in (None, "auto"):
             return None
-        found = "no such column" if leaf is None else str(leaf.kind)
-        msg = f"{self._title}: label must name a column of integers; found {found} at {self._label!r}; give label=None"
+        what = "no such column" if leaf is None else str(leaf.kind)
+        msg = f"{self._title}: label must name a column of integers; found {what} at {self._label!r}; give label=None"
         raise ConfigError(msg)
 
     def _in_memory(self) -> _Memory:
@@ -351,11 +351,11 @@ class _GroupReader(RowReader):
         table, n = self._table, int(self._table.file[group])
         check_file(LOCAL, table.paths[n], table.stamps[n], Table.kind)
         try:
-            found = self._load(group, self._columns)
-            if len(found) != table.count[group]:
-                msg = f"{len(found)} rows"
+            rows = self._load(group, self._columns)
+            if len(rows) != table.count[group]:
+                msg = f"{len(rows)} rows"
                 raise ValueError(msg)
-            columns = {name: table.known[name.removesuffix(FILE)].of(found) for name in self._members}
+            columns = {name: table.known[name.removesuffix(FILE)].of(rows) for name in self._members}
         except damage() as error:
             check_file(LOCAL, table.paths[n], table.stamps[n], Table.kind)
             msg = f"{table.named(group)}, must be readable; found: {error}; fetch or write the file again"
@@ -405,8 +405,8 @@ class _Memory:
         count, array = self.table.num_rows, np.asarray(rows)
         wrong = array.dtype.kind not in "iu" or array.ndim != 1
         if array.size and (wrong or array.min() < 0 or array.max() >= count):
-            found = f"{array.dtype} of shape {array.shape}" if wrong else f"{array.min()}..{array.max()}"
-            msg = f"{self._title}: rows must be a flat sequence of integers in 0..{count - 1}; found {found}"
+            what = f"{array.dtype} of shape {array.shape}" if wrong else f"{array.min()}..{array.max()}"
+            msg = f"{self._title}: rows must be a flat sequence of integers in 0..{count - 1}; found {what}"
             raise ConfigError(msg)
         return array.astype(np.int64)
 
@@ -452,11 +452,11 @@ class _Memory:
         images = self.images()
         if images is None:
             every = [self.values(name) for name in self.known]
-            some = [nbytes(its.held[spread] if isinstance(its, Files) else its[spread]) for its in every]
+            some = [nbytes(its.own[spread] if isinstance(its, Files) else its[spread]) for its in every]
             return max(1, round(sum(some) / len(spread)))
-        held = images.held[spread] if isinstance(images, Files) else cast("Pieces", images)[spread]
-        if not held.missing.all():
-            return max(1, round(float(held.size[~held.missing].mean())))
+        own = images.own[spread] if isinstance(images, Files) else cast("Pieces", images)[spread]
+        if not own.missing.all():
+            return max(1, round(float(own.size[~own.missing].mean())))
         paths = [path for path in images.paths_of(spread) if path is not None] if isinstance(images, Files) else []
         return FileList(paths).snapshot().record_bytes if paths else 1
 

@@ -128,10 +128,10 @@ class GroupsRead:
         if groups.kinds[n] == "Parquet":
             return _row_group(path, stamp, nth, columns)
         if n not in self._mapped:
-            found, _ = _walked(path, stamp.size)
-            self._mapped[n] = _map_of(path), found, [k for k, one in enumerate(found) if one.kind == BATCH]
-        buffer, found, batches = self._mapped[n]
-        return _batch(buffer, found, batches[nth], columns)
+            every, _ = _walked(path, stamp.size)
+            self._mapped[n] = _map_of(path), every, [k for k, one in enumerate(every) if one.kind == BATCH]
+        buffer, every, batches = self._mapped[n]
+        return _batch(buffer, every, batches[nth], columns)
 
 
 def damage() -> tuple[type[BaseException], ...]:
@@ -141,10 +141,10 @@ def damage() -> tuple[type[BaseException], ...]:
     return (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
-def check_columns(path: str, found: Any, first: str, schema: Any) -> None:
+def check_columns(path: str, its: Any, first: str, schema: Any) -> None:
     """Raise ConfigError where the file at `path` has other columns than the one at `first`."""
-    if not found.equals(schema):
-        odd = next((str(a) for a, b in zip(found, schema, strict=False) if not a.equals(b)), f"{len(found)} columns")
+    if not its.equals(schema):
+        odd = next((str(a) for a, b in zip(its, schema, strict=False) if not a.equals(b)), f"{len(its)} columns")
         msg = f"{path}: all files must have the columns of {first}; found {odd}; make a source of each kind"
         raise ConfigError(msg)
 
@@ -163,8 +163,8 @@ def _parquet(path: str, file: File, stamp: Stamp) -> FileGroups:
     end = read_at(file, 8, max(0, stamp.size - 8))
     size = int.from_bytes(end[:4], "little")
     if end[4:] != _END or size > stamp.size - 12:
-        found = f"that it was cut off at byte {stamp.size}"
-        msg = f"{path}: a Parquet file ends with a footer and {_END!r}; found {found}; fetch it again"
+        what = f"that it was cut off at byte {stamp.size}"
+        msg = f"{path}: a Parquet file ends with a footer and {_END!r}; found {what}; fetch it again"
         raise DataLostError(msg)
     footer = read_at(file, size, stamp.size - 8 - size)
     try:
@@ -281,10 +281,8 @@ def _span(path: str, file: File, size: int) -> tuple[int, int]:
     return 8, size - 10 - footer
 
 
-def _lost(path: str, found: str, error: BaseException | None = None) -> NoReturn:
-    msg = (
-        f"{path}: the messages of an Arrow file must be whole, up to their end; found {found}; fetch or write it again"
-    )
+def _lost(path: str, what: str, error: BaseException | None = None) -> NoReturn:
+    msg = f"{path}: the messages of an Arrow file must be whole, up to their end; found {what}; fetch or write it again"
     raise DataLostError(msg) from error
 
 
@@ -328,16 +326,16 @@ def _map_of(path: str) -> Any:
         return file.read_buffer()
 
 
-def _batch(buffer: Any, found: Sequence[ArrowMessage], k: int, columns: list[str] | None) -> Any:
+def _batch(buffer: Any, every: Sequence[ArrowMessage], k: int, columns: list[str] | None) -> Any:
     """Columns of the batch that message k is, None for all; checked, so that no offset leads out of it."""
     import pyarrow as pa
 
-    own = found[k]
-    schema = pa.ipc.read_schema(pa.py_buffer(_framed(found[0].header)))
+    own = every[k]
+    schema = pa.ipc.read_schema(pa.py_buffer(_framed(every[0].header)))
     names = [name for name in schema.names if columns is None or any(_is_in(one, name) for one in columns)]
-    dictionaries = [one for one in found[:k] if one.kind == DICTIONARY]  # a stream may replace one later
+    dictionaries = [one for one in every[:k] if one.kind == DICTIONARY]  # a stream may replace one later
     if own.packed or dictionaries:
-        parts = [found[0], *dictionaries, own]
+        parts = [every[0], *dictionaries, own]
         stream = b"".join(memoryview(buffer)[one.start : one.stop] for one in parts)
         options = pa.ipc.IpcReadOptions(included_fields=[schema.names.index(name) for name in names], use_threads=False)
         with pa.ipc.open_stream(pa.py_buffer(stream), options=options) as reader:
@@ -364,37 +362,37 @@ def _walked(path: str, size: int) -> tuple[list[ArrowMessage], str]:
 
 
 def _walk(path: str, file: File, size: int) -> tuple[list[ArrowMessage], str]:
-    found, digest = [], hashlib.sha256()
+    every, digest = [], hashlib.sha256()
     for one in messages(path, file, size):
-        found.append(one)
+        every.append(one)
         digest.update(one.header)
         start = one.start + 8 + len(one.header)  # headers alone are alike of numbers that are not
         for at in np.linspace(start, max(start, one.stop - _LOOK), _LOOKS).astype(np.int64).tolist():
             digest.update(read_at(file, min(_LOOK, one.stop - at), at))
-    return found, digest.hexdigest()
+    return every, digest.hexdigest()
 
 
 def _arrow(path: str, file: File, stamp: Stamp) -> FileGroups:
     with needed():
         import pyarrow as pa
-    found, digest = _walk(path, file, stamp.size)
+    every, digest = _walk(path, file, stamp.size)
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(_framed(found[0].header))).remove_metadata()
+        schema = pa.ipc.read_schema(pa.py_buffer(_framed(every[0].header))).remove_metadata()
         schema = pa.schema([part.remove_metadata() for part in schema])
     except damage() as error:
         raise _unreadable(path, error) from error
-    rows = tuple(one.rows for one in found if one.kind == BATCH)
-    views = all(one.kind in (SCHEMA, BATCH) and not one.packed for one in found)
+    rows = tuple(one.rows for one in every if one.kind == BATCH)
+    views = all(one.kind in (SCHEMA, BATCH) and not one.packed for one in every)
     return FileGroups("Arrow", stamp, rows, schema, digest, {}, views)
 
 
 def sizes_by_batch(path: str, its: FileGroups) -> dict[str, float]:
     """Bytes of each column of all rows of an Arrow file, by its first batch with any; DataLostError where damaged."""
-    found, _ = _walked(path, its.stamp.size)
-    first = next(k for k, one in enumerate(found) if one.kind == BATCH and one.rows)
+    every, _ = _walked(path, its.stamp.size)
+    first = next(k for k, one in enumerate(every) if one.kind == BATCH and one.rows)
     leaves = {name: leaf for name, leaf in members_in(its.schema).items() if not leaf.is_struct}
     try:
-        sample = _batch(_map_of(path), found, first, None)
+        sample = _batch(_map_of(path), every, first, None)
         return {name: leaf.of(sample).nbytes / len(sample) * len(its) for name, leaf in leaves.items()}
     except damage() as error:
         raise _unreadable(path, error) from error

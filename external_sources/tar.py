@@ -183,7 +183,7 @@ def _meta(kind: bytes, data: bytes, byte: int) -> dict[bytes, bytes]:
 
 def _pax(data: bytes, byte: int) -> dict[bytes, bytes]:
     """The records of a pax header: LENGTH, a blank, KEY=VALUE and a newline each."""
-    found: dict[bytes, bytes] = {}
+    records: dict[bytes, bytes] = {}
     at = 0
     while at < len(data) and data[at]:
         blank = data.find(b" ", at, at + 20)
@@ -194,9 +194,9 @@ def _pax(data: bytes, byte: int) -> dict[bytes, bytes]:
             raise DamageError(byte, "a pax header that is not in pax format")
         if key.startswith(b"GNU.sparse."):
             raise DamageError(byte, _NO_SPARSE)
-        found[key] = value
+        records[key] = value
         at = end
-    return found
+    return records
 
 
 # The index of a tar file: built from its headers alone, or found beside it.
@@ -269,8 +269,8 @@ def _explained(piece: ReadWindow, size: int, path: str, damage: DamageError, sam
     packed = next((by for magic, by in _PACKED.items() if head.startswith(magic)), None)
     no_tar = head.strip(b"\0") and not (len(head) == 512 and is_header(head))
     if damage.byte == 0 and no_tar and (packed is not None or len(head) == 512):
-        found = "something else; repack it" if packed is None else f"a file compressed by {packed}; unpack it"
-        msg = f"{path}: a shard must be an uncompressed tar file, to be read by position; found {found}"
+        what = "something else; repack it" if packed is None else f"a file compressed by {packed}; unpack it"
+        msg = f"{path}: a shard must be an uncompressed tar file, to be read by position; found {what}"
         return SourceError(msg)
     inside = samples > 0 and (not damage.member or damage.member[: key_length(damage.member)] == last)
     sample = samples - 1 if inside else samples
@@ -323,7 +323,7 @@ def _kept(path: str, index_dir: str | os.PathLike[str] | None, store: Store) -> 
             homes = [home for home in homes if str(home) != path + SUFFIX] or homes  # what it says may still be wanted
     if mounted and (kept := fitting(homes, stamp, fits)) is not None:
         return kept
-    index = (None if mounted else _beside(path, store, stamp)) or build(path, store)
+    index = (None if mounted else _copied(path, store, stamp)) or build(path, store)
     keep(path, homes, index.to_bytes(), index_dir, store)
     return index
 
@@ -339,7 +339,7 @@ def _no_index(path: str, error: Exception) -> SourceError:
     return DataLostError(msg)
 
 
-def _beside(path: str, store: Store, shard: Stamp) -> TarIndex | None:
+def _copied(path: str, store: Store, shard: Stamp) -> TarIndex | None:
     """The index beside a remote shard. It was made where the shard was, and the stamp that it holds is of that file:
     so a few of the headers that it speaks of are looked at.
     """
@@ -354,15 +354,15 @@ def _beside(path: str, store: Store, shard: Stamp) -> TarIndex | None:
     finally:
         file.close()
     some = np.unique(np.linspace(0, len(index.offset) - 1, min(LOOKS, len(index.offset)), dtype=np.int64))
-    found = [bytearray(BLOCK) for _ in some]
+    headers = [bytearray(BLOCK) for _ in some]
     opened = store.open(path)
     at = [int(index.offset[k]) - BLOCK for k in some]
     if opened.stamp().change(shard) or min(at, default=0) < 0:
         return None
-    views = [memoryview(each) for each in found]
+    views = [memoryview(each) for each in headers]
     got = store.fill(FileReads(lambda _: opened, [0] * len(at), views, at, threading.Event()))
     sizes = index.length[some].tolist()
-    good = all(n == BLOCK and is_header_of(bytes(b), size) for n, b, size in zip(got, found, sizes, strict=True))
+    good = all(n == BLOCK and is_header_of(bytes(b), size) for n, b, size in zip(got, headers, sizes, strict=True))
     return index if good else None
 
 
@@ -413,18 +413,18 @@ def tar_keys(path: str, most: int | None = None, store: Store = LOCAL) -> list[s
 
     Bytes that are no UTF-8 are kept as Python keeps those of file names. Raises what `build` raises.
     """
-    found: list[str] = []
+    keys: list[str] = []
     last = b""
     with closing(store.open(path)) as file:
         try:
             for member, _, _ in members(ReadWindow(file), file.stamp().size):
                 length = key_length(member)
                 if length and member[:length] != last:
-                    if most is not None and len(found) == most:
+                    if most is not None and len(keys) == most:
                         break
                     last = member[:length]
-                    found.append(os.fsdecode(last))
+                    keys.append(os.fsdecode(last))
         except DamageError as damage:
             msg = f"{path}: a shard must be whole; found at byte {damage.byte}: {damage.what}; fetch or write it again"
             raise DataLostError(msg) from None
-    return found
+    return keys

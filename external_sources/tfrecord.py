@@ -161,12 +161,12 @@ class TFRecords(RecordFiles):
         """`value`, or what the format finds in it; of records that cannot be read there are none."""
         block = self._looked(self.readable())
         values = [value for row, value in enumerate(block.values[VALUE]) if row not in block.faults]
-        found: dict[str, list[Any]] = {}
+        by_name: dict[str, list[Any]] = {}
         for value in values:
             for name, each in self._inside(value).items():
-                found.setdefault(name, []).append(each)
+                by_name.setdefault(name, []).append(each)
         block.lease.release()
-        return members_of(found, len(block.ids))
+        return members_of(by_name, len(block.ids))
 
     def _inside(self, value: memoryview) -> Mapping[str, Any]:
         if self._format is None:

@@ -151,7 +151,7 @@ class _Filling:
         self.took: list[float] = []
         self.bytes = 0
         self._late: deque[_Late] = deque()
-        self._asked = 0  # bytes of them
+        self._pending = 0  # bytes of them
 
     def run(self) -> None:
         """Read all, or as much as there is before `stop`."""
@@ -207,11 +207,11 @@ class _Filling:
 
     def _ask(self, k: int, place: ReadAt, since: float, file: LocalFile) -> LocalFile:
         """Have a place read ahead once there is room for it; its file, which that may have closed and opened again."""
-        while self._late and (len(self._late) == DEPTH or 0 < file.ahead < self._asked + place.size):
+        while self._late and (len(self._late) == DEPTH or 0 < file.ahead < self._pending + place.size):
             self._wait()
             file = cast("LocalFile", self._file_of(self._files[k]))
         self._late.append(_Late(k, place, since, file.meter))
-        self._asked += place.size
+        self._pending += place.size
         _queue(file.meter, place.part, 1)
         advise(file.fds[place.part], place)
         return file
@@ -219,7 +219,7 @@ class _Filling:
     def _wait(self) -> None:
         """Read what was asked for first. Its file is looked up again: it may have been closed meanwhile."""
         k, place, since, meter = self._late.popleft()
-        self._asked -= place.size
+        self._pending -= place.size
         got = -1
         try:
             with suppress(OSError):
