@@ -41,7 +41,6 @@ from dali_feed.external_sources.ranges import (
     EXTENT_BYTES,
     FileTable,
     RowReader,
-    Spans,
     check_file,
     check_no_pin,
     fixed_snapshot,
@@ -260,15 +259,6 @@ class Table(FileSource):
     def index(self, path: str) -> FileGroups:
         """See `table_file`."""
         return table_file(path)
-
-    def spans_of(self, indexes: Sequence[Any], members: tuple[str, ...]) -> Spans:
-        """Groups are read, and no spans."""
-        raise NotImplementedError
-
-    def sizes_of(self, indexes: Sequence[Any]) -> tuple[int, int]:
-        """Of groups a snapshot says more."""
-        del indexes
-        return 1, 1
 
     def _tabulated(self, indexes: Sequence[Any]) -> FileTable:
         files = list(indexes)
