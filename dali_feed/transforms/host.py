@@ -10,7 +10,6 @@ and so pixels can equal its bit for bit. Random numbers, windows and sizes are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,17 +18,8 @@ from numpy.typing import NDArray
 
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.keys import ERASE, FLIPS, SIZE, TURN, WINDOW, Key, of_op
-from dali_feed.transforms.op import Draws, Ints, Op, Place, Recipe
-from dali_feed.transforms.program import (
-    Finish,
-    ImageProgram,
-    Parameters,
-    erased_at,
-    finish_at,
-    last_erasing,
-    outline,
-    turns,
-)
+from dali_feed.transforms.op import Draws, Ints, Op, Recipe
+from dali_feed.transforms.program import ImageProgram, Parameters, finish_of, last_erasing, outline, turns
 from dali_feed.transforms.settings import DType, Layout
 
 
@@ -80,23 +70,6 @@ class HostProgram(ImageProgram):
         arrays.update({FLIPS[axis]: rows.astype(np.int32) for axis, rows in turned.items()})
 
 
-def _place_after(ops: Iterable[Op], place: Place) -> Place:
-    for op in ops:
-        place = op.output_place(place)
-    return place
-
-
-def _finish(recipe: Recipe, on_cpu: int) -> Finish:
-    """The finish step that replaces the ops from `on_cpu` on, for uint8 pixels."""
-    left = recipe.ops[on_cpu:]
-    after, value = _place_after(left, Place()), None
-    for n, op in enumerate(left):
-        erased = op.erases()
-        if erased is not None:
-            value = erased_at(_place_after(left[:n], Place()), erased, after)
-    return finish_at(after, {op.axis for op in left if isinstance(op, Flip)}, recipe.layout, value)
-
-
 def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
     """Compile; `on_gpu`: the finish step runs on a GPU.
 
@@ -106,12 +79,12 @@ def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
     erasing, on_cpu = last_erasing(ops), len(ops)
     while on_gpu and on_cpu and (on_cpu - 1 == erasing or ops[on_cpu - 1].of_finish):
         on_cpu -= 1
-    bytes_to_gpu = on_gpu and _place_after(ops[:on_cpu], Place()).dtype == "uint8"
+    bytes_to_gpu = on_gpu and outline(Recipe(ops[:on_cpu])).dtype == "uint8"
     if not bytes_to_gpu:
         on_cpu = len(ops)
     program = HostProgram(recipe, known.size, known.dtype, streams=known.streams, layout=recipe.layout, on_cpu=on_cpu)
     program.window, program.steps = bool(ops) and ops[0].cuts, list(enumerate(ops[:on_cpu]))
     if bytes_to_gpu:
-        program.finish = _finish(recipe, on_cpu)
+        program.finish = finish_of(recipe, {op.axis for op in ops[on_cpu:] if isinstance(op, Flip)})
         program.dtype, program.layout = "uint8", "NHWC"
     return program

@@ -99,10 +99,9 @@ def unknown(one: Any, supported: Iterable[str]) -> TransformError:
     if inspect.isclass(one):
         error = NotMadeError if _makes_transforms(one) else TransformError
         return error(f"transform: {_public(one)} is a class, not a transform; write {one.__name__}(), with parentheses")
-    inner = getattr(one, "transforms", None)
-    weights = isinstance(one, functools.partial) or isinstance(inner, functools.partial)
-    if weights:
-        preset = one.func if isinstance(one, functools.partial) else inner.func  # type: ignore[union-attr]
+    partials = [each for each in (one, getattr(one, "transforms", None)) if isinstance(each, functools.partial)]
+    if partials:  # of weights
+        preset = partials[0].func
         name = getattr(preset, "__name__", "a function")
         call = "weights.transforms(), with parentheses"
         error = NotMadeError if _makes_transforms(preset) else TransformError

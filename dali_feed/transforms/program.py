@@ -16,7 +16,7 @@ from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
 from dali_feed.transforms.keys import ADJUST, CANVAS, ERASE, FLIPS, Arrays, Key, of_op
 from dali_feed.transforms.lower import unwrap
 from dali_feed.transforms.op import Draws, OnImage, Op, Place, Recipe, walk
-from dali_feed.transforms.settings import DType, Fill, Layout, refuse
+from dali_feed.transforms.settings import DType, Layout, refuse
 
 if TYPE_CHECKING:
     from dali_feed.columns.column import Follower
@@ -427,20 +427,24 @@ class Tail:
 _LARGEST = 3.4e38  # exact in float32, and so in the finish step
 
 
-def erased_at(place: Place, value: Fill, after: Place) -> Colours:
-    """The value that an op writes in the units of `place`, in the units of `behind`, without rounding to a level."""
-    three = np.broadcast_to(value, 3)
-    three = np.trunc(three) if place.dtype == "uint8" else three
-    gain = after.scale / place.scale
-    red, green, blue = (three * gain + (after.bias - place.bias * gain)).tolist()
+def finish_of(recipe: Recipe, flips: Collection[str]) -> Finish:
+    """The step behind uint8 pixels: into the units of the recipe's end, flipped along these axes, erased last."""
+    places, last = [Place()], last_erasing(recipe.ops)
+    for op in recipe.ops:
+        places.append(op.output_place(places[-1]))
+    end, erase = places[-1], None
+    if last is not None:  # in the units of the end, without rounding to a level
+        value, place = np.broadcast_to(np.asarray(recipe.ops[last].erases()), 3), places[last]
+        gain = end.scale / place.scale
+        value = np.trunc(value) if place.dtype == "uint8" else value
+        erase = _three(value * gain + (end.bias - place.bias * gain))
+    scale, bias = _three(end.scale), _three(end.bias)
+    return Finish(end.dtype, scale, bias, "x" in flips, "y" in flips, recipe.layout, erase)
+
+
+def _three(values: NDArray[Any]) -> Colours:
+    red, green, blue = values.tolist()
     return red, green, blue
-
-
-def finish_at(place: Place, flips: Collection[str], layout: Layout, erase: Colours | None = None) -> Finish:
-    """The step that turns levels into the units of `place`, flips along these axes and erases to `erase`."""
-    r, g, b = place.scale.tolist()
-    br, bg, bb = place.bias.tolist()
-    return Finish(place.dtype, (r, g, b), (br, bg, bb), "x" in flips, "y" in flips, layout, erase)
 
 
 def last_erasing(ops: Sequence[Op]) -> int | None:

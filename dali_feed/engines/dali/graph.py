@@ -27,14 +27,13 @@ from dali_feed.transforms.program import (
     Finish,
     ImageProgram,
     Parameters,
-    erased_at,
-    finish_at,
+    finish_of,
     last_erasing,
     outline,
     stored,
     turns,
 )
-from dali_feed.transforms.settings import DRAWN, Drawn, Fill, Interpolation
+from dali_feed.transforms.settings import DRAWN, Drawn, Interpolation
 
 PAYLOAD = Key("payload")
 NOTHING_BEFOREHAND = {
@@ -198,21 +197,20 @@ class Graph:
         self._k = 0  # the number of the last step
         self._flips: list[Literal["x", "y"]] = []
         self._last_erasing = last_erasing(recipe.ops)
-        self._erasing: tuple[Fill, Place] | None = None
 
     def ops(self, ops: Sequence[tuple[int, Op]]) -> None:
         """Add ops, each with its number."""
         for n, op in ops:
-            self.n, self._names, value = n, op.names, op.erases()
-            if value is not None and n == self._last_erasing:
-                self._erase_last(value)
+            self.n, self._names = n, op.names
+            if n == self._last_erasing:
+                self._erase_last()
             else:
                 op.dali(self)
             self.place = op.output_place(self.place)
 
-    def _erase_last(self, value: Fill) -> None:
+    def _erase_last(self) -> None:
         """Left for the last step, in coordinates of the image as it is stored."""
-        key, self._erasing = of_op("effect", self.n), (value, self.place)
+        key = of_op("effect", self.n)
         self._part(lambda fold: fold.arrays.update({ERASE: columns(*fold.as_shown(fold.drawn[key]))}))
 
     def _part(self, part: Part) -> None:
@@ -363,12 +361,9 @@ class Graph:
         if program.window:
             self._part(lambda fold: fold.arrays.update({WINDOW: columns(*fold.window)}))
         self._part(lambda fold: fold.arrays.update({FLIPS[a]: fold.mirror[a].astype(np.int32) for a in flips}))
-        value: Colours | None = None
-        if self._erasing is not None:
-            fill, place = self._erasing
-            value = erased_at(place, fill, self.place)
+        if self._last_erasing is not None:
             self._part(lambda fold: fold.arrays.update({ERASE: columns(*fold.as_shown(fold.arrays[ERASE]))}))
-        program.finish = finish_at(self.place, flips, program.recipe.layout, value)
+        program.finish = finish_of(program.recipe, flips)
         program.dtype = program.finish.dtype
         if self.on_gpu and compiles():
             _leave_colour(program, program.finish)
