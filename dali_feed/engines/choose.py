@@ -99,8 +99,7 @@ def compiled(transform: object, decode: Decode, device: int | None) -> Program:
     views = as_views(transform)
     if any(map(is_graph_function, views or ())):
         rule = "a list must hold torchvision's transforms only"
-        msg = f"transform: {rule}; found a DALI graph function in it. Give the function alone"
-        raise TransformError(msg)
+        raise TransformError(f"transform: {rule}; found a DALI graph function in it. Give the function alone")
     recipes = [_recipe(each, decode) for each in views or [transform]]
 
     def compile_by(name: str) -> Program:
@@ -129,8 +128,7 @@ def _recipe(transform: object, decode: Decode) -> Recipe:
 def _graph(transform: Any, decode: Decode) -> ImageProgram:
     if decode.layout != "NCHW":
         rule = "must be left out with a DALI graph, which decides it itself"
-        msg = f"Decode(memory_format=...): {rule}; found {decode.memory_format}. Transpose in the graph"
-        raise ConfigError(msg)
+        raise ConfigError(f"Decode(memory_format=...): {rule}; found {decode.memory_format}. Transpose in the graph")
     if not isinstance(transform, PipelineProgram):
         program = compile_function(transform, exif=bool(decode.exif))
         program.recipe = replace(program.recipe, hardware=float(decode.hardware))
@@ -166,8 +164,7 @@ def compile_images(columns: Columns, decode: Decode, device: int | None) -> Prog
     if columns.image is None:
         choose_engine(decode.engine, device, graph=False)
         if decode.exif:
-            msg = "Decode(exif=...): turns images, and no column is an Image; found True. Leave it out"
-            raise ConfigError(msg)
+            raise ConfigError("Decode(exif=...): turns images, and no column is an Image; found True. Leave it out")
         return Program()
     alone = len(columns.images) == 1
     outputs: list[Output] = []
@@ -213,9 +210,8 @@ def _followed(program: Program, followers: Mapping[str, Follower]) -> Followed |
     if len(program.outputs) != 1 or not program.fixed:
         shown = f"{len(program.outputs)} views" if program.fixed else "a DALI graph function"
         names = ", ".join(map(repr, followers))
-        msg = (
+        raise ConfigError(
             f"columns: {names} can be changed together with one image only, by torchvision's transforms; found {shown}"
         )
-        raise ConfigError(msg)
     boxes = [kind.boxes for kind in followers.values()]
     return compile_following(program.recipe, boxes=any(boxes), masks=not all(boxes))

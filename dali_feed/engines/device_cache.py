@@ -233,8 +233,7 @@ class DeviceCache:
 
 
 def _refuse(why: str) -> NoReturn:
-    msg = f"{SUBJECT}: keeps {why}"
-    raise ConfigError(msg)
+    raise ConfigError(f"{SUBJECT}: keeps {why}")
 
 
 def _check(outputs: Sequence[Output]) -> None:

@@ -243,8 +243,7 @@ class Engine:
         """
         flight = work.flight
         if flight is None:
-            msg = "engine: a batch is taken that was not submitted"
-            raise ValueError(msg)
+            raise ValueError("engine: a batch is taken that was not submitted")
 
         def finish() -> None:
             for name, part in flight.parts.items():

@@ -58,8 +58,7 @@ class Header:
 
     def __post_init__(self) -> None:
         if not (0 < self.width <= MAX_SIDE and 0 < self.height <= MAX_SIDE):
-            msg = f"{self.format.upper()} with an impossible size of {self.width}x{self.height}"
-            raise UnusableError(msg)
+            raise UnusableError(f"{self.format.upper()} with an impossible size of {self.width}x{self.height}")
 
     @property
     def orientation(self) -> int:

@@ -57,8 +57,7 @@ def jpeg_header(view: memoryview) -> Header:
             break
         if marker in FRAMES:
             if frame is not None:
-                msg = "JPEG with two frames in its header"
-                raise UnusableError(msg)
+                raise UnusableError("JPEG with two frames in its header")
             frame = _jpeg_frame(view, at, length)
         elif marker == _APP1 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0":
             exif += (view[at + 10 : at + 2 + length],)
@@ -66,19 +65,15 @@ def jpeg_header(view: memoryview) -> Header:
             adobe = adobe or bytes(view[at + 4 : at + 9]) == b"Adobe"
         at += 2 + length if length else 1
     else:
-        msg = f"JPEG with more than {MAX_SEGMENTS} header segments"
-        raise UnusableError(msg)
+        raise UnusableError(f"JPEG with more than {MAX_SEGMENTS} header segments")
     if frame is None:
-        msg = "JPEG damaged: image data before any frame header"
-        raise UnusableError(msg)
+        raise UnusableError("JPEG damaged: image data before any frame header")
     height, width, components = frame
     scanned = view[at + 4]
     if not 1 <= scanned <= components or length != 6 + 2 * scanned:
-        msg = f"JPEG damaged: scan header of length {length} with {scanned} of {components} components"
-        raise UnusableError(msg)
+        raise UnusableError(f"JPEG damaged: scan header of length {length} with {scanned} of {components} components")
     if bytes(view[max(at + 2 + length, len(view) - TAIL) :]).rfind(b"\xff\xd9") < 0:
-        msg = f"JPEG cut off: no end marker in its last {TAIL} bytes"
-        raise UnusableError(msg)
+        raise UnusableError(f"JPEG cut off: no end marker in its last {TAIL} bytes")
     plain = b"".join((*whole, view[kept:])) if whole else None
     if components == 4 and not adobe:  # which Pillow and torchvision take for inverted all the same
         plain = b"\xff\xd8" + _ADOBE + (plain or bytes(view))[2:]
@@ -96,8 +91,7 @@ def _jpeg_marker(view: memoryview, at: int) -> int:
         if start >= 0:
             break
     if start < 0 or at == 2:  # the third byte is part of what everybody knows a JPEG by
-        msg = f"JPEG damaged: {stray[0]:02x} {stray[1]:02x} at byte {at}, where a marker should be"
-        raise UnusableError(msg)
+        raise UnusableError(f"JPEG damaged: {stray[0]:02x} {stray[1]:02x} at byte {at}, where a marker should be")
     return at + start
 
 
@@ -112,12 +106,10 @@ def _jpeg_segment(view: memoryview, at: int) -> tuple[int, int]:
         msg = f"JPEG is {_OTHER_FRAMES[marker]} (frame type {marker:02x}), which the decoders cannot read"
         raise UnusableError(msg)
     if marker not in SKIPPED and marker not in FRAMES and marker != _SOS:
-        msg = f"JPEG damaged: marker {marker:02x} at byte {at} has no place before the image data"
-        raise UnusableError(msg)
+        raise UnusableError(f"JPEG damaged: marker {marker:02x} at byte {at} has no place before the image data")
     if length < 2 or (marker == _APP1 and length < 8 and bytes(view[at + 4 : at + 10]) == b"Exif\0\0"):
         # a short Exif segment makes the decoder's parser ask for 2**64 bytes
-        msg = f"JPEG damaged: segment {marker:02x} at byte {at} has length {length}"
-        raise UnusableError(msg)
+        raise UnusableError(f"JPEG damaged: segment {marker:02x} at byte {at} has length {length}")
     if at + 2 + length > len(view):
         msg = f"JPEG cut off: segment {marker:02x} at byte {at} ends at {at + 2 + length} of {len(view)} bytes"
         raise UnusableError(msg)
@@ -127,18 +119,14 @@ def _jpeg_segment(view: memoryview, at: int) -> tuple[int, int]:
 def _jpeg_frame(view: memoryview, at: int, length: int) -> tuple[int, int, int]:
     precision, height, width, components = _FRAME(view, at + 4)
     if precision != 8:
-        msg = f"JPEG with {precision} bits per sample; the decoders take 8"
-        raise UnusableError(msg)
+        raise UnusableError(f"JPEG with {precision} bits per sample; the decoders take 8")
     if components not in (1, 3, 4):
-        msg = f"JPEG with {components} components; the decoders take 1, 3 or 4"
-        raise UnusableError(msg)
+        raise UnusableError(f"JPEG with {components} components; the decoders take 1, 3 or 4")
     if length != 8 + 3 * components:
-        msg = f"JPEG damaged: frame header of length {length} for {components} components"
-        raise UnusableError(msg)
+        raise UnusableError(f"JPEG damaged: frame header of length {length} for {components} components")
     for factors in view[at + 11 : at + 10 + 3 * components : 3]:
         if not (1 <= factors >> 4 <= 4 and 1 <= factors & 15 <= 4):
-            msg = f"JPEG damaged: sampling factors {factors >> 4}x{factors & 15}"
-            raise UnusableError(msg)
+            raise UnusableError(f"JPEG damaged: sampling factors {factors >> 4}x{factors & 15}")
     return height, width, components
 
 

@@ -79,8 +79,7 @@ def _header(view: memoryview, kind: str) -> Header:
     if kind == "webp":
         decoder, size, frames, mode = _webp(view)
         if frames > 1:
-            msg = "WebP is animated, which is not supported"
-            raise UnusableError(msg)
+            raise UnusableError("WebP is animated, which is not supported")
         return Header(kind, *size, 4 if mode == "RGBA" else 3, decoder.get_chunk("EXIF") or b"")
     image = _image(view, kind)
     components = 3 if image.mode == "P" else len(image.getbands())
@@ -110,8 +109,7 @@ def opened(payload: memoryview | bytes) -> Image:
     start = bytes(payload[:16])
     kind = "jpeg" if start[:2] == b"\xff\xd8" else "png" if start[:4] == b"\x89PNG" else kind_of(start)
     if kind is None:
-        msg = "no image of a format that is read"
-        raise UnusableError(msg)
+        raise UnusableError("no image of a format that is read")
     image: Image = _reasoned(lambda: _image(payload, kind), f"{_name(kind)} that Pillow cannot open")
     return image
 
@@ -126,8 +124,7 @@ def decode(payload: memoryview, window: Sequence[int] | None = None) -> NDArray[
     """
     kind = kind_of(bytes(payload[:16]))
     if kind is None:
-        msg = "decoder: of no format that Pillow is used for"
-        raise UnusableError(msg)
+        raise UnusableError("decoder: of no format that Pillow is used for")
     pixels = _reasoned(lambda: _pixels(payload, kind), "decoder: Pillow cannot decode it")
     y, x, height, width = window or (0, 0, *pixels.shape[:2])
     return pixels[y : y + height, x : x + width].copy()
@@ -177,8 +174,7 @@ def _reasoned(read: Callable[[], T], what: str) -> T:
     except UnusableError:
         raise
     except Exception as error:  # its parsers are Python and may raise anything
-        msg = f"{what}: {type(error).__name__}: {error}"
-        raise UnusableError(msg) from error
+        raise UnusableError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def _webp(payload: memoryview | bytes) -> tuple[Any, tuple[int, int], int, str]:
@@ -198,15 +194,13 @@ def _image(payload: memoryview | bytes, kind: str) -> Any:
     if kind == "pnm" and bytes(payload[1:2]) in b"123":
         payload, comments = _COMMENT.subn(b"", payload, COMMENTS + 1)  # of a megabyte Pillow makes seconds of work
         if comments > COMMENTS:
-            msg = f"PNM with more than {COMMENTS} comments"
-            raise UnusableError(msg)
+            raise UnusableError(f"PNM with more than {COMMENTS} comments")
     if kind != "webp":
         return _classes()[kind](io.BytesIO(payload))
     decoder, size, _, mode = _webp(payload)
     frame = decoder.get_next()
     if frame is None:
-        msg = "failed to decode its first frame"
-        raise OSError(msg)
+        raise OSError("failed to decode its first frame")
     return Image.frombuffer(mode, size, frame[0], "raw", mode, 0, 1)
 
 
@@ -229,8 +223,7 @@ def _classes() -> dict[str, Any]:
         def data(self) -> bytes | None:
             self.blocks += 1
             if self.blocks > BLOCKS:
-                msg = f"GIF with more than {BLOCKS} blocks before its first image"
-                raise UnusableError(msg)
+                raise UnusableError(f"GIF with more than {BLOCKS} blocks before its first image")
             return super().data()
 
         def _open(self) -> None:
@@ -238,8 +231,7 @@ def _classes() -> dict[str, Any]:
             file: Any = self.fp
             canvas = tuple(int.from_bytes(file.getbuffer()[at : at + 2], "little") for at in (6, 8))
             if self.size != canvas:
-                msg = f"GIF damaged: an image beyond its canvas of {canvas[0]}x{canvas[1]}"
-                raise UnusableError(msg)
+                raise UnusableError(f"GIF damaged: an image beyond its canvas of {canvas[0]}x{canvas[1]}")
 
     class Tiff(TiffImageFile):
         """Its work is known before a list of its strips is made, and its memory made here."""
@@ -253,8 +245,7 @@ def _classes() -> dict[str, Any]:
             try:
                 super()._setup()
             except (SyntaxError, KeyError, ValueError, TypeError) as error:
-                msg = f"TIFF that Pillow does not read: {error} ({_tags_shown(tags)})"
-                raise UnusableError(msg) from error
+                raise UnusableError(f"TIFF that Pillow does not read: {error} ({_tags_shown(tags)})") from error
             if tags.get(_ORIENTATION) in SIDEWAYS:
                 self._size = tags[_HEIGHT], tags[_WIDTH]  # as newer ones do
 
@@ -284,8 +275,7 @@ def _pixels(payload: memoryview, kind: str) -> NDArray[np.uint8]:
     checked = _check_tiff(image) if kind == "tiff" else 0
     image.load()
     if image.size != size:
-        msg = f"decoder: Pillow finds {image.size} pixels where the header says {size}"
-        raise UnusableError(msg)
+        raise UnusableError(f"decoder: Pillow finds {image.size} pixels where the header says {size}")
     if image.mode.startswith("I;16"):
         levels = (np.asarray(image) >> (checked - 8)).astype(np.uint8)
         return _rgb(~levels if image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO else levels)
@@ -350,38 +340,31 @@ def _tiff_work(tags: Any, file: bytes) -> int:
     width, height, tiled = tags.get(_WIDTH), tags.get(_HEIGHT), _TILE_WIDTH in tags
     wide, high = (tags.get(_TILE_WIDTH), tags.get(_TILE_HEIGHT)) if tiled else (width, tags.get(_ROWS, height))
     if not all(isinstance(side, int) and side > 0 for side in (width, height, wide, high)):
-        msg = f"TIFF damaged: an image of {width}x{height} in strips or tiles of {wide}x{high}"
-        raise UnusableError(msg)
+        raise UnusableError(f"TIFF damaged: an image of {width}x{height} in strips or tiles of {wide}x{high}")
     half = tiled and (_TILES not in tags or _ROWS in tags)
     if half or tiled != (_TILE_HEIGHT in tags) or tiled == (_STRIPS in tags):
-        msg = "TIFF damaged: half of a tile size, or tiles and strips at once"
-        raise UnusableError(msg)
+        raise UnusableError("TIFF damaged: half of a tile size, or tiles and strips at once")
     high = high if tiled else min(high, height)
     pieces = -(-width // wide) * -(-height // high)
     if pieces * wide * high > max(TILE, 2 * width * height):
-        msg = f"TIFF with tiles of {wide}x{high} pixels in an image of {width * height}"
-        raise UnusableError(msg)
+        raise UnusableError(f"TIFF with tiles of {wide}x{high} pixels in an image of {width * height}")
     starts, sizes = (tags.get(tag, ()) for tag in ((_TILES, _TILE_BYTES) if tiled else (_STRIPS, _STRIP_BYTES)))
     compression = tags.get(_COMPRESSION, _RAW)
     unsaid = not sizes and compression == _RAW  # old files leave them out
     if {type(starts), type(sizes)} != {tuple} or (len(starts) != len(sizes) and not unsaid):
-        msg = "TIFF damaged: the offsets and sizes of its image data are not as many"
-        raise UnusableError(msg)
+        raise UnusableError("TIFF damaged: the offsets and sizes of its image data are not as many")
     end = max(map(operator.add, starts, sizes), default=0)
     if end > len(file):
-        msg = f"TIFF cut off: image data up to byte {end} of {len(file)}"
-        raise UnusableError(msg)
+        raise UnusableError(f"TIFF cut off: image data up to byte {end} of {len(file)}")
     planes = _first(tags, _SAMPLES, 1) if tags.get(_PLANAR) == _PLANES else 1
     count, read = max(pieces * planes, len(starts)), sum(sizes)
     if count > STRIPS:
-        msg = f"TIFF with {count} strips or tiles; at most {STRIPS} are taken"
-        raise UnusableError(msg)
+        raise UnusableError(f"TIFF with {count} strips or tiles; at most {STRIPS} are taken")
     if compression not in _JPEGS:
         return int(count * STRIP + read + pieces * wide * high)
     own = dict.fromkeys(zip(starts, sizes, strict=True), 0)
     if sum(size for _, size in own) > len(file):
-        msg = "TIFF damaged: strips or tiles overlap"
-        raise UnusableError(msg)
+        raise UnusableError("TIFF damaged: strips or tiles overlap")
     for start, size in own:
         own[start, size] = max(1, file.count(_SCAN, start, start + size))
     scans = sum(own[piece] for piece in zip(starts, sizes, strict=True))

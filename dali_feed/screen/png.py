@@ -25,23 +25,19 @@ def png_header(view: memoryview) -> Header:
     """The IHDR of a PNG whose chunks are whole up to IEND."""
     length, name = _CHUNK(view, 8)
     if name != b"IHDR" or length != 13:
-        msg = "PNG damaged: its first chunk is not IHDR"
-        raise UnusableError(msg)
+        raise UnusableError("PNG damaged: its first chunk is not IHDR")
     width, height, depth, colour, compression, filtering, interlace = _IHDR(view, 16)
     if zlib.crc32(view[12:29]) != struct.unpack_from(">I", view, 29)[0]:
-        msg = "PNG damaged: the checksum of IHDR is wrong"
-        raise UnusableError(msg)
+        raise UnusableError("PNG damaged: the checksum of IHDR is wrong")
     if depth not in _DEPTHS.get(colour, ()) or compression or filtering or interlace > 1:
-        msg = f"PNG damaged: no such format (bits {depth}, colour type {colour}, interlace {interlace})"
-        raise UnusableError(msg)
+        raise UnusableError(f"PNG damaged: no such format (bits {depth}, colour type {colour}, interlace {interlace})")
     seen: set[bytes] = set()
     exif = b""  # the last one, as for Pillow
     still: list[memoryview] = []  # the file without its animation, as far as it has one
     at = kept = 33
     for _ in range(MAX_CHUNKS):
         if at + 12 > len(view):
-            msg = "PNG cut off: no IEND chunk"
-            raise UnusableError(msg)
+            raise UnusableError("PNG cut off: no IEND chunk")
         length, name = _CHUNK(view, at)
         if at + 12 + length > len(view):
             msg = f"PNG cut off: chunk {name!r} at byte {at} ends at {at + 12 + length} of {len(view)} bytes"
@@ -50,8 +46,7 @@ def png_header(view: memoryview) -> Header:
         if name == b"IEND":
             break
         if name == b"IHDR" or (name == b"PLTE" and (length % 3 or not 3 <= length <= 768)):
-            msg = f"PNG damaged: chunk {name!r} of length {length} at byte {at}"
-            raise UnusableError(msg)
+            raise UnusableError(f"PNG damaged: chunk {name!r} of length {length} at byte {at}")
         if name == b"eXIf":
             exif = bytes(view[at + 8 : at + 8 + length])
         if name in _ANIMATION:
@@ -59,10 +54,8 @@ def png_header(view: memoryview) -> Header:
             kept = at + 12 + length
         at += 12 + length
     else:
-        msg = f"PNG with more than {MAX_CHUNKS} chunks"
-        raise UnusableError(msg)
+        raise UnusableError(f"PNG with more than {MAX_CHUNKS} chunks")
     if b"IDAT" not in seen or (colour == 3 and b"PLTE" not in seen):
-        msg = f"PNG damaged: no {'IDAT' if b'IDAT' not in seen else 'PLTE'} chunk"
-        raise UnusableError(msg)
+        raise UnusableError(f"PNG damaged: no {'IDAT' if b'IDAT' not in seen else 'PLTE'} chunk")
     plain = b"".join((view[:33], *still, view[kept:])) if b"acTL" in seen else None
     return Header("png", width, height, _COMPONENTS[colour], exif, plain)

@@ -67,8 +67,7 @@ class ToFloat(Op):
 
     def check(self, dtype: str) -> None:
         if dtype != "uint8" and self.dtype == "uint8":
-            msg = f"ToDtype: {dtype} pixels cannot become uint8 again; leave out the first conversion"
-            raise TransformError(msg)
+            raise TransformError(f"ToDtype: {dtype} pixels cannot become uint8 again; leave out the first conversion")
 
     def output_place(self, place: Place) -> Place:
         """Pixels after it. Only the first conversion, from whole levels, scales."""
@@ -113,8 +112,7 @@ class Normalize(Op):
     def check(self, dtype: str) -> None:
         if dtype == "uint8":
             cure = "Put ToTensor or ToDtype(torch.float32, scale=True) first"
-            msg = f"Normalize: needs float pixels; found uint8. {cure}"
-            raise TransformError(msg)
+            raise TransformError(f"Normalize: needs float pixels; found uint8. {cure}")
 
     def output_place(self, place: Place) -> Place:
         mean, std = np.broadcast_to(self.mean, 3), np.broadcast_to(self.std, 3)
@@ -156,8 +154,7 @@ class UserFunction(Effect):
     def check(self, dtype: str) -> None:
         if dtype != "uint8":
             rule = f"takes PIL images, so it must stand before the conversion to {dtype}"
-            msg = f"transform: {name_of(self.function)} {rule}"
-            raise TransformError(msg)
+            raise TransformError(f"transform: {name_of(self.function)} {rule}")
 
     def image(self, image: Any, on: Any) -> Any:
         """What the function makes of the image. Raises TransformError where it fails, or changes mode or size."""

@@ -138,8 +138,7 @@ class NoisyErasing(Effect):
     def check(self, dtype: str) -> None:
         if dtype == "uint8":
             rule = "RandomErasing: needs float pixels where its value is random"
-            msg = f"{rule}; found uint8. Put it after ToTensor or ToDtype"
-            raise TransformError(msg)
+            raise TransformError(f"{rule}; found uint8. Put it after ToTensor or ToDtype")
 
     def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Rectangles y, x, height, width of each sample, int32 (n, most, 4); empty ones where there are fewer.

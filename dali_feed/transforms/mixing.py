@@ -71,14 +71,12 @@ class Mixing:
         if self.classes is not None and not (isinstance(self.classes, int) and self.classes > 0):
             refuse("Mixing(classes=...)", "must be a number of classes, or None", self.classes)
         if self.smoothing and self.classes is None:
-            msg = f"Mixing(smoothing=...): needs classes= too; found {self.smoothing!r} without it"
-            raise TransformError(msg)
+            raise TransformError(f"Mixing(smoothing=...): needs classes= too; found {self.smoothing!r} without it")
         for name in ("p", "switch", "smoothing"):
             if not 0 <= getattr(self, name) <= 1:
                 refuse(f"Mixing({name}=...)", "must lie in 0..1", getattr(self, name))
         if self.mixup is None and self.cutmix is None:
-            msg = "Mixing: mixup, cutmix or both must be given; found neither"
-            raise TransformError(msg)
+            raise TransformError("Mixing: mixup, cutmix or both must be given; found neither")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +149,7 @@ def soft_labels(labels: Ints, drawn: Mixed, classes: int, smoothing: float = 0.0
     """
     outside = (labels < 0) | (labels >= classes)
     if outside.any():
-        msg = f"soft labels: labels must lie in 0..{classes - 1}; found {int(labels[outside][0])}"
-        raise TransformError(msg)
+        raise TransformError(f"soft labels: labels must lie in 0..{classes - 1}; found {int(labels[outside][0])}")
     pairs, weights = label_pairs(labels, drawn)
     soft = np.full((len(labels), classes), smoothing / classes, np.float32)
     for k in range(2):

@@ -267,8 +267,7 @@ class Op:
         """The same on what follows an image; None where that stays as it is. TransformError where nothing can."""
         if self.moves is None:
             rule = "masks, boxes and points cannot be changed together with it, as torchvision does not say how"
-            msg = f"{self.title}: {rule}. Leave it out"
-            raise TransformError(msg)
+            raise TransformError(f"{self.title}: {rule}. Leave it out")
         return _with_rows(self.follow, self.names, n) if self.moves else None
 
     def dali(self, graph: Graph) -> None:
@@ -277,8 +276,7 @@ class Op:
 
     def refuse(self, rule: str, value: object) -> NoReturn:
         """Raise the TransformError that says what the dali engine lacks."""
-        msg = f"{self.title}: the dali engine {rule}; found {value}. The host engine can run it"
-        raise TransformError(msg)
+        raise TransformError(f"{self.title}: the dali engine {rule}; found {value}. The host engine can run it")
 
 
 def _with_rows(call: Callable[..., Any], names: Sequence[str], n: int) -> OnImage:

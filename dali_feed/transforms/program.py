@@ -93,10 +93,9 @@ def outline(recipe: Recipe) -> Outline:
         channels = op.output_channels() or channels
         _check_channels(op, channels)
         if normalized and not op.normalized:
-            msg = (
+            raise TransformError(
                 f"{op.title}: must stand before Normalize, as it resamples or recolours pixels; found it after. Move it"
             )
-            raise TransformError(msg)
         streams += [n * STREAMS_PER_OP + k for k in op.drawn()]
         size = op.output_size(size)
         op.check(place.dtype)
@@ -172,8 +171,7 @@ def compile_following(recipe: Recipe, *, boxes: bool, masks: bool = True) -> Fol
     for op, moving in zip(recipe.ops, steps, strict=True) if boxes else ():
         mode = getattr(op, "mode", "constant")
         if mode != "constant" and moving is not None:
-            msg = f'{op.title}: boxes and points need padding_mode="constant"; found "{mode}"'
-            raise TransformError(msg)
+            raise TransformError(f'{op.title}: boxes and points need padding_mode="constant"; found "{mode}"')
     moves = {n for n, step in enumerate(steps) if step is not None}
     taking = tuple(
         of_op(name, n)
@@ -189,8 +187,7 @@ def _check_fill(op: Op) -> None:
     fill = getattr(op, "fill", 0.0) if getattr(op, "masks", None) is None else getattr(op, "masks", 0.0)
     if isinstance(fill, tuple) and getattr(op, "pads", True) and op.moves:
         cure = 'fill={tv_tensors.Mask: 0, "others": ...}'
-        msg = f"{op.title}: masks must be filled with one number; found fill={fill}. Give {cure}"
-        raise TransformError(msg)
+        raise TransformError(f"{op.title}: masks must be filled with one number; found fill={fill}. Give {cure}")
 
 
 # The program of a record's images: what becomes of each of them, of none, one or several.

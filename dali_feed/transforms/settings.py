@@ -30,8 +30,7 @@ Antialias = bool  # v1 always antialiases where it does not have this argument y
 
 def refuse(op: object, rule: str, value: object) -> NoReturn:
     """Raise TransformError; `op`: what users call it, or torchvision's transform itself."""
-    msg = f"{op if isinstance(op, str) else type(op).__name__}: {rule}; found {value!r}"
-    raise TransformError(msg)
+    raise TransformError(f"{op if isinstance(op, str) else type(op).__name__}: {rule}; found {value!r}")
 
 
 def as_list(fill: Fill) -> list[float]:
@@ -43,8 +42,7 @@ def check_uint8(op: str, dtype: str) -> None:
     """Check that pixels are uint8, for a transform that takes no others."""
     if dtype != "uint8":
         cure = "Put it before ToTensor or ToDtype"
-        msg = f"{op}: must have uint8 pixels, as the original does; found {dtype}. {cure}"
-        raise TransformError(msg)
+        raise TransformError(f"{op}: must have uint8 pixels, as the original does; found {dtype}. {cure}")
 
 
 def mask_fill(fill: Fill, masks: Masks) -> float:

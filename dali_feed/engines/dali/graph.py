@@ -455,8 +455,7 @@ def _finished(step: Finish, image: Any, inputs: Inputs) -> Any:
     from nvidia.dali import fn, types
 
     if step.adjusts:
-        msg = f"dali engine: a graph on the CPU does its own colour; found {step!r}, made for a GPU"
-        raise TypeError(msg)
+        raise TypeError(f"dali engine: a graph on the CPU does its own colour; found {step!r}, made for a GPU")
     flip_x = inputs(FLIPS["x"], "INT32", 0) if step.flip_x else 0
     if step.flip_y:
         image = fn.flip(image, horizontal=0, vertical=inputs(FLIPS["y"], "INT32", 0))

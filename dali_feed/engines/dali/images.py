@@ -240,8 +240,7 @@ class DaliImages(ImageMaker):
             if ticket.bad:
                 return
             if pipe is self._half_fed:
-                msg = f"{_ENGINE}: an earlier batch could not be fed; make a new loader"
-                raise EngineError(msg)
+                raise EngineError(f"{_ENGINE}: an earlier batch could not be fed; make a new loader")
             payloads: list[Any] = ticket.part.payloads
             if ticket.pillow is not None:
                 payloads = [ticket.pillow.files.get(slot, view) for slot, view in enumerate(payloads)]
@@ -324,8 +323,7 @@ class DaliImages(ImageMaker):
         if not out.is_dense_tensor():
             shapes = sorted({tuple(shape) for shape in out.shape()})
             shown = f"the graph gave {shapes[:4]}"
-            msg = f"dali engine: {what} of a batch must have one size; {shown}. Crop or resize to one"
-            raise EngineError(msg)
+            raise EngineError(f"dali engine: {what} of a batch must have one size; {shown}. Crop or resize to one")
         return out.as_tensor()
 
     def _pixels(self, ticket: _Ticket) -> list[Pixels]:

@@ -69,8 +69,7 @@ def compile_function(function: Callable[[Any, GraphDraws], Any], *, exif: bool =
             out = function(image, draws)
         except Exception as error:
             rule = "the function must build a graph when it is called with (images, draws)"
-            msg = f"transform {name}: {rule}; it raised {type(error).__name__}: {error}"
-            raise TransformError(msg) from error
+            raise TransformError(f"transform {name}: {rule}; it raised {type(error).__name__}: {error}") from error
         if type(out).__name__ != "DataNode":
             msg = f"transform {name}: a graph function must return one DALI node; found {type(out).__name__}"
             raise TransformError(msg)

@@ -84,22 +84,20 @@ def _tensor(name: str, value: Any, declared: FieldInput) -> Any:
     except ValueError:  # a ragged list
         array = np.empty(0, object)
     if array.dtype.kind not in "biuf":
-        msg = (
+        raise ConfigError(
             f"field {name}: a graph takes numbers, arrays of them, bytes and str; found {type(value).__name__}."
             " Make one of these where the source makes its fields"
         )
-        raise ConfigError(msg)
     return _fitted(name, array, declared.dtype or array.dtype)
 
 
 def _fitted(name: str, values: Any, wanted: np.dtype[Any]) -> Any:
     cast = np.ascontiguousarray(values, wanted)
     if values.dtype.kind in "iu" and wanted.kind in "iu" and not np.array_equal(cast, values):
-        msg = (
+        raise ConfigError(
             f"field {name}: its values must fit into {wanted}; found {values.min()}..{values.max()}."
             f" Declare a wider type, fn.external_source(name={name!r}, dtype=...)"
         )
-        raise ConfigError(msg)
     return cast
 
 
@@ -233,11 +231,10 @@ def read_pipeline(pipelines: object, fields: Sequence[str], payload: str = IMAGE
         spare = pipe.serialize()
     except (RuntimeError, ValueError, IndexError, KeyError, TypeError) as error:
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        msg = (
+        raise TransformError(
             f"{subject}: its graph must be one that DALI can serialize; DALI says: {text}"
             " Leave that operator out, and do its work on the batch that the iterator gives"
-        )
-        raise TransformError(msg) from error
+        ) from error
     return PipelineProgram(
         name=name,
         payload=payload,
@@ -259,8 +256,7 @@ def _one(pipelines: object) -> OpenedPipeline:
     if isinstance(pipelines, list | tuple):
         if len(pipelines) != 1:
             rule = "must be one, as each rank runs its own"
-            msg = f"pipelines: {rule}; found {len(pipelines)}. Start one process for each GPU"
-            raise ConfigError(msg)
+            raise ConfigError(f"pipelines: {rule}; found {len(pipelines)}. Start one process for each GPU")
         pipelines = pipelines[0]
     name = getattr(pipelines, "__name__", type(pipelines).__name__)
     pipe = pipelines
@@ -269,17 +265,15 @@ def _one(pipelines: object) -> OpenedPipeline:
             pipe = pipelines()
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
-            msg = (
+            raise TransformError(
                 f"pipeline {name}: the function must build its graph when it is called with no arguments; it raised"
                 f" {what}. One that takes arguments is given as a Pipeline, {name}(...)"
-            )
-            raise TransformError(msg) from error
+            ) from error
     if not isinstance(pipe, Pipeline):
-        msg = (
+        raise ConfigError(
             f"pipelines: must be a function under @pipeline_def, or the Pipeline it gives; found {type(pipe).__name__}"
             f"{'' if pipe is pipelines else f' from {name}()'}. Put @pipeline_def above the function"
         )
-        raise ConfigError(msg)
     if getattr(pipe, _TAKEN, False):
         msg = f"pipeline {name}: must belong to one iterator; found one that another iterator uses; make one for each"
         raise ConfigError(msg)
@@ -302,8 +296,7 @@ def _inputs(subject: str, pipe: Any, fields: Sequence[str], payload: str) -> dic
             continue
         if getattr(op, "_callback", None) is not None:
             rule = f"external_source {op.name!r} must take its data from the loader's source"
-            msg = f"{subject}: {rule}; found source= in it. Leave that out"
-            raise ConfigError(msg)
+            raise ConfigError(f"{subject}: {rule}; found source= in it. Leave that out")
         if op._autoname or op.name not in known:
             what = "one without a name" if op._autoname else repr(op.name)
             msg = f"{subject}: external_source must be named after a field, one of {', '.join(known)}; found {what}"
@@ -314,11 +307,10 @@ def _inputs(subject: str, pipe: Any, fields: Sequence[str], payload: str) -> dic
         known_type = dtype is not None and dtype != types.NO_TYPE
         taken[op.name] = FieldInput(np.dtype(types.to_numpy_type(dtype)) if known_type else None, ndim)
     if payload not in taken:
-        msg = (
+        raise ConfigError(
             f"{subject}: an output must come from the source's payloads, fn.external_source(name={payload!r});"
             f" found {', '.join(map(repr, taken)) or 'no external_source'}"
         )
-        raise ConfigError(msg)
     del taken[payload]
     return taken
 

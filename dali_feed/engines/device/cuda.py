@@ -118,11 +118,10 @@ def _relax() -> None:
 def _refuse_capture(number: int) -> None:
     """Raise EngineError while this thread captures a CUDA graph."""
     if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
-        msg = (
+        raise EngineError(
             f"loader on cuda:{number}: next() cannot be captured in a CUDA graph, as each batch has memory of its own;"
             " take the batch before torch.cuda.graph(), and copy it into the graph's input"
         )
-        raise EngineError(msg)
 
 
 class shown:  # noqa: N801 - it stands for the memory, as torch is to see it

@@ -108,8 +108,7 @@ def _stream(payload: memoryview, window: Sequence[int] | None) -> Any:
     try:
         stream = nvimgcodec.CodeStream(np.frombuffer(payload, np.uint8))
     except (RuntimeError, ValueError) as error:  # ValueError: no bytes at all
-        msg = "decoder: nvImageCodec cannot parse it"
-        raise UnusableError(msg) from error
+        raise UnusableError("decoder: nvImageCodec cannot parse it") from error
     if window is None:
         return stream
     y, x, h, w = window
