@@ -12,6 +12,7 @@ import torch
 from kit.images import QUICK, jpeg, png
 from kit.inside import Feed, running
 from kit.inside import arguments as torch_arguments
+from kit.refused import refusals
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -110,31 +111,29 @@ def test_lists_of_paths(root: Path) -> None:
         assert [n for _, labels in batches(loader) for n in labels] == list(range(len(paths)))
 
 
-@pytest.mark.parametrize("empty", [[], ()])
-def test_an_empty_list_is_an_error(empty: Any) -> None:
-    """A pattern that found nothing is no epoch of no batches: the error says what was found."""
-    with pytest.raises(
-        ConfigError, match=r"^dataset: a list must hold paths .*; found (\[\]|\(\))\. Check what made it$"
-    ):
-        DataLoader(empty, 4, device="cpu")
+def transformed(by: Any) -> Any:
+    """Makes a loader of the folder with this transform."""
+    return lambda root: DataLoader(ImageFolder(str(root), by), 4, device="cpu")
 
 
-@pytest.mark.parametrize(
-    ("transform", "cure"),
-    [
-        (v2.RandomResizedCrop, r"RandomResizedCrop is a class, not a transform; write RandomResizedCrop\(\), with"),
-        (v2.Compose([v2.Resize(8), v2.ToTensor]), r"ToTensor is a class, not a transform; write ToTensor\(\), with"),
-        (
-            ResNet18_Weights.DEFAULT.transforms,
-            r"ImageClassification must be called to make a transform; write .*\(\), with",
-        ),
-    ],
-    ids=["class", "class in a Compose", "weights"],
+EMPTY = r"^dataset: a list must hold paths .*; found (\[\]|\(\))\. Check what made it$"
+IS_A_CLASS = r"^transform: .*{0} is a class, not a transform; write {0}\(\), with parentheses"
+TO_BE_CALLED = r"^transform: .*ImageClassification must be called to make a transform; write .*\(\), with parentheses"
+
+
+@refusals(
+    ConfigError,
+    (lambda _: DataLoader([], 4, device="cpu"), EMPTY),
+    (lambda _: DataLoader((), 4, device="cpu"), EMPTY),
+    (lambda root: DataLoader(tensors(root), transform=TRANSFORM), "^transform: the dataset has one already"),
+    (transformed(v2.RandomResizedCrop), IS_A_CLASS.format("RandomResizedCrop"), TransformError),
+    (transformed(v2.Compose([v2.Resize(8), v2.ToTensor])), IS_A_CLASS.format("ToTensor"), TransformError),
+    (transformed(ResNet18_Weights.DEFAULT.transforms), TO_BE_CALLED, TransformError),
 )
-def test_a_folder_with_a_transform_that_is_not_made_yet(root: Path, transform: Any, cure: str) -> None:
-    """Torch's loader would fail on it in its own words, so it is our error, with the missing parentheses."""
-    with pytest.raises(TransformError, match=rf"^transform: .*{cure} parentheses"):
-        DataLoader(ImageFolder(str(root), transform), 4, device="cpu")
+def test_what_is_no_dataset_of_ours_is_refused(root: Path, call: Any, error: Any, said: str) -> None:
+    """A pattern that found nothing is no epoch of no batches; two transforms are one too many."""
+    with pytest.raises(error, match=said):
+        call(root)
 
 
 class Boxed:
@@ -163,12 +162,6 @@ def test_a_sentence_says_why_torch_runs_it(root: Path) -> None:
     )
     with pytest.warns(UserWarning, match=rf"{told} \(\S.*\); torch's own DataLoader runs it, in our order\. For speed"):
         DataLoader(ImageFolder(str(root), v2.RandomApply([Odd()])), 4, device="cpu").close()
-
-
-def test_two_transforms_are_one_too_many(root: Path) -> None:
-    """The dataset's or the loader's."""
-    with pytest.raises(ConfigError, match="^transform: the dataset has one already"):
-        DataLoader(tensors(root), transform=TRANSFORM, device="cpu")
 
 
 @pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
@@ -302,3 +295,69 @@ def test_random_samplers_over_ranks_are_warned_of(root: Path, monkeypatch: pytes
     chosen: Any = torch.arange(6)
     with DataLoader(data, 4, sampler=SubsetRandomSampler(chosen), device="cpu", tuning=QUICK) as loader:
         assert sum(len(labels) for _, labels in loader) == 6
+
+
+STEPS = (v2.ToImage(), v2.Resize((12, 10)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ImageFolder:
+    """Six images of two classes."""
+    for n in range(6):
+        path = tmp_path / f"class {n % 2}" / f"{n}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(jpeg(n, 20, 24))
+    return ImageFolder(str(tmp_path), v2.Compose(list(STEPS)))
+
+
+def larger(data: Any) -> None:
+    """Another transform."""
+    data.transform = v2.Compose([v2.ToImage(), v2.Resize((24, 20))])
+
+
+def fewer(data: Any) -> None:
+    """A list of samples that was cut in place."""
+    del data.samples[3:]
+
+
+def others(data: Any) -> None:
+    """Other samples, as many."""
+    data.samples = data.samples[::-1]
+
+
+def numbered(data: Any) -> None:
+    """Labels of another kind."""
+    data.target_transform = lambda label: label + 1
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (larger, "transform"),
+        (fewer, "number of (samples|imgs)"),
+        (others, "samples"),
+        (numbered, "target_transform"),
+    ],
+)
+@pytest.mark.parametrize("whole", [lambda d: d, lambda d: Subset(d, range(4)), lambda d: ConcatDataset([d, d])])
+def test_a_change_behind_the_loader_is_an_error(
+    folder: ImageFolder, change: Callable[[Any], None], name: str, whole: Callable[[Any], Any]
+) -> None:
+    """At the next pass, by the attribute's name; a loader that is made then has it."""
+    data = whole(folder)
+    with DataLoader(data, 2, device="cpu", tuning=QUICK) as loader:
+        list(loader)
+        change(folder)
+        with pytest.raises(ConfigError, match=rf"^dataset: the {name} of ImageFolder was changed .* make a new"):
+            iter(loader)
+    if change is not fewer:  # of a Subset that leaves indices without a sample
+        list(DataLoader(data, 2, device="cpu", tuning=QUICK))
+
+
+def test_what_says_the_same_is_no_change(folder: ImageFolder) -> None:
+    """A copy of the same samples, and attributes that we do not read."""
+    with DataLoader(folder, 2, device="cpu", tuning=QUICK) as loader:
+        list(loader)
+        folder.samples = list(folder.samples)
+        folder.note = "mine"
+        assert len(list(loader)) == 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from kit.images import QUICK, jpeg, labelled, pixels, png
 from kit.inside import Corrupt, Gap, running
 from kit.inside import arguments as torch_arguments
+from kit.refused import first, refusals
 from torch.utils.data import DataLoader as TorchLoader
 from torchvision.transforms import v2
 
@@ -53,7 +53,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"generator": torch.Generator(), "seed": 3}, "^generator option is mutually exclusive with seed"),
     ({"generator": 3}, "^generator: must be a torch.Generator; found int"),
     ({"batch_size": 0}, "^batch_size should be a positive integer value, but got batch_size=0"),
-    ({"batch_size": None}, "^batch_size=None: would change the data, .*use batch_size=1"),
+    ({"batch_size": None}, "^batch_size=None: would change the data, and is not supported.*use batch_size=1"),
     ({"batch_size": 2.0}, "^batch_size should be .*=2.0"),
     ({"batch_size": True}, "^batch_size should be .*=True"),
     ({"shuffle": 1}, "^shuffle: .*found 1"),
@@ -62,6 +62,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"device": "meta"}, "^device: "),
     ({"device": object()}, "^device: "),
     ({"decode": "host"}, "^decode: must be a Decode"),
+    ({"bad": 5}, "^bad: must be a BadRecords; found "),
+    ({"bad": 0}, "^bad: must be a BadRecords; found "),
+    ({"tuning": {}}, "^tuning: must be a Tuning; found "),
+    ({"tuning": {"threads": 2}}, "^tuning: must be a Tuning; found "),
     ({"seed": -1}, "seed"),
     ({"seed": 1 << 64}, "seed"),
     ({"seed": 0.5}, "seed"),
@@ -86,45 +90,31 @@ def test_what_cannot_be_is_a_config_error(options: dict[str, Any], told: str) ->
     assert isinstance(caught.value, ValueError)
 
 
-def test_torchs_own_words() -> None:
-    """For sampler with shuffle and a negative num_workers the message begins with what torch says."""
-    for options in ({"sampler": [1], "shuffle": True}, {"num_workers": -1}, {"timeout": -1}):
-        with pytest.raises(ValueError) as torchs:
-            TorchLoader([1], **options)  # type: ignore[arg-type]
-        with pytest.raises(ConfigError) as ours:
-            _loader(**options)
-        assert str(ours.value)[:30] == str(torchs.value)[:30]
+SIZES = ScriptedSource([(jpeg(0), 0), (jpeg(1), 1), (jpeg(2, 24, 16), 2), (jpeg(3), 3)])
+TWO_SIZES = r"scripted\[0\]@0 and \(24, 16\) from scripted\[0\]@2.*CenterCrop"
+NO_DATASET = r"source: .*FileList\.from_folder"
 
 
-def test_an_unknown_argument_is_a_type_error() -> None:
-    """Nothing is taken and ignored."""
-    with pytest.raises(TypeError, match="prefetch_faktor"):
-        _loader(prefetch_faktor=2)
-
-
-def test_arguments_without_effect_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first use says why; later ones are quiet."""
-    monkeypatch.setattr(torch_arguments, "_warned", set())
-    options = {
-        "pin_memory": True,
-        "persistent_workers": True,
-        "pin_memory_device": "cuda",
-        "multiprocessing_context": "fork",
-        "worker_init_fn": print,
-    }
-    for name, value in options.items():
-        with pytest.warns(UserWarning, match=f"^{name} has no effect here: "):
-            _loader(**{name: value})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        _loader(**options)
-
-
-def test_what_is_no_dataset_is_refused_with_the_cure() -> None:
-    """Whoever gives a folder's name learns which source to use."""
-    for dataset in ("folder", Path("folder"), 3, None):
-        with pytest.raises(ConfigError, match=r"source: .*FileList\.from_folder"):
-            _loader(dataset, tuning=Tuning())
+@refusals(
+    ConfigError,
+    (lambda: _loader(prefetch_faktor=2), "prefetch_faktor", TypeError),
+    (lambda: _loader("folder", tuning=Tuning()), NO_DATASET),
+    (lambda: _loader(Path("folder"), tuning=Tuning()), NO_DATASET),
+    (lambda: _loader(3, tuning=Tuning()), NO_DATASET),
+    (lambda: _loader(None, tuning=Tuning()), NO_DATASET),
+    (lambda: DataLoader("a", 4), "FileList"),
+    (lambda: DataLoader("a/train-*.tar", 4), "ShardSet"),
+    (lambda: DataLoader("kafka://b:9092/t", 4), "KafkaTopic"),
+    (lambda: DataLoader([("a.jpg", "cat")], 4), r"must be ints; found 'cat' of a\.jpg"),
+    (lambda: BadRecords(limit=0.01), r"Fraction\(1, 100\).*found 0\.01"),  # type: ignore[arg-type]
+    (lambda: _loader(transform=v2.ElasticTransform()), "ElasticTransform", TransformError),
+    (lambda: first(_loader(SIZES)), TWO_SIZES),
+    (lambda: first(_loader(SIZES, transform=v2.Resize(16))), TWO_SIZES),
+)
+def test_what_is_refused_names_the_cure(call: Any, error: Any, said: str) -> None:
+    """A name in a dataset's place is told the source; images of several sizes name two records."""
+    with pytest.raises(error, match=said):
+        call()
 
 
 def test_ranks_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,21 +198,6 @@ def test_info_tells_what_stands_in_the_slots() -> None:
         assert images.shape[0] == len(info.where) == 1
 
 
-def test_images_of_several_sizes_name_two_records() -> None:
-    """Without a crop they cannot make a batch; the message has both sizes, both records and the cure."""
-    source = ScriptedSource([(jpeg(0), 0), (jpeg(1), 1), (jpeg(2, 24, 16), 2), (jpeg(3), 3)])
-    for transform in (None, v2.Resize(16)):
-        told = r"scripted\[0\]@0 and \(24, 16\) from scripted\[0\]@2.*CenterCrop"
-        with _loader(source, transform=transform) as mine, pytest.raises(ConfigError, match=told):
-            next(iter(mine))
-
-
-def test_a_transform_that_cannot_be_lowered_is_named() -> None:
-    """At once, before anything is read."""
-    with pytest.raises(TransformError, match="ElasticTransform"):
-        _loader(transform=v2.ElasticTransform())
-
-
 def test_a_users_graph_function_runs_and_resumes() -> None:
     """Its draws are a function of the sample, so the rest after a restore is equal."""
 
@@ -253,15 +228,6 @@ def test_num_workers_and_prefetch_factor_become_tuning(monkeypatch: pytest.Monke
     assert {w.filename for w in told} == {__file__}
     with _loader(tuning=Tuning()) as mine:
         assert running(mine).tuning == Tuning()
-
-
-def test_len_of_an_iterator_counts_down() -> None:
-    """It says how many batches are still to come."""
-    with _loader() as mine:
-        batches = iter(mine)
-        assert len(batches) == 3  # type: ignore[arg-type]
-        next(batches)
-        assert len(batches) == 2  # type: ignore[arg-type]
 
 
 def test_a_sampler_gives_the_order() -> None:
@@ -336,29 +302,3 @@ def test_an_epoch_that_cannot_be(epoch: Any) -> None:
     """set_epoch takes an int of 0..2**32-1."""
     with _loader() as mine, pytest.raises(ConfigError, match="set_epoch"):
         mine.set_epoch(epoch)
-
-
-def test_a_name_in_a_sources_place_is_told_the_source() -> None:
-    """Shards and topics are told by their own source, and other names by that of folders."""
-    for name, cure in (("a/train-*.tar", "ShardSet"), ("kafka://b:9092/t", "KafkaTopic"), ("a", "FileList")):
-        with pytest.raises(ConfigError, match=cure):
-            DataLoader(name, 4)
-
-
-def test_text_labels_of_a_list_are_told() -> None:
-    """Torch's loader, which would give the paths, is not asked."""
-    with pytest.raises(ConfigError, match=r"must be ints; found 'cat' of a\.jpg"):
-        DataLoader([("a.jpg", "cat")], 4)
-
-
-def test_a_share_of_bad_records_is_a_fraction() -> None:
-    """A float is told how to write it."""
-    with pytest.raises(ConfigError, match=r"Fraction\(1, 100\).*found 0\.01"):
-        BadRecords(limit=0.01)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("option", "value"), [("bad", 5), ("bad", 0), ("tuning", {}), ("tuning", {"threads": 2})])
-def test_option_groups_of_another_kind(option: str, value: Any) -> None:
-    """An error by its name: an empty dict is no option group either."""
-    with pytest.raises(ConfigError, match=rf"^{option}: must be a (BadRecords|Tuning); found "):
-        DataLoader(ScriptedSource(labelled(4)), 2, device="cpu", **{option: value})

@@ -8,11 +8,13 @@ import pytest
 import torch
 from kit.images import QUICK, jpeg
 from kit.mixes import BOTH, FLOAT, loader
+from kit.refused import drained, first, refusals
 from torch.utils.data import TensorDataset
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Mixing
 from dali_feed.errors import ConfigError, TransformError
+from dali_feed.external_sources import Table
 from dali_feed.testing import ScriptedSource
 
 
@@ -57,82 +59,68 @@ def test_other_fields_pass() -> None:
     assert labels[0, 7] == pytest.approx(0.9 + 0.1 / 30)
 
 
-def test_what_cannot_be_mixed_is_refused() -> None:
-    """Bytes, several views, records without labels, datasets that torch's loader runs, classes that disagree."""
-    with pytest.raises(ConfigError, match="mix floats; found images of torch.uint8"):
-        loader(BOTH, transform=v2.CenterCrop(8))
-    with pytest.raises(ConfigError, match="found several views"):
-        loader(BOTH, transform=[FLOAT, FLOAT])
-    with pytest.raises(ConfigError, match="found your own function"):
-        loader(BOTH, transform=v2.Compose([FLOAT, v2.Lambda(lambda image: image)]))
-    data = TensorDataset(torch.zeros(4, 3, 2, 2), torch.zeros(4))
-    with pytest.raises(ConfigError, match="Mixing is for images that we decode"):
-        DataLoader(data, 2, collate_fn=BOTH, device="cpu")
-    with pytest.raises(TransformError, match="num_classes must be given"):
-        loader(v2.MixUp())
-    with pytest.raises(TransformError, match="one v2.MixUp and one v2.CutMix"):
-        loader(v2.RandomChoice([v2.MixUp(num_classes=2), v2.CutMix(num_classes=3)]))
-    with pytest.raises(TransformError, match="labels_getter must be left out"):
-        loader(v2.MixUp(num_classes=30, labels_getter=lambda batch: batch[1]))
-    with (
-        pytest.raises(ConfigError, match=r"labels must lie in 0\.\.4, .* found \d+ in scripted\[0\]@\d+"),
-        loader(Mixing(1.0, classes=5)) as few,
-    ):
-        list(few)
-    for options in ({"classes": 0}, {"smoothing": 0.1}, {"classes": 3, "smoothing": 2}):
-        with pytest.raises(TransformError, match="Mixing"):
-            Mixing(1.0, **options)
+def small(images: Any, draws: Any) -> Any:
+    """A graph of the user's own that gives bytes, with channels last."""
+    from nvidia.dali import fn
+
+    return fn.resize(images, size=[8, 8])
 
 
-@pytest.mark.parametrize("options", [{"lanes": 6}, {"lanes": 12, "rank": 1, "world_size": 2}])
-def test_lanes_of_one_sample_are_refused(options: dict[str, Any]) -> None:
-    """Each sample would meet itself, and nothing be mixed without a word."""
-    with pytest.raises(ConfigError, match=r"found lanes=\d+ in global batches of \d+ samples. Give"):
-        loader(BOTH, **options)
+def floats(images: Any, draws: Any) -> Any:
+    """One that gives floats, with channels last."""
+    from nvidia.dali import fn, types
+
+    return fn.cast(small(images, draws), dtype=types.FLOAT)
 
 
-def test_lanes_of_one_sample_that_a_state_brings_are_refused() -> None:
-    """A loader without lanes= takes the state's."""
-    with loader(None, lanes=6) as first:
-        state = first.state_dict()
-    with loader(BOTH) as given, pytest.raises(ConfigError, match="found lanes=6 in global batches of 6"):
-        given.load_state_dict(state)
-
-
-def test_bytes_of_a_graph_of_the_users_own_are_refused_when_they_come() -> None:
-    """What it gives is known then and not before."""
-
-    def small(images: Any, draws: Any) -> Any:
-        from nvidia.dali import fn
-
-        return fn.resize(images, size=[8, 8])
-
-    with loader(BOTH, transform=small) as given, pytest.raises(ConfigError, match="mix floats; found images of"):
-        next(iter(given))
-
-
-@pytest.mark.parametrize("column", [[0.5, 1.5], ["a", "b"], [True, False]])
-def test_labels_that_are_no_classes_are_refused(column: list[Any]) -> None:
-    """With what they are, whether classes are given or not."""
+def labelled_by(column: list[Any], mixing: Mixing) -> DataLoader:
+    """Two images with these labels."""
     pa = pytest.importorskip("pyarrow")
-    from dali_feed.external_sources import Table
-
-    table = pa.table({"image": [jpeg(0), jpeg(1)], "label": column})
-    for mixing in (BOTH, Mixing(1.0)):
-        with (
-            DataLoader(Table(table), 2, transform=FLOAT, collate_fn=mixing, device="cpu", tuning=QUICK) as given,
-            pytest.raises(ConfigError, match="whole numbers of classes; found"),
-        ):
-            next(iter(given))
+    source = Table(pa.table({"image": [jpeg(0), jpeg(1)], "label": column}))
+    return DataLoader(source, 2, transform=FLOAT, collate_fn=mixing, device="cpu", tuning=QUICK)
 
 
-def test_a_graph_that_gives_no_channels_first_images_is_refused() -> None:
-    """Rather than mixed along the wrong axes."""
+def brought_by_a_state() -> None:
+    """A loader without lanes= takes the state's."""
+    with loader(None, lanes=6) as one, loader(BOTH) as other:
+        other.load_state_dict(one.state_dict())
 
-    def channels_last(images: Any, draws: Any) -> Any:
-        from nvidia.dali import fn, types
 
-        return fn.cast(fn.resize(images, size=[8, 8]), dtype=types.FLOAT)
+ZEROS = TensorDataset(torch.zeros(4, 3, 2, 2), torch.zeros(4))
+LABELS = "whole numbers of classes; found"
+LANES = r"found lanes=\d+ in global batches of \d+ samples. Give"
+GETTER = v2.MixUp(num_classes=30, labels_getter=lambda batch: batch[1])
+FIVE = Mixing(1.0, classes=5)
+CHOICE = v2.RandomChoice([v2.MixUp(num_classes=2), v2.CutMix(num_classes=3)])
+OWN = v2.Compose([FLOAT, v2.Lambda(lambda image: image)])
 
-    with loader(BOTH, transform=channels_last) as given, pytest.raises(ConfigError, match=r"found \(6, 8, 8, 3\)"):
-        next(iter(given))
+
+@refusals(
+    ConfigError,
+    (lambda: loader(BOTH, transform=v2.CenterCrop(8)), "mix floats; found images of torch.uint8"),
+    (lambda: first(loader(BOTH, transform=small)), "mix floats; found images of"),
+    (lambda: first(loader(BOTH, transform=floats)), r"found \(6, 8, 8, 3\)"),
+    (lambda: loader(BOTH, transform=[FLOAT, FLOAT]), "found several views"),
+    (lambda: loader(BOTH, transform=OWN), "found your own function"),
+    (lambda: DataLoader(ZEROS, 2, collate_fn=BOTH), "Mixing is for images that we decode"),
+    (lambda: loader(v2.MixUp()), "num_classes must be given", TransformError),
+    (lambda: loader(CHOICE), "one v2.MixUp and one v2.CutMix", TransformError),
+    (lambda: loader(GETTER), "labels_getter must be left out", TransformError),
+    (lambda: drained(loader(FIVE)), r"labels must lie in 0\.\.4, .* found \d+ in scripted\[0\]@\d+"),
+    (lambda: Mixing(1.0, classes=0), "Mixing", TransformError),
+    (lambda: Mixing(1.0, smoothing=0.1), "Mixing", TransformError),
+    (lambda: Mixing(1.0, classes=3, smoothing=2), "Mixing", TransformError),
+    (lambda: loader(BOTH, lanes=6), LANES),
+    (lambda: loader(BOTH, lanes=12, rank=1, world_size=2), LANES),
+    (brought_by_a_state, "found lanes=6 in global batches of 6"),
+    (lambda: first(labelled_by([0.5, 1.5], BOTH)), LABELS),
+    (lambda: first(labelled_by([0.5, 1.5], Mixing(1.0))), LABELS),
+    (lambda: first(labelled_by(["a", "b"], BOTH)), LABELS),
+    (lambda: first(labelled_by(["a", "b"], Mixing(1.0))), LABELS),
+    (lambda: first(labelled_by([True, False], BOTH)), LABELS),
+    (lambda: first(labelled_by([True, False], Mixing(1.0))), LABELS),
+)
+def test_what_cannot_be_mixed_is_refused(call: Any, error: Any, said: str) -> None:
+    """At once, or with the first batch where only that can tell; nothing is left unmixed without a word."""
+    with pytest.raises(error, match=said):
+        call()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.both_loaders import COUNT, CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, flat, folder_of, labels_of, tensors_of
+from kit.both_loaders import COUNT, CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, flat, labels_of, tensors_of
 from kit.images import QUICK, jpeg
 from kit.inside import Stall, TorchFeed, running, torchs
 from kit.inside import arguments as torch_arguments
@@ -29,12 +29,6 @@ from dali_feed.testing import ScriptedSource
 pytestmark = [OURS_BY_TORCH, CPU_WARNING]
 
 PAGE = Path(__file__).parents[3] / "docs" / "from-torch.md"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    """Pictures in files."""
-    return folder_of(tmp_path_factory.mktemp("differences") / "root")
 
 
 class Overtaken(Numbers):
@@ -330,9 +324,3 @@ def test_numpys_numbers_are_numbers(folder: ImageFolder) -> None:
     for data in (folder, tensors_of()):
         assert labels_of(ours(data, size)) == labels_of(theirs(data, 5))
     assert len(list(ours(Stream(), size))) == 3
-
-
-def test_a_source_gives_batches() -> None:
-    """batch_size=None is refused for one; a dataset that would be read as files goes to torch's loader."""
-    with pytest.raises(ConfigError, match="^batch_size=None: would change the data, and is not supported"):
-        ours(ScriptedSource([jpeg(0)]), batch_size=None, tuning=QUICK)

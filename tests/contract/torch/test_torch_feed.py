@@ -187,39 +187,13 @@ def test_an_iterable_style_dataset_with_a_state_goes_on_from_it(workers: int) ->
 def test_batches_of_the_users_own_making() -> None:
     """A batch_sampler that torch does not know gives the batches, and a state counts them."""
     given = [[0, 1, 2], [5], [7, 7]]
-    with (
-        made(batch_sampler=given, batch_size=1)
-        if False
-        else DataLoader(Squares(), batch_sampler=given, device="cpu") as one
-    ):
+    with DataLoader(Squares(), batch_sampler=given, device="cpu") as one:
         run = iter(one)
         next(run)
         state = one.state_dict()
         assert [indices(batch) for batch in run] == given[1:]
         one.load_state_dict(state)
         assert [indices(batch) for batch in one] == given[1:]
-
-
-def test_a_pass_that_was_left_is_over() -> None:
-    """Its iterator says so, and a new pass is the next epoch."""
-    with made() as loader:
-        old = iter(loader)
-        next(old)
-        assert len(list(loader)) == 5
-        with pytest.raises(ClosedError):
-            next(old)
-
-
-def test_what_is_ours_alone_cannot_apply(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would change the data is refused, what would not warns once."""
-    monkeypatch.setattr(torch_arguments, "_warned", set())
-    why = "torch's own DataLoader runs this dataset, because .*Squares has a __getitem__ of its own, and"
-    with pytest.raises(ConfigError, match=f"^transform: {why} applies none; give it to the dataset$"):
-        made(transform=print)
-    with pytest.raises(ConfigError, match=f"^info: {why} has no such item; leave it out$"):
-        made(info=True)
-    with pytest.warns(UserWarning, match=r"^Decode\(engine=\) has no effect here: torch's own DataLoader"):
-        made(decode=Decode(engine="host"))
 
 
 def test_set_epoch_reaches_order_and_dataset() -> None:
@@ -351,16 +325,14 @@ def test_a_state_before_an_epoch_is_of_all_that_the_dataset_has_by_then() -> Non
         assert sorted(int(n) for batch in other for n in batch) == list(range(7))
 
 
-def test_an_empty_dataset_has_no_batches() -> None:
-    """As torch's loader has none."""
-    with made(Squares(0)) as loader:
-        assert len(loader) == 0
-        assert list(loader) == []
+OURS_ALONE = "torch's own DataLoader runs this dataset, because .*Squares has a __getitem__ of its own, and"
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        ({"transform": print}, f"^transform: {OURS_ALONE} applies none; give it to the dataset$"),
+        ({"info": True}, f"^info: {OURS_ALONE} has no such item; leave it out$"),
         ({"rank": 5, "world_size": 2}, "^rank: must be below world_size=2; found 5"),
         ({"rank": 0, "world_size": 0}, "^world_size: "),
         ({"seed": -1}, "^seed: "),
@@ -370,11 +342,18 @@ def test_an_empty_dataset_has_no_batches() -> None:
     ],
 )
 def test_arguments_that_cannot_be_are_named(options: dict[str, Any], told: str) -> None:
-    """The same errors as for a source."""
+    """The same errors as for a source; what is ours alone and would change the data too."""
     with pytest.raises(ConfigError, match=told):
         made(**options)
+
+
+def test_an_epoch_that_cannot_be_and_what_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one is refused, the other warned of."""
     with made() as loader, pytest.raises(ConfigError, match=r"set_epoch: the epoch must be below 2\*\*32"):
         loader.set_epoch(2**33)
+    monkeypatch.setattr(torch_arguments, "_warned", set())
+    with pytest.warns(UserWarning, match=r"^Decode\(engine=\) has no effect here: torch's own DataLoader"):
+        made(decode=Decode(engine="host"))
 
 
 class Slow(Squares):
@@ -416,3 +395,48 @@ def test_stats_count_samples_that_nobody_asked_for() -> None:
     with DataLoader(Stream(), 4, collate_fn=lambda rows: {"rows": [str(row) for row in rows]}, device="cpu") as loader:
         list(loader)
         assert loader.stats().samples == 7
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Ten numbers, of which each epoch has others."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """As datasets have it that change from epoch to epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(100 * self.epoch + index)
+
+
+def test_an_epoch_that_is_told_is_told_to_the_dataset() -> None:
+    """A dataset that has set_epoch hears of it, as under torch's loader it would by its own user."""
+    with made(Numbers(), 5) as loader:
+        loader.set_epoch(3)
+        assert [batch.tolist() for batch in loader] == [[300, 301, 302, 303, 304], [305, 306, 307, 308, 309]]
+
+
+def test_a_closed_loader_gives_no_pass() -> None:
+    """It says so."""
+    with made(Numbers(), 5) as loader:
+        next(iter(loader))
+    with pytest.raises(ClosedError, match="loader: used after close"):
+        next(iter(loader))
+
+
+class Endless(IterableDataset[Any]):
+    """Gives lists, of which nobody knows how many samples they are."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from ([torch.zeros(2), torch.ones(2)] for _ in range(3))
+
+
+def test_batches_of_lists_are_counted_by_their_first_part() -> None:
+    """A batch that the dataset made itself is as many samples as its first tensor has rows."""
+    with made(Endless(), None) as loader:
+        assert [len(batch) for batch in loader] == [2, 2, 2]
+        assert loader.stats().batches == 3
