@@ -5,12 +5,16 @@ from __future__ import annotations
 import gc
 import hashlib
 import mmap
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kit import left_readers
 from kit.broker.handle import Kafka, Opened, labels, made, payloads, read, value
-from kit.inside import Extents, SlabPool
+from kit.inside import Extents, SlabPool, library
+from kit.limits import LONG
 from kit.two_ways import record
 
 from dali_feed.errors import ConfigError, SourceNotFoundError
@@ -94,3 +98,19 @@ def test_what_taking_a_record_raises_leaves_the_reader_as_it_was(kafka: Kafka, t
         assert labels(block) == list(range(start, 9))
         assert payloads(block) == [payload if n == 4 else b"here" for n in range(start, 9)]
     reader.close()
+
+
+WAYS = ["dropped", "open_at_the_end", "reading_at_the_end", "forked", "many_threads", "interrupted"]
+
+
+@pytest.mark.skipif(library() is None, reason="the loops in C are not compiled")
+@pytest.mark.parametrize("how", WAYS)
+def test_a_reader_that_is_left_open_harms_nobody(embedded: Kafka, how: str) -> None:
+    """Dropped, open as the interpreter ends, or reading then, forked, in threads, interrupted: no hang, no crash."""
+    records = [
+        Message(b"%06d" % n * 99, None, (("label", b"%d" % (n // 2)),), n % 2) for n in range(2 * left_readers.COUNT)
+    ]
+    embedded.publish("t", records, partitions=2)
+    command = [sys.executable, left_readers.__file__, how, embedded.servers]
+    done = subprocess.run(command, cwd=Path.cwd(), capture_output=True, text=True, timeout=LONG, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

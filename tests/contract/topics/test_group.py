@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, NewPartitions
-from kit.broker.handle import Kafka, OpenedStream
+from kit.broker.handle import Kafka
 from kit.broker.real import ALICE, PASSWORD, Cluster, RealBroker
 from kit.groups import Worker, group_of_tests, seen, until
 
-from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError, StateError
+from dali_feed import DataLoader
+from dali_feed.columns import Number
+from dali_feed.errors import ConfigError, DataLostError, SourceDeniedError, SourceNotFoundError
 from dali_feed.external_sources import ConsumerGroup, KafkaStream
 from dali_feed.testing import Message
 
@@ -184,53 +188,6 @@ def test_a_missing_topic_is_named(kafka: Kafka, workers: list[Worker]) -> None:
         one.turn()
 
 
-def stream(**more: Any) -> KafkaStream:
-    """Of a worker."""
-    return KafkaStream("t", "nowhere:1", group=ConsumerGroup("g"), **more)
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: ConsumerGroup(""), "ConsumerGroup\\(group=\\): a name is needed"),
-        (lambda: ConsumerGroup("g", instance=""), "ConsumerGroup\\(instance=\\)"),
-        (lambda: ConsumerGroup("g", "eager"), '"classic" or "consumer"'),  # type: ignore[arg-type]
-        (lambda: ConsumerGroup("g", session=0), "session=.*at most 3600; found 0"),
-        (lambda: ConsumerGroup("g", "consumer", session=9), "the broker sets it"),
-        (lambda: ConsumerGroup("g", drain=-1), "drain=.*found -1"),
-        (lambda: KafkaStream("t", "nowhere:1", group=3), "a consumer group's name, or a ConsumerGroup"),  # type: ignore[arg-type]
-        (lambda: stream(start={"topic": "t"}), "cannot be a state"),
-        (lambda: stream(start="yesterday"), "start must be"),
-        (lambda: stream(config={"group.instance.id": "x"}), "found group.instance.id"),
-        (lambda: stream(config={"session.timeout.ms": 6000}), "found session.timeout.ms; ConsumerGroup"),
-        (lambda: stream(config={"partition.assignment.strategy": "range"}), "partition.assignment.strategy"),
-        (lambda: stream(config={"max.poll.interval.ms": 30_000}), "above ConsumerGroup\\(drain=\\).*30000 ms and 30 s"),
-    ],
-)
-def test_what_contradicts_is_refused(make: Any, said: str) -> None:
-    """A user's value that cannot be is an error that names it."""
-    with pytest.raises(ConfigError, match=said):
-        make()
-
-
-def test_two_kinds_of_position_do_not_mix() -> None:
-    """A worker's state names its group; positions are refused by a group, and its state by a stream without one."""
-    group, alone = stream(), KafkaStream("t", "nowhere:1")
-    mark = group.mark({0: 5})
-    assert mark == {"topic": "t", "group": "g"}
-    assert repr(group) == "KafkaStream('t', 'nowhere:1', group='g', at least once)"  # with which describe() begins
-    assert group.merged([mark, mark]) == mark
-    OpenedStream(group, mark).close()
-    position = alone.mark({0: 5})
-    for wrong in (position, {"topic": "t", "group": "h"}):
-        with pytest.raises(StateError, match="continues at the offsets of the group"):
-            OpenedStream(group, wrong)
-        with pytest.raises(StateError, match="continues at the offsets of the group"):
-            group.merged([mark, wrong])
-    with pytest.raises(StateError, match="the state of a worker of a group"):
-        OpenedStream(alone, mark)
-
-
 def test_a_group_that_may_not_be_joined_is_named(real_broker: Cluster, workers: list[Worker]) -> None:
     """The right Read on the topic is not enough."""
     if not isinstance(real_broker, RealBroker):
@@ -246,3 +203,98 @@ def test_a_group_that_may_not_be_joined_is_named(real_broker: Cluster, workers: 
         with pytest.raises(SourceDeniedError, match=kafka.topic) as caught:
             until(lambda: False, one.turn)
         said = str(caught.value)
+
+
+DRAIN = 3.0  # seconds that a hand-over may take at most
+
+
+class Loop:
+    """A loop in a thread of its own, which takes batches until it is told to end; a slow one commits after each."""
+
+    def __init__(self, kafka: Kafka, protocol: Any = "classic", *, slow: bool = False) -> None:
+        self.got: list[int] = []
+        self.end = threading.Event()
+        self._slow = slow
+        self._stream = KafkaStream(
+            kafka.topic,
+            kafka.servers,
+            start="earliest",
+            group=group_of_tests(kafka.topic, protocol, drain=DRAIN),
+            label=None,
+            batch_timeout=0.02,
+            idle_timeout=0.05,
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with DataLoader(self._stream, 8, columns={"n": Number("value", "int64")}, device="cpu") as loader:
+            for batch in loader:
+                self.got += batch["n"].tolist()
+                if self._slow and len(batch["n"]):
+                    self.end.wait(0.05)
+                    loader.commit()
+                if self.end.is_set():
+                    loader.commit()
+                    return
+
+    def stop(self) -> None:
+        """Finish the batch that is in hand, and leave."""
+        self.end.set()
+        self._thread.join()
+
+
+class Topic:
+    """A topic of four partitions, and how many records it has."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka, self.sent = kafka, 0
+        kafka.create(kafka.topic, 4)
+
+    def send(self) -> None:
+        """Forty more."""
+        more = range(self.sent, self.sent + 40)
+        self._kafka.publish(self._kafka.topic, [Message(b"%d" % n, partition=n % 4) for n in more])
+        self.sent += 40
+
+
+def test_loops_that_come_and_leave_get_each_record_once(real_broker: Cluster) -> None:
+    """What was read ahead of partitions that go comes at their next worker, and what a loop has is committed before."""
+    kafka = Kafka("real", real_broker)
+    topic = Topic(kafka)
+    loops = [Loop(kafka)]
+    try:
+        until(lambda: len(loops[0].got) > 0, topic.send)
+        loops.append(Loop(kafka))
+        until(lambda: len(loops[1].got) > 0, topic.send)
+        loops[1].stop()
+        topic.send()
+        until(lambda: len({*loops[0].got, *loops[1].got}) == topic.sent, lambda: loops[0].end.wait(0.02))
+    finally:
+        for each in loops:
+            each.stop()
+    assert Counter(loops[0].got + loops[1].got) == Counter(range(topic.sent))
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(12, marks=pytest.mark.long)])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_hand_over_costs_one_step_of_a_slow_loop(
+    real_broker: Cluster, protocol: Any, rounds: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """None is waited for longer than its batch takes, no commit fails, nothing is lost and nothing comes twice."""
+    kafka = Kafka("real", real_broker)
+    topic = Topic(kafka)
+    loops = [Loop(kafka, protocol, slow=True)]
+    try:
+        until(lambda: len(loops[0].got) > 0, topic.send)
+        for _ in range(rounds):
+            topic.send()
+            loops.append(Loop(kafka, protocol, slow=True))
+            until(lambda: len(loops[-1].got) > 0, topic.send, lambda: loops[0].end.wait(0.5))
+            loops[-1].stop()
+        until(lambda: len({n for each in loops for n in each.got}) == topic.sent, lambda: loops[0].end.wait(0.02))
+    finally:
+        for each in loops:
+            each.stop()
+    assert Counter(n for each in loops for n in each.got) == Counter(range(topic.sent))
+    assert not [record.getMessage() for record in caplog.records if "comes again" in record.getMessage()]

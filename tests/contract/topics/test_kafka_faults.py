@@ -254,19 +254,3 @@ def test_rights(real_broker: RealBroker) -> None:
     snapshot = until_allowed(source().snapshot)
     assert len(snapshot) == 3  # type: ignore[arg-type]
     assert payloads(read(source(), Extents.one(0, 0, 3))) == [b"x"] * 3
-
-
-def test_options_that_decide_what_is_read_are_refused() -> None:
-    """config= cannot touch offsets, groups or isolation; unknown options and impossible arguments are ConfigErrors."""
-    for name in ("auto.offset.reset", "group.id", "enable.auto.commit", "isolation.level", "bootstrap.servers"):
-        with pytest.raises(ConfigError, match=name):
-            KafkaTopic("t", "h:1", config={name: "x"})
-    with pytest.raises(ConfigError, match=r"no\.such\.option"):
-        KafkaTopic("t", "h:1", config={"no.such.option": "x"}).snapshot()
-    with pytest.raises(ConfigError, match="label="):
-        KafkaTopic("t", "h:1", label="class", codec=lambda v, k, h: {"image": v})
-    with pytest.raises(ConfigError, match="topic"):
-        KafkaTopic("", "h:1")
-    with pytest.raises(TypeError):
-        KafkaTopic("t", "h:1", no_such_option=1)  # type: ignore[call-arg]
-    assert "secret" not in repr(KafkaTopic("t", "h:1", config={"sasl.password": "secret"}))

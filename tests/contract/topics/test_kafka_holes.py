@@ -12,7 +12,7 @@ from kit.inside import Feed, main
 from torchvision.transforms import v2
 
 from dali_feed import Shuffle
-from dali_feed.errors import ConfigError, SourceEmptyError
+from dali_feed.errors import SourceEmptyError
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.testing import Message, assert_resumes_anywhere
 
@@ -152,12 +152,6 @@ def test_inspect_and_verify_tell_of_holes(real_kafka: Kafka, capsys: pytest.Capt
     with pytest.raises(SystemExit):
         main(["verify", f"kafka://{real_kafka.servers}/{topic}"])
     assert "60 of 144 positions; 84 absent" in capsys.readouterr().out
-
-
-def test_what_becomes_of_holes_is_one_of_three() -> None:
-    """Another word is refused with the three."""
-    with pytest.raises(ConfigError, match='holes must be "auto", "scan" or "replace"; found \'skip\''):
-        KafkaTopic("t", "h:1", holes="skip")  # type: ignore[arg-type]
 
 
 def test_a_read_of_what_is_there_has_no_absent_rows(real_kafka: Kafka) -> None:

@@ -26,8 +26,8 @@ from dali_feed.errors import (
     SourceUnreachableError,
 )
 from dali_feed.external_sources import (
+    Claim,
     FileList,
-    KafkaStream,
     KafkaTopic,
     Producer,
     ShardSet,
@@ -298,30 +298,6 @@ def test_the_embedded_broker_keeps_no_position_in_transactions(embedded: Kafka, 
     assert values_in(embedded.servers, topic) == [[]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"by": "label"}, "by must be"),
-        ({"compression": "zip"}, "compression must be"),
-        ({"config": {"transactional.id": "x"}}, "found transactional.id"),
-        ({"every": -1}, "every must be"),
-        ({"map": bytes, "columns": ("bytes",), "format": Json(("bytes",))}, "writes none"),
-        ({"queue_bytes": 10}, "queue_bytes must be"),
-        ({"readers": 0}, "readers must be"),
-        ({"source": KafkaStream("t", "127.0.0.1:1")}, "the source must be one that ends.*without snapshot, reader"),
-        ({"copy": True}, "must be a KafkaTopic"),
-        ({"key": "nobody"}, "member 'nobody'"),
-    ],
-)
-def test_arguments_that_cannot_be_are_refused_at_once(arguments: dict[str, Any], words: str) -> None:
-    """Nobody listens at the address."""
-    own = ("by", "compression", "config", "queue_bytes")
-    of_producer = {name: each for name, each in arguments.items() if name in own}
-    of_run = {name: each for name, each in arguments.items() if name not in own}
-    with pytest.raises(ConfigError, match=words):
-        Producer("t", "127.0.0.1:1", **of_producer).run(**{"source": FileList(["a.jpg"]), **of_run})
-
-
 def test_the_codec_of_a_run_is_that_of_most_of_its_first_records(embedded: Kafka, tmp_path: Path) -> None:
     """Photographs are not compressed again, texts are; a run that goes on has the codec that it began with."""
     for name, values, codec in (
@@ -332,3 +308,58 @@ def test_the_codec_of_a_run_is_that_of_most_of_its_first_records(embedded: Kafka
         source, journal = shard_of(tmp_path / name, values), tmp_path / name / "journal"
         Producer(embedded.create(f"{embedded.topic}-{name}"), embedded.servers).run(source, journal=journal)
         assert json.loads(journal.read_text())["codec"] == codec
+
+
+ODD = [
+    Message(b"value", b"k", (("a", b"1"),), 0),
+    Message(None, b"k", (("why", b"\xff"),), 0),  # deletes k where the topic is compacted
+    Message(b"", None, (), 0),
+    Message(None, None, (), 0),
+    Message(b"\x00", b"\xff\xfe", (("", b""), ("a", b"1"), ("a", b"2")), 0),
+]
+
+
+def records_of(kafka: Kafka, topic: str) -> list[tuple[Any, ...]]:
+    """Value, key and headers of a topic's records."""
+    source = KafkaTopic(topic, kafka.servers)
+    found = [source.original(0, n) for n in range(len(ODD))]
+    return [(each.value, each.key, tuple(each.headers)) for each in found if each]
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "lz4"}, {"map": lambda value: value}, {"claim": 1}])
+def test_tombstones_are_copied(embedded: Kafka, tmp_path: Any, options: dict[str, Any]) -> None:
+    """A record without a value is not one of no bytes: a copy that left it out would bring its key back."""
+    embedded.publish(embedded.topic, ODD, 1)
+    to = embedded.create(f"{embedded.topic}-to")
+    options = {"claim": Claim(tmp_path, 100)} if "claim" in options else options
+    mapped = {"map": options.pop("map")} if "map" in options else {}
+    source = KafkaTopic(embedded.topic, embedded.servers)
+    done = Producer(to, embedded.servers, **options).run(source, copy=True, **mapped)
+    assert (done.tally.records, done.tally.failed) == (len(ODD), 0)
+    assert sorted(records_of(embedded, to), key=repr) == sorted(records_of(embedded, embedded.topic), key=repr)
+    assert sorted((m.value, m.key, m.headers) for m in ODD if m.value) == sorted(
+        each for each in records_of(embedded, to) if each[0]
+    )
+    assert [each[0] for each in records_of(embedded, to)].count(None) == 2
+
+
+def test_a_copy_maps_no_tombstone(embedded: Kafka) -> None:
+    """`map=` is of values; where there is none it is not called."""
+    embedded.publish(embedded.topic, ODD, 1)
+    to = embedded.create(f"{embedded.topic}-to")
+    source = KafkaTopic(embedded.topic, embedded.servers)
+    Producer(to, embedded.servers).run(source, copy=True, map=lambda value: b"<" + value + b">")
+    found = [each[0] for each in records_of(embedded, to)]
+    assert sorted(value for value in found if value is not None) == [b"<\x00>", b"<>", b"<value>"]
+    assert found.count(None) == 2
+
+
+def test_images_alone_have_no_tombstones(embedded: Kafka) -> None:
+    """Where payloads are written anew a record without one is a failure, with its coordinates."""
+    embedded.publish(embedded.topic, ODD[:2], 1)
+    to = embedded.create(f"{embedded.topic}-to")
+    source = KafkaTopic(embedded.topic, embedded.servers, label=None)
+    done = Producer(to, embedded.servers).run(source, label=None)
+    ((reason, failure),) = done.tally.failures.items()
+    assert "tombstone" in reason
+    assert "[0]@1: " in failure.first[0]

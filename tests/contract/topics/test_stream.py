@@ -10,16 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from kit.broker.handle import Kafka, OpenedStream, in_transactions, payloads, read, value
+from kit.images import jpeg
 from kit.inside import Extents, Pace
 from kit.streamed import Gathered, gather, streamed
+from torchvision.transforms import v2
 
+from dali_feed import DataLoader, Tuning
 from dali_feed.columns import Number
-from dali_feed.errors import ClosedError, ConfigError, SourceEmptyError, SourceError, StateError
+from dali_feed.errors import ClosedError, ConfigError, SourceError, StateError
 from dali_feed.external_sources import KafkaStream
-from dali_feed.testing import Message, assert_resumes_anywhere
+from dali_feed.testing import Broker, Message, assert_resumes_anywhere, publish
 
 INF = float("inf")
 
@@ -238,80 +242,28 @@ def test_stop_ends_a_wait(kafka: Kafka) -> None:
     reader.close()
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"start": "newest"}, 'start must be "earliest", "latest"'),
-        ({"start": True}, "start must be"),
-        ({"start": 1_700_000_000_123}, "milliseconds: give start=1700000000.123"),
-        ({"start": datetime(2026, 1, 1)}, "must have a time zone"),  # noqa: DTZ001  that is the mistake
-        ({"start": "group"}, "give its name, group="),
-        ({"batch_bytes": 0}, "batch_bytes must be above 0"),
-        ({"batch_timeout": -1}, "batch_timeout must be above 0"),
-        ({"timeout": 0}, "timeout must be above 0 seconds"),
-        ({"config": {"auto.offset.reset": "latest"}}, "must not set the options that decide"),
-    ],
-)
-def test_values_that_are_not_allowed(options: dict[str, object], said: str) -> None:
-    """Each is a ConfigError before anything is connected to."""
-    with pytest.raises(ConfigError, match=said):
-        KafkaStream("t", "nowhere:1", **options)  # type: ignore[arg-type]
+RANDOM = v2.Compose([v2.RandomCrop(8), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
+HOW: dict[str, Any] = {"device": "cpu", "transform": RANDOM, "tuning": Tuning(threads=1), "seed": 5, "info": True}
 
 
-def test_marks_that_do_not_fit() -> None:
-    """A mark of another topic, of other partitions than the rank's, of two runs or twice of a rank is an error."""
-    source = KafkaStream("t", "nowhere:1")
-    mark = source.mark({0: 3, 2: 4}, rank=0, world_size=2)
-    positions = {"0": 3, "2": 4}
-    assert mark == {"topic": "t", "id": "", "world_size": 2, "ranks": [0], "partitions": 2, "positions": positions}
-    with pytest.raises(ConfigError, match=r"all partitions of rank 1 of 2, .* found \[0, 2\]"):
-        source.mark({0: 3, 2: 4}, rank=1, world_size=2)
-    with pytest.raises(ConfigError, match=r"found \[0, 2\]"):
-        source.mark({0: 3, 2: 4})
-    with pytest.raises(StateError, match="it is of t"):
-        KafkaStream("u", "nowhere:1").merged([mark])
-    with pytest.raises(StateError, match="different ranks of one run; found ranks 0, 0"):
-        source.merged([mark, mark])
-    with pytest.raises(StateError, match="ranks of one world size; found 2, 3"):
-        source.merged([mark, source.mark({1: 1}, rank=1, world_size=3)])
-    with pytest.raises(StateError, match="taken before anything was read"):
-        source.replay({"version": 1, "stream": None}, mark)
-    with pytest.raises(StateError, match="it has no 'positions'"):
-        source.merged([{"topic": "t"}])
-
-
-@pytest.mark.parametrize("lost", ["0", "2", "4"])
-def test_a_state_that_lost_a_partition_is_refused(lost: str) -> None:
-    """Read from its beginning, all its records would come a second time."""
-    source = KafkaStream("t", "nowhere:1")
-    whole = source.mark({0: 3, 2: 4, 4: 5}, rank=0, world_size=2)
-    assert source.merged([whole]) == whole
-    positions = {p: offset for p, offset in whole["positions"].items() if p != lost}
-    with pytest.raises(StateError, match="the position of each partition that its run read; of 3 it has 2: "):
-        source.merged([whole | {"positions": positions}])
-
-
-def test_a_stretch_that_cannot_be_says_why() -> None:
-    """`b` before `a`, in all partitions or in some; nothing in between; what is no state: each before any broker."""
-
-    def at(**positions: int) -> dict[str, Any]:
-        of = {p[1:]: at for p, at in positions.items()}
-        return {"topic": "t", "id": "", "world_size": 1, "ranks": [0], "partitions": len(of), "positions": of}
-
-    wrong: list[tuple[Any, Any, str]] = [
-        (
-            at(p0=6, p1=6),
-            at(p0=3, p1=6),
-            r"found them at 6 and at 3 in partition 0. They are the wrong way round: give",
-        ),
-        (at(p0=6, p1=6), at(p0=9, p1=5), r"at 6 and at 5 in partition 1. Give the states of one run, the earlier"),
-        (at(p0=6, p1=6, p2=6), at(p0=9), r"at 6 and without it in partition 1, and 1 more. Give the states"),
-        (7, at(p0=1), "must be what a loader's state_dict.. gave, a list of all ranks', or a mark; found int"),
-        ("state.json", at(p0=1), "found str"),
-    ]
-    source = KafkaStream("t", "nowhere:1")
-    for a, b, said in wrong:
-        with pytest.raises(StateError, match=said):
-            source.replay(a, b)
-    with pytest.raises(SourceEmptyError, match="found both at the same place in each of 2 partitions. Give a later"):
-        source.replay(at(p0=6, p1=0), at(p0=6))
+def test_a_replay_gives_what_the_loop_was_given(embedded_broker: Broker) -> None:
+    """Between two states of a loader: each record that it received in between, once, with the same pixels."""
+    embedded_broker.create("clicks", 2)
+    publish(embedded_broker.servers, "clicks", [(jpeg(n), n) for n in range(24)])
+    stream = KafkaStream("clicks", embedded_broker.servers, start="earliest", batch_timeout=0.2)
+    pixels: dict[int, torch.Tensor] = {}
+    with DataLoader(stream, 3, **HOW) as loader:
+        batches = iter(loader)
+        for _ in range(2):
+            next(batches)
+        a = json.loads(json.dumps(loader.state_dict()))
+        for _ in range(4):
+            images, _, info = next(batches)
+            pixels |= dict(zip(info.ids.tolist(), images, strict=True))
+        b = json.loads(json.dumps(loader.state_dict()))
+    again: dict[int, torch.Tensor] = {}
+    with DataLoader(stream.replay(a, [b]), 5, **HOW) as loader:
+        for images, _, info in loader:
+            again |= dict(zip(info.ids.tolist(), images, strict=True))
+    assert again.keys() == pixels.keys()
+    assert all(torch.equal(again[k], pixels[k]) for k in pixels)

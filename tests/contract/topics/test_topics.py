@@ -77,39 +77,6 @@ def test_what_a_cluster_refuses_is_said_in_our_words(real_kafka: Kafka) -> None:
     topics.delete(topic)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [
-        ({"partitions": 0}, "partitions"),
-        ({"partitions": 2.5}, "partitions"),
-        ({"partitions": 1 << 30}, "partitions"),
-        ({"replication": 0}, "replication"),
-        ({"segment_bytes": -1}, "segment_bytes"),
-        ({"max_message_bytes": True}, "max_message_bytes"),
-        ({"min_insync_replicas": 0}, "min_insync_replicas"),
-        ({"compression": "zip"}, "compression"),
-        ({"retention": 0}, "retention"),
-    ],
-)
-def test_arguments_that_cannot_be_are_refused_before_anything_is_asked(arguments: dict[str, object], word: str) -> None:
-    """Each names itself; nobody listens at the address."""
-    with pytest.raises(ConfigError, match=rf"^t: .*{word}|^t: .*partitions are supported"):
-        Topics("127.0.0.1:1").create("t", **arguments)  # type: ignore[arg-type]
-
-
-def test_wrong_addresses_and_options() -> None:
-    """No address, no patience, an option that librdkafka lacks, no name; passwords are not in the repr."""
-    with pytest.raises(ConfigError, match="servers"):
-        Topics(" ")
-    with pytest.raises(ConfigError, match="timeout"):
-        Topics("h:1", timeout=0)
-    with pytest.raises(ConfigError, match="topic"):
-        Topics("h:1").describe("")
-    with pytest.raises(ConfigError, match=r"no\.such\.option"):
-        Topics("h:1", config={"no.such.option": "x"}).describe("t")
-    assert "secret" not in repr(Topics("h:1", config={"sasl.password": "secret"}))
-
-
 def test_a_cluster_that_is_not_there_is_named() -> None:
     """After the timeout each says the address and what the connection said."""
     servers = f"127.0.0.1:{free_ports(1)[0]}"
