@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from kit.broker.handle import Kafka, payloads, read
+from kit.inside import Extents
+from kit.written import EXAMPLE, avro, example
 
 from dali_feed import formats
-from dali_feed.errors import ConfigError, DaliFeedError, FormatError, SourceUnreachableError
-from dali_feed.formats import Format, Json, Npy, bound, format_of
+from dali_feed.errors import DaliFeedError, FormatError, SourceUnreachableError
+from dali_feed.external_sources import KafkaTopic
+from dali_feed.formats import Avro, Format, Json, Npy, bound, format_of
+from dali_feed.testing import Broker, Message
 
 
 class Halves:
@@ -102,33 +109,11 @@ def test_a_format_that_gives_something_else_is_told_so(gives: Any) -> None:
         bound(Raises(None, gives), ["a", "b"])(b"")
 
 
-@pytest.mark.parametrize("members", ["text", ["a", "a"], [1], [None]])
-def test_members_are_different_texts(members: Any) -> None:
-    """One text instead of a list of them is a mistake that is easily made."""
-    with pytest.raises(ConfigError, match="^members: "):
-        bound(Json(), members)
-
-
 def test_formats_have_names() -> None:
     """Those that need no schema are had by name."""
     assert format_of("json") == Json()
     assert format_of("npy") == Npy()
     assert type(format_of("msgpack")).__name__ == "MsgPack"
-
-
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("avro", "must be one of json, msgpack, npy.* give Avro"),
-        ("jsn", "must be one of json"),
-        (Json, "give an object, not its class"),
-        (3, "must have the methods bind"),
-    ],
-)
-def test_what_is_no_format_is_refused(what: Any, said: str) -> None:
-    """The message says what would be one."""
-    with pytest.raises(ConfigError, match=said):
-        format_of(what)
 
 
 def test_names_resolve_and_cost_nothing() -> None:
@@ -168,3 +153,43 @@ def test_a_library_that_is_missing_is_named_with_its_command(root: str, code: st
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("dali_feed.errors.MissingPackageError: "), done.stderr
     assert command in last
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_the_examples_run(number: int) -> None:
+    """Each by itself, as printed."""
+    exec(compile(BLOCKS[number], f"block {number}", "exec"), {"__name__": "page"})  # noqa: S102 - our own page
+
+
+def codec_of(form: Format) -> Any:
+    """Image and label of the records of this file."""
+    members = bound(form, ["body.image", "body.label"])
+
+    def codec(value: memoryview, key: bytes | None, headers: list[tuple[str, bytes]]) -> dict[str, Any]:
+        image, label = members(value)
+        return {"image": image, "label": label}
+
+    return codec
+
+
+def test_records_in_json_and_avro_arrive_and_bad_ones_say_why(embedded_broker: Broker) -> None:
+    """Image and label of each; a record that is cut, or lacks a member, is a fault with the format's reason."""
+    kafka = Kafka("embedded", embedded_broker)
+    text = json.dumps({"body": {"image": "/9j/", "label": 5}}).encode()
+    whole = avro(EXAMPLE, example(image=b"\xff\xd8\xff"))
+    cases: list[tuple[str, Format, list[bytes], int, dict[int, str]]] = [
+        ("json", Json(base64=("body.image",)), [text, text[:-2], b'{"body": {}}'], 5,
+         {1: "json: ", 2: "json: body.image: no such"}),
+        ("avro", Avro(EXAMPLE), [whole, whole[:-2], whole + b"\0"], -7, {1: "avro: ", 2: "avro: must be one value"}),
+    ]  # fmt: skip
+    for topic, form, values, label, reasons in cases:
+        kafka.publish(topic, [Message(value) for value in values], partitions=1)
+        block = read(KafkaTopic(topic, kafka.servers, codec=codec_of(form)), Extents.one(0, 0, 3))
+        numbers: Any = block.values["codec:label"]
+        assert (payloads(block)[0], numbers[0]) == (b"\xff\xd8\xff", label)
+        assert block.faults.keys() == reasons.keys()
+        assert all(block.faults[row].reason.startswith(f"codec: FormatError: {said}") for row, said in reasons.items())

@@ -7,11 +7,9 @@ import json
 from typing import Any
 
 import orjson
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats import Json, bound
 
 RECORD = {
@@ -47,78 +45,6 @@ def test_base64_comes_as_it_was(data: bytes) -> None:
     one, lines = base64.b64encode(data).decode(), base64.encodebytes(data).decode()
     for text in (one, lines, lines.replace("\n", "\r\n"), f"data:image/png;base64,{one}"):
         assert bytes(read(json.dumps({"x": text}).encode())[0]) == data
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "!!!!",
-        "abc",
-        "ab=c",
-        "YQ==YQ==",
-        "ä",
-        "YWJj=",
-        "YWJj====",
-        "YWI=\\n=",
-        "-_-_",
-        "data:text/plain,abc",
-        "data:;base64",
-        "a b=",
-    ],
-)
-def test_what_is_no_base64_is_a_bad_record(text: str) -> None:
-    """Nothing is left out to make it fit."""
-    with pytest.raises(FormatError, match=r"^json: x: must be base64"):
-        bound(Json(base64=("x",)), ["x"])(json.dumps({"x": text}).encode())
-
-
-@pytest.mark.parametrize("held", [1, None, ["YQ=="], {"a": 1}])
-def test_base64_is_a_text(held: Any) -> None:
-    """A number or a list is not."""
-    with pytest.raises(FormatError, match=r"^json: x: must be base64 in a text; found"):
-        bound(Json(base64=("x",)), ["x"])(json.dumps({"x": held}).encode())
-
-
-@pytest.mark.parametrize("member", ["", ".", "a.", ".a", "a..b", "a[", "a[x]", "a[-1]", "a[1", 'a["b]', "a]b", "a.[0]"])
-def test_a_mistaken_path_is_told_at_once(member: str) -> None:
-    """When the function is made, for both kinds of paths."""
-    with pytest.raises(ConfigError, match="must be a path"):
-        bound(Json(), [member])
-    with pytest.raises(ConfigError, match="must be a path"):
-        Json(base64=(member,))
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"",
-        b"{",
-        b"NaN",
-        b"[Infinity]",
-        b"1e400",
-        b"-1e400",
-        b"1" * 400,
-        b"1" * 5000,
-        b'"\\ud800"',
-        b'{"\\udc00": 1}',
-        b"\xef\xbb\xbf1",
-        b"\xff",
-        b'"\xed\xa0\x80"',
-        b'"\x01"',
-        b"01",
-        b"1 2",
-        b"'a'",
-        b"[1,]",
-        b"\x0c1",
-        b"[" * 100_000,
-        b'{"a":' * 100_000,
-        b"[" * 2000 + b"]" * 2000,
-    ],
-)
-def test_what_is_no_json_is_the_one_error(value: bytes) -> None:
-    """And the process goes on."""
-    with pytest.raises(FormatError, match="^json: "):
-        bound(Json(), ["$"])(value)
 
 
 LEAVES = st.one_of(
