@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.blocks import rows
 from kit.killed_pack import contents
 from kit.member_shards import shards
+from kit.packed_images import packed_images
 
-from dali_feed.errors import ConfigError, DataLostError
+from dali_feed.errors import ConfigError, DaliFeedError, DataLostError, SourceNotFoundError
 from dali_feed.external_sources import ShardSet
 from dali_feed.packing import index, merge, pack, split, verify
 
@@ -96,3 +99,119 @@ def test_indexes_are_written_again_and_for_the_tars_of_others(whole: Path, tmp_p
     damaged[600] ^= 1
     tar.write_bytes(damaged)
     assert "is not what was packed" in rows(ShardSet(tar))[0]["fault"]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six images of two classes in one shard."""
+    folder = tmp_path_factory.mktemp("packed")
+    packed_images(folder, folder / "set", 6, 16)
+    return folder / "set"
+
+
+def copied(packed: Path, to: Path) -> Path:
+    """A copy of the shard and its index, as `cp` makes it."""
+    for path in packed.glob("*.tar*"):
+        shutil.copyfile(path, to / path.name)
+    return to / "set-000000.tar"
+
+
+def read(source: Any) -> tuple[list[tuple[bytes, bytes]], dict[int, str]]:
+    """Image and label of each sample of a single shard, and the faults."""
+    found = rows(source)
+    faults = {k: row["fault"] for k, row in enumerate(found) if "fault" in row}
+    return [(row.get("image", b""), row.get("label", b"")) for row in found], faults
+
+
+def test_any_flipped_byte_of_a_member_makes_its_record_bad(packed: Path, tmp_path: Path) -> None:
+    """In a copy of a shard that lies elsewhere too; other records stay good, and nothing wrong passes as right."""
+    shard = copied(packed, tmp_path)
+    whole = shard.read_bytes()
+    with tarfile.open(shard) as tar:
+        members = [range(info.offset_data, info.offset_data + info.size) for info in tar]
+    good, none = read(ShardSet(shard))
+    assert none == {}
+    for at in range(0, len(whole), 97):
+        shard.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        found, faults = read(ShardSet(shard))
+        assert list(faults) == [k // 2 for k, member in enumerate(members) if at in member]
+        assert all(row == good[k] for k, row in enumerate(found) if k not in faults)
+        assert all("is not what was packed: its CRC-32 is" in reason for reason in faults.values())
+
+
+def test_columns_are_checked_too_and_check_false_believes_all(packed: Path, tmp_path: Path) -> None:
+    """A member that was asked for by name has its own checksum; who does not want it compared says so."""
+    shard = copied(packed, tmp_path)
+    whole = bytearray(shard.read_bytes())
+    at = bytes(whole).index(b"a/2.cls") + 512
+    whole[at] ^= 1
+    shard.write_bytes(whole)
+    for check, reason in ((True, "member 'cls' is not what was packed"), (False, "")):
+        found = rows(ShardSet(shard, check=check), "cls")
+        assert [k for k, row in enumerate(found) if "fault" in row] == ([1] if check else [])
+        assert reason in found[1].get("fault", "")
+        others = [row["cls"] for k, row in enumerate(found) if k != 1]
+        assert others == [b"0", b"0", b"1", b"1", b"1"]
+        assert check or found[1]["cls"] == b"1"
+
+
+Rows = list[tuple[bytes, int]]
+
+
+@pytest.fixture(scope="module")
+def two_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six images of two classes in two shards."""
+    folder = tmp_path_factory.mktemp("two_shards")
+    done = packed_images(folder, folder / "set", 6, 16, 9000)
+    assert done.shards == 2
+    return folder / "set"
+
+
+def pairs(path: Path) -> tuple[Rows, dict[int, str]]:
+    """Payload and label of every sample of a set, and the faults."""
+    found = rows(ShardSet(path))
+    faults = {k: row["fault"] for k, row in enumerate(found) if "fault" in row}
+    return [(row.get("image", b""), int(row.get("label", b"-1"))) for row in found], faults
+
+
+@pytest.mark.parametrize("name", ["set.dfset", "set-000001.tar", "set-000001.tar.dfidx"])
+def test_a_flip_or_a_cut_anywhere_is_found(two_shards: Path, tmp_path: Path, name: str) -> None:
+    """`verify` names the file; a run has a bad record there, or ends with an error of ours, and all else is right."""
+    home = tmp_path / "set"
+    shutil.copytree(two_shards, home, copy_function=shutil.copyfile)
+    good, none = pairs(home / "set.dfset")
+    assert (none, verify(home / "set.dfset").damages) == ({}, ())
+    whole = (home / name).read_bytes()
+    step = max(1, len(whole) // 60)
+    for at in range(0, len(whole), step):
+        for broken in (whole[:at] + bytes([whole[at] ^ (1 << at % 8)]) + whole[at + 1 :], whole[:at]):
+            (home / name).write_bytes(broken)
+            found = verify(home / "set.dfset").damages
+            assert [Path(damage.path).name for damage in found] == [name], at
+            try:
+                rows, faults = pairs(home / "set.dfset")
+            except DaliFeedError:
+                continue
+            assert [row for k, row in enumerate(rows) if k not in faults] == [
+                row for k, row in enumerate(good) if k not in faults
+            ]
+    (home / name).unlink()
+    with pytest.raises((DataLostError, SourceNotFoundError), match=r"set\.dfset"):
+        pairs(home / "set.dfset")
+
+
+def test_damage_is_told_with_its_records(two_shards: Path, tmp_path: Path) -> None:
+    """Which samples of a shard have other bytes; a flip in a header is in none of them."""
+    home = tmp_path / "set"
+    shutil.copytree(two_shards, home, copy_function=shutil.copyfile)
+    shard = home / "set-000000.tar"
+    whole = bytearray(shard.read_bytes())
+    whole[600] ^= 1
+    shard.write_bytes(whole)
+    (damage,) = verify(home / "set.dfset").damages
+    assert str(damage).endswith("set.dfset/set-000000.tar: its SHA-256 is not that of the manifest, in #0")
+    whole[600] ^= 1
+    whole[3] ^= 1
+    shard.write_bytes(whole)
+    (damage,) = verify(home / "set.dfset").damages
+    assert "in no member: a header" in damage.what

@@ -6,12 +6,15 @@ import re
 from typing import Any
 
 import pytest
+import torch
 from kit.dali_pipelines import CPU, graph, plain
 from kit.images import jpeg, labelled
+from kit.inside import Feed
 from kit.inside import arguments as torch_arguments
 from nvidia.dali import Pipeline, fn, ops
+from torchvision.transforms import v2
 
-from dali_feed import BadRecords
+from dali_feed import BadRecords, Decode
 from dali_feed.dali import DALIClassificationIterator, DALIGenericIterator
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.testing import ScriptedSource
@@ -144,3 +147,29 @@ def test_a_pipeline_class_is_taken() -> None:
         assert all((a == data[0]["data"]).all() for a, data in zip(first, loop, strict=True))
     with pytest.raises(ConfigError, match="found one that another iterator uses; make one for each"):
         DALIClassificationIterator(pipe, ScriptedSource(labelled(8)))
+
+
+def own_graph(images: Any, draws: Any) -> Any:
+    """A user's own own_graph."""
+    del draws
+    return images
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"transform": v2.Resize((8, 8)), "decode": "fast"}, "decode: must be a Decode"),
+        (
+            {"transform": own_graph, "decode": Decode(memory_format=torch.channels_last)},
+            r"Decode\(memory_format=...\): must be left out with a DALI graph, .*; found torch.channels_last",
+        ),
+        (
+            {"transform": own_graph, "decode": Decode(engine="host")},
+            r"Decode\(engine='host'\): .*found a DALI graph",
+        ),
+    ],
+)
+def test_an_option_that_the_engine_cannot_keep_is_refused(options: dict[str, Any], said: str) -> None:
+    """With what it may be."""
+    with pytest.raises(ConfigError, match=said):
+        Feed(ScriptedSource([(jpeg(0), 1)]), 1, **options).close()
