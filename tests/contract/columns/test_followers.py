@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from torchvision.transforms import InterpolationMode, v2
 
 from dali_feed import BadRecords, DataLoader, Decode, Shuffle
 from dali_feed.columns import Boxes, Bytes, Column, Counted, Image, Keypoints, Mask, Number
-from dali_feed.errors import ConfigError, TransformError
+from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing import assert_resumes_anywhere
 
@@ -99,57 +98,6 @@ def test_followers_resume_anywhere(tmp_path: Path) -> None:
     padded: dict[str, Column] = {"boxes": Boxes("boxes", more=1, most=3), "points": Keypoints("points", most=2)}
     made = columns(v2.RandomResizedCrop(12)) | padded
     assert_resumes_anywhere(source, columns=made, shuffle=Shuffle(2, 2), lanes=4, world_sizes=(1, 2, 4), positions=3)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "error", "message"),
-    [
-        (
-            {"mask": Mask("mask")},
-            ConfigError,
-            "'mask' is changed together with the image column 'image', which must be there; found None",
-        ),
-        ({"picture": Image("jpg"), "mask": Mask("mask")}, ConfigError, "found 'picture'. Give of="),
-        (
-            {"image": Image("jpg", [v2.CenterCrop(8), v2.CenterCrop(9)]), "mask": Mask("mask")},
-            ConfigError,
-            "can be changed together with one image only, .*; found 2 views",
-        ),
-        (
-            {"image": Image("jpg", lambda images, draws: images), "boxes": Boxes("boxes")},
-            ConfigError,
-            "found a DALI graph function",
-        ),
-        (
-            {"image": Image("jpg", v2.RandomCrop(50, padding=20, padding_mode="reflect")), "boxes": Boxes("boxes")},
-            TransformError,
-            'boxes and points need padding_mode="constant"; found "reflect"',
-        ),
-        ({"image": Image("jpg", v2.RandAugment()), "mask": Mask("mask")}, TransformError, "RandAugment"),
-    ],
-)
-def test_what_nothing_can_follow_is_told_at_once(
-    tmp_path: Path, wanted: dict[str, Column], error: type[Exception], message: str
-) -> None:
-    """When the loader is made, not in the middle of a run."""
-    with pytest.raises(error, match=message.replace("(", r"\(")):
-        DataLoader(pictured(tmp_path), 2, columns=wanted)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Mask("mask", dtype="float32"),
-        lambda: Boxes("boxes", format="xyx"),  # type: ignore[arg-type]
-        lambda: Boxes("boxes", min_size=-1.0),
-        lambda: Boxes("boxes", most=0),
-        lambda: Keypoints("points", more=-1),
-    ],
-)
-def test_a_follower_checks_itself(make: Any) -> None:
-    """A wrong value never reaches a record."""
-    with pytest.raises(ConfigError):
-        make()
 
 
 @pytest.mark.parametrize("engine", ["host", "dali"])

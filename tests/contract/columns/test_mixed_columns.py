@@ -17,7 +17,6 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode, Mixing, Shuffle
 from dali_feed.columns import Array, Boxes, Bytes, Column, Image, Mask, Number, Text
-from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ShardSet
 from dali_feed.testing import assert_resumes_anywhere
 
@@ -92,44 +91,6 @@ def test_the_labels_are_those_that_torchvision_would_find(tmp_path: Path, names:
         ours = next(iter(loader))
     assert {name: ours[name].shape for name in names} == {name: theirs[name].shape for name in names}
     assert ours[names[2]].shape == (6, 30)
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"label": Number("cls")}, "columns must have one Image, found 'label'"),
-        ({"image": IMAGE, "n": Number("cls")}, "with 'label' in its name; found 'image', 'n'. Name it 'label'"),
-        ({"image": IMAGE, "label": Text("txt")}, "a column of whole Numbers .* found 'label'"),
-        ({"image": IMAGE, "label": Number("cls", "float32")}, "a column of whole Numbers .* found 'label'"),
-        (
-            {"image": IMAGE, "label_a": Number("cls"), "label_b": Number("cls")},
-            "found 'label_a', 'label_b', and one must be chosen. Name it 'labels'",
-        ),
-        ([Number("cls"), IMAGE], r"they are the second one, which must be a Number of whole numbers, found Image\("),
-        ([IMAGE], "they are the second one, which must be a Number of whole numbers, found none"),
-        (
-            {"image": IMAGE, "label": Number("cls"), "mask": Mask("txt"), "boxes": Boxes("json")},
-            "cannot mix masks, boxes and keypoints, as torchvision's cannot; found 'mask', 'boxes'",
-        ),
-        ({"image": Image("jpg", [FLOAT, FLOAT]), "label": Number("cls")}, "found several views"),
-        ({"image": Image("jpg", v2.CenterCrop(8)), "label": Number("cls")}, "mix floats; found images of torch.uint8"),
-    ],
-)
-def test_columns_that_cannot_be_mixed_are_refused(tmp_path: Path, columns: Any, message: str) -> None:
-    """When the loader is made, with the columns' names and the cure."""
-    with pytest.raises(ConfigError, match=message):
-        DataLoader(shards(tmp_path, 2), 2, columns=columns, collate_fn=BOTH, **HOW)
-
-
-def test_a_label_outside_the_classes_is_told_with_its_record(tmp_path: Path) -> None:
-    """As without columns."""
-    columns = {"image": IMAGE, "label": Number("cls")}
-    few = Mixing(1.0, classes=5)
-    with (
-        DataLoader(shards(tmp_path), 6, columns=columns, collate_fn=few, **HOW) as loader,
-        pytest.raises(ConfigError, match=r"labels must lie in 0\.\.4, .* found \d+ in \d\.tar#\d+"),
-    ):
-        list(loader)
 
 
 @pytest.mark.gpu

@@ -128,47 +128,6 @@ def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Column]) -> N
             assert [batch["caption"] for batch in again] == whole[stop:]
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({}, "columns: must name at least one"),
-        ({"a": "txt"}, r"columns: 'a' must be a class of dali_feed.columns such as Text\('txt'\); found 'txt'"),
-        ({"a": Text}, "columns: 'a' must be a class"),
-        ({"a": Text("txtt")}, r"member 'txtt': no sample has it; .* Did you mean 'txt'\?"),
-        (
-            {"a": Image("jpg"), "b": Image("jpg", draws="c")},
-            "columns: draws= of 'b' must name the image column whose random numbers it takes, one of 'a'; found 'c'",
-        ),
-        (
-            {"a": Image("jpg", draws="b"), "b": Image("jpg", draws="a")},
-            "columns: draws= of 'b' must name .*, one of 'a'; found 'a', which takes its own from this one",
-        ),
-        ({"a": Array("txt", "float64")}, r"Array\('txt'\): dtype and shape are taken from the first record"),
-    ],
-)
-def test_what_cannot_be_is_told(tmp_path: Path, columns: Any, message: str) -> None:
-    """With the rule, what was found, and the cure."""
-    with pytest.raises(ConfigError, match=message), DataLoader(shards(tmp_path), 2, columns=columns) as loader:
-        next(iter(loader))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Text(""),
-        lambda: Number("cls", "complex64"),
-        lambda: Array("x", ">f4"),
-        lambda: Array("x", "float32", (0,)),
-        lambda: Tokens("txt", lambda text: [1], 0),
-        lambda: Tokens("txt", "/nowhere/tokenizer.json", 8),
-    ],
-)
-def test_a_kind_checks_itself(make: Any) -> None:
-    """A wrong value never reaches a record."""
-    with pytest.raises(ConfigError):
-        make()
-
-
 def test_a_reads_members_are_pieces_of_one_memory(tmp_path: Path) -> None:
     """As long as a slab holds them: then nothing is done row by row; where none does, they are the same bytes."""
     source = shards(tmp_path, broken={"4.f32": None})

@@ -22,7 +22,6 @@ from tokenizers import models, pre_tokenizers, processors
 
 from dali_feed import BadRecords, DataLoader
 from dali_feed.columns import Array, Column, Counted, Image, Number, Packed, PackedBatch, Text, TokenBatch, Tokens
-from dali_feed.errors import ConfigError
 from dali_feed.external_sources import ShardSet, Table
 from dali_feed.testing import assert_resumes_anywhere
 
@@ -132,31 +131,6 @@ def test_a_callable_gives_ids_in_any_form() -> None:
     assert batch(left, [*forms]).ids.tolist() == [[2, 3], [5, 6], [7, 0]]
 
 
-def random() -> tokenizers.Tokenizer:
-    """One whose merges are left out by chance."""
-    return tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], dropout=0.5))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Tokens("txt", words(), 2), "length must be more than the 2 special tokens"),
-        (
-            lambda: Tokens("txt", random(), 4),
-            "must give a text the same ids each time it is read; found BPE with dropout",
-        ),
-        (lambda: Packed("txt", random(), 4), "Packed.*found BPE with dropout"),
-        (lambda: Tokens("txt", 7, 4), "must be a file, a Tokenizer of the tokenizers library or a function; found 7"),
-        (lambda: Packed("txt", "/nowhere/tokenizer.json", 8), "must be a file that the tokenizers library wrote"),
-        (lambda: Tokens("txt", words(), 4, truncation_side="middle"), 'truncation_side must be "right" or "left"'),  # type: ignore[arg-type]
-    ],
-)
-def test_what_cannot_be_is_told(make: Any, message: str) -> None:
-    """When the kind is made."""
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
 def digits(text: str) -> list[int]:
     """A token for each digit."""
     return [int(c) for c in text]
@@ -238,25 +212,6 @@ def test_the_loader_gives_tensors_and_targets_are_one_expression(tmp_path: Path)
     assert tokens.ids[:3].tolist() == [[2, 2, 4, 4, 4], [4, 6, 6, 6, 6], [6, 6, 8, 10, 10]]
     labels = tokens.ids.masked_fill(tokens.position == 0, -100)
     assert labels[:3].tolist() == [[-100, 2, -100, 4, 4], [-100, -100, 6, 6, 6], [-100, 6, -100, -100, 10]]
-
-
-def test_a_collate_fn_is_refused(tmp_path: Path) -> None:
-    """It would be given a row for each record."""
-    columns = {"tokens": Packed("txt", repeated, 5)}
-    with (
-        DataLoader(shards(tmp_path), 4, columns=columns, collate_fn=list, tuning=QUICK) as loader,
-        pytest.raises(ConfigError, match="a row of Packed has several records; leave one"),
-    ):
-        next(iter(loader))
-
-
-@pytest.mark.parametrize(
-    "options", [{"length": 0}, {"rows": 0}, {"end": -1}, {"end": 2**31}, {"pad": -1}, {"split": "no"}], ids=str
-)
-def test_it_checks_itself(options: dict[str, Any]) -> None:
-    """A wrong value never reaches a record."""
-    with pytest.raises(ConfigError, match=f"Packed.'txt'.: {next(iter(options))}"):
-        Packed("txt", digits, **({"length": 4} | options))
 
 
 def packed(documents: list[str], **options: Any) -> dict[str, list[Any]]:
@@ -386,20 +341,3 @@ def test_a_record_of_other_rows_is_a_bad_one(tmp_path: Path, value: bytes, reaso
     block = columns_of(ShardSet(tmp_path / "a.tar", label=None), {"x": column})
     assert list(block.faults) == [3]
     assert re.search(reason, block.faults[3].reason)
-
-
-@pytest.mark.usefixtures("cache_home")
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"shape": (None, 4), "ragged": "pad"}, "needs most="),
-        ({"shape": (4,), "most": 3}, "are of a shape whose first side is None"),
-        ({"shape": (4, None)}, "shape must be a tuple of positive ints, the first may be None"),
-        ({"shape": (None, 4), "ragged": "stack"}, 'ragged must be "list", "pad" or "nested"'),
-        ({"shape": (None, 4), "most": 0}, "most, where it is not None"),
-    ],
-)
-def test_what_cannot_be_is_refused(options: dict[str, Any], rule: str) -> None:
-    """By the column, when it is made."""
-    with pytest.raises(ConfigError, match=rule):
-        Array("f32", "float32", **options)

@@ -13,9 +13,10 @@ import torch
 from kit.cached_feeds import CROP, epochs, feed, scripted, without
 from kit.images import jpeg, seen
 from kit.member_shards import shards
+from kit.refused import refusals
 from torchvision.transforms import v2
 
-from dali_feed import BadRecords, Cache, DataLoader, Decode, Shuffle, Tuning
+from dali_feed import BadRecords, Cache, Decode, Shuffle, Tuning
 from dali_feed.columns import Bytes, Image, JsonValue, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import DeadLetterFolder
@@ -155,6 +156,13 @@ def test_a_dead_letter_has_the_bytes_that_were_read(tmp_path: Path) -> None:
     assert letter.payload == jpeg(4)
 
 
+FLOATS = (v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+CUT = (v2.Resize(20), v2.CenterCrop(16))
+TRAIN = v2.Compose([*CUT, v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
+CACHE = Cache(device="1MB")
+HOST = {"decode": Decode(engine="host")}
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [
@@ -166,28 +174,6 @@ def test_pixels_that_would_be_others_are_refused(tmp_path: Path, options: dict[s
     """Where the engine's decoder is not the cache's, or there is none, an error says so before anything is read."""
     with pytest.raises(ConfigError, match=found):
         feed(shards(tmp_path), Cache("1MB", pixels=True), **options)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Cache("much"),
-        lambda: Cache(0),
-        lambda: Cache("1GB", pixels="yes"),  # type: ignore[arg-type]
-        lambda: Tuning(cache="8GB"),  # type: ignore[arg-type]
-    ],
-)
-def test_values_that_are_none_are_refused(make: Any) -> None:
-    """A size is a size, and a cache a Cache."""
-    with pytest.raises(ConfigError, match="must be"):
-        make()
-
-
-FLOATS = (v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
-CUT = (v2.Resize(20), v2.CenterCrop(16))
-TRAIN = v2.Compose([*CUT, v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
-CACHE = Cache(device="1MB")
-HOST = {"decode": Decode(engine="host")}
 
 
 @pytest.mark.parametrize(
@@ -222,16 +208,24 @@ def test_what_is_another_image_in_each_epoch_is_refused(
         feed(shards(tmp_path), CACHE, transform=transform, **{"device": 0, **options})
 
 
-def test_a_loader_on_the_cpu_is_refused() -> None:
-    """There is no GPU to keep images on; the error names the cache that keeps them in memory."""
-    with pytest.raises(ConfigError, match=r"Cache\(device=.*found a loader on the CPU"):
-        DataLoader(scripted(), 8, transform=TRAIN, device="cpu", tuning=Tuning(cache=CACHE))
-
-
-@pytest.mark.parametrize(
-    "options", [{"device": "much"}, {"device": -1}, {"device": 0}, {"device": "1GB", "pixels": True}]
+@refusals(
+    ConfigError,
+    (lambda: Cache("much"), "must be"),
+    (lambda: Cache(0), "must be"),
+    (lambda: Cache("1GB", pixels="yes"), "must be"),  # type: ignore[arg-type]
+    (lambda: Tuning(cache="8GB"), "must be"),  # type: ignore[arg-type]
+    (lambda: Cache(device="much"), r"Cache\("),
+    (lambda: Cache(device=-1), r"Cache\("),
+    (lambda: Cache(device=0), r"Cache\("),
+    (lambda: Cache(device="1GB", pixels=True), r"Cache\("),
+    (lambda: Cache(disk="x"), "Cache"),
+    (lambda: Cache("1GB", disk_limit="1GB"), "Cache"),
+    (lambda: Cache(disk="", disk_limit="1GB"), "Cache"),
+    (lambda: Cache(disk="x", disk_limit=0), "Cache"),
+    (lambda: Cache(disk="x", disk_limit="much"), "Cache"),
+    (Cache, "Cache"),
 )
-def test_values_of_a_device_cache_that_are_none(options: dict[str, Any]) -> None:
-    """A size is a size; pixels are kept in memory or on a disk."""
-    with pytest.raises(ConfigError, match=r"Cache\("):
-        Cache(**options)
+def test_values_that_are_none_are_refused(call: Any, error: Any, said: str) -> None:
+    """A size is a size; a folder has a name and a limit, a cache a place; pixels are kept in memory or on a disk."""
+    with pytest.raises(error, match=said):
+        call()

@@ -229,20 +229,3 @@ def test_without_its_folder_batches_are_the_same(tmp_path: Path) -> None:
     refused = pytest.raises(ConfigError, match=r"Cache\(disk=.*file'\): must be a folder that can be written")
     with feed(scripted(), Cache(disk=tmp_path / "file", disk_limit="1GB")) as made, refused:
         next(iter(made))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Cache(disk="x"),
-        lambda: Cache("1GB", disk_limit="1GB"),
-        lambda: Cache(disk="", disk_limit="1GB"),
-        lambda: Cache(disk="x", disk_limit=0),
-        lambda: Cache(disk="x", disk_limit="much"),
-        Cache,
-    ],
-)
-def test_values_that_are_none_are_refused(make: Any) -> None:
-    """A folder has a name and a limit, and a cache a place."""
-    with pytest.raises(ConfigError, match="Cache"):
-        make()
