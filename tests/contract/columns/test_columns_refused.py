@@ -40,7 +40,7 @@ def random() -> tokenizers.Tokenizer:
 
 def packed(**options: Any) -> Packed:
     """Rows of four tokens."""
-    return Packed("txt", len, **({"length": 4} | options))  # type: ignore[arg-type]
+    return Packed("txt", lambda text: [1] * len(text), **({"length": 4} | options))
 
 
 NO_SAME_IDS = "must give a text the same ids each time it is read; found BPE with dropout"

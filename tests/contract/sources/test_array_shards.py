@@ -21,9 +21,7 @@ from dali_feed.errors import (
     DaliFeedError,
     DataLostError,
     SourceChangedError,
-    SourceEmptyError,
     SourceError,
-    SourceNotFoundError,
 )
 from dali_feed.external_sources import Arrays
 from dali_feed.testing import assert_resumes_anywhere
@@ -147,35 +145,6 @@ def test_a_file_that_is_cut_or_changed_while_it_is_read(tmp_path: Path) -> None:
     os.utime(tmp_path / "rows.npy")
     with pytest.raises(SourceChangedError, match=r"rows.npy: a mapped file must stay as it is"):
         mapped.read(Extents.one(0, 0, 2))
-
-
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """More rows than ids can name, rows larger than memory, and arguments that contradict the files."""
-    many = np.broadcast_to(np.uint8(0), (2**40 + 1, 1))
-    with pytest.raises(ConfigError, match=r"1099511627776 rows \(2\*\*40\); found 1099511627777"):
-        len(Arrays(many))
-    path = saved(tmp_path)
-    (tmp_path / "raw").write_bytes(b"12345678")
-    with pytest.raises(ConfigError, match="a row must fit into memory"):
-        len(Arrays(tmp_path / "raw", "uint8", (2**50,)))
-    with pytest.raises(ConfigError, match="the dtype and shape of a row are needed"):
-        len(Arrays(tmp_path / "raw"))
-    with pytest.raises(ConfigError, match=r"rows of float64 \(5,\).*found float32 \(5,\)"):
-        len(Arrays(path, "float64"))
-    with pytest.raises(
-        SourceError, match=r"must have one dtype and shape; found float32 \(5,\) in rows.npy, float32 \(\) in x.npy"
-    ):
-        len(Arrays([path, saved(tmp_path, ROWS[:, 0].copy(), "x.npy")]))
-    with pytest.raises(ConfigError, match="label must be 60 integers"):
-        len(Arrays(path, label=np.arange(59)))
-    with pytest.raises(ConfigError, match="named twice|named once"):
-        Arrays([path, path])
-    with pytest.raises(SourceNotFoundError, match="Arrays: "):
-        Arrays(tmp_path / "none-*.npy")
-    with pytest.raises(ConfigError, match="must be given paths, or NumPy arrays; found list"):
-        Arrays([[1, 2]])  # type: ignore[arg-type]
-    with pytest.raises(SourceEmptyError):
-        Arrays(ROWS[:0]).snapshot()
 
 
 def test_the_fingerprint_is_that_of_the_contents(tmp_path: Path) -> None:

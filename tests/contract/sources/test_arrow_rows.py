@@ -15,7 +15,7 @@ from kit.images import QUICK, jpeg, labelled, png
 from kit.inside import Block, Extents
 
 from dali_feed import BadRecords, DataLoader, Decode, Shuffle
-from dali_feed.errors import ConfigError, SourceEmptyError, SourceNotFoundError
+from dali_feed.errors import SourceNotFoundError
 from dali_feed.external_sources import Table
 from dali_feed.testing import assert_resumes_anywhere
 
@@ -168,49 +168,6 @@ def test_engine_dali_takes_views_of_a_table() -> None:
         mine = torch.cat([batch["image"] for batch in loader])
     with DataLoader(Table(table()), 5, device="cpu", tuning=QUICK) as loader:
         assert (mine.int() - torch.cat([batch["image"] for batch in loader]).int()).abs().max() <= 3
-
-
-def test_what_cannot_be_is_refused() -> None:
-    """Columns, types and rows, each with what was found."""
-    whole = table()
-    cases: list[tuple[Any, dict[str, Any], str]] = [
-        (whole.drop_columns(["image"]), {}, "must have one column 'image'"),
-        (whole, {"image": "label"}, "found column 'label' of int64; cast it"),
-        (pa.table({"image": IMAGES, "boxes": [[1, 2]] * 20}), {}, "found column 'boxes' of list<.*drop_columns"),
-        (pa.table([IMAGES, [0] * 20, [1] * 20], names=["image", "x", "x"]), {}, "no two columns of the same name"),
-        (
-            pa.table({"image": structs([{"bytes": b""}], "bytes").cast(pa.struct([("data", pa.binary())]))}),
-            {},
-            "struct",
-        ),
-        (whole, {"rows": [20]}, r"0\.\.19; found 20\.\.20"),
-        (whole, {"rows": [-1]}, r"found -1\.\.-1"),
-        (whole, {"rows": [0.5]}, "found float64"),
-        (whole, {"rows": [[1]]}, r"of shape \(1, 1\)"),
-    ]
-    for made, options, message in cases:
-        with pytest.raises(ConfigError, match=message):
-            _ = Table(made, **options).preset
-    for empty, rows in ((whole.slice(0, 0), None), (whole, [])):
-        with pytest.raises(SourceEmptyError, match="at least one row"):
-            Table(empty, rows=rows)
-    with pytest.raises(ConfigError, match="fit in signed 64 bits; found 18446744073709551615"):
-        Table(table(IMAGES[:1], label=pa.array([2**64 - 1], pa.uint64()))).snapshot()
-
-
-@pytest.mark.parametrize("given", [{"image": [b"jpeg"]}, 5])
-def test_what_is_no_table_is_refused_by_name(given: Any) -> None:
-    """A dict or a number in the place of a table is a ConfigError that says what it must be."""
-    with pytest.raises(ConfigError, match=r"^Table: (files: )?must be a (pyarrow Table|path)"):
-        Table(given)
-
-
-def test_arguments_of_the_other_kind_of_table_are_refused() -> None:
-    """Rows and a name are of a table in memory, a column of labels of files."""
-    with pytest.raises(ConfigError, match="^Table: must be a pyarrow Table, which rows= and name= are of"):
-        Table("a.parquet", rows=[1])
-    with pytest.raises(ConfigError, match="^Table: label is of files"):
-        Table(table(), label="label")
 
 
 MAPPED = """

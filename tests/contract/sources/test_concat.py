@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from kit.blocks import rows, taken
-from kit.broker.handle import Kafka
+from kit.broker.handle import Kafka, value
 from kit.images import jpeg, labelled
 from kit.inside import Corrupt, Extents, Feed, Gap, Pieces, SlabPool, open_reader, unpack_ids, write_shard
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
 from dali_feed.columns import Bytes, Column, Image, JsonValue, Number, Text
-from dali_feed.errors import ConfigError, StateError
+from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.external_sources import Concat, FileList, KafkaTopic, Mix, ShardSet
 from dali_feed.testing import Message, ScriptedSource, assert_resumes_anywhere
 
@@ -191,12 +192,8 @@ def test_positions_are_published_by_each_source_that_can() -> None:
         assert last.at == [8, 8]
 
 
-def test_what_a_concat_refuses() -> None:
-    """No source at all, what is none, and the state of other sources, each with its own error."""
-    with pytest.raises(ConfigError, match="must be a sequence of sources; found an empty one"):
-        Concat([])
-    with pytest.raises(ConfigError, match="must be bounded sources.*found 'x.tar'"):
-        Concat(["x.tar"])  # type: ignore[list-item]
+def test_a_concat_refuses_the_state_of_other_sources() -> None:
+    """Of another number of them, and of others."""
     two = Concat([scripted(4), scripted(4)])
     with pytest.raises(StateError, match="must be of 2 sources; found a state of 3"):
         two.snapshot({"sources": [None] * 3})
@@ -368,30 +365,41 @@ def test_columns_of_a_mixture(tmp_path: Path) -> None:
         Feed(Mix([mixed.sources[0], FileList([tmp_path / "x.jpg"])]), columns={"text": Text("txt")}, tuning=QUICK)
 
 
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"weights": [1]}, "a number of 0 or more for each of the 2 sources"),
-        ({"weights": [1, -1]}, "a number of 0 or more"),
-        ({"weights": [0, 0]}, "one above 0"),
-        ({"weights": {}}, "found an empty one"),
-        ({"weights": {-1: [1, 1]}}, "weights: epoch"),
-        ({"linear": True}, "linear needs a schedule"),
-        ({"stop": "last"}, "stop must be 'first' or 'all'"),
-        ({"samples": 0}, "samples"),
-    ],
-)
-def test_what_a_mix_refuses(options: dict[str, Any], rule: str) -> None:
-    """Each value that cannot be, with its rule."""
-    with pytest.raises(ConfigError, match=rule):
-        Mix([counted(2), counted(2)], **options)
-
-
-def test_a_mixture_is_nothing_s_part_and_takes_no_sampler() -> None:
+def test_a_mixture_takes_no_sampler() -> None:
     """Its order is its own."""
     mixed = Mix([counted(3), counted(3)])
-    for outer in (Mix([mixed, counted(3)]), Concat([mixed, counted(3)])):
-        with pytest.raises(ConfigError, match="mixture"):
-            outer.snapshot()
     with Feed(mixed, 2, sampler=[0, 1], transform=CROP) as feed, pytest.raises(ConfigError, match="order of its own"):
         len(feed)
+
+
+def test_a_reader_of_several_sources_is_for_its_own_snapshot() -> None:
+    """Extents that no source has, and a read after it was closed, are refused by its own name."""
+    reader = Concat([ScriptedSource([(jpeg(0), 1)]), ScriptedSource([(jpeg(1), 2)], name="b")]).reader(["value"])
+    lease = SlabPool().lease()
+    (value,) = reader.read(Extents.one(1, 0, 1), lease).values["value"]
+    assert taken(value) == jpeg(1)
+    with pytest.raises(ConfigError, match=r"Concat\(.*\): extents must lie inside the snapshot"):
+        reader.read(Extents.one(-1, 0, 1), lease)
+    reader.close()
+    with pytest.raises(ClosedError, match=r"Concat\(.*\): this reader is closed"):
+        reader.read(Extents.one(0, 0, 1), lease)
+
+
+def test_trouble_of_any_reader_is_that_of_all(embedded: Kafka) -> None:
+    """What librdkafka last complained of is told by whoever reads the topic beside others, and nothing before that."""
+    embedded.publish(embedded.topic, [(value(i), i) for i in range(4)], partitions=1)
+    both = Concat([ScriptedSource([(jpeg(0), 1)]), KafkaTopic(embedded.topic, embedded.servers)])
+    both.snapshot()
+    reader, lease = both.reader(["value"], threading.Event()), SlabPool().lease()
+    reader.read(Extents.one(1, 0, 4), lease)
+    assert reader.trouble == ""
+    reader.rest()  # as its thread does while there is nothing to read
+    found = reader.gauges()
+    assert found is None or found.topic == embedded.topic
+    assert len(reader.read(Extents.one(1, 0, 4), lease).values["value"]) == 4
+    cluster: Any = embedded.cluster
+    cluster.down()
+    while not reader.trouble:
+        reader.rest()
+    assert "Broker" in reader.trouble or "broker" in reader.trouble or "Connect" in reader.trouble
+    reader.close()

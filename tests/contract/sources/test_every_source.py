@@ -19,15 +19,10 @@ from kit.record_files import make
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError
 from dali_feed.external_sources import (
-    MDS,
     Arrays,
-    Claim,
-    DeadLetterFolder,
     FileList,
-    RecordIO,
     ShardSet,
     Table,
-    TFRecords,
 )
 
 pytestmark = pytest.mark.usefixtures("cache_home")
@@ -202,32 +197,3 @@ def test_a_file_that_changed_or_went_after_it_was_looked_at(kind: Kind, tmp_path
     with pytest.raises(DataLostError, match="a ShardSet of mine.*gone"):
         source.snapshot()
     assert [one.pool.leased for one in readers] == [0, 0]
-
-
-ANY: dict[str, Callable[[Any], Any]] = {
-    "ShardSet: shards": ShardSet,
-    "TFRecords": TFRecords,
-    "RecordIO": RecordIO,
-    "MDS: folder": MDS,
-    "FileList: paths": FileList,
-    r"FileList\.from_folder: root": FileList.from_folder,
-    "Table: files": Table,
-    "Arrays": Arrays,
-    r"DeadLetterFolder\(path=\.\.\.\)": DeadLetterFolder,
-    r"Claim\(folder=\.\.\.\)": Claim,
-}
-
-
-@pytest.mark.parametrize("value", [None, 5])
-@pytest.mark.parametrize("subject", ANY)
-def test_what_is_no_path(subject: str, value: object) -> None:
-    """As `os.environ.get("DATA")` gives it where DATA is not set."""
-    with pytest.raises(ConfigError, match=rf"^{subject}.* must be (a path|given paths)"):
-        ANY[subject](value)
-
-
-@pytest.mark.parametrize("make", [ShardSet, TFRecords, FileList, Table])
-def test_what_is_no_path_among_others(make: Any, tmp_path: Path) -> None:
-    """In a list too."""
-    with pytest.raises(ConfigError, match="must be a path; found None"):
-        make([str(tmp_path / "a"), None])

@@ -14,7 +14,7 @@ from kit.images import QUICK, jpeg
 from kit.inside import Block, Extents, Feed
 
 from dali_feed import BadRecords
-from dali_feed.errors import ConfigError, SourceEmptyError, SourceError, SourceNotFoundError
+from dali_feed.errors import SourceEmptyError, SourceError, SourceNotFoundError
 from dali_feed.external_sources import FileList
 
 TREE = {
@@ -74,20 +74,6 @@ def test_a_link_that_leads_back_is_not_followed(tree: Path, caplog: pytest.LogCa
     assert [record.args for record in caplog.records] == [(str(tree), 4, first, os.path.realpath(tree / "dog"))]
     (tree / "loop").symlink_to(tree)
     with pytest.raises(SourceEmptyError, match="found none for loop"):
-        FileList.from_folder(tree)
-
-
-def test_what_image_folder_refuses_is_refused(tree: Path, tmp_path: Path) -> None:
-    """No folder, no class, and classes without an image, which are named."""
-    with pytest.raises(SourceNotFoundError, match="nowhere"):
-        FileList.from_folder(tmp_path / "nowhere")
-    with pytest.raises(SourceNotFoundError, match="folder per class"):
-        FileList.from_folder(tree / "loose.jpg")
-    with pytest.raises(SourceEmptyError, match="folder per class"):
-        FileList.from_folder(tree / "Cat")
-    (tree / "fox").mkdir()
-    (tree / "ant").mkdir()
-    with pytest.raises(SourceEmptyError, match=r"none for ant, fox; supported: \.jpg"):
         FileList.from_folder(tree)
 
 
@@ -174,28 +160,6 @@ def test_running_out_of_descriptors_is_not_a_files_fault(tree: Path, monkeypatch
     with pytest.raises(SourceError, match="ulimit"):
         reader.first(1)
     assert reader.pool.leased == 0
-
-
-def test_wrong_arguments_are_refused(tree: Path) -> None:
-    """Lengths, types and ranges of labels, and a string for a list."""
-    paths = [tree / "dog" / "a.png", tree / "dog" / "b.JPG"]
-    for labels, classes, message in (
-        ([1], None, "2 paths and 1 labels"),
-        ([0.5, 1.0], None, "integers"),
-        ([True, False], None, "integers"),
-        (["a", "b"], None, "integers"),
-        ([[1], [2]], None, "shape"),
-        (np.array([2**64 - 1, 0], np.uint64), None, "64 bits"),
-        ([0, 2], ["a", "b"], r"0\.\.1"),
-        ([-1, 0], ["a", "b"], r"0\.\.1"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            FileList(paths, labels, classes=classes)
-    with pytest.raises(ConfigError, match="from_folder"):
-        FileList(str(tree))
-    with pytest.raises(SourceEmptyError):
-        FileList([])
-    assert FileList(paths, np.array([3, 4], np.uint8)).labels is not None
 
 
 def test_the_snapshot_tells_sizes_and_a_fingerprint_of_names_and_labels(tree: Path, tmp_path: Path) -> None:

@@ -126,15 +126,6 @@ def test_a_label_far_from_its_image_is_read_on_its_own(tmp_path: Path, monkeypat
     assert pictures(ShardSet(path, image=["PNG", "jpg"])) == [(b"second", 5, None)] * 2
 
 
-def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
-    """Each says what it must be."""
-    path = tmp_path / "a.tar"
-    write_shard(path, [(b"x", 1)])
-    for wrong in ({"label": "txt"}, {"label": "json:"}, {"image": "jpg"}, {"image": ()}):
-        with pytest.raises(ConfigError, match="ShardSet: (label|image) must be"):
-            ShardSet(path, **wrong)
-
-
 def test_the_snapshot_tells_sizes_and_a_fingerprint_of_the_contents(tmp_path: Path) -> None:
     """It is the same for the same bytes at another time and place, and another for other sizes or samples."""
     (tmp_path / "copy").mkdir()
