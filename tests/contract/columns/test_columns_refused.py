@@ -55,7 +55,7 @@ NO_FILE = "must be a file that the tokenizers library wrote"
     (lambda: Array("x", "float32", (0,)), "Array"),
     (lambda: Array("f32", "float32", (None, 4), ragged="pad"), "needs most="),
     (lambda: Array("f32", "float32", (4,), most=3), "are of a shape whose first side is None"),
-    (lambda: Array("f32", "float32", (4, None)), "shape must be a tuple of positive ints, the first may be None"),  # type: ignore[arg-type]
+    (lambda: Array("f32", "float32", (4, None)), "shape must be a tuple of positive ints, the first may be None"),
     (lambda: Array("f32", "float32", (None, 4), ragged="stack"), 'ragged must be "list", "pad" or "nested"'),  # type: ignore[arg-type]
     (lambda: Array("f32", "float32", (None, 4), most=0), "most, where it is not None"),
     (lambda: Mask("mask", dtype="float32"), "Mask"),

@@ -124,10 +124,10 @@ A_TFRECORD = r"For TFRecord files use TFRecords\('a.tfrecord'\)"
     (lambda _: Arrays([[1, 2]]), "must be given paths, or NumPy arrays; found list"),  # type: ignore[arg-type]
     (lambda _: Arrays(ROWS[:0]).snapshot(), "must have rows", SourceEmptyError),
     (lambda _: FileList(TWO, [1]), "2 paths and 1 labels"),
-    (lambda _: FileList(TWO, [0.5, 1.0]), "integers"),  # type: ignore[list-item]
+    (lambda _: FileList(TWO, [0.5, 1.0]), "integers"),
     (lambda _: FileList(TWO, [True, False]), "integers"),
-    (lambda _: FileList(TWO, ["a", "b"]), "integers"),  # type: ignore[list-item]
-    (lambda _: FileList(TWO, [[1], [2]]), "shape"),  # type: ignore[list-item]
+    (lambda _: FileList(TWO, ["a", "b"]), "integers"),
+    (lambda _: FileList(TWO, [[1], [2]]), "shape"),
     (lambda _: FileList(TWO, np.array([2**64 - 1, 0], np.uint64)), "64 bits"),
     (lambda _: FileList(TWO, [0, 2], classes=["a", "b"]), r"0\.\.1"),
     (lambda _: FileList(TWO, [-1, 0], classes=["a", "b"]), r"0\.\.1"),

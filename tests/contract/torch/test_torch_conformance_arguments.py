@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from kit.both_loaders import COUNT, CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, both_loaders, tensors_of
+from kit.both_loaders import COUNT, CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, both_loaders, folder_of, tensors_of
 from kit.images import QUICK
 from kit.inside import Feed, TorchFeed, running
 from kit.inside import arguments as torch_arguments
@@ -42,6 +42,12 @@ VERDICTS: dict[str, tuple[tuple[str, Any], tuple[str, Any]]] = {
     "pin_memory_device": (("warned", "cuda"), ("warned", "cuda")),
     "in_order": (("warned", False), ("warned", False)),
 }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    """Pictures in files."""
+    return folder_of(tmp_path_factory.mktemp("pictures") / "root")
 
 
 def test_every_argument_of_torchs_has_a_verdict() -> None:

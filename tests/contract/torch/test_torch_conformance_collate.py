@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from kit.both_loaders import COUNT, OURS_BY_TORCH, Stream, both_loaders, tensors_of
+from kit.both_loaders import COUNT, OURS_BY_TORCH, Stream, both_loaders, folder_of, tensors_of
 from kit.inside import Feed, running
 from torch.utils.data import Dataset, default_collate, default_convert
 from torchvision.datasets import ImageFolder
@@ -54,6 +54,12 @@ class Unknown:
     """Nothing that collation knows."""
 
     x: int
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    """Pictures in files."""
+    return folder_of(tmp_path_factory.mktemp("pictures") / "root")
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kit.both_loaders import COUNT, CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, flat, labels_of, tensors_of
+from kit.both_loaders import COUNT, CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, flat, folder_of, labels_of, tensors_of
 from kit.images import QUICK, jpeg
 from kit.inside import Stall, TorchFeed, running, torchs
 from kit.inside import arguments as torch_arguments
@@ -29,6 +29,12 @@ from dali_feed.testing import ScriptedSource
 pytestmark = [OURS_BY_TORCH, CPU_WARNING]
 
 PAGE = Path(__file__).parents[3] / "docs" / "from-torch.md"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    """Pictures in files."""
+    return folder_of(tmp_path_factory.mktemp("pictures") / "root")
 
 
 class Overtaken(Numbers):

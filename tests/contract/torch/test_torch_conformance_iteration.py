@@ -17,6 +17,7 @@ from kit.both_loaders import (
     Stream,
     both_loaders,
     flat,
+    folder_of,
     labels_of,
     let_go,
 )
@@ -27,6 +28,12 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 pytestmark = [OURS_BY_TORCH, CPU_WARNING]
 
 with_workers = pytest.mark.parametrize("workers", [0, 2])
+
+
+@pytest.fixture(scope="module", params=["files", "tensors"])
+def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """COUNT samples whose label is their number."""
+    return folder_of(tmp_path_factory.mktemp("pictures") / "root") if request.param == "files" else tensors()
 
 
 @both_loaders

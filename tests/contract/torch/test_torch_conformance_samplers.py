@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kit.both_loaders import COUNT, OURS_BY_TORCH, both_loaders, flat, labels_of
+from kit.both_loaders import COUNT, OURS_BY_TORCH, both_loaders, flat, folder_of, labels_of, tensors_of
 from torch.utils.data import (
     BatchSampler,
     Dataset,
@@ -26,6 +26,12 @@ from dali_feed import DataLoader
 from dali_feed.errors import ConfigError
 
 pytestmark = OURS_BY_TORCH
+
+
+@pytest.fixture(scope="module", params=["files", "tensors"])
+def data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """COUNT samples whose label is their number."""
+    return folder_of(tmp_path_factory.mktemp("pictures") / "root") if request.param == "files" else tensors_of()
 
 
 def seeded(seed: int) -> torch.Generator:
