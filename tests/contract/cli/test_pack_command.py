@@ -1,4 +1,4 @@
-"""`dali-feed pack` and `verify` of a set: what people read, and how it ends."""
+"""`dali-feed pack`, `convert` and `verify` of a set: what people read, and how it ends."""
 
 from __future__ import annotations
 

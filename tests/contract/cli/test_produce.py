@@ -1,4 +1,4 @@
-"""`dali-feed produce`: what people read, and how it ends."""
+"""`dali-feed produce` and `topic`: what people read, and how it ends."""
 
 from __future__ import annotations
 

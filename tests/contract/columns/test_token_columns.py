@@ -1,4 +1,4 @@
-"""Tokens: by a file, an object or a callable; cut and filled as Hugging Face does; no text harms another."""
+"""Tokens and rows of any length: cut, filled and packed as Hugging Face does; no text harms another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cache of records in memory: the same batches with and without, and what it keeps."""
+"""A cache of records in memory or on a GPU: the same batches with and without, and what it keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a process with a loader that nobody closed: on either engine it ends as if there were none."""
+"""The end of a process with a loader that nobody closed, on either engine, and of a child of a fork."""
 
 from __future__ import annotations
 

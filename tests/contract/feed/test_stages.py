@@ -1,4 +1,4 @@
-"""Stages and causes of waits, of loaders that run."""
+"""Stages and causes of waits, of loaders that run, and the watchdog that names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Protobuf`: fields of a message by path."""
+"""`Protobuf`: fields of a message by path; `Example`: features by name."""
 
 from __future__ import annotations
 

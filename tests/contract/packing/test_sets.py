@@ -1,4 +1,4 @@
-"""What is done with sets: split, merged, indexed again, packed again."""
+"""What is done with sets: split, merged, indexed and packed again; checks, and what damage is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines that cannot be run: each mistake is told in our words, before a batch is made."""
+"""Pipelines that cannot be run, and options that contradict a transform: told before a batch is made."""
 
 from __future__ import annotations
 

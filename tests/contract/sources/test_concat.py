@@ -1,4 +1,4 @@
-"""Concat: several sources as one, with the ids, names, order and errors that follow from theirs."""
+"""Concat and Mix: several sources as one, with the ids, names, order and errors that follow from theirs."""
 
 from __future__ import annotations
 

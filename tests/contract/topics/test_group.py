@@ -1,4 +1,4 @@
-"""Workers of a group in one process: who has which record, and what is committed."""
+"""Workers of a group, in one process, in loaders and in processes that are killed: who has which record."""
 
 from __future__ import annotations
 

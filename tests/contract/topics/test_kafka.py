@@ -1,4 +1,4 @@
-"""KafkaTopic and its reader, on the embedded and on the real broker."""
+"""KafkaTopic and its reader, on the embedded and on the real broker; offsets that hold no record."""
 
 from __future__ import annotations
 

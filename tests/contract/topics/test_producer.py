@@ -1,4 +1,4 @@
-"""Records of each source into a topic, and what is said of those that did not come there."""
+"""Records of each source into a topic, a copy of a topic, and what is said of those that did not come there."""
 
 from __future__ import annotations
 

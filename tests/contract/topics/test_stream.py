@@ -1,4 +1,4 @@
-"""KafkaStream and its reader: what is given, in which order, and where it goes on."""
+"""KafkaStream and its reader: what is given, in which order, where it goes on, and faults under it."""
 
 from __future__ import annotations
 
