@@ -152,13 +152,7 @@ class Claims:
         return cls(folder, store_for([f"{folder}/object"]))
 
     def payload(self, claim: ClaimHeaders, lease: Lease) -> memoryview | str:
-        """The payload, put into the lease; or why there is none.
-
-        Raises:
-            SourceNotFoundError: the folder is not there, or nothing at all is.
-            SourceDeniedError: it cannot be listed, or the store refuses.
-            SourceUnreachableError: its file system, or the store, does not answer.
-        """
+        """The payload, put into the lease; or why there is none. A SourceError where it is nobody's own fault."""
         path = self._file(claim.uri) if self._is_local else self._address(claim.uri)
         if path is None:
             payload: memoryview | str = f"the object must lie {self._inside}, and the URI leads out of it"
@@ -233,10 +227,8 @@ class Claims:
         """Raise where the folder itself is not as it must be."""
         try:
             if isinstance(self.store, RemoteStore):
-                empty, cure = (
-                    self.store.kind not in ("http", "https") and self.store.is_empty(self.folder),
-                    "check the address",
-                )
+                cure = "check the address"
+                empty = self.store.kind not in ("http", "https") and self.store.is_empty(self.folder)
             else:
                 with os.scandir(self.folder) as entries:
                     empty, cure = next(entries, None) is None, "is it mounted?"

@@ -52,6 +52,7 @@ from dali_feed.external_sources.kafka.errors import (
     Patience,
     Trouble,
     check_same,
+    denied,
     gone,
     meaning,
     similar,
@@ -323,9 +324,7 @@ class Cluster:
     def commit(self, offsets: Mapping[int, int]) -> None:
         """Set the offset of each of these partitions of the group, which nobody joins: lag tools see a training.
 
-        Raises:
-            SourceError: not done within 5 seconds, or the timeout where that is less; no rights; or the group
-                has members, whose offsets they are.
+        SourceError where it is not done within 5 seconds, or the timeout where that is less, or must not be.
         """
         wanted = [TopicPartition(self.to.topic, p, offset) for p, offset in offsets.items()]
 
@@ -437,10 +436,7 @@ class Cluster:
             if kind is Meaning.GONE:
                 raise gone(self.to, words) from error
             if kind is Meaning.DENIED:
-                raise SourceDeniedError(
-                    f"{topic}: {doing} needs the right {right} on the topic; {servers} refuses: {words}; check "
-                    "security.protocol, sasl.* and ssl.* in config= and the topic's ACLs"
-                ) from error
+                raise denied(self.to, words, needs=f"{doing} needs the right {right} on the topic") from error
             if kind is Meaning.REFUSED or code in _REFUSED_WISHES:
                 msg = f"{topic}: {doing}: the cluster must accept it; {servers} refuses: {words}{_CURES.get(code, '')}"
                 raise ConfigError(msg) from error
@@ -476,8 +472,6 @@ class Cluster:
             ) from error
 
     def _answer(self, ask: Callable[[float], _T], where: str = "", needs: str = READING) -> _T:
-        """The answer of a question, which is repeated."""
-
         def question(seconds: float) -> _T:
             try:
                 return ask(seconds)

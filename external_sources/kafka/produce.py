@@ -19,7 +19,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -138,9 +138,8 @@ class Journal:
     def resumed(self, wanted: Journal, path: str) -> Journal:
         """This one, where `wanted` would be the same run.
 
-        Raises:
-            SourceChangedError: the source has other records, or the topic was made anew.
-            StateError: another topic, or other options; every difference is told.
+        SourceChangedError where the source has other records, or the topic was made anew; StateError, with every
+        difference, of another topic or other options.
         """
         cure = "give the same, or another journal= to start from the beginning"
         if self.fingerprint != wanted.fingerprint:
@@ -198,25 +197,22 @@ def save_journal(path: Path, journal: Journal) -> None:
         raise ConfigError(msg) from error
 
 
-@contextlib.contextmanager
-def journal_lock(path: Path) -> Iterator[None]:
-    """Have the journal to ourselves; the lock is a file beside it, and goes with the process, however that ends.
+def journal_lock(path: Path) -> contextlib.ExitStack:
+    """What has the journal to ourselves until it is left; the lock is a file beside it, and goes with the process.
 
-    Raises:
-        ConfigError: another process has it, or the folder cannot be written.
+    ConfigError where another process has it, or the folder cannot be written.
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(locked(path.with_name(f"{path.name}.lock"), 0.0))
-        except TimeoutError as error:
-            raise ConfigError(
-                f"{path}: one process at a time may use a journal; another process uses this one; wait for it, or "
-                "stop it"
-            ) from error
-        except OSError as error:
-            msg = f"{path}: a journal must lie in a folder that can be written; found: {error.strerror}"
-            raise ConfigError(msg) from error
-        yield
+    stack = contextlib.ExitStack()
+    try:
+        stack.enter_context(locked(path.with_name(f"{path.name}.lock"), 0.0))
+    except TimeoutError as error:
+        raise ConfigError(
+            f"{path}: one process at a time may use a journal; another process uses this one; wait for it, or stop it"
+        ) from error
+    except OSError as error:
+        msg = f"{path}: a journal must lie in a folder that can be written; found: {error.strerror}"
+        raise ConfigError(msg) from error
+    return stack
 
 
 def _metadata(tally: Tally) -> str:

@@ -8,7 +8,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -273,9 +273,7 @@ class Producer:
         path = None if journal is None else Path(path_of(f"{topic}: journal", journal))
         self.flush()
         self.close()  # of an id of transactions there may be one client at a time
-        with ExitStack() as stack:
-            if path is not None:
-                stack.enter_context(journal_lock(path))
+        with nullcontext() if path is None else journal_lock(path):
             return ProduceRun(job, path, tell).whole()
 
     def writer(self) -> LetterSender:

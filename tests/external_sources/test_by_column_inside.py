@@ -61,28 +61,23 @@ class Both:
     """A topic's readers, kept over many reads: by column and by message, for each thing that can be asked."""
 
     def __init__(self, kafka: Kafka, folder: Path) -> None:
-        self.kafka, self.folder = kafka, folder
-        self.pool = SlabPool(SLAB)
+        self._topics = [KafkaTopic(kafka.topic, kafka.servers, claims=claims) for claims in (None, folder)]
         self._readers: dict[tuple[int, bool, bool], Opened] = {}
-
-    def reader(self, ask: int, *, claims: bool, fast: bool) -> Opened:
-        """The one of a way."""
-        found = self._readers.get((ask, claims, fast))
-        if found is None:
-            source = KafkaTopic(self.kafka.topic, self.kafka.servers, claims=self.folder if claims else None)
-            found = self._readers[ask, claims, fast] = Opened(source, *ASKS[ask], pool=self.pool)
-        return found
+        self.pool = SlabPool(SLAB)
 
     def same(self, ask: int, runs: list[tuple[int, int, int]], *, claims: bool) -> None:
         """Read runs in both ways, and compare."""
         found = []
         for fast in (True, False):
+            way = ask, claims, fast
+            if way not in self._readers:
+                self._readers[way] = Opened(self._topics[claims], *ASKS[ask], pool=self.pool)
             with by_message(not fast):
-                reader = self.reader(ask, claims=claims, fast=fast)
-                block = reader.read(rows(*runs))
+                block = self._readers[way].read(rows(*runs))
             found.append(shown(block))
             block.lease.release()
-            assert isinstance(reader.own._way, ByColumn if fast and ask not in BY_MESSAGE else ByMessage)
+            kind = ByColumn if fast and ask not in BY_MESSAGE else ByMessage
+            assert isinstance(self._readers[way].own._way, kind)
         for what, mine in found[0].items():
             assert mine == found[1][what], what
         assert self.pool.leased == 0
