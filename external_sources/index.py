@@ -5,7 +5,7 @@ size and mtime, that is older than the file's last change, or whose own digest i
 not an index of ours is ever replaced: other tools keep theirs beside the shards too.
 
 An index file is a magic, the SHA-256 of the rest, and the rest, little endian; nothing in it is ever executed or
-unpickled. That of a tar file is six int64 (version, shard bytes, shard mtime in ns, samples, members, `behind`), then
+unpickled. That of a tar file is six int64 (version, shard bytes, shard mtime in ns, samples, members, `unread`), then
 `first`, `offset`, `length` as int64, `suffix` as int32, of version 3 `crc` as uint32, and the suffixes joined by NUL.
 That of a file of records is four int64 (version, the file's bytes, its mtime in ns, records), the name of the kind of
 file in 16 bytes, then `at` and `size` as int64.
@@ -68,7 +68,7 @@ class TarIndex:
     """The members of one tar file, sample by sample.
 
     stamp     what the tar file was when it was indexed, or when this index was found to fit
-    behind    byte of what lies behind the archive's end and is not read; 0 where there is nothing
+    unread    byte of what lies behind the archive's end and is not read; 0 where there is nothing
     first     int64 (samples + 1,): members first[k]..first[k+1]-1 are sample k
     offset    int64 (members,): where a member's data starts
     length    int64 (members,): bytes of data
@@ -77,7 +77,7 @@ class TarIndex:
     """
 
     stamp: Stamp
-    behind: int
+    unread: int
     first: NDArray[np.int64]
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
@@ -129,7 +129,7 @@ class TarIndex:
         """The index file: sealed where the checksums are known."""
         built = self.crc is None
         numbers = (_BUILT if built else _SEALED, self.stamp.size, self.stamp.mtime_ns if built else 0)
-        head = np.array([*numbers, len(self), len(self.offset), self.behind], "<i8").tobytes()
+        head = np.array([*numbers, len(self), len(self.offset), self.unread], "<i8").tobytes()
         crc = b"" if self.crc is None else self.crc.astype("<u4").tobytes()
         return _file_of(TAR, b"".join((head, *self._columns(), crc)) + b"\0".join(self.suffixes))
 

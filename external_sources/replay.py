@@ -22,12 +22,12 @@ from dali_feed.records.source import Extents, Int64s, Snapshot
 class Replay:
     """Which topic, and which of its offsets the samples of a set stood at, partition after partition.
 
-    pin   of the topic's snapshot
-    held  the offsets that have a sample, in the order of the samples
+    pin      of the topic's snapshot
+    present  the offsets that have a sample, in the order of the samples
     """
 
     pin: Mapping[str, Any]
-    held: Present
+    present: Present
 
     @classmethod
     def missing(cls, pin: Mapping[str, Any], runs: list[list[int]]) -> Replay:
@@ -44,15 +44,15 @@ class Replay:
             flags[partition][start - starts[partition] : stop - starts[partition]] = False
         return cls(pin, Present.of_flags(starts, flags))
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """As plain JSON."""
-        return {"pin": dict(self.pin), "held": packed(self.held, _snapshot(self.pin).starts)}
+        return {"pin": dict(self.pin), "held": packed(self.present, _snapshot(self.pin).starts)}
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Replay:
-        """What `told` gave. Raises KeyError, TypeError or ValueError where it is not that."""
-        snapshot = _snapshot(told["pin"])
-        return cls(told["pin"], unpacked(told["held"], snapshot.starts, snapshot.stops))
+    def of(cls, described: Mapping[str, Any]) -> Replay:
+        """What `as_json` gave. Raises KeyError, TypeError or ValueError where it is not that."""
+        snapshot = _snapshot(described["pin"])
+        return cls(described["pin"], unpacked(described["held"], snapshot.starts, snapshot.stops))
 
     def snapshot(self, title: str, counts: Int64s, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """The topic's. `counts` are the samples of each shard.
@@ -60,8 +60,8 @@ class Replay:
         Raises StateError for a pin of anything else, DataLostError where the set has not as many samples as offsets.
         """
         own = _snapshot(self.pin)
-        if int(counts.sum()) != len(self.held):
-            msg = f"{title}: the set must hold {len(self.held)} records of its topic; found {int(counts.sum())} samples"
+        if (samples := int(counts.sum())) != len(self.present):
+            msg = f"{title}: the set must hold {len(self.present)} records of its topic; found {samples} samples"
             raise DataLostError(msg)
         pinned = own if pin is None else _snapshot(pin)
         if pinned.fingerprint != own.fingerprint:
@@ -70,8 +70,19 @@ class Replay:
         return replace(pinned, source=f"{title} of topic {self.pin['topic']}")
 
     def rows(self, partition: Int64s, position: Int64s) -> Int64s:
-        """Which sample stood at each offset, int64 (n,); -1 where none did. See `rows_of`."""
-        return rows_of(self.held, partition, position)
+        """Which sample stood at each position, counted over all partitions, int64 (n,); -1 where none did."""
+        present, rows = self.present, np.full(len(partition), -1, np.int64)
+        first = np.concatenate([[0], np.cumsum(present.runs)])
+        lengths = np.diff(present.before)
+        for p in np.unique(partition).tolist():
+            here = np.flatnonzero(partition == p)
+            a, b = int(first[p]), int(first[p + 1])
+            if a < b:
+                run = np.searchsorted(present.start[a:b], position[here], side="right") - 1 + a
+                inside = position[here] - present.start[run]
+                fits = (run >= a) & (inside >= 0) & (inside < lengths[run])
+                rows[here[fits]] = present.before[run[fits]] + inside[fits]
+        return rows
 
     @property
     def ends(self) -> Int64s:
@@ -86,22 +97,6 @@ class Replay:
             return where
         shard = int(np.searchsorted(np.cumsum(counts), row, side="right"))
         return f"{where} ({names[shard]}#{row - int(counts[:shard].sum())})"
-
-
-def rows_of(held: Present, partition: Int64s, position: Int64s) -> Int64s:
-    """Which sample stood at each position, counted over all partitions, int64 (n,); -1 where none did."""
-    found = np.full(len(partition), -1, np.int64)
-    first = np.concatenate([[0], np.cumsum(held.runs)])
-    lengths = np.diff(held.before)
-    for p in np.unique(partition).tolist():
-        here = np.flatnonzero(partition == p)
-        a, b = int(first[p]), int(first[p + 1])
-        if a < b:
-            run = np.searchsorted(held.start[a:b], position[here], side="right") - 1 + a
-            inside = position[here] - held.start[run]
-            fits = (run >= a) & (inside >= 0) & (inside < lengths[run])
-            found[here[fits]] = held.before[run[fits]] + inside[fits]
-    return found
 
 
 def _columns(extents: Extents) -> tuple[Int64s, Int64s, Int64s]:

@@ -289,14 +289,14 @@ def load(path: str, index_dir: str | os.PathLike[str] | None = None, store: Stor
     of that name which is no index of ours stays as it is. Logs a warning where the archive ends before its file does.
     """
     index = _kept(path, index_dir, store)
-    if index.behind:
+    if index.unread:
         _log.warning(
             "%s: its archive ends before byte %d, and the %d bytes after that are not read (tar does not read "
             "them either); if it was made by `cat a.tar b.tar`, name both files instead, or join them by `tar "
             "--concatenate`",
             path,
-            index.behind,
-            index.stamp.size - index.behind,
+            index.unread,
+            index.stamp.size - index.unread,
         )
     end = int(index.offset[-1] + index.length[-1]) if len(index.offset) else -BLOCK
     if (size := index.stamp.size) < -(-end // BLOCK) * BLOCK + BLOCK:

@@ -57,9 +57,9 @@ def _indexed(path: str, digest: str) -> None:
     with closing(LOCAL.open(path)) as file:
         members = zip(index.offset.tolist(), index.length.tolist(), strict=True)
         crc = [zlib.crc32(read_at(file, size, at)) for at, size in members]
-    if index.behind:
+    if index.unread:
         msg = (
-            f"{path}: a shard must have no bytes after its archive, which ends before byte {index.behind}; write it "
+            f"{path}: a shard must have no bytes after its archive, which ends before byte {index.unread}; write it "
             "again"
         )
         raise ConfigError(msg)

@@ -115,7 +115,7 @@ def finish(job: PackJob, receipts: Sequence[Receipt]) -> Tally:
     for receipt in receipts:
         tally.add(receipt.tally)
     if job.snapshot.pin is not None and job.snapshot.interleaved:
-        replay = Replay.missing(job.snapshot.pin, [run for each in receipts for run in each.missing]).told()
+        replay = Replay.missing(job.snapshot.pin, [run for each in receipts for run in each.missing]).as_json()
     shards = tuple(each.shard(job.plan.shard(k)) for k, each in enumerate(receipts))
     for layout in {WHOLE, job.layout or WHOLE}:  # of processes that were killed, or given up by Ray
         names = {shard.name for shard in shards} | {work.manifest.name} | {f"{each.name}{SUFFIX}" for each in shards}

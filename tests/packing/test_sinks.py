@@ -20,7 +20,7 @@ from PIL import Image
 
 from dali_feed.errors import ConfigError, DataLostError, FormatError, StateError
 from dali_feed.external_sources import FileList
-from dali_feed.external_sources.replay import Replay, rows_of
+from dali_feed.external_sources.replay import Replay
 from dali_feed.packing import pack
 from dali_feed.packing.changes import Reencode
 from dali_feed.packing.rows import as_file
@@ -171,7 +171,7 @@ def test_a_set_of_a_topic_with_known_holes_deals_the_same_records() -> None:
     """Where the topic's snapshot knew which offsets hold a record, so does the set's; other pins are refused."""
     present = Present.of(Extents(np.array([0, 1]), np.array([11, 2]), np.array([13, 6])), 2)
     found = Replay.missing(pin([10, 0], [16, 6], present), [[1, 3, 4]])
-    assert rows_of(found.held, np.array([0, 0, 0, 1, 1, 1]), np.array([10, 11, 13, 2, 3, 5])).tolist() == [
+    assert found.rows(np.array([0, 0, 0, 1, 1, 1]), np.array([10, 11, 13, 2, 3, 5])).tolist() == [
         -1, 0, -1, 2, -1, 4,
     ]  # fmt: skip
     snapshot = found.snapshot("set", np.array([5]))
