@@ -12,7 +12,6 @@ from typing import Any
 
 from dali_feed import sync
 from dali_feed.feed.batch import Batch
-from dali_feed.feed.describe import described, running
 from dali_feed.feed.epoch_supply import EpochSupply, check_memory
 from dali_feed.feed.machine import Machine
 from dali_feed.feed.passes import Batches, Life, Positions
@@ -260,8 +259,7 @@ class Epochs(Positions):
 
     def describe(self) -> str:
         """See `Positions.describe`."""
-        program, device = self._machine.program, self._machine.device
-        return described(self.planning, self.epoch, running(program.engine, device, program.recipe))
+        return self.planning.describe(self.epoch, self._machine.describe_engine())
 
     def close(self) -> None:
         """See `Positions.close`."""

@@ -208,6 +208,14 @@ class Machine:
         """Whether the images of a batch have to come out in one size, which their transforms do not say."""
         return self.program.fixed and not self.program.sized
 
+    def describe_engine(self) -> str:
+        """Which engine runs where, and which options change its pixels."""
+        recipe = self.program.recipe
+        place = "the CPU" if self.device is None else f"cuda:{self.device}"
+        pixels = f", hardware={recipe.hardware}" if recipe.hardware else ""
+        pixels += ", exif=True" if recipe.exif else ""
+        return f"{self.program.engine} on {place}{pixels}"
+
     @property
     def stage(self) -> Callable[[Block], Block]:
         """What makes columns of members, in the threads that read."""

@@ -234,6 +234,40 @@ class Planning:
             decode=decode,
         )
 
+    def describe(self, epoch: int, engine: str) -> str:
+        """Six lines: records, order, extents, windows, batches, engine; one more on offsets without a record, if any.
+
+        `engine`: which one runs where. Of several sources a line each says how many samples it has, and its share in
+        the epoch.
+        """
+        snapshot, order, shares, window = self.snapshot, self.order, self.shares, self.window_samples
+        batches, ranks = len(self.counts(epoch)), _many(shares.world_size, "rank")
+        samples, megabytes = len(snapshot), snapshot.record_bytes / 1e6
+        if self.sampled:
+            how = "the sampler's"
+        elif not order.shuffled:
+            how = "the source's own, not shuffled"
+        elif order.extent == 1:
+            how = "shuffled uniformly: any sample may stand anywhere"
+        else:
+            how = f"shuffled by extents, and within windows: a window mixes {window:,} of {samples:,} samples"
+        size = f"about {snapshot.record_bytes:,} bytes each"
+        read = f"about {order.extent * megabytes:,.1f} MB a read"
+        lanes = f"{_many(shares.lanes, 'lane')}, {len(shares.mine)} on this rank"
+        kept = f"about {window * megabytes:,.1f} MB in memory per lane; {lanes}"
+        return "\n".join(
+            (
+                f"{snapshot.source}: {_many(samples, 'sample')} in {_many(len(snapshot.names), 'partition')}, {size}",
+                *_parts(snapshot, epoch),
+                *_holes(snapshot),
+                f"order: {how}",
+                f"extents: {-(-samples // order.extent):,} of up to {_many(order.extent, 'sample')}, {read}",
+                f"windows: {_many(order.window, 'extent')}, {_many(window, 'sample')}, {kept}",
+                f"batches: {batches:,} of {shares.batch_size} per rank, {ranks}",
+                f"engine: {engine}",
+            )
+        )
+
     def tell_world_sizes(self) -> None:
         """Log, once, which world sizes the state of a shuffled run can go to."""
         if self.order.shuffled and not self._logged:
@@ -273,3 +307,36 @@ def _warn_of_holes(snapshot: Snapshot) -> None:
             100 * snapshot.absent,
             f"{snapshot.positions:,}",
         )
+
+
+# The text of `describe()`.
+
+
+def _many(count: int, name: str) -> str:
+    """A count with its name: 1 lane, 8 lanes."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
+def _parts(snapshot: Snapshot, epoch: int) -> list[str]:
+    """What a source made of several is made of."""
+    lines = [f"  {part.source}: {len(part):,} samples" for part in snapshot.parts]
+    if snapshot.mix is None:
+        return lines
+    shares = snapshot.mix.shares(epoch)
+    proportion = " : ".join(f"{share:,}" for share in shares)
+    stops = {"first": "when the first source would begin again", "all": "when all records of all sources have come"}
+    samples = snapshot.mix.samples
+    ends = stops[snapshot.mix.stop] if samples is None else f"after {samples:,} samples"
+    shown = [f"{line}, {share / sum(shares):.2%} of a batch" for line, share in zip(lines, shares, strict=True)]
+    return [f"mixture: {proportion} in epoch {epoch}; an epoch ends {ends}", *shown]
+
+
+def _holes(snapshot: Snapshot) -> list[str]:
+    """A line where positions hold no record, as far as is known."""
+    if not snapshot.absent:
+        return []
+    if snapshot.present is not None:
+        share = f"{1 - len(snapshot) / snapshot.positions:.2%} of {snapshot.positions:,} positions hold no record"
+        return [f"holes: {share}, and are skipped: {len(snapshot.present.start):,} runs of records"]
+    share = f"about {snapshot.absent:.2%} of {snapshot.positions:,} positions hold no record"
+    return [f"holes: {share}; other records fill their slots"]

@@ -22,7 +22,6 @@ from dali_feed.dead_letters import Letter
 from dali_feed.draws import check_seed
 from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
 from dali_feed.feed.batch import Batch, Course, Due, EmptyBatches, Flight
-from dali_feed.feed.describe import running
 from dali_feed.feed.gather import Gathered, Gatherer
 from dali_feed.feed.lane import Chunk, Piece
 from dali_feed.feed.machine import Machine
@@ -232,7 +231,7 @@ class StreamPosition(Positions):
             (
                 f"{self._name}: a stream",
                 f"batches: up to {ranks.batch_size:,} per rank, {ranks.world_size} ranks, {timeout}{size}{idle}",
-                f"engine: {running(machine.program.engine, machine.device, machine.program.recipe)}",
+                f"engine: {machine.describe_engine()}",
             )
         )
 
