@@ -41,7 +41,7 @@ class Epochs(Positions):
         self._source = source
         self._position = Position()
         self._stands: Place | None = None  # where the pass goes on, if the loop has taken all before
-        self._given, self._last = False, -1  # whether all batches of the epoch under way have been taken; which one
+        self._all_taken, self._last = False, -1  # whether all batches of the epoch under way have been taken; which one
         self._wanted: int | None = None  # the next epoch, where the user has said it while one was under way
         self._dropped: object = None  # the newest iterator's token, if that is gone
         self._placing = _Placing()
@@ -74,7 +74,7 @@ class Epochs(Positions):
         """See `Positions.left`."""
         at, planning = self._position, self.planning
         epoch, consumed = at.place if self._under_way else at.next
-        plan = planning.made(epoch)
+        plan = planning.known(epoch)
         if plan is None:  # a sampler is not asked for an epoch before that begins: all of its epochs are as long
             mixes = planning.snapshot.mix is not None
             plan = planning.foreseen(epoch) if mixes else planning.plan(at.epoch)
@@ -105,16 +105,16 @@ class Epochs(Positions):
                 self.check(token, begun=False)
                 place, run = self._position.place, self.run
                 self._stands = None  # if an interrupt comes from here on the pass is no use any more
-                self._given = False
+                self._all_taken = False
             if run is not None and not run.request(place[0]):  # it has failed ahead of its time
                 self._close(run)
                 run = None
             if run is None:
                 self._wait()
-                run = self._begin(self._made(*place, owner), token)
+                run = self._begin(self._new_pass(*place, owner), token)
             return Batches(owner, self, run, token, self.planning.counts(*place))
 
-    def _made(self, epoch: int, consumed: int, owner: Any) -> Pass:
+    def _new_pass(self, epoch: int, consumed: int, owner: Any) -> Pass:
         """A pass that begins there."""
         planning, machine, gate = self.planning, self._machine, Gate(epoch)
         check_memory(machine.tuning, planning, planning.plan(epoch))
@@ -157,7 +157,7 @@ class Epochs(Positions):
         """The epoch under way is over; the pass stays where it goes on exactly where the next one begins."""
         with self._lock:
             run, at, self._token = self.run, self._position, None
-            if run is not None and self._given and run.ended_epoch >= self._last:
+            if run is not None and self._all_taken and run.ended_epoch >= self._last:
                 self._stands = self._last + 1, 0
             stays = run is not None and not run.gate.over and at.fresh and self._stands == at.place
         if not stays:
@@ -170,8 +170,8 @@ class Epochs(Positions):
         with self._lock:
             self.check(token)
             self._position.took(count, last=last)
-            self._given, self._last = last, self.epoch
-        self._machine.meter.given(self._samples(batch))
+            self._all_taken, self._last = last, self.epoch
+        self._machine.meter.hand_over(self._samples(batch))
         return True
 
     def _samples(self, batch: Any) -> int:
@@ -183,7 +183,7 @@ class Epochs(Positions):
         with self._lock:
             self.check(token)  # another thread may have loaded a state, which this must not move
             self._stands = self.epoch + 1, 0
-            self._given, self._token = False, None
+            self._all_taken, self._token = False, None
             self._position.ended()
             epoch, self._wanted = self._wanted, None
             if epoch is not None:
@@ -202,7 +202,7 @@ class Epochs(Positions):
         """See `Positions.dropped`: the pass is of no use any more, unless all of its epoch has been given."""
         if token is self._token and self._life.here:
             self._dropped = token
-            if not self._given:
+            if not self._all_taken:
                 run.drop()
 
     # State.
@@ -214,12 +214,12 @@ class Epochs(Positions):
     def state(self, at: Place) -> dict[str, Any]:
         """See `Positions.state`."""
         (epoch, consumed), planning = at, self.planning
-        made = planning.made_for(epoch, self._decode)
+        own = planning.made_for(epoch, self._decode)
         planning.tell_world_sizes()
         position = {"epoch": epoch, "consumed": consumed, "source": states.source_of(planning.snapshot)}
         if (order := planning.order_state(epoch)) is not None:
             position["order"] = order
-        return states.pack(made, self._info, **position)
+        return states.pack(own, self._info, **position)
 
     @property
     def _decode(self) -> Decode | None:
@@ -250,8 +250,8 @@ class Epochs(Positions):
         try:
             self._source.commit(_progress(self.planning, self._position))
         except Exception as error:  # noqa: BLE001  a figure for lag tools must not end a training
-            said = str(error)  # a record in a log must not keep the frames, and the connection, alive
-            log.warning("commit: %s. The training goes on; its checkpoints own the position", said)
+            what = str(error)  # a record in a log must not keep the frames, and the connection, alive
+            log.warning("commit: %s. The training goes on; its checkpoints own the position", what)
 
     def placed(self, stats: Stats) -> Stats:
         """See `Positions.placed`."""
@@ -293,15 +293,15 @@ class _Placing:
 
     def placed(self, stats: Stats, planning: Planning, at: Position) -> Stats:
         """The same, with the position in each partition, and where the snapshot ends."""
-        plan = planning.made(at.epoch)
+        plan = planning.known(at.epoch)
         if stats.kafka is None or (plan is None and not at.between):
             return stats
         begun, snapshot = sync.monotonic(), planning.snapshot
         if plan is None or at.between:  # the epoch before is over
             self._known = plan, dict(enumerate(snapshot.stops.tolist()))
         elif self._known is None or self._known[0] is not plan or begun >= self._again:
-            found = _progress(planning, at)
-            self._known = plan, dict(enumerate(found.tolist()))
+            reached = _progress(planning, at)
+            self._known = plan, dict(enumerate(reached.tolist()))
             ended = sync.monotonic()
             self._again = ended + COST * (ended - begun)
         ours = _measured(snapshot)
@@ -312,9 +312,9 @@ class _Placing:
 
 def _measured(snapshot: Snapshot) -> range | set[int]:
     """The partitions that clients of a cluster read: of a source made of several those of the parts with a pin."""
-    found, first = set[int](), 0
+    ours, first = set[int](), 0
     for part in snapshot.parts:
         if part.pin is not None:
-            found.update(range(first, first + len(part.starts)))
+            ours.update(range(first, first + len(part.starts)))
         first += len(part.starts)
-    return found if snapshot.parts else range(len(snapshot.starts))
+    return ours if snapshot.parts else range(len(snapshot.starts))

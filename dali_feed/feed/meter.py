@@ -223,7 +223,7 @@ class LoopClock:
         self._waits: deque[float] = deque(maxlen=WAITS_KEPT)
         self._by_cause: dict[str, float] = {}
 
-    def asked(self, *, first: bool) -> None:
+    def begin_wait(self, *, first: bool) -> None:
         """For the next batch; `first` of a pass: what the loop did before it was no training on a batch."""
         self._called = now = sync.perf_counter()
         before, self._handed = self._handed, None
@@ -236,7 +236,7 @@ class LoopClock:
         self._came = sync.perf_counter()
         self.wait(self._called, self._came, clock, first=first)
 
-    def given(self, samples: int) -> None:
+    def hand_over(self, samples: int) -> None:
         """The loop gets it."""
         now = sync.perf_counter()
         self.handover += now - self._came
@@ -362,11 +362,11 @@ class Meter:
         _, since, done = self.clock().past[-1]
         self.service.ended(samples, since, done)
 
-    def given(self, samples: int) -> None:
+    def hand_over(self, samples: int) -> None:
         """The training loop gets a batch; an empty one, of a stream, does not count."""
         self.batches += samples > 0
         self.samples += samples
-        self.loop.given(samples)
+        self.loop.hand_over(samples)
 
     def now(self) -> tuple[str, float]:
         """What the newest feed thread is at, and for how many seconds; "" before there is one."""
@@ -429,13 +429,13 @@ class PassMeter:
         self._batch = 0
         self._under_way = False
 
-    def asked(self) -> None:
+    def begin_wait(self) -> None:
         """For the next batch."""
         if not self._batch and not self._under_way:
             self._under_way = True
             self._meter.passes.began()
             PAUSES.watch()
-        self._meter.loop.asked(first=not self._batch)
+        self._meter.loop.begin_wait(first=not self._batch)
 
     def came(self, *, more: bool) -> None:
         """It is there; or, with `more` False, an error or the end in its place."""

@@ -206,7 +206,7 @@ class Planning:
         if self._ahead is not None and self._ahead[2].ident is not None:
             self._ahead[2].join(1.0)
 
-    def made(self, epoch: int) -> Plan | None:
+    def known(self, epoch: int) -> Plan | None:
         """The plan of that epoch, where it is there already."""
         return self._plan if self._plan is not None and self._plan.epoch == epoch else None
 

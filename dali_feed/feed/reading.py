@@ -122,7 +122,7 @@ class ReadPool:
         self._tasks: sync.SimpleQueue[ReadTask | None] = sync.SimpleQueue()
         self._stop = sync.Event()
         self._idle = sync.Condition()
-        self._asked = set[ReadTask]()  # tasks requested and not finished; guarded by `_idle`, as is `_closed`
+        self._unfinished = set[ReadTask]()  # tasks requested and not finished; guarded by `_idle`, as is `_closed`
         self._closed = False
         self._at: dict[int, tuple[ReadTask, float, Reader]] = {}  # thread -> what it reads, since when
         self._readers: dict[int, Reader] = {}  # thread -> its reader
@@ -171,7 +171,7 @@ class ReadPool:
                     self.choose(self._count)
                 task.requested = True
                 if not self._closed:
-                    self._asked.add(task)
+                    self._unfinished.add(task)
                     self._tasks.put(task)
                     return
             msg = "read: asked for after close()"
@@ -265,7 +265,7 @@ class ReadPool:
         now, rows = sync.monotonic(), int(task.extents.lengths.sum())  # arrays let other threads in: not under the lock
         _, since, _ = self._at.pop(thread, (None, now, None))
         with self._idle:
-            self._asked.discard(task)
+            self._unfinished.discard(task)
             if not self._stop.is_set():
                 self._busy += now - since
                 self._rows += rows
@@ -289,7 +289,7 @@ class ReadPool:
         """End the reads under way, those queued and those still to be requested. Who waits for one waits no longer."""
         self._stop.set()
         with self._idle:
-            unfinished = list(self._asked)
+            unfinished = list(self._unfinished)
         for task in unfinished:
             task.cancel()
 
@@ -297,7 +297,7 @@ class ReadPool:
         """Wait so long until no requested read is left, and be ready for new tasks, also where Ctrl-C ends the wait."""
         try:
             with self._idle:
-                self._idle.wait_for(lambda: not self._asked, timeout=seconds)
+                self._idle.wait_for(lambda: not self._unfinished, timeout=seconds)
         finally:
             self._stop.clear()
 

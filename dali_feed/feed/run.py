@@ -312,7 +312,7 @@ class Pass:
 
         Behind any other error comes nothing.
         """
-        self._noted.asked()
+        self._noted.begin_wait()
         with NEXT:
             item = self._wait(timeout)
             while isinstance(item, EpochEnd) and item.epoch < self.gate.requested:
@@ -536,14 +536,14 @@ class Pass:
         stage, seconds = self.machine.meter.now()
         match stage:
             case "source":
-                told = self.supply.at_work()
+                what = self.supply.at_work()
             case "engine" | "repair" if self.landing is not None:
-                told = self._engine_at(self.landing)
+                what = self._engine_at(self.landing)
             case "dead letters":
-                told = f"dead letters: {self.machine.outbox} does not accept them"
+                what = f"dead letters: {self.machine.outbox} does not accept them"
             case _:
-                told = "feed: its thread is at work on the next batch"
-        return f"{told}; for {seconds:.0f} s{self.supply.remark()}"
+                what = "feed: its thread is at work on the next batch"
+        return f"{what}; for {seconds:.0f} s{self.supply.remark()}"
 
     def _engine_at(self, flight: Flight) -> str:
         """The records that the engine's threads work on, where it can say; otherwise the batch's first and last."""

@@ -49,8 +49,8 @@ def check_stream(tuning: Tuning, **order: object) -> None:
     if tuning.readers == "auto":
         msg = 'Tuning(readers="auto"): a stream has one reader for all its partitions. Leave readers out'
         raise ConfigError(msg)
-    for name, given in order.items():
-        if given is not None and given is not False:
+    for name, value in order.items():
+        if value is not None and value is not False:
             msg = f"{name}: would change the data, and is not supported; a stream has its own order, so leave it out"
             raise ConfigError(msg)
 
@@ -100,14 +100,14 @@ class StreamPosition(Positions):
             if run is None:
                 self._wait()
                 at, progress = self.at(), Progress(self._letters_kept)
-                made = self._made(owner, at, progress)
+                fresh = self._new_pass(owner, at, progress)
                 with self._lock:
                     self.check(token, begun=False)
                     self._mark, self.progress = at, progress
-                run = self._begin(made, token)
+                run = self._begin(fresh, token)
             return Batches(owner, self, run, token, None)
 
-    def _made(self, owner: Any, at: Any, progress: Progress) -> Pass:
+    def _new_pass(self, owner: Any, at: Any, progress: Progress) -> Pass:
         machine, source, request = self._machine, self._source, self._request
         engine = machine.engaged(owner)
 
@@ -163,7 +163,7 @@ class StreamPosition(Positions):
         taken = supply is not None and self.progress.took(due.position, due.generation, lambda: supply.settle(due))
         if not taken or not due.shown:
             return False
-        self._machine.meter.given(len(batch))
+        self._machine.meter.hand_over(len(batch))
         return True
 
     # State.
@@ -216,8 +216,8 @@ class StreamPosition(Positions):
             self._machine.outbox.drain()
             reader.commit(position)
         except Exception as error:  # noqa: BLE001  what is published must not end a loop
-            said = str(error)  # a record in a log must not keep the frames, and the connection, alive
-            log.warning("commit: %s. The loop goes on, and the next commit includes this one", said)
+            what = str(error)  # a record in a log must not keep the frames, and the connection, alive
+            log.warning("commit: %s. The loop goes on, and the next commit includes this one", what)
 
     # The rest.
 

@@ -57,8 +57,8 @@ class _Positions:
 
     def of_length(self, count: int) -> Snapshot:
         """As if it had so many."""
-        found = snapshot_of(self._dataset, count)
-        return replace(found, source=f"{found.source} with torch's own DataLoader")
+        snapshot = snapshot_of(self._dataset, count)
+        return replace(snapshot, source=f"{snapshot.source} with torch's own DataLoader")
 
 
 class TorchPlanning(Planning):
@@ -262,7 +262,7 @@ class TorchRun:
         """The next batch as torch's loader made it, which has its own timeout."""
         del timeout
         loop = self._machine.meter.loop
-        loop.asked(first=self._first)
+        loop.begin_wait(first=self._first)
         batch = self._ahead.pop()[0] if self._ahead else self._next()
         loop.came(None, first=self._first)
         self._first = False
@@ -336,7 +336,7 @@ class TorchEpochs(Epochs):
         """See `Feed.last_step`."""
         return None if self._own_batches else super().last_step()
 
-    def _made(self, epoch: int, consumed: int, owner: Any) -> Any:
+    def _new_pass(self, epoch: int, consumed: int, owner: Any) -> Any:
         del owner
         self._check_grown()
         return TorchRun(self._torch, self._planning.rest(epoch, consumed), epoch)
@@ -409,7 +409,7 @@ class Iterations(TorchEpochs):
         self.leave()
         run: Any = TorchRun(self._torch, (), self.epoch)
         with self._newest() as token:
-            self._given = False
+            self._all_taken = False
             return IterationBatches(owner, self, self._begin(run, token), token, None)
 
     def _go_to(self, epoch: int) -> bool:

@@ -40,7 +40,7 @@ def epoch(feed: Feed) -> int:
         count += len(batch)
         assert feed._machine.pool is not None
         with feed._machine.pool._idle:
-            feed._machine.pool._idle.wait_for(lambda: not feed._machine.pool._asked, 10)  # type: ignore[union-attr]
+            feed._machine.pool._idle.wait_for(lambda: not feed._machine.pool._unfinished, 10)  # type: ignore[union-attr]
     return count
 
 
