@@ -338,7 +338,8 @@ class TorchEpochs(Epochs):
 
     def _new_pass(self, epoch: int, consumed: int, owner: Any) -> Any:
         del owner
-        self._check_grown()
+        if self._position.fresh:  # its token is there already
+            self._planning.look()
         return TorchRun(self._torch, self._planning.rest(epoch, consumed), epoch)
 
     def _go_to(self, epoch: int) -> bool:
