@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MIX = "mix "  # and a name of `Mixed`'s: what goes with a batch that is mixed
 
-Made = Callable[[dict[str, Any], int], dict[str, Any]]  # what was kept of a batch of so many lanes -> its columns
+ColumnsOf = Callable[[dict[str, Any], int], dict[str, Any]]  # what was kept of a batch of so many lanes -> its columns
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Batch(Pixels):
     ok      bool (n,): False where another record replaces one that is absent or bad
     more    further views of the images; further image columns, in order; or what a user's pipeline gives after its
             first output
-    beside  what else goes with it, arrays by name
+    companions  what else goes with it, arrays by name
     sent    on a GPU, those of them that can be sent to one, as tensors there, which are not to be given out
     lanes   of this rank; each has an equal part of the batch, one behind the other
     due     of a stream, what is settled when it is handed over
@@ -68,7 +68,7 @@ class Batch(Pixels):
     ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     ok: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     more: tuple[Pixels, ...] = ()
-    beside: dict[str, NDArray[Any]] = field(default_factory=dict)
+    companions: dict[str, NDArray[Any]] = field(default_factory=dict)
     sent: dict[str, Any] = field(default_factory=dict)
     lanes: int = 1
     due: Due | None = None
@@ -218,7 +218,7 @@ class Flight:
         self.work = self._work(payloads, rows)
         return mended
 
-    def done(self, columns_of: Made, lanes: int = 1) -> Batch:
+    def done(self, columns_of: ColumnsOf, lanes: int = 1) -> Batch:
         """The finished batch, of so many lanes; its windows learn that these slots have left the engine.
 
         `columns_of` makes columns of what was kept, while the memory of their views is still there.
@@ -248,7 +248,7 @@ def none(batch: Batch, epoch: int) -> Mapping[str, NDArray[Any]]:
     return {}
 
 
-class Beside:
+class Uploads:
     """Adds to each batch what goes with it: `companions` of (batch, epoch). Used by one thread at a time."""
 
     def __init__(self, companions: Companions, device: Device | None = None) -> None:
@@ -266,12 +266,12 @@ class Beside:
 
         Errors of a companion go on; EngineError where something cannot be sent.
         """
-        batch.beside = dict(self._companions(batch, epoch))
+        batch.companions = dict(self._companions(batch, epoch))
         if self._parcels is None or self._device is None:
             return
         batch.device, shown = self._device, (batch, *batch.more)
         try:
-            tails, batch.sent = self._parcels.with_tails([each.tail for each in shown], batch.beside)
+            tails, batch.sent = self._parcels.with_tails([each.tail for each in shown], batch.companions)
             for each, tail in zip(shown, tails, strict=True):
                 each.tail = tail
                 self._rehearse(each, self._device, mixed=f"{MIX}partner" in batch.sent)
@@ -329,7 +329,7 @@ class EmptyBatches:
         fields = {name: next(more) if isinstance(values, Pixels) else values for name, values in known.items()}
         first = images[0].images if images else None
         batch = Batch(first, None, fields, np.zeros(0, np.int64), np.zeros(0, bool), tuple(images[1:]))
-        batch.beside = dict(self._companions(batch, 0))
+        batch.companions = dict(self._companions(batch, 0))
         return batch
 
     def _begun(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Engine, EngineWork
 from dali_feed.errors import ClosedError, DeadLetterError
 from dali_feed.feed.adapting import FIRST_READERS, Climb, Steering
-from dali_feed.feed.batch import Beside, Companions, Course, none
+from dali_feed.feed.batch import Companions, Course, Uploads, none
 from dali_feed.feed.cache import RecordCache, WholePixels
 from dali_feed.feed.meter import Meter
 from dali_feed.feed.reading import ReaderWork, ReadPool
@@ -129,7 +129,7 @@ class Machine:
     pool: ReadPool | None = field(default=None, init=False)
     cache: RecordCache | None = field(default=None, init=False)
     on_device: DeviceCache | None = field(default=None, init=False)
-    beside: Beside | None = field(default=None, init=False)
+    uploads: Uploads | None = field(default=None, init=False)
     proof: Proof = field(default_factory=Proof, init=False)
     _closed: bool = field(default=False, init=False)
 
@@ -173,7 +173,7 @@ class Machine:
             self.engine = self._new_engine()
             _close_at_exit(owner)
             self._wanted()
-        self.beside = self.beside or Beside(self.companions, self.engine.device)
+        self.uploads = self.uploads or Uploads(self.companions, self.engine.device)
         return self.engine
 
     def course(self, seed: int, epoch: int, quarantine: Quarantine) -> Course:
@@ -304,7 +304,7 @@ class Machine:
             self.cache.close()
         if self.engine is not None:
             when_free(self.engine.close)
-        self.beside, self.companions = None, none
+        self.uploads, self.companions = None, none
 
 
 # Feeds that are open when the interpreter ends are closed first; decoders that still work are waited for.

@@ -26,7 +26,7 @@ from dali_feed.engines.device.ranges import NEXT
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.workers import linger
 from dali_feed.errors import ClosedError, WaitError
-from dali_feed.feed.batch import Batch, Beside, Course, Flight
+from dali_feed.feed.batch import Batch, Course, Flight, Uploads
 from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Piece
 from dali_feed.feed.machine import Machine
@@ -283,7 +283,7 @@ class Pass:
     def __init__(self, machine: Machine, engine: Engine, supply: Supply, gate: Gate, lanes: int = 1) -> None:
         self.machine, self.engine, self.supply, self.gate = machine, engine, supply, gate
         self._lanes = lanes  # of this rank: each batch has equally many slots of each
-        self._beside = machine.beside or Beside(machine.companions, engine.device)
+        self._uploads = machine.uploads or Uploads(machine.companions, engine.device)
         self.ended_epoch = -1  # the last one whose batches, and letters, have all been handed over
         self.landing: Flight | None = None  # the batch that the engine is waited for
         self._flying: deque[Flight | Late | EpochEnd | FailedTake] = deque()
@@ -514,8 +514,8 @@ class Pass:
         except NoneGoodError as error:
             return supply.none_good(flight, error)
         course.landed += len(flight)
-        batch = flight.done(partial(machine.columns.batch, room=self._beside.room), self._lanes)
-        self._beside(batch, course.epoch)
+        batch = flight.done(partial(machine.columns.batch, room=self._uploads.room), self._lanes)
+        self._uploads(batch, course.epoch)
         supply.landed(flight, batch)
         return batch
 

@@ -209,7 +209,7 @@ class Items:
         """What went with a batch, copied: labels that are kept would else keep the whole block they came in."""
         if name in batch.sent and batch.device is not None:
             return batch.device.copy(batch.sent[name])
-        there: torch.Tensor = moved(torch.from_numpy(batch.beside[name]), self._device)
+        there: torch.Tensor = moved(torch.from_numpy(batch.companions[name]), self._device)
         return there
 
     def _joined(self, each: list[Any]) -> Any:

@@ -179,11 +179,11 @@ class Mixes:
         """
         if plain is not None and not plain.is_floating_point():
             raise self._not_float(plain.dtype)
-        if plain is not None and _LABELS not in batch.beside:
+        if plain is not None and _LABELS not in batch.companions:
             cure = "Let a graph of your own end in channels, height, width"
             msg = f"collate_fn: MixUp and CutMix mix images (n, 3, height, width); found {tuple(plain.shape)}. {cure}"
             raise ConfigError(msg)
-        known = batch.beside if plain is not None and not plain.is_cuda else batch.sent
+        known = batch.companions if plain is not None and not plain.is_cuda else batch.sent
         drawn = {name: known[MIX + name] for name in _NAMES}
         if plain is None:
             return finished(batch.images, batch.tail, batch.device, _on_gpu(drawn))

@@ -106,7 +106,7 @@ class Receipt:
 
     def told(self) -> dict[str, Any]:
         """As plain JSON."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"tally": self.tally.told()}
+        return {name: getattr(self, name) for name in self.__slots__} | {"tally": self.tally.to_json()}
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Receipt:

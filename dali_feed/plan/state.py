@@ -52,7 +52,7 @@ def made_for(
         "sampler": sampler,
     }
     if snapshot.mix is not None:
-        values["mix"] = snapshot.mix.told()
+        values["mix"] = snapshot.mix.to_json()
         values["window"] = [part.window for part in order.parts]
     return values if decode is None else values | decode.compared
 

@@ -87,7 +87,7 @@ class Mixture:
             weights = tuple(x + (y - x) * gone for x, y in zip(a, b, strict=True))
         return whole_shares(weights)
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Plain JSON, equal for mixtures that are equal."""
         return {
             "weights": {str(epoch): list(weights) for epoch, weights in self.table},

@@ -64,19 +64,19 @@ class Tally:
             failure.count += more.count
             failure.first = (failure.first + more.first)[:SHOWN]
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
         failures = {reason: [kind.count, kind.first] for reason, kind in self.failures.items()}
         return {"records": self.records, "bytes": self.size, "absent": self.absent, "failures": failures}
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Tally:
-        """What `told` gave. Raises KeyError, TypeError or ValueError where it is not that."""
+    def of(cls, counts: Mapping[str, Any]) -> Tally:
+        """What `to_json` gave. Raises KeyError, TypeError or ValueError where it is not that."""
         failures = {
             str(reason): Failure(int(count), [str(where) for where in first])
-            for reason, (count, first) in told["failures"].items()
+            for reason, (count, first) in counts["failures"].items()
         }
-        return cls(int(told["records"]), int(told["bytes"]), int(told["absent"]), failures)
+        return cls(int(counts["records"]), int(counts["bytes"]), int(counts["absent"]), failures)
 
     def _failure(self, kind: str) -> Failure:
         known = kind in self.failures or len(self.failures) < KINDS

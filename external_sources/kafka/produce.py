@@ -129,7 +129,7 @@ class Journal:
     partitions: int
     options: Mapping[str, Any]
     position: int = 0
-    tally: Mapping[str, Any] = field(default_factory=lambda: Tally().told())
+    tally: Mapping[str, Any] = field(default_factory=lambda: Tally().to_json())
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
     codec: str = ""
     opened: bool = False
@@ -217,7 +217,7 @@ def journal_lock(path: Path) -> contextlib.ExitStack:
 
 def _metadata(tally: Tally) -> str:
     """The tally in few letters: places of failures are left out first, then their reasons."""
-    full = tally.told()
+    full = tally.to_json()
     if len(text := json.dumps(full)) <= METADATA:
         return text
     full["failures"] = {reason[:100]: [count, []] for reason, (count, _) in full["failures"].items()}
@@ -442,7 +442,7 @@ class ProduceRun:
             self._save(self._at())
 
     def _at(self, *, done: bool = False) -> Journal:
-        return replace(self._journal, position=self._position, tally=self._acks.tally.told(), done=done)
+        return replace(self._journal, position=self._position, tally=self._acks.tally.to_json(), done=done)
 
     def _save(self, journal: Journal) -> None:
         self._journal = journal

@@ -19,7 +19,7 @@ from dali_feed.columns import array as arrays
 from dali_feed.engines.device.parcel import Parcels
 from dali_feed.external_sources import ShardSet
 from dali_feed.feed import machine
-from dali_feed.feed.batch import Beside
+from dali_feed.feed.batch import Uploads
 from dali_feed.kernels.unpack import unpack
 
 
@@ -60,7 +60,7 @@ def same(wanted: list[Any], found: list[Any], device: str) -> None:
 def before_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """Batches are sent as to this GPU."""
     gpu = Recorded()
-    monkeypatch.setattr(machine, "Beside", lambda companions, device: Beside(companions, gpu))
+    monkeypatch.setattr(machine, "Uploads", lambda companions, device: Uploads(companions, gpu))
     return gpu
 
 

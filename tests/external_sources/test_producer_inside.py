@@ -67,7 +67,7 @@ def test_the_mark_waits_for_the_slowest() -> None:
     assert acks.mark == 13
     acks.end(13, 5)
     assert acks.mark == 14
-    tally = Tally.of(json.loads(json.dumps(acks.tally.told())))
+    tally = Tally.of(json.loads(json.dumps(acks.tally.to_json())))
     assert tally == acks.tally
     assert (tally.records, tally.size, tally.absent, tally.failed) == (2, 105, 1, 1)
     assert tally.failures["too large: N"].first == ["s#11: too large: 17"]

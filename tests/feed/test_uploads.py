@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader, Mixing
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.feed import Batch, machine
-from dali_feed.feed.batch import MIX, Beside
+from dali_feed.feed.batch import MIX, Uploads
 from dali_feed.loader.mixup import spread
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.mixing import Mixed, label_pairs, soft_labels
@@ -67,12 +67,12 @@ def test_a_kind_of_batch_is_rehearsed_before_the_loop_sees_it(adjusts: int) -> N
     finish = Finish("float32", (1.0,) * 3, (0.0,) * 3, flip_x=True, flip_y=False, layout="NCHW", adjusts=adjusts)
     adjust = np.zeros((2, adjusts, 2), np.float32) if adjusts else None
     gpu, mixing = Recorded(), dict[str, Any]()
-    beside = Beside(lambda batch, epoch: mixing, gpu)
+    uploads = Uploads(lambda batch, epoch: mixing, gpu)
 
     def launches(size: tuple[int, int], finish: Finish = finish) -> int:
         gpu.calls.clear()
         tail = Tail(finish, np.zeros(2, np.int32), None, adjust=adjust)
-        beside(Batch(np.zeros((2, *size, 3), np.uint8), tail, {}, np.arange(2), np.ones(2, bool)), 0)
+        uploads(Batch(np.zeros((2, *size, 3), np.uint8), tail, {}, np.arange(2), np.ones(2, bool)), 0)
         assert gpu.calls[-1] == "wait"
         return gpu.calls.count("launch")
 
@@ -95,9 +95,9 @@ def test_what_cannot_be_sent_is_an_engine_error() -> None:
             raise RuntimeError(msg)
 
     batch = Batch(None, None, {}, np.arange(2), np.ones(2, bool))
-    beside = Beside(lambda batch, epoch: {"ids": batch.ids}, Full())
+    uploads = Uploads(lambda batch, epoch: {"ids": batch.ids}, Full())
     with pytest.raises(EngineError, match=r"^feed: what goes with a batch cannot be sent to the GPU; out of memory"):
-        beside(batch, 0)
+        uploads(batch, 0)
 
 
 @pytest.mark.parametrize("mixing", [None, Mixing(0.4, 1.0, classes=20, smoothing=0.1), Mixing(0.4)])
@@ -106,7 +106,7 @@ def test_what_was_sent_is_what_is_handed_over(mixing: Mixing | None, monkeypatch
     with loader(mixing) as plain:
         wanted = list(plain)
     gpu = Recorded()
-    monkeypatch.setattr(machine, "Beside", lambda companions, device: Beside(companions, gpu))
+    monkeypatch.setattr(machine, "Uploads", lambda companions, device: Uploads(companions, gpu))
     with loader(mixing) as sent:
         for (images, labels), (same, others) in zip(wanted, sent, strict=True):
             assert torch.equal(images, same)
