@@ -57,7 +57,7 @@ def stages(meter: Meter, readers: ReaderWork | None, engine: EngineWork | None, 
     readers  None: a stream's one reader, which waits for records that do not exist yet
     engine   None: it does not say what its threads, so many of them, do
     """
-    spent, wall, service = meter.spent(), meter.passes.stats().seconds, meter.service
+    spent, wall = meter.spent(), meter.passes.stats().seconds
     starved, full = spent["source"], spent["trainer"] + spent["dead letters"]
     read: tuple[StageStats, ...] = ()
     if readers is not None:
@@ -65,7 +65,7 @@ def stages(meter: Meter, readers: ReaderWork | None, engine: EngineWork | None, 
         times = max(0.0, waited), readers.cpu, max(0.0, idle), readers.seconds
         read = (StageStats("read", readers.threads, readers.records, *times),)
     if engine is None:
-        seconds, samples, busy = service.seconds, service.samples, service.seconds * threads
+        seconds, samples, busy = meter.engine_seconds, meter.engine_samples, meter.engine_seconds * threads
         idle = max(0.0, wall - seconds)
     else:
         threads, seconds, samples, busy = engine.threads, engine.seconds, engine.images, engine.seconds
@@ -74,10 +74,10 @@ def stages(meter: Meter, readers: ReaderWork | None, engine: EngineWork | None, 
     return (
         *read,
         StageStats("screen", 1 if readers is None else readers.threads, meter.screened, worked=meter.screening),
-        StageStats("deal", 1, service.dealt, worked=spent["deal"], waited=starved),
+        StageStats("deal", 1, meter.dealt, worked=spent["deal"], waited=starved),
         StageStats("engine", threads, samples, idle * hungry, seconds, idle * (1 - hungry), busy),
         StageStats(
-            *("finish", 1, service.landed),
+            *("finish", 1, meter.taken),
             waited=spent["engine"] + spent["repair"],
             worked=spent["finish"] + spent["mend"],
             blocked=full,

@@ -23,6 +23,7 @@ from dali_feed.records.source import Block
 # its entry in the list of the last ones, takes about half a microsecond; nothing is locked.
 
 
+WAITED = 50e-6  # seconds from which on a batch was not ready yet
 KEPT = 256  # changes: a wait for a batch sees some dozen
 Span = tuple[str, float, float]  # what it was at, from, to
 
@@ -56,48 +57,6 @@ class FeedClock:
         spans = list(self.past)  # in one step: the thread goes on writing
         spans.append((state, since, math.inf))
         return spans
-
-
-# What goes through the feed thread, and how long the engine takes for a batch, seen from outside.
-#
-# The law: only batches that were waited for tell how long the engine takes. Of one that was done before it was asked
-# for nobody knows when.
-
-
-WAITED = 50e-6  # seconds from which on a batch was not ready yet
-
-
-class Service:
-    """Used by the feed thread; one clock call per batch.
-
-    dealt, landed  samples given to the engine, and taken from it
-    seconds        that the engine took for `samples`, those of batches that were waited for
-    """
-
-    def __init__(self) -> None:
-        self.dealt = self.landed = self.samples = 0
-        self.seconds = 0.0
-        self._begun: deque[float] = deque()
-        self._free = 0.0  # since when the engine has had nothing older to do
-
-    def began(self, samples: int) -> None:
-        """A batch was given to the engine."""
-        self.dealt += samples
-        self._begun.append(sync.perf_counter())
-
-    def ended(self, samples: int, since: float, done: float) -> None:
-        """The oldest one was asked for at a time, and there at another."""
-        begun = self._begun.popleft()
-        self.landed += samples
-        if done - since > WAITED and self._free:
-            self.seconds += done - max(begun, self._free)
-            self.samples += samples
-        self._free = done
-
-    def dropped(self) -> None:
-        """None that was given will be taken; the next batch that is, is a first one."""
-        self._begun.clear()
-        self._free = 0.0
 
 
 # What a wait of the training loop was spent on: what the feed thread was at while it lasted. Pure.
@@ -327,13 +286,24 @@ class _At:
 
 
 class Meter:
-    """Adds up; each feed thread has a clock of its own."""
+    """Adds up; each feed thread has a clock of its own.
+
+    How long the engine takes is told only by batches that were waited for: of one that was done before nobody knows
+    when.
+
+    dealt, taken    samples given to the engine, and taken from it
+    engine_seconds  that the engine took for `engine_samples`, those of batches that were waited for
+    """
 
     def __init__(self) -> None:
         self.samples = self.batches = self.absent = self.bad = self.bytes_read = 0
         self.feed_cpu = 0.0
         self.screened, self.screening = 0, 0.0  # records that were made columns, and seconds of CPU time
-        self.loop, self.passes, self.service = LoopClock(), PassClock(), Service()
+        self.dealt = self.taken = self.engine_samples = 0
+        self.engine_seconds = 0.0
+        self._begun: deque[float] = deque()  # when batches were given to the engine that are not taken yet
+        self._free = 0.0  # since when the engine has had nothing older to do
+        self.loop, self.passes = LoopClock(), PassClock()
         self.recent_bad: deque[tuple[str, str]] = deque(maxlen=100)
         self.newest: FeedClock | None = None
         self._clocks: dict[sync.Thread, FeedClock] = {}
@@ -357,10 +327,25 @@ class Meter:
         """A context in which this thread is at that; a wait is a range on a profiler's timeline too."""
         return _At(self.clock(), state)
 
+    def began(self, samples: int) -> None:
+        """This thread gave a batch of so many to the engine."""
+        self.dealt += samples
+        self._begun.append(sync.perf_counter())
+
     def landed(self, samples: int) -> None:
-        """A batch of so many was taken from the engine; this thread has just waited for it."""
+        """The oldest batch, of so many, was taken from the engine; this thread has just waited for it."""
         _, since, done = self.clock().past[-1]
-        self.service.ended(samples, since, done)
+        begun = self._begun.popleft()
+        self.taken += samples
+        if done - since > WAITED and self._free:
+            self.engine_seconds += done - max(begun, self._free)
+            self.engine_samples += samples
+        self._free = done
+
+    def dropped(self) -> None:
+        """None that was given to the engine will be taken; the next batch that is, is a first one."""
+        self._begun.clear()
+        self._free = 0.0
 
     def hand_over(self, samples: int) -> None:
         """The training loop gets a batch; an empty one, of a stream, does not count."""

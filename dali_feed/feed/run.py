@@ -463,7 +463,7 @@ class Pass:
         engine, machine = self.engine, self.machine
         flight = Flight(pieces, course, machine.where, engine.columns, same_size=machine.same_size)
         engine.submit(flight.work, self._stop)
-        machine.meter.service.began(len(flight))
+        machine.meter.began(len(flight))
         self._flying.append(flight)
 
     def _land(self) -> None:
@@ -525,7 +525,7 @@ class Pass:
             flight = self._flying.popleft()
             if isinstance(flight, Flight):
                 self.engine.discard(flight.work)
-        self.machine.meter.service.dropped()
+        self.machine.meter.dropped()
         self.supply.release()
 
     # What is stuck, said by the waiting loop's own thread out of what the other threads have noted down: nothing is
