@@ -29,9 +29,9 @@ class Rules:
     def __init__(self, kernel: str) -> None:
         self._kernel = kernel
 
-    def refuse(self, name: str, rule: str, found: object, cause: Exception | None = None) -> NoReturn:
+    def refuse(self, name: str, rule: str, value: object, cause: Exception | None = None) -> NoReturn:
         """Raise."""
-        raise ConfigError(f"{self._kernel}: {name} {rule}, found {found}") from cause
+        raise ConfigError(f"{self._kernel}: {name} {rule}, found {value}") from cause
 
     def one_of(self, name: str, value: object, allowed: Sequence[object]) -> None:
         """A choice."""
@@ -40,27 +40,27 @@ class Rules:
 
     def array(self, name: str, array: object, typestrs: Sequence[str]) -> DeviceArray:
         """An array on a GPU of one of these types."""
-        found = device_array(self._kernel, name, array)
-        if found.typestr not in typestrs:
-            self.refuse(name, f"must have dtype {' or '.join(map(_named, typestrs))}", _named(found.typestr))
-        return found
+        known = device_array(self._kernel, name, array)
+        if known.typestr not in typestrs:
+            self.refuse(name, f"must have dtype {' or '.join(map(_named, typestrs))}", _named(known.typestr))
+        return known
 
     def images(self, array: object) -> DeviceArray:
         """A batch of images: uint8 (N, H, W, 3), C contiguous."""
-        found = self.array("images", array, ("|u1",))
-        if len(found.shape) != 4 or found.shape[3] != 3 or 0 in found.shape:
-            self.refuse("images", "must have shape (N, H, W, 3) with N, H, W >= 1", found.shape)
-        self.dense("images", found)
-        samples, height, width, _ = found.shape
+        known = self.array("images", array, ("|u1",))
+        if len(known.shape) != 4 or known.shape[3] != 3 or 0 in known.shape:
+            self.refuse("images", "must have shape (N, H, W, 3) with N, H, W >= 1", known.shape)
+        self.dense("images", known)
+        samples, height, width, _ = known.shape
         if max(height * width, samples) >= COUNT_LIMIT:
-            self.refuse("images", f"must be fewer than {COUNT_LIMIT:,}, of fewer pixels than that each", found.shape)
-        return found
+            self.refuse("images", f"must be fewer than {COUNT_LIMIT:,}, of fewer pixels than that each", known.shape)
+        return known
 
     def dense(self, name: str, array: DeviceArray) -> None:
         """C contiguous."""
         if not array.is_dense():
-            found = f"shape {array.shape}, strides {array.strides} bytes"
-            self.refuse(name, "must be C contiguous (give a contiguous copy)", found)
+            strides = f"shape {array.shape}, strides {array.strides} bytes"
+            self.refuse(name, "must be C contiguous (give a contiguous copy)", strides)
 
     def parameter(
         self, name: str, array: object, typestrs: Sequence[str], shape: tuple[int, ...]
@@ -68,11 +68,11 @@ class Rules:
         """The pointer and the element size of an optional array per image, both 0 where there is none."""
         if array is None:
             return np.uint64(0), np.int32(0)
-        found = self.array(name, array, typestrs)
-        if found.shape != shape:
-            self.refuse(name, f"must have shape {shape}, as images have {shape[0]} samples", found.shape)
-        self.dense(name, found)
-        return np.uint64(found.pointer), np.int32(found.itemsize)
+        known = self.array(name, array, typestrs)
+        if known.shape != shape:
+            self.refuse(name, f"must have shape {shape}, as images have {shape[0]} samples", known.shape)
+        self.dense(name, known)
+        return np.uint64(known.pointer), np.int32(known.itemsize)
 
     def kind(self, name: str, array: DeviceArray, dtype: str | None) -> str:
         """The type that the memory says it holds, or that `dtype` says."""
@@ -97,14 +97,14 @@ class Rules:
             fits.append("NHWC")
         if layout is not None and layout not in LAYOUTS:
             self.refuse("layout", f"must be one of {', '.join(LAYOUTS)} or None", repr(layout))
-        found = f"shape {out.shape}, strides {out.strides} bytes"
+        strides = f"shape {out.shape}, strides {out.strides} bytes"
         if not fits:
-            self.refuse("out", f"must be dense, of shape {planes} or {last}, as {of} have these sizes", found)
+            self.refuse("out", f"must be dense, of shape {planes} or {last}, as {of} have these sizes", strides)
         same = height * width == 1 or channels == 1  # then both orders are one
         if layout is None and len(fits) == 2 and not same:
-            self.refuse("layout", f"must be given, {' or '.join(LAYOUTS)}: out fits both", found)
+            self.refuse("layout", f"must be given, {' or '.join(LAYOUTS)}: out fits both", strides)
         if layout is not None and layout not in fits and not same:
-            self.refuse("out", f"must have the order in memory that layout={layout!r} names", found)
+            self.refuse("out", f"must have the order in memory that layout={layout!r} names", strides)
         return (layout or fits[0]) == "NHWC"
 
     def writable(self, name: str, out: DeviceArray, *sources: tuple[str, DeviceArray]) -> None:
@@ -115,16 +115,16 @@ class Rules:
             if source.pointer < out.pointer + out.nbytes and out.pointer < source.pointer + source.nbytes:
                 self.refuse(name, f"must not overlap {other}", f"{source.pointer:#x} and {out.pointer:#x}")
 
-    def numbers(self, name: str, given: Factors, neutral: float, count: int) -> list[np.float32]:
+    def numbers(self, name: str, factors: Factors, neutral: float, count: int) -> list[np.float32]:
         """`count` finite float32 numbers, of as many or of one; `neutral` where there are none."""
         some = "a finite float32 number" if count == 1 else f"{_IN_WORDS[count]} finite float32 numbers or one"
         try:
             with np.errstate(over="ignore"):  # infinite, and refused below
-                values = np.asarray(neutral if given is None else given, np.float32)
+                values = np.asarray(neutral if factors is None else factors, np.float32)
         except (TypeError, ValueError) as error:
-            self.refuse(name, f"must be {some}", repr(given), error)
+            self.refuse(name, f"must be {some}", repr(factors), error)
         if values.shape not in ((), (count,)) or not np.isfinite(values).all():
-            self.refuse(name, f"must be {some}", repr(given))
+            self.refuse(name, f"must be {some}", repr(factors))
         return list(np.broadcast_to(values, (count,)))
 
     def factors(

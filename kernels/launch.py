@@ -117,11 +117,11 @@ def device_array(subject: str, name: str, array: object) -> DeviceArray:
         raise ConfigError(f"{subject}: {name} must have no mask (give the data alone), found one")
     if strides is None:
         strides = [math.prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape))]
-    found = DeviceArray(int(pointer), shape, dtype.str, tuple(int(step) for step in strides), bool(read_only))
-    if found.pointer % found.itemsize:
-        rule = f"must begin at a multiple of its element size, {found.itemsize} bytes"
-        raise ConfigError(f"{subject}: {name} {rule}, found {found.pointer:#x}")
-    return found
+    known = DeviceArray(int(pointer), shape, dtype.str, tuple(int(step) for step in strides), bool(read_only))
+    if known.pointer % known.itemsize:
+        rule = f"must begin at a multiple of its element size, {known.itemsize} bytes"
+        raise ConfigError(f"{subject}: {name} {rule}, found {known.pointer:#x}")
+    return known
 
 
 @functools.cache
@@ -204,8 +204,8 @@ def _check_places(job: Launch, device: int) -> None:
             continue
         place = runtime.pointerGetAttributes(int(argument))
         if place.type not in (runtime.memoryTypeDevice, runtime.memoryTypeManaged):
-            found = f"memory of the host (CUDA memory type {place.type})"
-            raise ConfigError(f"{job.kernel}: {name} must lie in a GPU's memory, found {found}")
+            where = f"memory of the host (CUDA memory type {place.type})"
+            raise ConfigError(f"{job.kernel}: {name} must lie in a GPU's memory, found {where}")
         if place.device != device:
             rule = f"must lie on the current device, cuda:{device}, which torch.cuda.device(...) chooses"
             raise ConfigError(f"{job.kernel}: {name} {rule}, found cuda:{place.device}")

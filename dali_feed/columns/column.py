@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from dali_feed.errors import BadRecordError, ConfigError, DaliFeedError, FormatError
+from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 from dali_feed.records.source import Stage
 
@@ -127,38 +127,3 @@ class Follower(Column):
         A ValueError says why the record cannot be used. Torch is loaded where this is called.
         """
         raise NotImplementedError
-
-
-# Columns that are made late: of a record's bytes, by threads of the engine, when its batch is run.
-
-
-class Late(Column):
-    """A column whose `read` keeps bytes, of which `made` makes a value. It follows no image, and is never `open`.
-
-    A record that is in no batch, such as one that is read to stand in for others, costs no call.
-    """
-
-    @property
-    def late(self) -> bool:
-        """Whether anything is left to make."""
-        return True
-
-    def value_of(self, data: memoryview) -> Any:
-        """The value, of bytes in memory of their own: it may be a view of them. Called by many threads at once.
-
-        What it raises makes the record a bad one, but for errors that speak of no record (see `attempt`).
-        """
-        raise NotImplementedError
-
-
-def attempt(column: Late, data: memoryview) -> tuple[Any, str]:
-    """What is made of a record's bytes; or None, and why its record is a bad one.
-
-    Errors of ours that speak of no record go on, and so does what is no Exception, such as KeyboardInterrupt.
-    """
-    try:
-        return column.value_of(data), ""
-    except Exception as error:
-        if isinstance(error, DaliFeedError) and not isinstance(error, BadRecordError | FormatError):
-            raise
-        return None, f"{type(error).__name__}: {error}"

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.columns.array import Array, Room
-from dali_feed.columns.column import Column, Faults, Follower, Late
+from dali_feed.columns.column import Column, Faults, Follower
 from dali_feed.columns.image import Image, Images, drawn_as
 from dali_feed.columns.request import Request, open_reader
+from dali_feed.columns.text import Bytes
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 from dali_feed.plan.order import canonical
@@ -90,7 +91,7 @@ class Columns:
         self.images = {name: column for name, column in self.by_name.items() if isinstance(column, Image)}
         self.drawn_as = drawn_as(self.images)
         self.alone = self.preset and self.as_tuple and len(named) == 1 and bool(self.images)
-        self.late = {name: column for name, column in self.by_name.items() if isinstance(column, Late) and column.late}
+        self.late = {name: column for name, column in self.by_name.items() if isinstance(column, Bytes) and column.late}
         self.lacks = {name: reason for name, member in self.reads.items() if (reason := source.lacks(member))}
         self.fits: Mapping[str, Fits] = {}
         self._unit = source.unit

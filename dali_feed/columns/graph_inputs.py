@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from dali_feed.columns.array import Array, kept_as_array
-from dali_feed.columns.column import Column, Faults, Late, attempt
+from dali_feed.columns.column import Column, Faults
 from dali_feed.columns.image import Image, Images
 from dali_feed.columns.packed import Packed
-from dali_feed.columns.text import JsonValue
+from dali_feed.columns.text import Bytes, JsonValue
 from dali_feed.columns.tokens import Tokens
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
@@ -64,19 +64,19 @@ class _Input(Column):
             return kept.payloads
         if isinstance(column, Tokens):
             return column.batch(kept).ids if kept else kept
-        if isinstance(column, Late) and column.late:
+        if isinstance(column, Bytes) and column.late:
             return _all_values(column, kept, faults)
         if isinstance(column, Array):
             return [value if row in faults else kept_as_array(column, value) for row, value in enumerate(kept)]
         return kept
 
 
-def _all_values(column: Late, values: Sequence[Any], faults: Faults) -> list[Any]:
+def _all_values(column: Bytes, values: Sequence[Any], faults: Faults) -> list[Any]:
     """What the user's function makes of each row: here as they are read, for the graph is fed before it runs."""
     out: list[Any] = [None] * len(values)
     for row, value in enumerate(values):
         if row not in faults:
-            out[row], why = attempt(column, memoryview(bytearray(value)))
+            out[row], why = column.attempt(memoryview(bytearray(value)))
             if why:
                 faults[row] = why
     return out

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dali_feed.columns.column import Column, Faults, Late
+from dali_feed.columns.column import Column, Faults
+from dali_feed.errors import BadRecordError, DaliFeedError, FormatError
 from dali_feed.formats.json_text import loads
 from dali_feed.records.pieces import Pieces
 
@@ -54,7 +55,7 @@ class JsonValue(_Listed):
 
 
 @dataclass(frozen=True)
-class Bytes(Late):
+class Bytes(Column):
     """Bytes that only the user understands. Gives a list of n: memoryviews, or what `decode` makes of the bytes.
 
     The views cannot be written to. One that is kept keeps its batch's bytes, or those of up to 8 MiB that were read
@@ -74,7 +75,7 @@ class Bytes(Late):
 
     @property
     def late(self) -> bool:
-        """With `decode`."""
+        """Whether anything is left to make when a batch is run: a record that is in none costs no call of `decode`."""
         return self.decode is not None
 
     def read(self, values: Any, faults: Faults) -> Any:
@@ -86,9 +87,18 @@ class Bytes(Late):
                 faults[row] = f"must be bytes; found {type(value).__name__}"
         return values
 
-    def value_of(self, data: memoryview) -> Any:
-        """As `decode` has it."""
-        return data if self.decode is None else self.decode(data)
+    def attempt(self, data: memoryview) -> tuple[Any, str]:
+        """What is made of a record's bytes, in memory of their own; or None, and why its record is a bad one.
+
+        Called by many threads at once. Errors of ours that speak of no record go on, and so does what is no Exception,
+        such as KeyboardInterrupt.
+        """
+        try:
+            return data if self.decode is None else self.decode(data), ""
+        except Exception as error:
+            if isinstance(error, DaliFeedError) and not isinstance(error, BadRecordError | FormatError):
+                raise
+            return None, f"{type(error).__name__}: {error}"
 
     def batch(self, values: Any) -> list[Any]:
         """Views of lent memory, or of a copy of the batch's bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,14 +37,9 @@ def check_side(name: str, side: object) -> None:
         raise ConfigError(f'{name} must be "right" or "left"; found {side!r}')
 
 
-@dataclass(frozen=True)
-class _Each:
+def _each(tokenize: Callable[[str], Any], texts: Sequence[str]) -> list[Any]:
     """A user's callable, called text by text."""
-
-    tokenize: Callable[[str], Any]
-
-    def __call__(self, texts: Sequence[str]) -> list[Any]:
-        return [self.tokenize(text) for text in texts]
+    return [tokenize(text) for text in texts]
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ def tokenizing(kind: str, tokenizer: Any, *, special: bool, length: int | None =
     elif (inner := getattr(tokenizer, "backend_tokenizer", tokenizer)) and hasattr(inner, "encode_batch"):
         ours = _copied(kind, inner)
     elif callable(tokenizer):
-        return _Each(tokenizer)
+        return functools.partial(_each, tokenizer)
     else:
         rule = "tokenizer must be a file, a Tokenizer of the tokenizers library or a function"
         raise ConfigError(f"{kind}: {rule}; found {tokenizer!r}")

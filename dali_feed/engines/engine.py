@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed import sync
-from dali_feed.columns.column import Follower, Late, attempt
+from dali_feed.columns.column import Follower
+from dali_feed.columns.text import Bytes
 from dali_feed.engines.workers import Job, Workers, WorkerThread
 from dali_feed.errors import DaliFeedError
 from dali_feed.transforms.keys import CANVAS, Arrays
@@ -196,7 +197,7 @@ class Engine:
         self,
         program: Program,
         images: Mapping[str, ImageMaker],
-        late: Mapping[str, Late],
+        late: Mapping[str, Bytes],
         workers: Workers,
         *,
         depth: int,
@@ -446,7 +447,7 @@ class _Making(_BySlot):
     lingers = False
     halted = "engine: the iteration was ended while functions worked on its batch"
 
-    def __init__(self, work: Work, kinds: Mapping[str, Late], *rest: Any) -> None:
+    def __init__(self, work: Work, kinds: Mapping[str, Bytes], *rest: Any) -> None:
         super().__init__(kinds, len(work.ids), *rest)  # of the work itself it keeps nothing
         self._kinds = kinds
         self._sources = {name: work.values[name] for name in kinds}
@@ -466,7 +467,7 @@ class _Making(_BySlot):
                 own = bytearray(self._sources[name][slot])
             column = f"column {name!r} of member {kind.member!r}"
             try:
-                self.values[name][slot], why = attempt(kind, memoryview(own))
+                self.values[name][slot], why = kind.attempt(memoryview(own))
             except DaliFeedError as error:
                 error.add_note(f"From: {column}")
                 raise

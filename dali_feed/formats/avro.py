@@ -378,17 +378,11 @@ def _few(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
     return np.array(values, np.int64), at
 
 
-def _ends(buf: memoryview, at: int, items: int) -> NDArray[np.intp]:
-    """The last byte of each of so many numbers, counted from `at`."""
+def _many(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
     most = min(len(buf) - at, items * _LONGEST)
-    ends = np.flatnonzero(np.frombuffer(buf, np.uint8, most, at) < 128)[:items]
+    ends = np.flatnonzero(np.frombuffer(buf, np.uint8, most, at) < 128)[:items]  # the last byte of each, from `at` on
     if len(ends) < items:
         raise IndexError
-    return ends
-
-
-def _many(buf: memoryview, at: int, items: int) -> tuple[NDArray[Any], int]:
-    ends = _ends(buf, at, items)
     data = np.frombuffer(buf, np.uint8, int(ends[-1]) + 1, at)
     starts = np.empty_like(ends)
     starts[0], starts[1:] = 0, ends[:-1] + 1

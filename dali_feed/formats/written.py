@@ -131,12 +131,12 @@ def _parsed(kind: Callable[[str], Any], value: Any) -> Any:
     try:
         if len(shown) > _LONGEST or "_" in shown:
             raise ValueError
-        found = kind(shown)
-        if isinstance(found, float) and math.isinf(found) and "n" not in shown.lower():
+        value = kind(shown)
+        if isinstance(value, float) and math.isinf(value) and "n" not in shown.lower():
             raise ValueError  # too large
     except ValueError:
         raise FormatError(f"must be a number in decimal text; found {shown[:_LONGEST]!r}") from None
-    return found
+    return value
 
 
 def _odd(wanted: str, value: Any) -> str:
@@ -431,7 +431,7 @@ def has_paths(form: Format | str) -> bool:
     return isinstance(form, Avro | Protobuf)
 
 
-def told_of(form: Format | str) -> str:
+def title_of(form: Format | str) -> str:
     """A format in one line, the same wherever it is written so."""
     if isinstance(form, str):
         return form

@@ -22,12 +22,12 @@ def library() -> ctypes.CDLL | None:
         return None
     for path in sorted(Path(__file__).parent.glob("_native*.so")):
         try:
-            found = ctypes.CDLL(str(path))
-            version = found.dali_feed_native()
+            loaded = ctypes.CDLL(str(path))
+            version = loaded.dali_feed_native()
         except (OSError, AttributeError):  # of another machine
             continue
         if version == VERSION:
-            return found
+            return loaded
         warnings.warn(
             f"{path.name} was compiled from other sources (version {version}, needed {VERSION}) and is not used: all "
             "works without it, slower; install dali_feed again (pip install -e .)",

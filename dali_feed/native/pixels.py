@@ -34,13 +34,13 @@ class PixelWriter:
 
     def __init__(
         self,
-        found: ctypes.CDLL,
+        loaded: ctypes.CDLL,
         table: NDArray[Any] | None,
         *,
         steps: NDArray[np.float32] | None = None,
         channels_last: bool,
     ) -> None:
-        function = found.dali_feed_pixels
+        function = loaded.dali_feed_pixels
         function.argtypes, function.restype = _ARGUMENTS, None
         self._function = function
         self._table = None if table is None else np.ascontiguousarray(table)  # kept: the C is told its address
@@ -86,13 +86,13 @@ def steps_of(scale: float, mean: tuple[float, ...], std: tuple[float, ...], tabl
     """`steps` of `PixelWriter`, where (level * scale - mean) / std in float32 has the bits of the table; else None."""
     steps = np.array([scale, *np.broadcast_to(mean, 3), *np.broadcast_to(std, 3)], np.float32)
     with np.errstate(all="ignore"):
-        made = (np.arange(256, dtype=np.float32) * steps[0] - steps[1:4, None]) / steps[4:, None]
-    return steps if np.array_equal(made.view(np.int32), table) else None
+        floats = (np.arange(256, dtype=np.float32) * steps[0] - steps[1:4, None]) / steps[4:, None]
+    return steps if np.array_equal(floats.view(np.int32), table) else None
 
 
 def writer(
     table: NDArray[Any] | None, *, steps: NDArray[np.float32] | None = None, channels_last: bool
 ) -> PixelWriter | None:
     """What writes by that table; None where there is no library."""
-    found = library()
-    return None if found is None else PixelWriter(found, table, steps=steps, channels_last=channels_last)
+    loaded = library()
+    return None if loaded is None else PixelWriter(loaded, table, steps=steps, channels_last=channels_last)

@@ -23,7 +23,7 @@ from dali_feed.external_sources.kafka.topic import KafkaTopic
 from dali_feed.formats import Json
 from dali_feed.formats.format import Format
 from dali_feed.formats.paths import steps_of
-from dali_feed.formats.written import Encode, encoder, has_paths, plain, told_of
+from dali_feed.formats.written import Encode, encoder, has_paths, plain, title_of
 from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import LABEL, Block, Reader, Source, unpack_id
@@ -161,7 +161,7 @@ class Writing:
         about: dict[str, Any] = {"key": self._key, "headers": list(self._headers), **others}
         if self.format is None:
             return {"writes": "payload", **about, "label": self._label}
-        return {"writes": told_of(self.format), "values": dict(self._columns), **about}
+        return {"writes": title_of(self.format), "values": dict(self._columns), **about}
 
     def rows_of(self, subject: str, source: Source) -> Callable[[threading.Event], SourceRows]:
         """What gives a thread its way to a source's rows, which a stop event ends.

@@ -13,7 +13,7 @@ from kit.written import EXAMPLE, avro, example, message_class, npy
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats import Avro, Json, MsgPack, Npy, Protobuf, bound
-from dali_feed.formats.written import encoder, told_of
+from dali_feed.formats.written import encoder, title_of
 
 BODY = ("body.image_id", "body.features", "body.label", "body.image")
 HEADER = ("header.version", "header.timestamp", "header.source")
@@ -153,8 +153,8 @@ def test_what_cannot_be_written_is_told_at_once(form: Any, names: tuple[str, ...
 def test_a_format_is_told_in_a_line() -> None:
     """The same for the same schema, however it is given, so that a journal's run goes on with no other."""
     other = EXAMPLE | {"name": "Other"}
-    assert told_of(Avro(EXAMPLE)) == told_of(Avro(dict(reversed(EXAMPLE.items())))) != told_of(Avro(other))
-    told = [told_of(each) for each in ("json", Json(), Json(base64=("a",)), Npy(), Protobuf(message_class()))]
+    assert title_of(Avro(EXAMPLE)) == title_of(Avro(dict(reversed(EXAMPLE.items())))) != title_of(Avro(other))
+    told = [title_of(each) for each in ("json", Json(), Json(base64=("a",)), Npy(), Protobuf(message_class()))]
     assert told == ["json", "json", "json a", "npy", "protobuf made.Record"]
 
 
