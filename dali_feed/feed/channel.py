@@ -27,7 +27,7 @@ class Channel(Generic[T]):
         )  # as many as there may be more items; once closed one for good
         for _ in range(size):
             self._room.put(None)
-        self._closed = False
+        self._closed = self._over = False  # whether nothing is given any more, and nothing is left in it
         # Guards that no item comes behind the last. Reentrant: the garbage collector may close a feed in here.
         self._closing = sync.RLock()
 
@@ -56,7 +56,9 @@ class Channel(Generic[T]):
         with self._closing:  # an item behind the last would be held for as long as the channel is
             if not self._closed:
                 self._items.put(item)
-                return
+                if not self._over:
+                    return
+                self.close()  # the collector has closed it in here, and nobody would take the item out
         self._room.put(None)  # for the next one that waits
         msg = f"channel: {how} after close"
         raise ClosedError(msg)
@@ -85,7 +87,7 @@ class Channel(Generic[T]):
         """Drop what is in it, which is given back, and wake both sides."""
         dropped = list[T]()
         with self._closing:
-            self._closed = True
+            self._closed = self._over = True
             with suppress(sync.Empty):
                 while True:  # somebody else may take the last one
                     item = self._items.get_nowait()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kit.schedules import Schedule, explore, seeds
 
 from dali_feed import sync
@@ -10,8 +12,18 @@ from dali_feed.feed import channel
 from dali_feed.feed.channel import Channel
 
 
+class Loader:
+    """What the collector finds at any moment, in any thread: its end closes the channel."""
+
+    def __init__(self, close: Callable[[], object]) -> None:
+        self._close = close
+
+    def __del__(self) -> None:
+        self._close()
+
+
 def passes_on(schedule: Schedule) -> None:
-    """One thread puts, one or two take, and one closes at any moment."""
+    """One thread puts, one or two take, and one closes at any moment, or the collector in the midst of a put."""
     rng = schedule.rng
     items, given = Channel[int](rng.choice((1, 2, 4))), list[list[int]]()
     put, got, dropped = list[int](), list[int](), list[int]()
@@ -44,12 +56,11 @@ def passes_on(schedule: Schedule) -> None:
     for _ in range(rng.choice((1, 2))):
         given.append([])
         threads.append(sync.Thread(target=takes, args=(given[-1],)))
+    schedule.garbage(Loader(lambda: dropped.extend(items.close())))
     for thread in threads:
         thread.start()
     sync.sleep(rng.choice((0.0, 0.05, 0.2)))
-    dropped += items.close()
-    for thread in threads:
-        thread.join()
+    schedule.rest()
     assert len(items) == 0
     assert all(mine == sorted(mine) for mine in given), "each takes in order"
     assert sorted([*got, *dropped]) == list(range(len(got) + len(dropped))), "none is lost, none comes twice"
