@@ -80,7 +80,7 @@ RULES = (
     Rule(
         *(5, "adopt", "a thread ends quietly, or its pass goes on: one of both", "feed/run.py"),
         "        with self._changed:\n            quietly = epoch > self.requested\n",
-        "        quietly = epoch > self.requested\n        with self._changed:\n",
+        "        quietly = epoch > self.requested\n        sync.sleep(0.0)\n        with self._changed:\n",
         f"{FEED} goes_on",
     ),
     Rule(

@@ -199,6 +199,11 @@ class Schedule:
         """So much virtual time passes for this thread."""
         self.wait("sleeps", _never, seconds)
 
+    def dawdle(self, most: int) -> None:
+        """Up to so many steps: unlike after a sleep, others may be in the midst of anything then."""
+        for _ in range(self.rng.randrange(most)):
+            self.step()
+
     def rest(self) -> None:
         """Wait until all other threads have ended; what nobody has let go of yet goes here, within the schedule."""
         self._garbage.clear()

@@ -49,6 +49,7 @@ class Worker:
     def __init__(self, name: str, world: World, *, grouped: bool = True) -> None:
         self.name, self.world, self.grouped = name, world, grouped
         self.letters, self.closed = Letters(None if world.calm else world.schedule), 0.0
+        self.letters.seconds = world.letters or self.letters.seconds
         rng = world.rng
         source = Stream(
             "scripted",
@@ -79,11 +80,11 @@ class Worker:
     def loop(self) -> None:
         """What a loop does, to its end."""
         world, rng = self.world, self.world.rng
-        slow = rng.choice((0.0, 0.0, 0.05, 0.5, 2.0))
+        slow = rng.choice((0.02, 0.1) if world.busy else (0.0, 0.0, 0.05, 0.5, 2.0))
         try:
             for _ in range(rng.choice((1, 1, 2))):
                 batches, empty = iter(self.feed), 0
-                for _ in range(rng.choice((2, 6, 20))):
+                for _ in range(rng.choice((10, 30) if world.busy else (2, 6, 20))):
                     try:
                         batch = batches.take(rng.choice((None, 2.0)), self.make)
                     except WaitError:
@@ -95,7 +96,7 @@ class Worker:
                     if empty == 3:  # nothing comes any more
                         break
                     sync.sleep(rng.choice((0.0, slow)))
-                    if rng.random() < 0.3:
+                    if rng.random() < (0.6 if world.busy else 0.3):
                         self.commit()
                     if rng.random() < 0.1:
                         self.state(exactly=True)
@@ -148,12 +149,14 @@ class World:
     def __init__(self, schedule: Schedule, *, grouped: bool = True, busy: bool = False, calm: bool = False) -> None:
         self.schedule, self.rng, self.busy, self.calm = schedule, schedule.rng, busy, calm
         rng = self.rng
-        records = rng.choice((30, 60) if busy else (4, 12))
+        records = 100 if busy else rng.choice((4, 12))
+        self.loses = rng.choice((0.0, 0.4)) if busy else 0.0 if calm else 0.15  # of what the coordinator does
         self.broker = Cluster.broker = Broker(schedule, rng.choice((1, 2, 3)), records, calm=calm)
         self.times: Counter[tuple[int, int]] = Counter()
         self.next: dict[tuple[int, int], int] = {}  # of a partition, each time that it was dealt: what comes next
         self.wrong = list[str]()  # what commits must not do; said at the end, as no callback may raise it
         self.broker.check = self.commits
+        self.letters = (rng.choice((0.0, 0.0, 3.0)),) if busy else None  # how long dead letters take; else it is drawn
         names = ("a", "b")[: 1 if busy or not grouped else rng.choice((1, 2, 2))]
         self.workers = [Worker(name, self, grouped=grouped) for name in names]
 
@@ -210,13 +213,15 @@ class World:
     def balances(self) -> None:
         """What the coordinator does, until all have left."""
         rng, broker = self.rng, self.broker
-        pauses = (0.0, 0.02, 0.1) if self.busy else (0.0, 0.02, 0.3, 2.0)
-        for _ in range(rng.choice((10, 30) if self.busy else (0, 1, 3, 10))):
+        pauses = (0.0, 0.02, 0.1, 0.5) if self.busy else (0.0, 0.02, 0.3, 2.0)
+        for _ in range(60 if self.busy else rng.choice((0, 1, 3, 10))):
             sync.sleep(rng.choice(pauses))
+            self.schedule.dawdle(200)
             if all(each.closed for each in self.workers):
                 return
-            if broker.members and rng.random() < (0.0 if self.calm else 0.05 if self.busy else 0.15):
+            if broker.members and rng.random() < self.loses:
                 broker.lose(rng.choice(broker.members))
+                broker.target |= dict.fromkeys(broker.target) if self.busy else {}
             elif self.busy:
                 self.moves(rng.choice(list(broker.target)))
             else:
@@ -229,7 +234,7 @@ class World:
             broker.target[partition] = None
         elif broker.owner[partition] is None and broker.members:
             at = broker.committed.get(partition, 0)
-            end = min(at + rng.choice((0, 1, 3)), broker.end)
+            end = min(at + rng.choice((0, 1, 3, 20)), broker.end)
             self.times.update((partition, n) for n in range(at, end))
             broker.committed |= {partition: end} if end > at else {}
             broker.target[partition] = rng.choice(broker.members)
@@ -296,7 +301,12 @@ def begins(schedule: Schedule) -> None:
     """Another thread closes the feed while the loop makes its iterator."""
     world = World(schedule, grouped=schedule.rng.random() < 0.5)
     worker = world.workers[0]
-    other = sync.Thread(target=worker.feed.close, name="closes")
+
+    def closes() -> None:
+        schedule.dawdle(100)
+        worker.feed.close()
+
+    other = sync.Thread(target=closes, name="closes")
     other.start()
     with suppress(ClosedError):
         iter(worker.feed)
