@@ -13,7 +13,7 @@ from kit.images import QUICK, jpeg, labelled
 from kit.inside import Feed
 
 from dali_feed import DataLoader, Shuffle
-from dali_feed.errors import ClosedError, ConfigError
+from dali_feed.errors import ClosedError
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.testing import Message, ScriptedSource, broker
 
@@ -185,10 +185,3 @@ def test_a_source_that_cannot_commit_is_left_alone(tmp_path: Any) -> None:
     feed.close()
     with pytest.raises(ClosedError):
         feed.commit()
-
-
-@pytest.mark.parametrize("group", ["", 3])
-def test_a_group_must_have_a_name(group: Any) -> None:
-    """It is refused when the source is made, with what was found."""
-    with pytest.raises(ConfigError, match=f"group must be .* found {group!r}"):
-        KafkaTopic("t", "localhost:1", group=group)

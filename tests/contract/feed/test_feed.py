@@ -198,15 +198,6 @@ def test_a_batch_that_was_handed_over_keeps_its_pixels() -> None:
         assert _all(kept) == now
 
 
-def test_the_last_batch_is_partial_and_len_tells() -> None:
-    """Without drop_last the rest comes as a smaller batch, with it not at all; len() is what is delivered."""
-    source = ScriptedSource(labelled(10))
-    for drop_last, sizes in ((False, [4, 4, 2]), (True, [4, 4])):
-        with Feed(source, 4, drop_last=drop_last, tuning=QUICK) as feed:
-            assert len(feed) == len(sizes)
-            assert [len(batch) for batch in feed] == sizes
-
-
 def test_an_epoch_smaller_than_a_batch() -> None:
     """One record gives one batch of one, and none with drop_last; several passes work."""
     source = ScriptedSource(labelled(1))

@@ -17,6 +17,7 @@ from kit.inside import Stall, arguments
 from kit.numbered import Numbers, accelerator, flat, ours, scripted
 from kit.ranks import spread
 from kit.warm import Warm
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.utils.data import DataLoader as TorchLoader
 
 from dali_feed.errors import ConfigError, WaitError
@@ -143,6 +144,14 @@ def test_preparing_gives_the_loader_back_as_it_is() -> None:
         for rebuild in (lambda: prepare_data_loader(mine, put_on_device=False), lambda: skip_first_batches(mine, 4)):
             with pytest.raises(ConfigError, match="batch_sampler: .*skip"):
                 list(rebuild())  # type: ignore[no-untyped-call]
+
+
+def test_it_speaks_the_protocol_of_stateful_loaders() -> None:
+    """Torchdata's and torch.distributed.checkpoint's: state_dict and load_state_dict."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader.stateful").Stateful
+    with ours(scripted(4)) as mine:
+        assert isinstance(mine, stateful)
+        assert isinstance(mine, Stateful)
 
 
 @pytest.mark.parametrize("by", ["save_state", "register"])

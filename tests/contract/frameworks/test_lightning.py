@@ -143,6 +143,7 @@ def test_a_checkpoint_at_the_end_of_an_epoch_loses_none(when: dict[str, int], tm
     with ours(Numbers(), shuffle=True) as mine:
         again = trainer(tmp_path, max_epochs=4, enable_checkpointing=False)
         again.fit(rest, mine, ckpt_path=path, weights_only=False)
+        assert again.train_dataloader is mine
     with ours(Numbers(), shuffle=True) as mine:
         trainer(tmp_path, max_epochs=4, enable_checkpointing=False).fit(whole, mine)
     assert again.global_step == 36

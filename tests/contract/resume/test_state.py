@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from kit.images import QUICK, Seen, jpeg, labelled, seen, text
-from kit.inside import Corrupt, Feed, Gap, write_shard
+from kit.images import QUICK, Seen, labelled, seen, text
+from kit.inside import Corrupt, Feed, Gap
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, Shuffle
 from dali_feed.errors import ClosedError, ConfigError, StateError
-from dali_feed.external_sources import FileList, ShardSet
 from dali_feed.testing import ScriptedSource
 
 pytestmark = pytest.mark.usefixtures("each_engine")
@@ -110,32 +108,6 @@ def test_restored_to_another_batch_size_the_line_goes_on() -> None:
         assert [n for batch in other for n in batch.ids.tolist()] == rest
 
 
-@pytest.mark.parametrize("kind", ["files", "shards"])
-def test_real_sources_resume_too(kind: str, tmp_path: Path) -> None:
-    """A folder of files and a set of shards: the state goes through JSON and the rest is equal."""
-    images = [jpeg(n) for n in range(22)]
-    if kind == "files":
-        for n, image in enumerate(images):
-            (tmp_path / f"{n % 2}").mkdir(exist_ok=True)
-            (tmp_path / f"{n % 2}" / f"{n:02}.jpg").write_bytes(image)
-    else:
-        for shard in range(2):
-            write_shard(tmp_path / f"s-{shard}.tar", [(images[n], n) for n in range(shard, 22, 2)])
-
-    def source() -> Any:
-        return FileList.from_folder(str(tmp_path)) if kind == "files" else ShardSet(str(tmp_path / "s-*.tar"))
-
-    for shuffle in (True, Shuffle(4, 2), False):
-        with _feed(source(), shuffle=shuffle) as feed, _feed(source(), shuffle=shuffle) as other:
-            states, batches = [], []
-            for batch in feed:
-                batches.append(seen(batch))
-                states.append(_through_json(feed))
-            for n in (0, 2, len(batches) - 2):
-                other.load_state_dict(states[n])
-                assert [seen(batch) for batch in other] == batches[n + 1 :]
-
-
 def test_restoring_at_the_end_reads_nothing() -> None:
     """At the last batch of an epoch there is nothing to read again."""
     with _feed() as feed:
@@ -200,15 +172,6 @@ def test_a_pass_left_early_is_over() -> None:
             break
         assert feed.state_dict()["epoch"] == 2
         assert feed.state_dict()["consumed"] == 4
-
-
-def test_state_counts_what_the_trainer_received() -> None:
-    """Prefetched batches are not in the state."""
-    with _feed() as feed:
-        batches = iter(feed)
-        for n in range(3):
-            assert feed.state_dict()["consumed"] == 4 * n
-            next(batches)
 
 
 MISMATCHES = [

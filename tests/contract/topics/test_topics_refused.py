@@ -102,6 +102,8 @@ def run(source: Any = FILES, produce: dict[str, Any] | None = None, **options: A
     (lambda: topic(config={"bootstrap.servers": "x"}), "bootstrap.servers"),
     (lambda: topic(config={"no.such.option": "x"}).snapshot(), r"no\.such\.option"),
     (lambda: topic(label="class", codec=lambda v, k, h: {"image": v}), "label="),
+    (lambda: topic(group=""), "group must be .* found ''"),
+    (lambda: topic(group=3), "group must be .* found 3"),
     (lambda: KafkaTopic("", NOWHERE), "topic"),
     (lambda: topic(no_such_option=1), "no_such_option", TypeError),
     (lambda: topic(holes="skip"), 'holes must be "auto", "scan" or "replace"; found \'skip\''),
