@@ -150,7 +150,7 @@ def test_a_pipeline_class_is_taken() -> None:
 
 
 def own_graph(images: Any, draws: Any) -> Any:
-    """A user's own own_graph."""
+    """A user's own graph."""
     del draws
     return images
 
