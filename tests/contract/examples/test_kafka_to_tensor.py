@@ -13,7 +13,6 @@ from kit.inside import Source, write_shard
 from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Shuffle, Tuning
-from dali_feed.errors import StateError
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.testing import Message
 
@@ -102,19 +101,6 @@ def test_a_resumed_run_keeps_its_ends_while_the_topic_grows(kafka: Kafka) -> Non
         state = json.loads(json.dumps(loader.state_dict()))
     kafka.publish(topic, [(jpeg(1, 20, 20), 1)] * 30)
     assert batches(KafkaTopic(topic, kafka.servers), state=state, shuffle=True) == whole[3:]
-
-
-def test_a_state_of_another_topic_is_refused(kafka: Kafka) -> None:
-    """A position means nothing elsewhere: the error says for what the state was made."""
-    topic, other = fill(kafka), f"{kafka.topic}-other"
-    kafka.publish(other, [(jpeg(1, 20, 20), 1)] * 8, partitions=1)
-    with DataLoader(KafkaTopic(topic, kafka.servers), 4, device="cpu") as loader:
-        state = loader.state_dict()
-    with (
-        DataLoader(KafkaTopic(other, kafka.servers), 4, device="cpu") as loader,
-        pytest.raises(StateError, match=other),
-    ):
-        loader.load_state_dict(state)
 
 
 def test_without_shuffle_partitions_take_turns(kafka: Kafka) -> None:

@@ -13,7 +13,7 @@ from kit.inside import Corrupt, Feed, Gap
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, Shuffle
-from dali_feed.errors import ClosedError, ConfigError, StateError
+from dali_feed.errors import ConfigError, StateError
 from dali_feed.testing import ScriptedSource
 
 pytestmark = pytest.mark.usefixtures("each_engine")
@@ -78,23 +78,6 @@ def test_the_rest_is_equal_after_any_batch(case: str) -> None:
                 assert [seen(batch) for batch in other] == batches[per_epoch:]
 
 
-def test_a_restored_state_goes_on_at_another_world_size() -> None:
-    """What one rank with two lanes began, two ranks finish: the same samples per lane."""
-    with _feed(lanes=2) as feed:
-        batches = iter(feed)
-        for _ in range(3):
-            next(batches)
-        state = _through_json(feed)
-        rest = [seen(batch) for batch in batches]
-    halves: list[list[Any]] = []
-    for rank in (0, 1):
-        with _feed(lanes=2, batch_size=2, rank=rank, world_size=2) as half:
-            half.load_state_dict(state)
-            halves.append([seen(batch) for batch in half])
-    joined = [tuple(x + y for x, y in zip(a, b, strict=True)) for a, b in zip(halves[0], halves[1], strict=True)]
-    assert joined == rest
-
-
 def test_restored_to_another_batch_size_the_line_goes_on() -> None:
     """A position is samples, not batches: the rest of the line is the same in batches of any size."""
     with _feed() as feed:
@@ -155,23 +138,6 @@ def test_set_epoch_speaks_of_the_next_pass_and_leaves_the_one_under_way() -> Non
         assert first + [seen(batch) for batch in batches] == epochs[0]
         assert feed.epoch == 5
         assert [seen(batch) for batch in feed] == epochs[5]
-
-
-def test_a_pass_left_early_is_over() -> None:
-    """After a break the next pass is that of the next epoch, and the old iterator says that it is closed."""
-    with _feed() as feed, _feed() as other:
-        epochs = [[seen(batch) for batch in other] for _ in range(2)]
-        old = iter(feed)
-        next(old)
-        next(old)
-        assert feed.state_dict()["consumed"] == 8
-        assert [seen(batch) for batch in feed] == epochs[1]
-        with pytest.raises(ClosedError, match="newer pass"):
-            next(old)
-        for _batch in feed:
-            break
-        assert feed.state_dict()["epoch"] == 2
-        assert feed.state_dict()["consumed"] == 4
 
 
 MISMATCHES = [

@@ -221,7 +221,7 @@ def test_pin_restores_the_snapshot_after_the_topic_grew(kafka: Kafka) -> None:
         source.snapshot({**pin, "ends": [20, 25]})
     with pytest.raises(SourceChangedError, match="3 partitions and the topic now 2"):
         source.snapshot({**pin, "starts": [0, 0, 0], "ends": [1, 1, 1]})
-    with pytest.raises(StateError):
+    with pytest.raises(StateError, match="other"):
         source.snapshot({**pin, "topic": "other"})
     with pytest.raises(StateError):
         source.snapshot({"starts": "nonsense"})

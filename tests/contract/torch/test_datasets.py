@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from kit.images import QUICK, jpeg, png
@@ -14,14 +13,11 @@ from kit.inside import Feed, running
 from kit.inside import arguments as torch_arguments
 from kit.refused import refusals
 from torch.utils.data import (
-    BatchSampler,
     ConcatDataset,
     DistributedSampler,
     RandomSampler,
-    SequentialSampler,
     Subset,
     SubsetRandomSampler,
-    WeightedRandomSampler,
     default_collate,
     random_split,
 )
@@ -164,41 +160,6 @@ def test_a_sentence_says_why_torch_runs_it(root: Path) -> None:
         DataLoader(ImageFolder(str(root), v2.RandomApply([Odd()])), 4, device="cpu").close()
 
 
-@pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
-def test_torchs_samplers_give_the_order(root: Path) -> None:
-    """BatchSampler, WeightedRandomSampler with a generator, and DistributedSampler of two ranks, epoch by epoch."""
-    ours, theirs = tensors(root), Decoded(str(root), TRANSFORM)
-    made: list[Callable[[Any], dict[str, Any]]] = [
-        lambda data: {"batch_sampler": BatchSampler(SequentialSampler(data), 4, drop_last=True)},
-        lambda data: {
-            "sampler": WeightedRandomSampler([1.0] * len(data), 9, generator=torch.Generator().manual_seed(1)),
-            "batch_size": 2,
-        },
-        *(
-            lambda data, rank=rank: {"sampler": DistributedSampler(data, 2, rank, seed=5), "batch_size": 3}
-            for rank in range(2)
-        ),
-    ]
-    for make in made:
-        with DataLoader(ours, device="cpu", tuning=QUICK, **make(ours)) as loader:
-            other: Any = TorchLoader(theirs, **make(theirs))
-            for epoch in range(2):
-                if isinstance(other.sampler, DistributedSampler):
-                    other.sampler.set_epoch(epoch)
-                same(loader, other)
-
-
-def test_a_generator_is_the_seed(root: Path) -> None:
-    """Equal generators give equal shuffles, another one another; and torch's own seed says so once."""
-
-    def order(seed: int) -> list[list[int]]:
-        generator = torch.Generator().manual_seed(seed)
-        with DataLoader(tensors(root), 4, True, generator=generator, device="cpu", tuning=QUICK, info=True) as loader:
-            return [info.ids.tolist() for _, _, info in loader]
-
-    assert order(1) == order(1) != order(2)
-
-
 def test_collate_fn_gets_the_samples(root: Path) -> None:
     """A list of (image, int) as torch gives it: MixUp in collate works; default_collate changes nothing."""
     seen: list[Any] = []
@@ -217,29 +178,6 @@ def test_collate_fn_gets_the_samples(root: Path) -> None:
             assert torch.equal(torch.stack([image for image, _ in seen[-1]]), whole)
             assert [label for _, label in seen[-1]] == ints.tolist()
             assert type(seen[-1][0][1]) is int
-
-
-def test_a_folder_resumes_in_the_middle(root: Path) -> None:
-    """With torchvision's own random transforms, which draw from our seed, bit for bit."""
-    transform = v2.Compose([v2.RandomResizedCrop(8), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)])
-    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 7, "device": "cpu", "tuning": QUICK}
-    with DataLoader(ImageFolder(str(root), transform), **options) as one:
-        run = iter(one)
-        next(run)
-        state = one.state_dict()
-        rest = [(images, labels.tolist()) for images, labels in run]
-    with DataLoader(ImageFolder(str(root), transform), **options) as two:
-        two.load_state_dict(state)
-        for (a, x), (b, y) in zip(rest, batches(two), strict=True):
-            assert x == y
-            assert torch.equal(a, b)
-
-
-def test_labels_are_int64_numbers(root: Path) -> None:
-    """As torch's collate makes them."""
-    with DataLoader(tensors(root), 4, device="cpu", tuning=QUICK) as loader:
-        assert next(iter(loader))[1].dtype == torch.int64
-    assert np.asarray(ImageFolder(str(root)).targets).max() == 2
 
 
 def test_a_folder_with_numbers_of_its_own(root: Path) -> None:

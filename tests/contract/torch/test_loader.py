@@ -286,17 +286,6 @@ def test_describe_says_what_an_epoch_is_made_of() -> None:
         assert "sampler" in mine.describe()
 
 
-def test_the_state_can_be_asked_for_before_the_first_batch() -> None:
-    """It is the beginning, and restoring it changes nothing."""
-    with _loader() as mine:
-        state = mine.state_dict()
-        assert (state["epoch"], state["consumed"]) == (0, 0)
-        mine.load_state_dict(state)
-        assert mine.epoch == 0
-        assert len(list(mine)) == 3
-        assert mine.epoch == 1
-
-
 @pytest.mark.parametrize("epoch", [-1, 1 << 32, 0.5, True, "1"])
 def test_an_epoch_that_cannot_be(epoch: Any) -> None:
     """set_epoch takes an int of 0..2**32-1."""
