@@ -62,24 +62,6 @@ def test_columns_are_mixed_as_images_and_labels_are(tmp_path: Path, engine: str,
         assert len(info.ids) == len(images)
 
 
-def test_a_resumed_run_mixes_columns_as_it_would_have(tmp_path: Path) -> None:
-    """In the middle of an epoch, and on two ranks."""
-    source = shards(tmp_path)
-    how = {**HOW, "columns": {"image": IMAGE, "label": Number("cls")}, "collate_fn": BOTH, "lanes": 2}
-    with DataLoader(source, 4, **how) as whole:
-        wanted = list(whole)
-    with DataLoader(source, 4, **how) as first:
-        next(iter(first))
-        state = first.state_dict()
-    for rank in range(2):
-        with DataLoader(source, 2, rank=rank, world_size=2, **how) as part:
-            part.load_state_dict(state)
-            for batch, everything in zip(part, wanted[1:], strict=True):
-                mine = slice(rank * 2, rank * 2 + 2)
-                assert torch.equal(batch["image"], everything["image"][mine])
-                assert torch.equal(batch["label"], everything["label"][mine])
-
-
 @pytest.mark.parametrize("names", [("image", "n", "Labels", "label"), ("image", "n", "fine_LABEL")])
 def test_the_labels_are_those_that_torchvision_would_find(tmp_path: Path, names: tuple[str, ...]) -> None:
     """By their column's name: torchvision's own class, given such a batch, mixes the same column."""

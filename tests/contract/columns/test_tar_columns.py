@@ -107,27 +107,6 @@ def test_a_bad_member_costs_its_slot_and_no_other(tmp_path: Path, member: str, d
     assert reason in told[0][1]
 
 
-@pytest.mark.parametrize("columns", [EVERY, {"caption": Text("txt"), "features": Array("f32", "float32")}])
-def test_a_state_gives_the_rest(tmp_path: Path, columns: dict[str, Column]) -> None:
-    """Stopped after any batch, the next loader gives what was left."""
-    source = shards(tmp_path, broken={"7.txt": b"\xff"})
-    bad = BadRecords(limit=None)
-
-    def made() -> DataLoader:
-        return DataLoader(source, 5, shuffle=True, columns=columns, tuning=QUICK, seed=1, bad=bad)
-
-    with made() as loader:
-        whole = [batch["caption"] for batch in loader]
-    for stop in range(len(whole)):
-        with made() as loader:
-            for _, _ in zip(range(stop), loader, strict=False):
-                pass
-            state = json.loads(json.dumps(loader.state_dict()))
-        with made() as again:
-            again.load_state_dict(state)
-            assert [batch["caption"] for batch in again] == whole[stop:]
-
-
 def test_a_reads_members_are_pieces_of_one_memory(tmp_path: Path) -> None:
     """As long as a slab holds them: then nothing is done row by row; where none does, they are the same bytes."""
     source = shards(tmp_path, broken={"4.f32": None})
