@@ -7,11 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from kit.blocks import Reads, reasons
 from kit.images import QUICK, jpeg
-from kit.inside import Block, Extents, Feed
+from kit.inside import Block, Feed
 
 from dali_feed import BadRecords
 from dali_feed.errors import SourceEmptyError, SourceError, SourceNotFoundError
@@ -75,20 +74,6 @@ def test_a_link_that_leads_back_is_not_followed(tree: Path, caplog: pytest.LogCa
     (tree / "loop").symlink_to(tree)
     with pytest.raises(SourceEmptyError, match="found none for loop"):
         FileList.from_folder(tree)
-
-
-def test_files_and_labels_are_read_in_any_order(tree: Path) -> None:
-    """Each row holds the bytes of its position's file and its label."""
-    source = FileList.from_folder(tree)
-    payloads, block = read_all(source)
-    labels = labels_of(source)
-    assert payloads == [Path(p).read_bytes() for p in source.paths]
-    assert block.values["label"].tolist() == labels
-    some = Reads(source).read(Extents(np.zeros(2, np.int64), np.array([4, 0]), np.array([6, 1])))
-    assert list(map(bytes, some.values["image"])) == [payloads[4], payloads[5], payloads[0]]
-    assert some.values["label"].tolist() == [labels[4], labels[5], labels[0]]
-    assert source.where(0, 3) == source.paths[3]
-    assert list(read_all(FileList(source.paths))[1].values) == ["image"]
 
 
 def test_a_file_that_cannot_be_read_costs_its_own_row(tree: Path) -> None:
