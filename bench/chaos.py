@@ -128,9 +128,9 @@ def chain(scene: Scene, folder: Path, kills: int, rng: random.Random, kill: Any 
         process.communicate()
         outcome.faults += 1
         process = start([*scene.arguments, str(folder), *(scene.finish() if outcome.faults == kills else ())])
-    _, said = process.communicate() if lines_of(process, None) >= 0 else ("", "")
+    _, errors = process.communicate() if lines_of(process, None) >= 0 else ("", "")
     if process.returncode:
-        outcome.errors.append(f"exit {process.returncode}: {said.strip()[-600:]}")
+        outcome.errors.append(f"exit {process.returncode}: {errors.strip()[-600:]}")
     else:
         outcome.counts.update(scene.audit(folder))
     return outcome
@@ -140,13 +140,13 @@ def append(folder: Path, kept: int, lines: Iterator[tuple[Any, Any, bool]]) -> N
     """Log lines behind the first `kept` bytes, each with the state behind it; those that count are printed too."""
     with (folder / "log").open("ab") as log:
         log.truncate(kept)
-        for line, state, told in lines:
+        for line, state, counts in lines:
             kept += log.write((json.dumps(line) + "\n").encode())
             log.flush()
             new = folder / "state.new"
             new.write_text(json.dumps({"bytes": kept, "state": state}))
             new.replace(folder / "state")
-            if told:
+            if counts:
                 print(kept, flush=True)
 
 
@@ -377,14 +377,14 @@ def streaming(
 
 def produce(shard: str, servers: str, topic: str, transactional: str, folder: str) -> None:
     """Worker: says when the first records count."""
-    journal, said = Path(folder, "journal"), False
+    journal, started = Path(folder, "journal"), False
     transactional_id = "auto" if transactional == "True" else None
 
     def tell(so_far: Any) -> None:
-        nonlocal said
-        if not said and so_far.position > so_far.begun:
+        nonlocal started
+        if not started and so_far.position > so_far.begun:
             print("it sends", flush=True)
-            said = True
+            started = True
 
     source = ShardSet(shard, image=("bin",))
     producer = OurProducer(
@@ -411,9 +411,9 @@ def producing(
     def audit(_: Path) -> Counts:
         parts = [[value for _, value in part] for part in committed(cluster.servers, topic)]
         counts = Counter(value for part in parts for value in part)
-        found = {"lost": sum(value not in counts for value in values)}
-        found["repeated" if transactional else "sent again"] = sum(count - 1 for count in counts.values())
-        return found | {"disordered": sum(not ordered(part) for part in parts)}
+        row = {"lost": sum(value not in counts for value in values)}
+        row["repeated" if transactional else "sent again"] = sum(count - 1 for count in counts.values())
+        return row | {"disordered": sum(not ordered(part) for part in parts)}
 
     arguments = ["produce", str(shard), cluster.servers, topic, str(transactional)]
     return Scene(arguments, audit, lines=1, seconds=0.4), cluster

@@ -43,7 +43,7 @@ def watched(options: Options) -> Iterator[Heat]:
     """Who asks takes CPU time of this process too, which is counted."""
     shards = _shards(options)
 
-    def asked(every: float) -> Opens:
+    def polled(every: float) -> Opens:
         @contextmanager
         def opens(_: str) -> Iterator[Steps]:
             over = threading.Event()
@@ -67,7 +67,7 @@ def watched(options: Options) -> Iterator[Heat]:
 
     ways = {"endpoint": 0.0, "asked each 1 s": 1.0, "asked each 0.1 s": 0.1}
     chosen = [Contestant("nobody", _with(shards), role="top")]
-    chosen += [Contestant(who, asked(every), role="ours", beside="nobody") for who, every in ways.items()]
+    chosen += [Contestant(who, polled(every), role="ours", beside="nobody") for who, every in ways.items()]
     yield Heat("watched by", chosen, seconds=options.seconds)
 
 

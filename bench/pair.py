@@ -111,9 +111,9 @@ def report(name: str, runs: list[dict[str, Any]], args: argparse.Namespace) -> b
     fault = high < bound and name != "c" and args.turns >= LEAST
     memory = {part: [round(statistics.median(run[part] for run in each)) for each in of.values()] for part in MEMORY}
     ratio = float(np.exp(logs.mean()))
-    told = " -> ".join(f"{np.median(each):.4g}" for each in values.values())
+    medians = " -> ".join(f"{np.median(each):.4g}" for each in values.values())
     shown = "".join(f"  {part} {old} -> {new} MB" for part, (old, new) in memory.items())
-    print(f"{name:8} ratio {ratio:.3f} [{low:.3f}, {high:.3f}]  {told}{shown}{'  FAULT' if fault else ''}")
+    print(f"{name:8} ratio {ratio:.3f} [{low:.3f}, {high:.3f}]  {medians}{shown}{'  FAULT' if fault else ''}")
     line = {"workload": name, "ratio": ratio, "low": low, "high": high, "bound": bound, "fault": fault}
     keep(args.out, line | memory)
     return fault
@@ -201,8 +201,8 @@ def work(data: Path, seconds: float, servers: str) -> None:
         value = side.run[line.strip()]()
         gc.collect()
         status = dict(re.findall(r"^(VmHWM|VmRSS):\s+(\d+)", Path("/proc/self/status").read_text(), re.MULTILINE))
-        told = {"value": value, "peak": int(status["VmHWM"]) // 1024, "held": int(status["VmRSS"]) // 1024}
-        print(json.dumps(told), file=answers, flush=True)
+        answer = {"value": value, "peak": int(status["VmHWM"]) // 1024, "held": int(status["VmRSS"]) // 1024}
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 class Side:

@@ -154,8 +154,8 @@ def packing(options: Options) -> Iterator[Heat]:
         write_shard(Path(folder, "s.tar"), records)
 
         def run(step: str) -> Told:
-            told = child(__file__, "--step", step, folder)
-            return 1, told["seconds"], {"records": count, "step MB": told["MB"]}
+            answer = child(__file__, "--step", step, folder)
+            return 1, answer["seconds"], {"records": count, "step MB": answer["MB"]}
 
         steps = [Contestant(step, timed(partial(run, step)), role="ours") for step in STEPS]
         yield Heat("a set", steps, "s")

@@ -288,11 +288,11 @@ def _names(output_map: Sequence[str], program: PipelineProgram) -> list[str]:
     return names
 
 
-def _declared(said: FieldInput, column: Column) -> FieldInput:
+def _declared(field: FieldInput, column: Column) -> FieldInput:
     """What the graph says of an input; where it says nothing a number is of its column's type."""
-    if said.dtype is None and isinstance(column, Number):
-        return replace(said, dtype=np.dtype(column.dtype))
-    return said
+    if field.dtype is None and isinstance(column, Number):
+        return replace(field, dtype=np.dtype(column.dtype))
+    return field
 
 
 def _warn_of_randomness(program: PipelineProgram, stacklevel: int) -> None:

@@ -141,8 +141,8 @@ def scratch() -> Iterator[Path]:
     """A folder for the run in the user's cache, gone at its end: images of one's own may be many."""
     home = user_cache() / "bench"
     home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="run-", dir=home, ignore_cleanup_errors=True) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix="run-", dir=home, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _write(root: Path, images: Iterable[tuple[bytes | memoryview, int, str]]) -> int:

@@ -146,10 +146,10 @@ class _Ours(Steps):
     def extras(self) -> dict[str, float | str]:
         """What it says of the steps that were counted; `feed us` of the whole turn, as it is added at its end."""
         stats = self._loader.stats()
-        said = verdict(since(self._before, stats))
+        judged = verdict(since(self._before, stats))
         numbers: dict[str, float | str]
         numbers = {"feed us": round(1e6 * stats.feed_cpu / max(1, stats.samples), 2), "slab MB": stats.slab_peak / 1e6}
-        return {**numbers, "verdict": said.sentence, "advice": "; ".join(said.advice)}
+        return {**numbers, "verdict": judged.sentence, "advice": "; ".join(judged.advice)}
 
 
 def ours(make: Callable[[], DataLoader]) -> Opens:

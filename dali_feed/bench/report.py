@@ -201,8 +201,8 @@ def compared(named: Sequence[tuple[str, Race]]) -> tuple[str, dict[str, str], st
         heading = ", ".join(filter(None, (case, who)))
         sections.append({"heading": heading, "note": "; ".join(notes), "bars": _bars(first, rows)})
     for name, race in named[1:]:
-        found, reason = losses(first, race)
-        lost |= {f"{name}: {ratio}": says for ratio, says in found.items()}
+        shares, reason = losses(first, race)
+        lost |= {f"{name}: {ratio}": says for ratio, says in shares.items()}
         why = why or reason
     answer = f"LOST: {'; '.join(lost)}" if lost else why or "Nothing is lost beyond the noise"
     body = _render(

@@ -465,8 +465,8 @@ def _take(who: Contestant, way: str, seconds: float, server: int | None) -> _Tur
         ours, its, busy = (b - a for a, b in zip(used_before, _used(server), strict=True))
         wall, peak = time.perf_counter() - wall, _peak_rss(server)
     others = max(0.0, busy - ours - its) / wall / len(os.sched_getaffinity(0))
-    told = waits if steps.waits is None else steps.waits
-    return _Turn(units, now - begun, told, ours, its, others, round(peak / 1e6), steps.extras())
+    waits = waits if steps.waits is None else steps.waits
+    return _Turn(units, now - begun, waits, ours, its, others, round(peak / 1e6), steps.extras())
 
 
 def _used(server: int | None) -> tuple[float, float, float]:
@@ -516,9 +516,9 @@ def _reset_peak() -> None:
 
 def _peak_rss(server: int | None) -> int:
     """Most bytes that this process held since `_reset_peak`, and what its descendants hold now for themselves."""
-    theirs = (f"/proc/{pid}/smaps_rollup" for pid in _descendants(server))
+    rollups = (f"/proc/{pid}/smaps_rollup" for pid in _descendants(server))
     return _bytes_in("/proc/self/status", "VmHWM") + sum(
-        _bytes_in(path, "Private_Clean", "Private_Dirty") for path in theirs
+        _bytes_in(path, "Private_Clean", "Private_Dirty") for path in rollups
     )
 
 

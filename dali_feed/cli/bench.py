@@ -165,9 +165,9 @@ def _about(job: BenchJob, **more: Any) -> dict[str, Any]:
     data = job.data
     size = f"{data.width}x{data.height}" if data.width else "several"
     name = job.device if job.device == "cpu" else gpu_name(job.device)
-    told = {"data": data.name, "image": size, "crop": job.crop, "mean bytes": data.mean_bytes, "images": data.count}
+    images = {"data": data.name, "image": size, "crop": job.crop, "mean bytes": data.mean_bytes, "images": data.count}
     how = {"device": name, "threads": job.threads, "engine": job.engine, "batch": job.batch}
-    return about_machine() | told | how | more
+    return about_machine() | images | how | more
 
 
 def _beside(options: SimpleNamespace, job: BenchJob) -> list[Contestant]:
@@ -310,8 +310,8 @@ def loader(options: SimpleNamespace) -> None:
     from dali_feed.bench.data import topic_at
 
     race = _race("loader", loading, options, seconds=options.seconds)
-    with race as (result, run), _job(options) as made, ExitStack() as stack:
-        job, reads = made, ["tar", "folder"]
+    with race as (result, run), _job(options) as given, ExitStack() as stack:
+        job, reads = given, ["tar", "folder"]
         if options.broker:
             topic = stack.enter_context(topic_at(options.broker, job.data.records(), timeout=options.timeout))
             job, reads = replace(job, data=replace(job.data, topic=topic)), [*reads, "kafka"]

@@ -228,11 +228,11 @@ def difference(whole: Trace, rest: Trace, after: int) -> str:
 def process(role: str, job: DemoJob, folder: Path, *more: int) -> None:
     """Run a role in a process of its own, which must end as planned. Raises EngineError with its last words."""
     # -P keeps the working folder off the path. A group of its own: Ctrl-C is this process's to handle.
-    told = json.dumps(dataclasses.asdict(job))
-    command = [sys.executable, "-P", "-m", "dali_feed.cli.demo", role, str(folder), told, *map(str, more)]
+    facts = json.dumps(dataclasses.asdict(job))
+    command = [sys.executable, "-P", "-m", "dali_feed.cli.demo", role, str(folder), facts, *map(str, more)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0) as child:  # noqa: S603
         try:
-            said = child.communicate(timeout=PATIENCE)[1]
+            errors = child.communicate(timeout=PATIENCE)[1]
         except subprocess.TimeoutExpired as error:
             msg = f"demo: a process of it must end within {PATIENCE:.0f} s; it did not"
             raise EngineError(msg) from error
@@ -240,7 +240,7 @@ def process(role: str, job: DemoJob, folder: Path, *more: int) -> None:
             if child.poll() is None:
                 child.kill()
     if child.returncode != (-signal.SIGKILL if role == "killed" else 0) or not (folder / LOADER).exists():
-        last = " ".join([line for line in said.splitlines() if line.strip()][-1:]) or "no message"
+        last = " ".join([line for line in errors.splitlines() if line.strip()][-1:]) or "no message"
         msg = f"demo: its processes must end as planned; one ended with {child.returncode}: {last}"
         raise EngineError(msg)
 

@@ -53,8 +53,8 @@ class Sheet:
             msg = f"{option}: must be a PNG file, NAME.png; found {str(path)!r}"
             raise ConfigError(msg)
         if not path.parent.is_dir() or path.is_dir():
-            found = "a folder of that name" if path.is_dir() else f"no folder {str(path.parent)!r}"
-            msg = f"{option}: must be a file in a folder that exists; found {found}"
+            what = "a folder of that name" if path.is_dir() else f"no folder {str(path.parent)!r}"
+            msg = f"{option}: must be a file in a folder that exists; found {what}"
             raise ConfigError(msg)
         with needed():
             import PIL.Image  # noqa: F401  said now, not when everything has been read

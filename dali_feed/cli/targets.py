@@ -96,7 +96,7 @@ def _sources(targets: Sequence[str], access: Access, topic: Callable[[str], Sour
     if access.storage and "shards" not in files:
         msg = f"--storage-option: is for shards at addresses such as s3://bucket/a.tar; found {', '.join(targets)}"
         raise ConfigError(msg)
-    made: dict[str, Callable[[list[str]], Source]] = {
+    makers: dict[str, Callable[[list[str]], Source]] = {
         "shards": partial(ShardSet, storage_options=access.storage),
         "tfrecord": TFRecords,
         "recordio": RecordIO,
@@ -105,7 +105,7 @@ def _sources(targets: Sequence[str], access: Access, topic: Callable[[str], Sour
         "array": Arrays,
         "image": lambda paths: FileList([path for each in paths for path in _images(each)]),
     }
-    return chosen + [make(files[kind]) for kind, make in made.items() if kind in files]
+    return chosen + [make(files[kind]) for kind, make in makers.items() if kind in files]
 
 
 def _kind(target: str) -> str:

@@ -82,11 +82,11 @@ def verify_set(target: str) -> int:
     from dali_feed.storage.manifest import load_manifest
 
     with steps(sum(shard.size for shard in load_manifest(target).shards), "bytes") as advance:
-        found = packing.verify(target, advance=advance)
-    count = len(found.damages)
-    shards = f"{found.shards:,} with {found.samples:,} samples, {size_text(found.size)}"
+        result = packing.verify(target, advance=advance)
+    count = len(result.damages)
+    shards = f"{result.shards:,} with {result.samples:,} samples, {size_text(result.size)}"
     report = Report(f"set {target}", [("shards", shards), ("damaged", f"{count:,} file{plural(count)}")])
-    report.notes += [(f"    {damage}", "yellow") for damage in found.damages]
+    report.notes += [(f"    {damage}", "yellow") for damage in result.damages]
     show(report)
     return count
 

@@ -231,11 +231,11 @@ def produce(  # noqa: PLR0913, PLR0917  an option each
     )
     first: list[int] = []
 
-    def told(done: Produced) -> tuple[int, int, float]:
+    def shown(done: Produced) -> tuple[int, int, float]:
         first[:] = first or [done.tally.size]  # what a run before wrote counts for the records and not for the rate
         return done.position, done.tally.size - first[0], done.seconds
 
-    with _progress(told) as tell:
+    with _progress(shown) as tell:
         done = producer.run(
             reads,
             columns=None if form is None else {name: member or name for name, _, member in pairs},
@@ -308,16 +308,16 @@ def _source(targets: list[str], payload: str | None, access: Access) -> Source:
     from dali_feed.cli.targets import source_of
     from dali_feed.external_sources import KafkaTopic, ShardSet
 
-    found = source_of(targets, access, label=None, holes="replace")
+    source = source_of(targets, access, label=None, holes="replace")
     if payload is None:
-        return found
-    if isinstance(found, KafkaTopic):
+        return source
+    if isinstance(source, KafkaTopic):
         msg = f"--payload: must be left out for a topic, whose values are the payloads; found {payload!r}"
         raise ConfigError(msg)
-    if not isinstance(found, ShardSet):
-        msg = f"--payload: is for tar shards, whose files it names; found {payload!r} for {found!r}; leave it out"
+    if not isinstance(source, ShardSet):
+        msg = f"--payload: is for tar shards, whose files it names; found {payload!r} for {source!r}; leave it out"
         raise ConfigError(msg)
-    return ShardSet(found.paths, image=tuple(payload.split(";")), storage_options=access.storage)
+    return ShardSet(source.paths, image=tuple(payload.split(";")), storage_options=access.storage)
 
 
 def _format(name: str | None, schema: Path | None) -> Format | str | None:

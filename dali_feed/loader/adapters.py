@@ -248,15 +248,15 @@ def _made(files: ImageFiles) -> Lowered:
 def _labels(targets: Sequence[Any], change: Callable[[Any], Any] | None) -> list[int]:
     """The labels as ints; `change`, a function of the class, is called once per class."""
     try:
-        made = {target: target if change is None else change(target) for target in dict.fromkeys(targets)}
+        labels = {target: target if change is None else change(target) for target in dict.fromkeys(targets)}
     except TypeError as error:
         _refuse(f"its labels are not ints ({error})")
-    for target, label in made.items():
+    for target, label in labels.items():
         plain = label.item() if getattr(label, "shape", None) == () else label
         if isinstance(plain, bool) or not isinstance(plain, int | np.integer):
             _refuse(f"its target_transform gives {label!r} for class {target!r}, but an int is needed")
-        made[target] = int(plain)
-    return [made[target] for target in targets]
+        labels[target] = int(plain)
+    return [labels[target] for target in targets]
 
 
 def _subset(dataset: Any) -> Lowered:
@@ -461,8 +461,8 @@ def _parts(dataset: object) -> Iterator[object]:
 
 
 def _seen(part: object) -> dict[str, Any]:
-    held = getattr(part, "__dict__", {})
-    seen = {name: held[name] for name in (*_ACTS, *_HOLDS, *_NUMBERS) if name in held}
+    attributes = getattr(part, "__dict__", {})
+    seen = {name: attributes[name] for name in (*_ACTS, *_HOLDS, *_NUMBERS) if name in attributes}
     return seen | {f"number of {name}": len(seen[name]) for name in _HOLDS if name in seen}  # cut in place
 
 

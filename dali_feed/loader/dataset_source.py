@@ -176,10 +176,10 @@ def _encoded(value: Any, lease: Lease) -> Any:
     if isinstance(value, _BYTES):
         return value
     if isinstance(value, str | os.PathLike):
-        found = load_file(os.fspath(value), lease)
-        if isinstance(found, str):
-            raise FormatError(found)
-        return found
+        loaded = load_file(os.fspath(value), lease)
+        if isinstance(loaded, str):
+            raise FormatError(loaded)
+        return loaded
     pixels = np.asarray(value.convert("RGB")) if _is_pil(value) else _pixels(value)
     if pixels is None:
         msg = f"an image must be a path, bytes, a PIL image or uint8 pixels; found {type(value).__name__}"

@@ -165,11 +165,11 @@ def _check_kept(function: Callable[[Any], Any], name: str, size: tuple[int, int]
     given = to_pil_image(pixels)
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  what they may draw from
     try:
-        made = function(given)
-        found = f"{getattr(made, 'mode', type(made).__name__)} of {getattr(made, 'size', 'no size')}"
-        kept = getattr(made, "size", None) == given.size and getattr(made, "mode", None) == mode
+        result = function(given)
+        outcome = f"{getattr(result, 'mode', type(result).__name__)} of {getattr(result, 'size', 'no size')}"
+        kept = getattr(result, "size", None) == given.size and getattr(result, "mode", None) == mode
     except Exception as error:  # noqa: BLE001  whatever the user's code raises
-        found, kept = f"{type(error).__name__}: {error}", False
+        outcome, kept = f"{type(error).__name__}: {error}", False
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
@@ -178,7 +178,7 @@ def _check_kept(function: Callable[[Any], Any], name: str, size: tuple[int, int]
         rule = (
             f"is run on finished tensors, or on PIL images whose mode and size it keeps; given {mode} of {given.size}"
         )
-        msg = f"transform: {name} {rule} it gave {found}. Put it after the conversion to tensors"
+        msg = f"transform: {name} {rule} it gave {outcome}. Put it after the conversion to tensors"
         raise TransformError(msg)
 
 

@@ -168,9 +168,9 @@ class Items:
         columns = self._columns
         if columns.alone:
             return images
-        made = dict(zip(columns.others, others, strict=True))
-        made |= zip(self._images, images if len(self._images) > 1 else [images], strict=False)
-        item = {name: made[name] for name in columns.names}
+        values = dict(zip(columns.others, others, strict=True))
+        values |= zip(self._images, images if len(self._images) > 1 else [images], strict=False)
+        item = {name: values[name] for name in columns.names}
         return tuple(item.values()) if columns.as_tuple else item
 
     def _whole(self, batch: Batch, images: Any, others: list[Any]) -> Any:

@@ -75,13 +75,13 @@ _IDLE = {  # of torch's arguments, and why they have no effect on ours
 
 def feed_for(loader: DataLoader, rank: int, world_size: int) -> tuple[Feed | TorchFeed, Own]:
     """The feed, and what of the transform is left to run. Raises ConfigError, TransformError for what cannot be."""
-    found = _native(loader, rank, world_size)
-    return (_by_torch(loader, rank, world_size, found), ()) if isinstance(found, str) else found
+    native = _native(loader, rank, world_size)
+    return (_by_torch(loader, rank, world_size, native), ()) if isinstance(native, str) else native
 
 
 def _native(loader: DataLoader, rank: int, world_size: int) -> tuple[Feed, Own] | str:
     """The feed of a source, or of a dataset that is as good as one; or why it is not: a clause, "its loader is ..."."""
-    source, transform, theirs, turned = loader.dataset, loader.transform, False, False
+    source, transform, own_transform, turned = loader.dataset, loader.transform, False, False
     live = isinstance(source, Stream)
     if live:
         _check_live(loader)
@@ -91,11 +91,11 @@ def _native(loader: DataLoader, rank: int, world_size: int) -> tuple[Feed, Own] 
             lowered = _by_samples(loader, lowered)
         if isinstance(lowered, str):
             return lowered
-        source, theirs, turned = lowered.source, lowered.transform is not None, lowered.exif
-        if theirs and transform is not None:
+        source, own_transform, turned = lowered.source, lowered.transform is not None, lowered.exif
+        if own_transform and transform is not None:
             msg = "transform: the dataset has one already; give it to the dataset or to the loader, not to both"
             raise ConfigError(msg)
-        transform = lowered.transform if theirs else transform
+        transform = lowered.transform if own_transform else transform
         if _wants_pil(loader.dataset, source, loader.collate_fn, transform):
             return "its transform gives PIL images, and its collate_fn takes them"
     other = None if live else _other_batches(loader)
@@ -124,7 +124,7 @@ def _native(loader: DataLoader, rank: int, world_size: int) -> tuple[Feed, Own] 
             tuning=tuning,
         )
     except TransformError as error:
-        if theirs and not isinstance(error, NotMadeError):
+        if own_transform and not isinstance(error, NotMadeError):
             return f"its transform is not supported ({str(error).removeprefix('transform: ')})"
         raise
     _warn_of_idle(loader, feed)

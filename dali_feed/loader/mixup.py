@@ -41,8 +41,8 @@ def labels_of(columns: Columns) -> str:
     if not columns.preset:
         return _column(columns.by_name, as_tuple=columns.as_tuple)
     if LABEL not in columns.others:
-        found = ", ".join(columns.others) or "none"
-        msg = f"{_MIX} labels; the source's columns must have {LABEL!r}, found {found}"
+        what = ", ".join(columns.others) or "none"
+        msg = f"{_MIX} labels; the source's columns must have {LABEL!r}, found {what}"
         raise ConfigError(msg)
     return LABEL
 
@@ -73,9 +73,9 @@ def _column(columns: Mapping[str, Column], *, as_tuple: bool) -> str:
     labels = [name for name in names if _is_label(columns[name])]
     if len(labels) == 1:
         return labels[0]
-    found = f"{_named(labels)}, and one must be chosen. Name it 'labels'" if labels else f"{_named(names or columns)}"
+    what = f"{_named(labels)}, and one must be chosen. Name it 'labels'" if labels else f"{_named(names or columns)}"
     cure = "" if labels else ". Name it 'label'"
-    msg = f"{_MIX} labels, a column of whole Numbers with 'label' in its name; found {found}{cure}"
+    msg = f"{_MIX} labels, a column of whole Numbers with 'label' in its name; found {what}{cure}"
     raise ConfigError(msg)
 
 
@@ -124,13 +124,13 @@ class Mixes:
         """Raise ConfigError where each sample of a batch is alone in its lane, though the batch has others."""
         if shares.per_lane == 1 and shares.lanes > 1:
             rule = "mix a sample with the one before it in its lane, which must be another one"
-            found = f"found lanes={shares.lanes} in global batches of {shares.batch_size * shares.world_size} samples"
-            msg = f"collate_fn: MixUp and CutMix {rule}; {found}. Give a larger batch_size, or fewer lanes"
+            what = f"found lanes={shares.lanes} in global batches of {shares.batch_size * shares.world_size} samples"
+            msg = f"collate_fn: MixUp and CutMix {rule}; {what}. Give a larger batch_size, or fewer lanes"
             raise ConfigError(msg)
 
-    def _not_float(self, found: object) -> ConfigError:
+    def _not_float(self, what: object) -> ConfigError:
         cure = "Let the transform end in ToDtype(torch.float32, scale=True)"
-        return ConfigError(f"collate_fn: MixUp and CutMix mix floats; found images of {found}. {cure}")
+        return ConfigError(f"collate_fn: MixUp and CutMix mix floats; found images of {what}. {cure}")
 
     def drawn(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
         """Arrays that go with a batch: the random numbers, and both labels of each sample with their weights.
@@ -161,8 +161,8 @@ class Mixes:
     def _checked(self, batch: Batch) -> NDArray[Any]:
         mixing, labels = self._mixing, batch.fields[self.labels_in]
         if not isinstance(labels, np.ndarray) or labels.ndim != 1 or labels.dtype.kind not in "iu":
-            found = labels.dtype if isinstance(labels, np.ndarray) else type(labels[0]).__name__
-            msg = f"collate_fn: MixUp and CutMix mix labels that are whole numbers of classes; found {found}"
+            what = labels.dtype if isinstance(labels, np.ndarray) else type(labels[0]).__name__
+            msg = f"collate_fn: MixUp and CutMix mix labels that are whole numbers of classes; found {what}"
             raise ConfigError(msg)
         if mixing.classes is None:
             return labels

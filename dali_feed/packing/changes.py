@@ -30,7 +30,7 @@ class OnImages:
 
     def __init__(self, change: Callable[[bytes], bytes]) -> None:
         self._change = change
-        self.told: Any = getattr(change, "told", None) or name_of(change)
+        self.facts: Any = getattr(change, "facts", None) or name_of(change)
 
     def __call__(self, files: list[File]) -> list[File]:
         """The files, changed."""
@@ -38,11 +38,11 @@ class OnImages:
 
     def _one(self, suffix: str, data: bytes | memoryview) -> File:
         before = ending_of(data)
-        made = self._change(bytes(data))
-        after = ending_of(made)
+        new_data = self._change(bytes(data))
+        after = ending_of(new_data)
         if after is None or after == before:
-            return suffix, made
-        return f"{suffix[: suffix.rfind('.') + 1]}{after}", made
+            return suffix, new_data
+        return f"{suffix[: suffix.rfind('.') + 1]}{after}", new_data
 
 
 class Decoded:
@@ -51,7 +51,7 @@ class Decoded:
     Pillow decodes, and turns nothing: the pixels are as they are stored, like those that a loader starts from.
     """
 
-    told = "decoded"
+    facts = "decoded"
 
     def __init__(self) -> None:
         with needed():
@@ -78,7 +78,7 @@ class Tokenized:
         self._member = member
         with open(tokenizer, "rb") as file:  # noqa: PTH123
             digest = hashlib.sha256(file.read()).hexdigest()
-        self.told = {"tokens": member, "tokenizer": digest}
+        self.facts = {"tokens": member, "tokenizer": digest}
 
     def __call__(self, files: list[File]) -> list[File]:
         """The files, and one more."""
@@ -116,7 +116,7 @@ class Reencode:
             from PIL import Image
         self._open, self._lanczos = Image.open, Image.Resampling.LANCZOS
         self._shorter, self._quality = shorter, quality
-        self.told = {"resize": shorter, "quality": quality}  # what a journal keeps
+        self.facts = {"resize": shorter, "quality": quality}  # what a journal keeps
 
     def __call__(self, payload: bytes) -> bytes:
         """The image, encoded."""

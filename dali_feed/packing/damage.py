@@ -110,9 +110,9 @@ def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterat
     try:
         digest = hashlib.sha256()
         for at in range(0, shard.size, PIECE):
-            held = read_at(file, min(PIECE, shard.size - at), at)
-            digest.update(held)
-            advance(len(held))
+            piece = read_at(file, min(PIECE, shard.size - at), at)
+            digest.update(piece)
+            advance(len(piece))
         if digest.hexdigest() != shard.sha256:
             records = () if index is None else tuple(_records(file, index))
             where = "" if records or index is None else ", in no member: a header, or what lies between"

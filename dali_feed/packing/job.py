@@ -95,7 +95,7 @@ class PackJob:
     """Everything that decides the bytes of a set, and where it goes.
 
     fallback  suffix of payloads whose first bytes say nothing
-    told      what decides the bytes, as plain JSON: kept in the manifest
+    facts     what decides the bytes, as plain JSON: kept in the manifest
     """
 
     packed: PackTask
@@ -104,7 +104,7 @@ class PackJob:
     fallback: str
     work: WorkFolder
     layout: Layout | None
-    told: Mapping[str, Any]
+    facts: Mapping[str, Any]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "contents"}
@@ -139,7 +139,7 @@ def job_of(
         "pin": snapshot.pin,
         "interleaved": snapshot.interleaved,
         "shard_bytes": shard_bytes,
-        "options": contents.told() | ({} if layout is None else {"layout": asdict(layout)}),
+        "options": contents.to_dict() | ({} if layout is None else {"layout": asdict(layout)}),
     }
     facts = json.loads(json.dumps(facts))
     if there is not None:
@@ -153,7 +153,7 @@ def job_of(
             raise ConfigError(msg)
     mean, fallback = sample_bytes(contents, snapshot)
     plan = Plan(work.name, borders_of(snapshot, mean, shard_bytes))
-    facts |= {"fallback": fallback} | plan.told()
+    facts |= {"fallback": fallback} | plan.to_dict()
     work.begin(facts)
     return _made(PackJob(packed, snapshot, plan, fallback, work, layout, facts), contents)
 
@@ -165,7 +165,7 @@ def _made(job: PackJob, contents: Samples) -> PackJob:
 
 
 def _resumed(there: Mapping[str, Any], facts: Mapping[str, Any], work: WorkFolder) -> tuple[Plan, str]:
-    """Plan and fallback of the job that is there, where `told` would be the same."""
+    """Plan and fallback of the job that is there, where `facts` would be the same."""
     where, cure = work.manifest, "give the same, give another place, or remove the files there"
     try:
         plan, fallback = Plan.of(there), str(there["fallback"])

@@ -27,12 +27,12 @@ _HELD = 8  # shards whose keys are kept
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """`of(partition, position, number)` is a record's key; `told` says how it is made.
+    """`of(partition, position, number)` is a record's key; `kind` says how it is made.
 
     unique  whether no two records can have the same
     """
 
-    told: str
+    kind: str
     of: Callable[[int, int, int], str]
     unique: bool = True
 

@@ -89,8 +89,8 @@ class RayTasks:
             raise self._unseen(shard, node)
         borders = self._job.plan.borders
         self._advance(int(borders[k + 1] - borders[k]), receipt.size)
-        found: Receipt = receipt
-        return found
+        done: Receipt = receipt
+        return done
 
     def close(self) -> None:
         """End what is under way."""

@@ -48,18 +48,18 @@ class Plan:
         """The name of a shard's file."""
         return name_of(self.name, k, len(self))
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain JSON."""
         return {"name": self.name, "borders": self.borders.tolist()}
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Plan:
-        """What `told` gave. Raises KeyError, TypeError or ValueError where it is not that."""
-        borders = np.array([int(border) for border in told["borders"]], np.int64)
+    def of(cls, values: Mapping[str, Any]) -> Plan:
+        """What `to_dict` gave. Raises KeyError, TypeError or ValueError where it is not that."""
+        borders = np.array([int(border) for border in values["borders"]], np.int64)
         if len(borders) < 2 or borders[0] != 0 or (np.diff(borders) < 1).any():
             msg = "borders must ascend from 0"
             raise ValueError(msg)
-        return cls(str(told["name"]), borders)
+        return cls(str(values["name"]), borders)
 
 
 def name_of(name: str, k: int, shards: int) -> str:

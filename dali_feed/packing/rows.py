@@ -161,11 +161,11 @@ class Samples:
         """What the source is asked for."""
         return tuple(dict.fromkeys(each.read for each in self.wanted))
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All that decides what is written, as plain JSON."""
         members = [[each.name, each.suffix] for each in self.wanted]
-        changes = [getattr(change, "told", repr(change)) for change in self.changes]
-        return {"members": members, "keys": self.keys.told, "changes": changes}
+        changes = [getattr(change, "facts", repr(change)) for change in self.changes]
+        return {"members": members, "keys": self.keys.kind, "changes": changes}
 
     def samples(self, block: Block, first: int) -> Iterator[Sample | str | None]:
         """Of each row a sample, why there is none, or None where the position holds no record.

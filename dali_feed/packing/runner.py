@@ -120,5 +120,5 @@ def finish(job: PackJob, receipts: Sequence[Receipt]) -> Tally:
     for layout in {WHOLE, job.layout or WHOLE}:  # of processes that were killed, or given up by Ray
         names = {shard.name for shard in shards} | {work.manifest.name} | {f"{each.name}{SUFFIX}" for each in shards}
         sweep(work.out, layout, names)
-    work.save(Manifest(shards, dict(job.told) | {"tally": tally.to_json()}, replay, job.layout))
+    work.save(Manifest(shards, dict(job.facts) | {"tally": tally.to_json()}, replay, job.layout))
     return tally

@@ -89,9 +89,9 @@ def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, ke
 
 
 def _draw(begin: Any, key: str) -> int:
-    told = begin.copy()
-    told.update(key.encode("utf-8", "surrogateescape"))
-    return int.from_bytes(told.digest(), "little")
+    hasher = begin.copy()
+    hasher.update(key.encode("utf-8", "surrogateescape"))
+    return int.from_bytes(hasher.digest(), "little")
 
 
 def _shares(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) -> Int64s:
@@ -163,7 +163,7 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
         msg = f"merge: takes two or more different sets; found {', '.join(homes) or 'none'}"
         raise ConfigError(msg)
     manifests = [load_plain(home) for home in homes]
-    every = [(Path(home).parent, shard) for home, told in zip(homes, manifests, strict=True) for shard in told.shards]
+    every = [(Path(home).parent, shard) for home, part in zip(homes, manifests, strict=True) for shard in part.shards]
     work = WorkFolder(folder, name)
     path = work.manifest
     with work.alone():

@@ -104,17 +104,17 @@ class Receipt:
         """As the manifest has it."""
         return Shard(name, self.size, self.samples, self.sha256, self.index_size, self.index_sha256)
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain JSON."""
         return {name: getattr(self, name) for name in self.__slots__} | {"tally": self.tally.to_json()}
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Receipt:
-        """What `told` gave. Raises KeyError, TypeError or ValueError where it is not that."""
-        digests = str(told["sha256"]), str(told["index_sha256"])
-        missing = [[int(number) for number in run] for run in told["missing"]]
-        tally = Tally.of(told["tally"])
-        return cls(int(told["size"]), int(told["samples"]), *digests, int(told["index_size"]), tally, missing)
+    def of(cls, values: Mapping[str, Any]) -> Receipt:
+        """What `to_dict` gave. Raises KeyError, TypeError or ValueError where it is not that."""
+        digests = str(values["sha256"]), str(values["index_sha256"])
+        missing = [[int(number) for number in run] for run in values["missing"]]
+        tally = Tally.of(values["tally"])
+        return cls(int(values["size"]), int(values["samples"]), *digests, int(values["index_size"]), tally, missing)
 
 
 class WorkFolder:
@@ -172,7 +172,7 @@ class WorkFolder:
     def keep(self, k: int, receipt: Receipt) -> None:
         """Keep what shard k is."""
         with writing(self.path):
-            write_whole(self.path / f"{k:06d}.json", checked_json(receipt.told()))
+            write_whole(self.path / f"{k:06d}.json", checked_json(receipt.to_dict()))
             sync_folder(self.path)
 
     def save(self, manifest: Manifest) -> None:

@@ -201,10 +201,10 @@ class _Check:
             given.append(next(ranks.batches()))
         return _Run(given, states)
 
-    def same_run(self, wanted: _Run, found: _Run, at: str) -> None:
+    def same_run(self, wanted: _Run, other: _Run, at: str) -> None:
         """Global batches and states do not depend on the world size."""
-        self._compare(wanted.given, found.given, 0, at, in_order=False)
-        for n, (a, b) in enumerate(zip(wanted.states, found.states, strict=True)):
+        self._compare(wanted.given, other.given, 0, at, in_order=False)
+        for n, (a, b) in enumerate(zip(wanted.states, other.states, strict=True)):
             assert _position(a) == _position(b), (
                 f"{at}: the state after {n} batches must be the same; found {a} and {b}"
             )
@@ -221,9 +221,9 @@ class _Check:
         self._compare(wanted.given[position:], rest, position, at)
 
     def _compare(
-        self, wanted: list[_Given], found: list[_Given], first: int, at: str, *, in_order: bool = True
+        self, wanted: list[_Given], given: list[_Given], first: int, at: str, *, in_order: bool = True
     ) -> None:
-        for n, (one, other) in enumerate(zip(wanted, found, strict=False), first):
+        for n, (one, other) in enumerate(zip(wanted, given, strict=False), first):
             a, b = one.slots, other.slots
             for k, (x, y) in enumerate(zip(a, b, strict=False)):
                 assert x == y, f"{at}: batch {n}, slot {k} must be {self._told(x)}; found {self._told(y)}"
@@ -232,7 +232,7 @@ class _Check:
             for k, (row, another) in enumerate(zip(rows, others, strict=False)):
                 assert row == another, f"{at}: batch {n}, packed row {k} must be {row}; found {another}"
             assert len(rows) == len(others), f"{at}: batch {n} must hold {len(rows)} packed rows; found {len(others)}"
-        assert len(wanted) == len(found), f"{at}: {len(wanted)} batches must follow; found {len(found)}"
+        assert len(wanted) == len(given), f"{at}: {len(wanted)} batches must follow; found {len(given)}"
 
     def _ranks(self, world_size: int) -> _Ranks:
         return _Ranks(self._source, world_size, self._batch_size, self._options)

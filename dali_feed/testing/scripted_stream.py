@@ -214,7 +214,7 @@ class ScriptedStreamReader(LiveReader):
     def _take(self, taken: list[tuple[int, int, Item]], records: int, size: float) -> bool:
         """Take what is there, a partition after the other; whether that is enough."""
         source = self._source
-        held = sum(len(payload_of(plain_of(item))) for _, _, item in taken)
+        bytes_taken = sum(len(payload_of(plain_of(item))) for _, _, item in taken)
         for p, items in enumerate(source._items):
             if p % self._world_size != self._rank or p in self._gone:
                 continue
@@ -229,12 +229,12 @@ class ScriptedStreamReader(LiveReader):
                         return True
                     raise plain.exception or SourceError(f"{source.where(p, self._at[p])}: the script aborts here")
                 if not isinstance(plain, Gap):
-                    held += len(payload_of(plain))
-                    if taken and held > size:
+                    bytes_taken += len(payload_of(plain))
+                    if taken and bytes_taken > size:
                         return True
                     taken.append((p, self._at[p], item))
                 self._at[p] += 1
-        return len(taken) >= records or held >= size
+        return len(taken) >= records or bytes_taken >= size
 
     def _block(self, taken: list[tuple[int, int, Item]], lease: Lease) -> Block:
         ids = pack_ids(np.array([p for p, _, _ in taken], np.int64), np.array([n for _, n, _ in taken], np.int64))

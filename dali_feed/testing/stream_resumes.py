@@ -78,14 +78,14 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in Feed
                     check.take(feed, before, at, until=mine, batches=stop)
                     states.append(json.loads(json.dumps(feed.state_dict())))
             for other in world_sizes:
-                found = {p: list(line) for p, line in before.items()}
+                resumed = {p: list(line) for p, line in before.items()}
                 with check.feeds(other, states) as feeds:
                     for rank, feed in enumerate(feeds):
                         left = sum(
                             len(line) - len(before.get(p, ())) for p, line in wanted.items() if p % other == rank
                         )
-                        check.take(feed, found, f"{at}, continued at world size {other}", until=left)
-                check.compare(wanted, found, f"{at}, continued at world size {other}")
+                        check.take(feed, resumed, f"{at}, continued at world size {other}", until=left)
+                check.compare(wanted, resumed, f"{at}, continued at world size {other}")
 
 
 class _Check:
@@ -96,13 +96,13 @@ class _Check:
     def feeds(self, world_size: int, states: list[dict[str, Any]] | None) -> Iterator[list[Feed]]:
         """Feeds of all ranks, that go on from these states, closed at the end."""
         with ExitStack() as opened:
-            made = []
+            feeds = []
             for rank in range(world_size):
                 feed = Feed(self._source, self._batch_size, rank=rank, world_size=world_size, **self._given)
-                made.append(opened.enter_context(feed))
+                feeds.append(opened.enter_context(feed))
                 if states is not None:
                     feed.load_state_dict(states if len(states) != world_size else states[rank])
-            yield made
+            yield feeds
 
     def take(self, feed: Feed, into: Lines, at: str, *, until: int, batches: int | None = None) -> int:
         """Batches until so many good records have come and no more come, or so many batches."""
@@ -125,9 +125,9 @@ class _Check:
                     count += 1
         return count
 
-    def compare(self, wanted: Lines, found: Lines, at: str) -> None:
-        for partition in sorted({*wanted, *found}):
-            one, other = wanted.get(partition, []), found.get(partition, [])
+    def compare(self, wanted: Lines, resumed: Lines, at: str) -> None:
+        for partition in sorted({*wanted, *resumed}):
+            one, other = wanted.get(partition, []), resumed.get(partition, [])
             for k, (a, b) in enumerate(zip(one, other, strict=False)):
                 assert a == b, (
                     f"{at}: record {k} of partition {partition} must be {self._told(a)}; found {self._told(b)}"
