@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from dali_feed.testing.embedded import Broker, broker
     from dali_feed.testing.publisher import Message, publish
     from dali_feed.testing.resumes import assert_resumes_anywhere
-    from dali_feed.testing.scripted import ScriptedSource
+    from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
     from dali_feed.testing.scripted_stream import ScriptedStream
     from dali_feed.testing.stream_resumes import assert_stream_resumes
 
 __all__ = [
+    "Abort",
     "Broker",
+    "Corrupt",
+    "Gap",
     "Message",
     "ScriptedSource",
     "ScriptedStream",
+    "Stall",
     "assert_resumes_anywhere",
     "assert_stream_resumes",
     "broker",
@@ -31,10 +35,14 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
+        "Abort": "scripted",
         "Broker": "embedded",
+        "Corrupt": "scripted",
+        "Gap": "scripted",
         "Message": "publisher",
         "ScriptedSource": "scripted",
         "ScriptedStream": "scripted_stream",
+        "Stall": "scripted",
         "assert_resumes_anywhere": "resumes",
         "assert_stream_resumes": "stream_resumes",
         "broker": "embedded",
