@@ -7,6 +7,7 @@ datasets has imported it. A dataset that might give other samples is not taken: 
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -105,18 +106,6 @@ _TORCHVISION: dict[str, tuple[str, Found]] = {  # by class: its module, and how 
 }
 
 
-def files_of(dataset: Any) -> ImageFiles | None:
-    """The files of a dataset; None for a class that is not known here. Refuses one that cannot be taken."""
-    for name, (module, find) in _TORCHVISION.items():
-        if kind := _kind(dataset, f"torchvision.datasets.{module}", name):
-            must_be_plain(dataset, kind)
-            return _torchvisions(dataset, find)
-    if kind := _kind(dataset, "timm.data.dataset", "ImageDataset"):
-        must_be_plain(dataset, kind)
-        return _timms(dataset)
-    return None
-
-
 def must_be_plain(dataset: Any, kind: type) -> None:
     """Refuse a subclass that gives its samples in a way of its own: it is not what its base class is."""
     for name in ("__getitem__", "__getitems__", "__len__"):
@@ -136,7 +125,7 @@ def _opened_by_torchvision(dataset: Any) -> None:
         _refuse("its transforms= take image and label together")
 
 
-def _torchvisions(dataset: Any, find: Found) -> ImageFiles:
+def _torchvisions(dataset: Any, find: Found) -> Lowered:
     _opened_by_torchvision(dataset)
     try:
         paths, targets = find(dataset)
@@ -146,7 +135,7 @@ def _torchvisions(dataset: Any, find: Found) -> ImageFiles:
     return _checked(dataset, ImageFiles(paths, targets, classes, dataset.transform, dataset.target_transform))
 
 
-def _timms(dataset: Any) -> ImageFiles:
+def _timms(dataset: Any) -> Lowered:
     reader: Any = dataset.reader
     kind = _kind(reader, "timm.data.readers.reader_image_folder", "ReaderImageFolder")
     if kind is None:
@@ -163,8 +152,8 @@ def _timms(dataset: Any) -> ImageFiles:
     )
 
 
-def _checked(dataset: Any, files: ImageFiles) -> ImageFiles:
-    """The files, if a few samples are as they say; samples that cannot be opened do not count."""
+def _checked(dataset: Any, files: ImageFiles) -> Lowered:
+    """Of the files, if a few samples are as they say; samples that cannot be opened do not count."""
     if not len(files.paths) == len(files.targets) == len(dataset):
         _refuse("it does not have as many files and labels as samples")
     plain = copy.copy(dataset)
@@ -186,12 +175,7 @@ def _checked(dataset: Any, files: ImageFiles) -> ImageFiles:
             header_of(memoryview(Path(files.paths[n]).read_bytes()))
         except UnusableError as error:
             _refuse(f"it has files that we cannot read, such as {files.paths[n]} ({error})")
-    return files
-
-
-def is_source(dataset: object) -> bool:
-    """Whether it is a source of ours already."""
-    return isinstance(dataset, Source)
+    return _of_files(files)
 
 
 def lower_dataset(dataset: object, *, columns: bool = False) -> Lowered | str:
@@ -211,16 +195,10 @@ def lower_dataset(dataset: object, *, columns: bool = False) -> Lowered | str:
 
 
 def _lowered(dataset: Any) -> Lowered:
-    if kind := _kind(dataset, "torchvision.datasets.folder", "DatasetFolder"):
-        must_be_plain(dataset, kind)
-        return _folder(dataset)
-    for name, take in (("Subset", _subset), ("ConcatDataset", _joined)):
-        if kind := _kind(dataset, "torch.utils.data.dataset", name):
+    for module, name, take in _TAKEN:
+        if kind := _kind(dataset, module, name):
             must_be_plain(dataset, kind)
             return take(dataset)
-    files = files_of(dataset)
-    if files is not None:
-        return _made(files)
     rows = _rows(dataset)
     if rows is not None:
         return rows
@@ -232,10 +210,10 @@ def _lowered(dataset: Any) -> Lowered:
 def _folder(dataset: Any) -> Lowered:
     _opened_by_torchvision(dataset)
     paths, targets = [path for path, _ in dataset.samples], [target for _, target in dataset.samples]
-    return _made(ImageFiles(paths, targets, dataset.classes, dataset.transform, dataset.target_transform))
+    return _of_files(ImageFiles(paths, targets, dataset.classes, dataset.transform, dataset.target_transform))
 
 
-def _made(files: ImageFiles) -> Lowered:
+def _of_files(files: ImageFiles) -> Lowered:
     if not len(files.paths):
         _refuse("it is empty")
     labels = _labels(files.targets, files.target_transform)
@@ -283,6 +261,18 @@ def _joined(dataset: Any) -> Lowered:
     same = len({each.classes for each in files}) == 1
     paths = [path for each in files for path in each.paths]
     return Lowered(FileList(paths, labels, classes=files[0].classes if same else None), first)
+
+
+_TAKEN: list[tuple[str, str, Callable[[Any], Lowered]]] = [  # module, class, and how it is taken
+    ("torchvision.datasets.folder", "DatasetFolder", _folder),
+    ("torch.utils.data.dataset", "Subset", _subset),
+    ("torch.utils.data.dataset", "ConcatDataset", _joined),
+    *(
+        (f"torchvision.datasets.{module}", name, functools.partial(_torchvisions, find=find))
+        for name, (module, find) in _TORCHVISION.items()
+    ),
+    ("timm.data.dataset", "ImageDataset", _timms),
+]
 
 
 def _alike(one: object, other: object) -> bool:

@@ -29,7 +29,7 @@ from dali_feed.errors import ConfigError, FallbackWarning, TransformError, WaitE
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
 from dali_feed.feed.passes import Batches
-from dali_feed.loader.adapters import Lowered, Unchanged, is_source, lower_dataset
+from dali_feed.loader.adapters import Lowered, Unchanged, lower_dataset
 from dali_feed.loader.arguments import (
     check_by_torch,
     moved,
@@ -85,7 +85,7 @@ def _native(loader: DataLoader, rank: int, world_size: int) -> tuple[Feed, Own] 
     live = isinstance(source, Stream)
     if live:
         _check_live(loader)
-    elif not is_source(source):
+    elif not isinstance(source, Source):
         lowered = lower_dataset(source, columns=loader.columns is not None)
         if isinstance(lowered, str):
             lowered = _by_samples(loader, lowered)
@@ -217,7 +217,7 @@ def _other_batches(loader: DataLoader) -> str | None:
         why = "its samples are wanted without batches (batch_size=None)"
     else:
         return None
-    if is_source(loader.dataset) or isinstance(loader.dataset, list | tuple):  # torch would give a list's names
+    if isinstance(loader.dataset, Source | list | tuple):  # torch would give a list's names
         refuse(name, cure)
     return why
 
