@@ -171,11 +171,11 @@ def _answer(url: str) -> Iterable[Mapping[str, Any]]:
             if time.monotonic() > end or len(text) > LARGEST:
                 msg = "an answer that did not end"
                 raise TimeoutError(0, msg)
-    answer = _mapping(json.loads(text, parse_int=_finite, parse_float=_finite, parse_constant=_finite))
-    if answer["version"] != VERSION:
-        msg = f"must answer in version {VERSION}, which this dali-feed reads; found version {answer['version']}"
+    page = _mapping(json.loads(text, parse_int=_finite, parse_float=_finite, parse_constant=_finite))
+    if page["version"] != VERSION:
+        msg = f"must answer in version {VERSION}, which this dali-feed reads; found version {page['version']}"
         raise ConfigError(msg)
-    return [_mapping(each) for each in answer["loaders"]]
+    return [_mapping(each) for each in page["loaders"]]
 
 
 def _finite(text: str) -> float:
