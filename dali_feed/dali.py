@@ -153,8 +153,8 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
             "prepare_first_batch": (not prepare_first_batch, "no batch is begun before it is asked for"),
             "the pipeline's seed": (program.seed is not None, "seed= of the iterator is the seed, on all ranks"),
         }
-        for name, (given, why) in idle.items():
-            if given:
+        for name, (is_set, why) in idle.items():
+            if is_set:
                 warn_once(name, why, self._stacklevel)
         self.output_map = _names(output_map, program)
         self.batch_size = program.batch_size
@@ -219,7 +219,7 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
         if self._batches is None:
             self._batches = iter(self._feed)
         try:
-            outputs: dict[str, torch.Tensor] = self._batches.take(make=self._made)
+            outputs: dict[str, torch.Tensor] = self._batches.take(make=self._outputs_of)
         except StopIteration:
             self._ended = True
             if self._auto_reset:
@@ -227,7 +227,7 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
             raise
         return [outputs]
 
-    def _made(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def _outputs_of(self, batch: Batch) -> dict[str, torch.Tensor]:
         missing = self.batch_size - len(batch) if self._policy is LastBatchPolicy.FILL else 0
         with batch.reading():
             outputs = [_filled(tensor_of(out.images, batch.device), missing) for out in (batch, *batch.more)]
@@ -268,13 +268,13 @@ def _auto_reset(value: object) -> bool:
     raise ConfigError(msg)
 
 
-def _policy(given: object, fill: bool | None) -> LastBatchPolicy:
+def _policy(policy: object, fill: bool | None) -> LastBatchPolicy:
     if fill is not None:
         return LastBatchPolicy.FILL if fill else LastBatchPolicy.PARTIAL
-    if not isinstance(given, Enum) or type(given).__name__ != "LastBatchPolicy":
-        msg = f"last_batch_policy: must be a LastBatchPolicy; found {given!r}"
+    if not isinstance(policy, Enum) or type(policy).__name__ != "LastBatchPolicy":
+        msg = f"last_batch_policy: must be a LastBatchPolicy; found {policy!r}"
         raise ConfigError(msg)
-    return LastBatchPolicy[given.name]
+    return LastBatchPolicy[policy.name]
 
 
 def _names(output_map: Sequence[str], program: PipelineProgram) -> list[str]:

@@ -310,8 +310,8 @@ def loader(options: SimpleNamespace) -> None:
     from dali_feed.bench.data import topic_at
 
     race = _race("loader", loading, options, seconds=options.seconds)
-    with race as (result, run), _job(options) as given, ExitStack() as stack:
-        job, reads = given, ["tar", "folder"]
+    with race as (result, run), _job(options) as base, ExitStack() as stack:
+        job, reads = base, ["tar", "folder"]
         if options.broker:
             topic = stack.enter_context(topic_at(options.broker, job.data.records(), timeout=options.timeout))
             job, reads = replace(job, data=replace(job.data, topic=topic)), [*reads, "kafka"]

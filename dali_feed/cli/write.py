@@ -90,9 +90,9 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     from dali_feed import packing
     from dali_feed.cli.targets import Access, source_of
 
-    given = {"keys": keys, "resize": resize, "quality": quality, "tokens": tokens, "text": text}
-    given |= {"decoded": decoded or None, "workers": workers, "engine": engine}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    chosen = {"keys": keys, "resize": resize, "quality": quality, "tokens": tokens, "text": text}
+    chosen |= {"decoded": decoded or None, "workers": workers, "engine": engine}
+    options: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     if seed is not None and not part:
         msg = f"--seed: decides which record goes into which --part; found {seed} without one; leave it out"
         raise ConfigError(msg)

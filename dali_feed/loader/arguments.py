@@ -64,19 +64,19 @@ def as_config_error() -> Iterator[None]:
         raise ConfigError(str(error)) from error
 
 
-def check_by_torch(dataset: object, given: Mapping[str, Any]) -> None:
+def check_by_torch(dataset: object, options: Mapping[str, Any]) -> None:
     """Let torch's own DataLoader check its arguments, on a small stand-in dataset: a later torch may check more.
 
     With one worker, unless the number is negative: our threads do what torch needs workers for.
     """
-    collate, size = given["collate_fn"], given["batch_size"]
+    collate, size = options["collate_fn"], options["batch_size"]
     if not (collate is None or callable(collate) or isinstance(collate, Mixing)):
         msg = f"collate_fn: must be callable; found {collate!r}"
         raise ConfigError(msg)
     plain: dict[str, Any] = {
-        **given,
+        **options,
         "batch_size": int(size) if isinstance(size, np.integer) else size,
-        "num_workers": min(given["num_workers"], 1) or 1,
+        "num_workers": min(options["num_workers"], 1) or 1,
     }
     stand_in: Any = dataset if isinstance(dataset, IterableDataset) else range(1)
     with as_config_error():

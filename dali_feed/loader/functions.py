@@ -162,12 +162,12 @@ def _check_kept(function: Callable[[Any], Any], name: str, size: tuple[int, int]
     height, width = size
     rows = torch.arange(height)[:, None] + 2 * torch.arange(width)
     pixels = torch.stack([(rows * k % 256).to(torch.uint8) for k in ((1,) if mode == "L" else (1, 3, 5))])
-    given = to_pil_image(pixels)
+    image = to_pil_image(pixels)
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002  what they may draw from
     try:
-        result = function(given)
+        result = function(image)
         outcome = f"{getattr(result, 'mode', type(result).__name__)} of {getattr(result, 'size', 'no size')}"
-        kept = getattr(result, "size", None) == given.size and getattr(result, "mode", None) == mode
+        kept = getattr(result, "size", None) == image.size and getattr(result, "mode", None) == mode
     except Exception as error:  # noqa: BLE001  whatever the user's code raises
         outcome, kept = f"{type(error).__name__}: {error}", False
     finally:
@@ -176,7 +176,7 @@ def _check_kept(function: Callable[[Any], Any], name: str, size: tuple[int, int]
         torch.set_rng_state(states[2])
     if not kept:
         rule = (
-            f"is run on finished tensors, or on PIL images whose mode and size it keeps; given {mode} of {given.size}"
+            f"is run on finished tensors, or on PIL images whose mode and size it keeps; given {mode} of {image.size}"
         )
         msg = f"transform: {name} {rule} it gave {outcome}. Put it after the conversion to tensors"
         raise TransformError(msg)

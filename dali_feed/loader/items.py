@@ -35,19 +35,19 @@ def arrays_of(name: str, values: Any) -> dict[str, NDArray[Any]]:
     return {name: _sound(values)} if _is_numbers(values) else {}
 
 
-def given_out(
-    name: str, values: Any, given: Callable[[str], torch.Tensor], moved: Callable[[torch.Tensor], torch.Tensor]
+def as_tensors(
+    name: str, values: Any, tensor_for: Callable[[str], torch.Tensor], moved: Callable[[torch.Tensor], torch.Tensor]
 ) -> Any:
     """A column with tensors on the device in place of arrays of numbers.
 
-    `given` has those that `arrays_of` named; `moved` takes a tensor there: of an array of one record, as its boxes.
+    `tensor_for` has what `arrays_of` named; `moved` takes a tensor there: of an array of one record, as its boxes.
     """
     if _is_named(values):
         parts = values._asdict().items()
-        whole = type(values)(*(given_out(f"{name}.{part}", each, given, moved) for part, each in parts))
+        whole = type(values)(*(as_tensors(f"{name}.{part}", each, tensor_for, moved) for part, each in parts))
         return nested(whole) if isinstance(whole, Jagged) else whole
     if _is_numbers(values):
-        return given(name)
+        return tensor_for(name)
     if type(values) is not list:
         return values
     return [moved(torch.from_numpy(_sound(value))) if _is_numbers(value) else value for value in values]
@@ -181,11 +181,11 @@ class Items:
 
     def companions(self, batch: Batch, epoch: int) -> dict[str, NDArray[Any]]:
         """What the feed thread prepares with a batch, and sends to a GPU: random numbers, columns that make arrays."""
-        beside = {} if self.mixes is None else self.mixes.drawn(batch, epoch)
+        arrays = {} if self.mixes is None else self.mixes.drawn(batch, epoch)
         for name in self._columns.others if self._collate is None else ():
             if self.mixes is None or name != self.mixes.labels_in:
-                beside |= arrays_of(_COLUMN + name, batch.fields[name])
-        return beside
+                arrays |= arrays_of(_COLUMN + name, batch.fields[name])
+        return arrays
 
     def _mixed(self, batch: Batch, mixes: Mixes) -> torch.Tensor:
         plain = self._shown(batch) if batch.tail is None else None
@@ -197,15 +197,15 @@ class Items:
 
     def _others(self, batch: Batch) -> list[Any]:
         """The columns but images, arrays as tensors on the device; mixed labels as they are mixed."""
-        given, move = functools.partial(self._given, batch), functools.partial(moved, device=self._device)
+        tensor_for, move = functools.partial(self._sent, batch), functools.partial(moved, device=self._device)
         return [
-            self.mixes.labels(given)
+            self.mixes.labels(tensor_for)
             if self.mixes is not None and name == self.mixes.labels_in
-            else given_out(_COLUMN + name, batch.fields[name], given, move)
+            else as_tensors(_COLUMN + name, batch.fields[name], tensor_for, move)
             for name in self._columns.others
         ]
 
-    def _given(self, batch: Batch, name: str) -> torch.Tensor:
+    def _sent(self, batch: Batch, name: str) -> torch.Tensor:
         """What went with a batch, copied: labels that are kept would else keep the whole block they came in."""
         if name in batch.sent and batch.device is not None:
             return batch.device.copy(batch.sent[name])

@@ -146,8 +146,8 @@ def _by_samples(loader: DataLoader, why: str) -> Lowered | str:
 def _check_live(loader: DataLoader) -> None:
     """Refuse, or warn of, what a stream cannot do: it has no order to choose and no end."""
     batches = loader.batch_sampler if loader._own_batches else None
-    for name, given in {"shuffle": loader.shuffle, "sampler": loader.sampler, "batch_sampler": batches}.items():
-        if given is not None and given is not False:
+    for name, value in {"shuffle": loader.shuffle, "sampler": loader.sampler, "batch_sampler": batches}.items():
+        if value is not None and value is not False:
             refuse(name, "a stream has its own order, so leave it out")
     if loader.batch_size is None:
         refuse("batch_size=None", "use batch_size=1")

@@ -191,12 +191,12 @@ class Mixes:
             return mixed_up(plain, _on_gpu(drawn))
         return mix_in_place(plain, Mixed(**drawn), batch.lanes)
 
-    def labels(self, given: Callable[[str], torch.Tensor]) -> Any:
+    def labels(self, tensor_for: Callable[[str], torch.Tensor]) -> Any:
         """Labels as a distribution, float32 (n, classes); without `classes` both labels and their weights, (n, 2) each.
 
-        `given`: what went with the batch, by name, on the device.
+        `tensor_for`: what went with the batch, by name, on the device.
         """
-        mixing, pairs, weights = self._mixing, given(_LABELS), given(_WEIGHTS)
+        mixing, pairs, weights = self._mixing, tensor_for(_LABELS), tensor_for(_WEIGHTS)
         if mixing.classes is None:
             return pairs, weights
         return spread(pairs, weights, mixing.classes, mixing.smoothing)

@@ -92,15 +92,15 @@ def verify(path: str | os.PathLike[str], *, workers: int = 4, advance: Advance |
 
 
 def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterator[Damage]:
-    index, beside = None, path + SUFFIX
+    index, index_path = None, path + SUFFIX
     try:
-        whole = _whole(store, beside)
+        whole = _whole(store, index_path)
         if hashlib.sha256(whole).hexdigest() != shard.index_sha256:
-            yield Damage(beside, "its SHA-256 is not that of the manifest")
+            yield Damage(index_path, "its SHA-256 is not that of the manifest")
         else:
             index = TarIndex.of(whole)
     except (OSError, SourceError, ValueError) as error:
-        yield Damage(beside, str(error).removeprefix(f"{beside}: "))
+        yield Damage(index_path, str(error).removeprefix(f"{index_path}: "))
     try:
         file = store.open(path)
     except SourceError as error:

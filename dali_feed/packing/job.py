@@ -144,7 +144,7 @@ def job_of(
     facts = json.loads(json.dumps(facts))
     if there is not None:
         plan, fallback = _resumed(there, facts, work)
-        return _made(PackJob(packed, snapshot, plan, fallback, work, layout, there), contents)
+        return _with_contents(PackJob(packed, snapshot, plan, fallback, work, layout, there), contents)
     targets = () if layout is None else layout.targets
     for folder in (work.out, *(work.out / target for target in targets)):
         if some := sorted(path.name for path in folder.glob(f"{work.name}-*.tar*")):
@@ -155,10 +155,10 @@ def job_of(
     plan = Plan(work.name, borders_of(snapshot, mean, shard_bytes))
     facts |= {"fallback": fallback} | plan.to_dict()
     work.begin(facts)
-    return _made(PackJob(packed, snapshot, plan, fallback, work, layout, facts), contents)
+    return _with_contents(PackJob(packed, snapshot, plan, fallback, work, layout, facts), contents)
 
 
-def _made(job: PackJob, contents: Samples) -> PackJob:
+def _with_contents(job: PackJob, contents: Samples) -> PackJob:
     """A job that need not make its contents again, in this process."""
     vars(job)["contents"] = replace(contents, fallback=job.fallback)
     return job

@@ -96,11 +96,11 @@ def _draw(begin: Any, key: str) -> int:
 
 def _shares(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) -> Int64s:
     """Of each record its part, by where in 0..1 it was drawn."""
-    rest, given = _rest(parts), math.fsum(each for each in parts.values() if each is not None)
-    shares = [1 - given if each is None else float(each) for each in parts.values()]
-    if not (min(shares) > 0 and (rest is not None or abs(given - 1) <= 1e-9)):
+    rest, total = _rest(parts), math.fsum(each for each in parts.values() if each is not None)
+    shares = [1 - total if each is None else float(each) for each in parts.values()]
+    if not (min(shares) > 0 and (rest is not None or abs(total - 1) <= 1e-9)):
         rule = "add up to 1" if rest is None else f"leave something of 1 for the rest, {rest!r}"
-        msg = f"split: shares must be above 0 and {rule}; found {_told(parts)}"
+        msg = f"split: shares must be above 0 and {rule}; found {_shares_text(parts)}"
         raise ConfigError(msg)
     edges = np.cumsum(shares)[:-1]
     return np.searchsorted(edges, drawn.astype(np.float64) / 2.0**64, side="right").astype(np.int64)
@@ -111,7 +111,9 @@ def _counts(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) 
     rest = _rest(parts)
     wanted = [0 if count is None else int(count) for count in parts.values()]
     if not parts or min(wanted) < 0 or sum(wanted) > len(drawn):
-        msg = f"split: counts must be at most the {len(drawn)} records together; found {_told(parts) or 'no part'}"
+        msg = (
+            f"split: counts must be at most the {len(drawn)} records together; found {_shares_text(parts) or 'no part'}"
+        )
         raise ConfigError(msg)
     order, part, at = np.argsort(drawn, kind="stable"), np.full(len(drawn), -1, np.int64), 0
     for k, count in enumerate(wanted):
@@ -126,12 +128,12 @@ def _rest(parts: Mapping[str, float | int | None]) -> str | None:
     """The part that gets what the others leave, if there is one."""
     rests = [name for name, size in parts.items() if size is None]
     if len(rests) > 1:
-        msg = f"split: one part at most can be the rest; found {_told(parts)}"
+        msg = f"split: one part at most can be the rest; found {_shares_text(parts)}"
         raise ConfigError(msg)
     return rests[0] if rests else None
 
 
-def _told(parts: Mapping[str, float | int | None]) -> str:
+def _shares_text(parts: Mapping[str, float | int | None]) -> str:
     return ", ".join(f"{name}={'rest' if size is None else size}" for name, size in parts.items())
 
 

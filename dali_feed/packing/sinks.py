@@ -39,7 +39,7 @@ class TarWriter:
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
         self._parts: list[bytes | memoryview] = []
-        self._held = 0
+        self._buffered = 0
         self.size = 0
         self._first: list[int] = []
         self._offset: list[int] = []
@@ -68,7 +68,7 @@ class TarWriter:
             self._put(data)
             if rest := -size % BLOCK:
                 self._put(_ZEROS[:rest])
-        if views or self._held >= FLUSH_BYTES:
+        if views or self._buffered >= FLUSH_BYTES:
             self._flush()
 
     def finish(self) -> TarIndex:
@@ -83,13 +83,13 @@ class TarWriter:
 
     def _put(self, data: bytes | memoryview) -> None:
         self._parts.append(data)
-        self._held += len(data)
+        self._buffered += len(data)
         self.size += len(data)
 
     def _flush(self) -> None:
         self._write(b"".join(self._parts))
         self._parts.clear()
-        self._held = 0
+        self._buffered = 0
 
 
 def _header(name: str, size: int) -> bytes:

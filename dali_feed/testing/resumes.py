@@ -92,12 +92,12 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
         "columns": columns,
         "tuning": QUICK,
     }
-    with _told("the snapshot, or a read of single records"):
+    with _naming("the snapshot, or a read of single records"):
         snapshot = _stable_snapshot(source)
-        given: Mapping[str, Column] = source.preset if columns is None else columns
-        names = list(dict.fromkeys(column.member for column in given.values()))
+        chosen: Mapping[str, Column] = source.preset if columns is None else columns
+        names = list(dict.fromkeys(column.member for column in chosen.values()))
         assert_rows_are_pure(source, names, snapshot, absent)
-    fields = tuple(name for name, column in given.items() if not isinstance(column, Image))
+    fields = tuple(name for name, column in chosen.items() if not isinstance(column, Image))
     check = _Check(source, batch_size, options, fields)
     runs = {size: check.whole_run(size) for size in sizes}
     wanted = runs[sizes[0]]
@@ -110,7 +110,7 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _GlobalBatch:
     """A global batch: its slots, lane by lane, and the rows of its packed columns, rank by rank."""
 
     slots: Slots
@@ -121,12 +121,12 @@ class _Given:
 class _Run:
     """An epoch and the first batch after it: global batches, and the state before each and at the epoch's end."""
 
-    given: list[_Given]
+    steps: list[_GlobalBatch]
     states: list[dict[str, Any]]
 
     @property
     def batches(self) -> int:
-        return len(self.given) - 1
+        return len(self.steps) - 1
 
 
 class _Ranks:
@@ -156,7 +156,7 @@ class _Ranks:
         for feed in self.feeds:
             feed.load_state_dict(state)
 
-    def batches(self) -> Iterator[_Given]:
+    def batches(self) -> Iterator[_GlobalBatch]:
         """Global batches of the next pass."""
         passes = [iter(feed) for feed in self.feeds]
         while True:
@@ -172,7 +172,7 @@ class _Ranks:
             assert len(set(counts)) == 1, (
                 f"world size {self.size}: the batches of a step must be of one size on all ranks; found {counts} slots"
             )
-            yield _Given(self._joined(there), packs)
+            yield _GlobalBatch(self._joined(there), packs)
 
     def _joined(self, parts: list[Slots]) -> Slots:
         """Rank r holds the lanes l with l % size == r, each with as many slots."""
@@ -189,21 +189,21 @@ class _Check:
 
     def whole_run(self, world_size: int) -> _Run:
         """An epoch that is not interrupted, and the batch after it."""
-        with _told(f"world size {world_size}, an epoch that is not interrupted"), self._ranks(world_size) as ranks:
+        with _naming(f"world size {world_size}, an epoch that is not interrupted"), self._ranks(world_size) as ranks:
             promised = {len(feed) for feed in ranks.feeds}
-            states, given = [ranks.state()], []
+            states, steps = [ranks.state()], []
             for batch in ranks.batches():
-                given.append(batch)
+                steps.append(batch)
                 states.append(ranks.state())
-            assert promised == {len(given)}, (
-                f"len() must be the number of batches, {len(given)}, on all ranks; found {sorted(promised)}"
+            assert promised == {len(steps)}, (
+                f"len() must be the number of batches, {len(steps)}, on all ranks; found {sorted(promised)}"
             )
-            given.append(next(ranks.batches()))
-        return _Run(given, states)
+            steps.append(next(ranks.batches()))
+        return _Run(steps, states)
 
     def same_run(self, wanted: _Run, other: _Run, at: str) -> None:
         """Global batches and states do not depend on the world size."""
-        self._compare(wanted.given, other.given, 0, at, in_order=False)
+        self._compare(wanted.steps, other.steps, 0, at, in_order=False)
         for n, (a, b) in enumerate(zip(wanted.states, other.states, strict=True)):
             assert _position(a) == _position(b), (
                 f"{at}: the state after {n} batches must be the same; found {a} and {b}"
@@ -212,27 +212,27 @@ class _Check:
     def restore(self, state: dict[str, Any], position: int, size: int, saved_at: int, wanted: _Run) -> None:
         """A new run from `state` on must give what the uninterrupted one gave."""
         at = f"saved after {position} batches at world size {saved_at}, restored at world size {size}"
-        with _told(at), self._ranks(size) as ranks:
+        with _naming(at), self._ranks(size) as ranks:
             ranks.load(state)
             assert _position(ranks.state()) == _position(state), (
                 f"{at}: state_dict() must give the state that was loaded, {state}; found {ranks.state()}"
             )
             rest = [*ranks.batches(), next(ranks.batches())]
-        self._compare(wanted.given[position:], rest, position, at)
+        self._compare(wanted.steps[position:], rest, position, at)
 
     def _compare(
-        self, wanted: list[_Given], given: list[_Given], first: int, at: str, *, in_order: bool = True
+        self, wanted: list[_GlobalBatch], steps: list[_GlobalBatch], first: int, at: str, *, in_order: bool = True
     ) -> None:
-        for n, (one, other) in enumerate(zip(wanted, given, strict=False), first):
+        for n, (one, other) in enumerate(zip(wanted, steps, strict=False), first):
             a, b = one.slots, other.slots
             for k, (x, y) in enumerate(zip(a, b, strict=False)):
-                assert x == y, f"{at}: batch {n}, slot {k} must be {self._told(x)}; found {self._told(y)}"
+                assert x == y, f"{at}: batch {n}, slot {k} must be {self._slot(x)}; found {self._slot(y)}"
             assert len(a) == len(b), f"{at}: batch {n} must hold {len(a)} slots; found {len(b)}"
             rows, others = (one.packs, other.packs) if in_order else (sorted(one.packs), sorted(other.packs))
             for k, (row, another) in enumerate(zip(rows, others, strict=False)):
                 assert row == another, f"{at}: batch {n}, packed row {k} must be {row}; found {another}"
             assert len(rows) == len(others), f"{at}: batch {n} must hold {len(rows)} packed rows; found {len(others)}"
-        assert len(wanted) == len(given), f"{at}: {len(wanted)} batches must follow; found {len(given)}"
+        assert len(wanted) == len(steps), f"{at}: {len(wanted)} batches must follow; found {len(steps)}"
 
     def _ranks(self, world_size: int) -> _Ranks:
         return _Ranks(self._source, world_size, self._batch_size, self._options)
@@ -241,13 +241,13 @@ class _Check:
         partition, position = unpack_ids(np.asarray(sample))
         return self._source.where(int(partition), int(position))
 
-    def _told(self, slot: Slot) -> str:
+    def _slot(self, slot: Slot) -> str:
         fields = ", ".join(f"{k}={v!r}" for k, v in zip(self._fields, slot.fields, strict=False))
         return f"{self._where(slot.sample)} (ok={slot.ok}, {fields}, pixels {slot.pixels})"
 
 
 @contextlib.contextmanager
-def _told(at: str) -> Iterator[None]:
+def _naming(at: str) -> Iterator[None]:
     """Turns an error that ends a run into the AssertionError that the run has not gone on."""
     try:
         yield

@@ -81,11 +81,11 @@ def _read(source: Source, names: Sequence[str], reads: list[Extents]) -> Iterato
 
 def _rows(source: Source, names: Sequence[str], block: Block, extents: Extents) -> list[tuple[int, _Row]]:
     """(sample, its row) of one read."""
-    ids, given = extents.ids().tolist(), block.ids.tolist()
+    ids, read_ids = extents.ids().tolist(), block.ids.tolist()
     counts = {name: len(block.values[name]) for name in names}
-    assert (given, set(counts.values()) - {len(ids)}) == (ids, set()), (
+    assert (read_ids, set(counts.values()) - {len(ids)}) == (ids, set()), (
         f"read of {_where(source, ids[0])} to {_where(source, ids[-1])}: must give one row per position, {len(ids)},"
-        f" in order; found {len(given)} ids and so many values: {counts}"
+        f" in order; found {len(read_ids)} ids and so many values: {counts}"
     )
     absent = set(block.absent_rows())
     rows: list[tuple[int, _Row]] = []

@@ -243,8 +243,8 @@ class ScriptedReader(Reader):
         with source._lock:
             source._bytes_read += filled
         both: dict[str, Values] = {VALUE: values.pieces(), LABEL: labels}
-        given = {name: both[name] for name in self._members}
-        return Block(ids, given, lease, faults, absent if absent.any() else None)
+        chosen = {name: both[name] for name in self._members}
+        return Block(ids, chosen, lease, faults, absent if absent.any() else None)
 
     def close(self) -> None:
         """Safe to call twice."""

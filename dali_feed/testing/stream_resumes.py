@@ -61,8 +61,8 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in Feed
     if source.pace.timeout is None:
         msg = "assert_stream_resumes: the source's pace must have a timeout, or its last records never come; found None"
         raise ConfigError(msg)
-    given: dict[str, Any] = {"transform": transform, "seed": seed, "columns": columns, "tuning": QUICK}
-    check = _Check(source, batch_size, given, timeout)
+    options: dict[str, Any] = {"transform": transform, "seed": seed, "columns": columns, "tuning": QUICK}
+    check = _Check(source, batch_size, options, timeout)
     wanted: Lines = {}
     with check.feeds(1, None) as (feed,):
         count = check.take(feed, wanted, "the stream as it is", until=records)
@@ -89,8 +89,8 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in Feed
 
 
 class _Check:
-    def __init__(self, source: Stream, batch_size: int, given: dict[str, Any], timeout: float) -> None:
-        self._source, self._batch_size, self._given, self._timeout = source, batch_size, given, timeout
+    def __init__(self, source: Stream, batch_size: int, options: dict[str, Any], timeout: float) -> None:
+        self._source, self._batch_size, self._options, self._timeout = source, batch_size, options, timeout
 
     @contextmanager
     def feeds(self, world_size: int, states: list[dict[str, Any]] | None) -> Iterator[list[Feed]]:
@@ -98,7 +98,7 @@ class _Check:
         with ExitStack() as opened:
             feeds = []
             for rank in range(world_size):
-                feed = Feed(self._source, self._batch_size, rank=rank, world_size=world_size, **self._given)
+                feed = Feed(self._source, self._batch_size, rank=rank, world_size=world_size, **self._options)
                 feeds.append(opened.enter_context(feed))
                 if states is not None:
                     feed.load_state_dict(states if len(states) != world_size else states[rank])
@@ -130,11 +130,11 @@ class _Check:
             one, other = wanted.get(partition, []), resumed.get(partition, [])
             for k, (a, b) in enumerate(zip(one, other, strict=False)):
                 assert a == b, (
-                    f"{at}: record {k} of partition {partition} must be {self._told(a)}; found {self._told(b)}"
+                    f"{at}: record {k} of partition {partition} must be {self._slot(a)}; found {self._slot(b)}"
                 )
             assert len(one) == len(other), (
                 f"{at}: partition {partition} must give {len(one)} records; found {len(other)}"
             )
 
-    def _told(self, slot: Slot) -> str:
+    def _slot(self, slot: Slot) -> str:
         return f"{self._source.where(*unpack_id(slot.sample))} ({slot.fields}, pixels {slot.pixels})"
