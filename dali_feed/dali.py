@@ -129,17 +129,15 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
         self._auto_reset = _auto_reset(auto_reset)
         self._policy = _policy(last_batch_policy, fill_last_batch)
         if source is not None and not isinstance(source, Source):
-            msg = f"source: must be one of dali_feed.external_sources; found {type(source).__name__}"
-            raise ConfigError(msg)
+            raise ConfigError(f"source: must be one of dali_feed.external_sources; found {type(source).__name__}")
         opened = open_pipeline(pipelines)
         if source is None:
-            msg = (
+            raise ConfigError(
                 f"pipeline {opened.name}: there must be a source to read from; found none. Three edits: give the "
                 "iterator source=, such as FileList.from_folder(root), ShardSet('train-*.tar') or KafkaTopic(topic, "
                 "servers); put fn.external_source(name='image'), fn.external_source(name='label') in the reader's "
                 "place; leave out reader_name= and size=, because the iterator knows its size (loop.size, len(loop))"
             )
-            raise ConfigError(msg)
         inputs = graph_inputs(source.preset if columns is None else columns)
         first = next(name for name, column in inputs.items() if isinstance(column, Image))
         program = read_pipeline(opened, [name for name in inputs if name != first], first)
@@ -264,24 +262,21 @@ def _auto_reset(value: object) -> bool:
         return False
     if value in (True, "yes"):
         return True
-    msg = f'auto_reset: must be True, False, None, "yes" or "no"; found {value!r}'
-    raise ConfigError(msg)
+    raise ConfigError(f'auto_reset: must be True, False, None, "yes" or "no"; found {value!r}')
 
 
 def _policy(policy: object, fill: bool | None) -> LastBatchPolicy:
     if fill is not None:
         return LastBatchPolicy.FILL if fill else LastBatchPolicy.PARTIAL
     if not isinstance(policy, Enum) or type(policy).__name__ != "LastBatchPolicy":
-        msg = f"last_batch_policy: must be a LastBatchPolicy; found {policy!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"last_batch_policy: must be a LastBatchPolicy; found {policy!r}")
     return LastBatchPolicy[policy.name]
 
 
 def _names(output_map: Sequence[str], program: PipelineProgram) -> list[str]:
     names = list(output_map)
     if isinstance(output_map, str) or len(set(names)) != len(names):
-        msg = f"output_map: must be a list of distinct names; found {output_map!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"output_map: must be a list of distinct names; found {output_map!r}")
     if len(names) != program.outputs:
         msg = f"output_map: must name the {program.outputs} outputs of pipeline {program.name}; found {names}"
         raise ConfigError(msg)

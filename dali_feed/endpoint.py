@@ -89,12 +89,10 @@ class Watched:
 
     def __init__(self, loader: HasStats, name: str = "", job: str | None = None) -> None:
         if not callable(getattr(loader, "stats", None)):
-            msg = f"loader: must be a DataLoader or a Feed; found {type(loader).__name__}"
-            raise ConfigError(msg)
+            raise ConfigError(f"loader: must be a DataLoader or a Feed; found {type(loader).__name__}")
         for what, value in (("a loader's name", name), ("job", "" if job is None else job)):
             if not isinstance(value, str):
-                msg = f"{what}: must be a str; found {value!r}"
-                raise ConfigError(msg)
+                raise ConfigError(f"{what}: must be a str; found {value!r}")
         if job is None:
             job = os.environ.get("DALI_FEED_JOB") or os.environ.get("SLURM_JOB_ID") or ""
         self._loader, self._pid = weakref.ref(loader), os.getpid()
@@ -333,8 +331,7 @@ class _Server6(_Server):
 
 def _server(address: str, port: int) -> _Server:
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
-        msg = f"port: must be an int in 0..65535; found {port!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"port: must be an int in 0..65535; found {port!r}")
     if not isinstance(address, str) or not address:
         msg = f"address: must be the address of a network interface, such as 127.0.0.1 or 0.0.0.0; found {address!r}"
         raise ConfigError(msg)
@@ -366,8 +363,7 @@ def serve_if_asked(loader: HasStats) -> None:
         return
     form = _FORM.fullmatch(value)
     if form is None or int(form["port"]) >= 1 << 16:
-        msg = f"{VARIABLE}: must be host:port, such as 127.0.0.1:9400; found {value!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{VARIABLE}: must be host:port, such as 127.0.0.1:9400; found {value!r}")
     address, port = (form["address"] or "127.0.0.1").strip("[]"), int(form["port"])
     with _shared.lock:
         if _shared.of != (os.getpid(), value):

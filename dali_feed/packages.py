@@ -85,7 +85,6 @@ def lazily(package: str, home: Mapping[str, str]) -> Callable[[str], Any]:
         if name in home:
             with needed():
                 return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
-        msg = f"module {package!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get

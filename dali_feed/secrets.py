@@ -44,15 +44,13 @@ class Secret:
         if self.file is None:
             value = os.environ.get(self.env or "")
             if value is None:
-                msg = f"the environment variable {self.env} must be set; it is not"
-                raise ConfigError(msg)
+                raise ConfigError(f"the environment variable {self.env} must be set; it is not")
             return value
         try:
             return Path(self.file).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-            msg = f"the file {os.fspath(self.file)} must hold a secret; found: {why}"
-            raise ConfigError(msg) from None
+            raise ConfigError(f"the file {os.fspath(self.file)} must hold a secret; found: {why}") from None
 
 
 def is_secret(name: str) -> bool:
@@ -83,8 +81,7 @@ def _read(subject: str, value: Any, secret: bool) -> Any:
         try:
             value = value.read()
         except ConfigError as error:
-            msg = f"{subject}: {error}"
-            raise ConfigError(msg) from None
+            raise ConfigError(f"{subject}: {error}") from None
     if secret and isinstance(value, str):
         parts = (value, *value.splitlines(), *_VALUES.findall(value))  # a message may quote a part of it
         _HIDDEN.update(part for part in parts if len(part) >= SHORTEST)

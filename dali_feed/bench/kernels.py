@@ -48,8 +48,7 @@ def gpu() -> str:
     try:
         return str(cp.cuda.runtime.getDeviceProperties(0)["name"].decode())
     except cp.cuda.runtime.CUDARuntimeError as error:
-        msg = f"bench kernels: needs a GPU, and CUDA finds none ({error}); nothing was measured"
-        raise EngineError(msg) from None
+        raise EngineError(f"bench kernels: needs a GPU, and CUDA finds none ({error}); nothing was measured") from None
 
 
 def _bytes(cp: Any, *shape: int) -> Any:

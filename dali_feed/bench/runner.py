@@ -319,8 +319,7 @@ class Race:
         try:
             values = json.loads(text)
             if values["form"] != FORM:
-                msg = f"the form {values['form']!r}, not {FORM}"
-                raise ValueError(msg)
+                raise ValueError(f"the form {values['form']!r}, not {FORM}")
             rows = [Turnout(**row) for row in values.pop("rows")]
             return cls(**values, rows=rows)
         except (ValueError, TypeError, KeyError) as error:

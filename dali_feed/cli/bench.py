@@ -154,8 +154,7 @@ def _records(options: SimpleNamespace) -> tuple[Iterator[tuple[memoryview, int]]
 
 def _check_batch(batch: int, images: int) -> None:
     if batch > images:
-        msg = f"--batch: must be at most the number of images, {images}; found {batch}; take a smaller one"
-        raise ConfigError(msg)
+        raise ConfigError(f"--batch: must be at most the number of images, {images}; found {batch}; take a smaller one")
 
 
 def _about(job: BenchJob, **more: Any) -> dict[str, Any]:
@@ -447,8 +446,7 @@ def kernels(options: SimpleNamespace) -> None:
 
     if wrong := [name for name in options.names or () if name not in gpu_kernels.CASES]:
         names = ", ".join(gpu_kernels.CASES)
-        msg = f"bench kernels: must be some of {names}; found {', '.join(wrong)}; leave them out for all"
-        raise ConfigError(msg)
+        raise ConfigError(f"bench kernels: must be some of {names}; found {', '.join(wrong)}; leave them out for all")
     device = gpu_kernels.gpu()
     with _race("kernels", gpu_kernels, options, seconds=options.seconds) as (result, run):
         result.about |= about_machine() | {"device": device, "batch": options.batch, "rounds": options.rounds}

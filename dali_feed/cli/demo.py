@@ -166,8 +166,7 @@ def check() -> None:
     missing = [package for module, package in _NEEDED.items() if not _is_there(module)]
     if missing:
         what = f"packages that are not installed: {', '.join(missing)}"
-        msg = f"demo: it needs {what}; pip install 'dali-feed[demo]'"
-        raise ConfigError(msg)
+        raise ConfigError(f"demo: it needs {what}; pip install 'dali-feed[demo]'")
 
 
 def run(device: str | None, epochs: int) -> bool:
@@ -234,15 +233,13 @@ def process(role: str, job: DemoJob, folder: Path, *more: int) -> None:
         try:
             errors = child.communicate(timeout=PATIENCE)[1]
         except subprocess.TimeoutExpired as error:
-            msg = f"demo: a process of it must end within {PATIENCE:.0f} s; it did not"
-            raise EngineError(msg) from error
+            raise EngineError(f"demo: a process of it must end within {PATIENCE:.0f} s; it did not") from error
         finally:
             if child.poll() is None:
                 child.kill()
     if child.returncode != (-signal.SIGKILL if role == "killed" else 0) or not (folder / LOADER).exists():
         last = " ".join([line for line in errors.splitlines() if line.strip()][-1:]) or "no message"
-        msg = f"demo: its processes must end as planned; one ended with {child.returncode}: {last}"
-        raise EngineError(msg)
+        raise EngineError(f"demo: its processes must end as planned; one ended with {child.returncode}: {last}")
 
 
 def records() -> tuple[Labelled, Labelled]:

@@ -84,8 +84,7 @@ def inspect_all(
     formats = {} if form is None else {VALUE: format_of(form)}
     every = sources(targets, access)
     if formats and not any(isinstance(source, KafkaTopic) for source in every):
-        msg = f"--format: is only for the values of topics; found {form!r} and no topic; leave it out"
-        raise ConfigError(msg)
+        raise ConfigError(f"--format: is only for the values of topics; found {form!r} and no topic; leave it out")
     for source in every:
         snapshot = source.snapshot()
         topic = isinstance(source, KafkaTopic)

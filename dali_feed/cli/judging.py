@@ -58,8 +58,7 @@ def all_members(source: Source) -> tuple[str, ...]:
     """What is read of a source without images. ConfigError where it has no members either."""
     names = tuple(member.name for member in source.members())
     if not names:
-        msg = f"{source!r}: must have images or members to show; found neither; check the path"
-        raise ConfigError(msg)
+        raise ConfigError(f"{source!r}: must have images or members to show; found neither; check the path")
     return names
 
 

@@ -39,8 +39,7 @@ def seconds_of(text: str | float) -> float | None:
 
         amount = AMOUNT.fullmatch(text.strip())
         if not amount or amount[2] not in _TIMES or not float(amount[1]):
-            msg = f"must be a time such as 90s, 30m, 12h, 7d, or forever; found {text!r}"
-            raise typer.BadParameter(msg)
+            raise typer.BadParameter(f"must be a time such as 90s, 30m, 12h, 7d, or forever; found {text!r}")
         return float(amount[1]) * _TIMES[amount[2]]
     return text
 
@@ -99,16 +98,13 @@ def load_object(option: str, text: str) -> Any:
     """What a user's file calls by that name, of FILE.py:NAME. The file is run, as `python FILE.py` would."""
     path, _, name = text.rpartition(":")
     if not name.isidentifier() or Path(path).suffix != ".py":
-        msg = f"{option}: must be FILE.py:NAME; found {text!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{option}: must be FILE.py:NAME; found {text!r}")
     if not Path(path).is_file():
-        msg = f"{option}: must name a file that exists; found none at {path!r}; check the path"
-        raise ConfigError(msg)
+        raise ConfigError(f"{option}: must name a file that exists; found none at {path!r}; check the path")
     here = vars(_module(option, path))
     if name not in here:
         names = ", ".join(sorted(each for each in here if not each.startswith("_")))
-        msg = f"{option}: {path} must define {name}; found {names or 'nothing'}; check the name"
-        raise ConfigError(msg)
+        raise ConfigError(f"{option}: {path} must define {name}; found {names or 'nothing'}; check the name")
     return here[name]
 
 
@@ -116,8 +112,7 @@ def _module(option: str, path: str) -> Any:
     """The file as a module. It has the name that its neighbours import it by, unless another module has that name."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     if spec is None or spec.loader is None:  # which Python never gives for a .py file
-        msg = f"{option}: must be a Python file, FILE.py; found {path!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{option}: must be a Python file, FILE.py; found {path!r}")
     module = importlib.util.module_from_spec(spec)
     known = sys.modules.setdefault(spec.name, module)  # dataclasses look for the module of a class there
     folder = str(Path(path).resolve().parent)

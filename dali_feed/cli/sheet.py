@@ -50,12 +50,10 @@ class Sheet:
         self._option, self._path = option, path
         self.cells: list[Cell] = []
         if path.suffix.lower() != ".png":
-            msg = f"{option}: must be a PNG file, NAME.png; found {str(path)!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{option}: must be a PNG file, NAME.png; found {str(path)!r}")
         if not path.parent.is_dir() or path.is_dir():
             what = "a folder of that name" if path.is_dir() else f"no folder {str(path.parent)!r}"
-            msg = f"{option}: must be a file in a folder that exists; found {what}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{option}: must be a file in a folder that exists; found {what}")
         with needed():
             import PIL.Image  # noqa: F401  said now, not when everything has been read
 

@@ -70,8 +70,7 @@ def cells_of(source: Source, transform: object, shown: Shown) -> list[Cell]:
             raise ConfigError(msg)
         feed.set_epoch(shown.epoch)
         if shown.batch >= len(feed):
-            msg = f"--batch: must lie in 0..{len(feed) - 1}, the batches of an epoch; found {shown.batch}"
-            raise ConfigError(msg)
+            raise ConfigError(f"--batch: must lie in 0..{len(feed) - 1}, the batches of an epoch; found {shown.batch}")
         first = shown.batch * shown.batch_size
         feed.load_state_dict({**feed.state_dict(), "epoch": shown.epoch, "consumed": first})
         wanted = feed.plan.ids(0, first, first + shown.batch_size) if hasattr(feed.plan, "ids") else None

@@ -75,15 +75,13 @@ def source_of(
 
     chosen = _sources(targets, access, one)
     if len(chosen) != 1:
-        msg = f"source: must be one topic, one folder, or tar shards; found {', '.join(targets)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"source: must be one topic, one folder, or tar shards; found {', '.join(targets)}")
     return chosen[0]
 
 
 def _sources(targets: Sequence[str], access: Access, topic: Callable[[str], Source]) -> list[Source]:
     if not all(target.strip() for target in targets):
-        msg = "source: must be named; found '', which has no name; for the current folder give '.'"
-        raise ConfigError(msg)
+        raise ConfigError("source: must be named; found '', which has no name; for the current folder give '.'")
     chosen: list[Source] = []
     files: dict[str, list[str]] = {}
     for target in targets:
@@ -130,11 +128,10 @@ def topic_of(target: str) -> tuple[str, str]:
     """The topic and the servers of kafka://host:port/topic. Raises ConfigError where it is none."""
     servers, _, topic = target.removeprefix(KAFKA).partition("/")
     if not target.startswith(KAFKA) or not servers or not topic or "/" in topic or "@" in servers:
-        msg = (
+        raise ConfigError(
             "target: must be a topic, kafka://host:port/topic or kafka://host:port,host:port/topic; found "
             f"{re.sub('//.*@', '//***@', target)!r}"  # somebody's password
         )
-        raise ConfigError(msg)
     return topic, addresses("target: ", servers)
 
 
@@ -168,8 +165,7 @@ def _images(target: str) -> list[str]:
     # Path.glob takes no absolute pattern.
     paths = [target] if Path(target).exists() else sorted(glob.glob(target, recursive=True))  # noqa: PTH207
     if not paths:
-        msg = f"{target!r} must name files that exist; found none; check the path"
-        raise SourceNotFoundError(msg)
+        raise SourceNotFoundError(f"{target!r} must name files that exist; found none; check the path")
     return paths
 
 
@@ -179,8 +175,7 @@ def _options(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not (equals and name):
-            msg = f"--config: must be KEY=VALUE; found {'***' if is_secret(pair) else pair!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"--config: must be KEY=VALUE; found {'***' if is_secret(pair) else pair!r}")
         options[name] = _secret(value) if is_secret(name) else value
     return options
 
@@ -192,8 +187,7 @@ def _storage_options(pairs: Sequence[str]) -> dict[str, Any] | None:
         name, equals, value = pair.partition("=")
         *outer, last = name.split(".")
         if not (equals and last and all(outer)):
-            msg = f"--storage-option: must be KEY=VALUE; found {name!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"--storage-option: must be KEY=VALUE; found {name!r}")
         inner = options
         for part in outer:
             inner = inner.setdefault(part, {})

@@ -115,8 +115,7 @@ def _on(cpus: int | None) -> Iterator[None]:
     """The block's threads run on so many of the CPUs, as the run will. ConfigError for more than there are."""
     every = os.sched_getaffinity(0)
     if cpus is not None and cpus > len(every):
-        msg = f"--cpus: must be at most the {len(every)} that this process may use; found {cpus}"
-        raise ConfigError(msg)
+        raise ConfigError(f"--cpus: must be at most the {len(every)} that this process may use; found {cpus}")
     try:
         os.sched_setaffinity(0, sorted(every)[:cpus])
         yield

@@ -65,8 +65,7 @@ def verify_all(
     for source in sources(left, access):
         images = judging(source) is not None
         if not images and decode:
-            msg = f"{source!r}: --decode is for images; found none; leave it out, and records are read"
-            raise ConfigError(msg)
+            raise ConfigError(f"{source!r}: --decode is for images; found none; leave it out, and records are read")
         snapshot = source.snapshot()
         if isinstance(source, MDS) and (count := source.check_hashes()):
             show(Report(notes=[(f"  {count:,} shard{plural(count)} without a hash that can be checked", "yellow")]))

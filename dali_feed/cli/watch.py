@@ -74,8 +74,7 @@ class WatchedEndpoint:
         url = address if "://" in address else f"http://{address}"
         scheme, _, rest = url.partition("://")
         if scheme not in ("http", "https") or not _is_address(url) or not rest.strip("/"):
-            msg = f"URL: must be host:port or http://host:port of an endpoint; found {address!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"URL: must be host:port or http://host:port of an endpoint; found {address!r}")
         self.url = url.rstrip("/")
         for page in ("/metrics", "/stats.json"):
             self.url = self.url.removesuffix(page)
@@ -159,8 +158,7 @@ def _checked(stats: Any) -> Mapping[str, Any]:
 def _mapping(value: Any) -> Mapping[str, Any]:
     if isinstance(value, dict):
         return value
-    msg = f"must be an object; found {type(value).__name__}"
-    raise TypeError(msg)
+    raise TypeError(f"must be an object; found {type(value).__name__}")
 
 
 def _answer(url: str) -> Iterable[Mapping[str, Any]]:
@@ -169,8 +167,7 @@ def _answer(url: str) -> Iterable[Mapping[str, Any]]:
         while part := answer.read1(1 << 20):
             text += part
             if time.monotonic() > end or len(text) > LARGEST:
-                msg = "an answer that did not end"
-                raise TimeoutError(0, msg)
+                raise TimeoutError(0, "an answer that did not end")
     page = _mapping(json.loads(text, parse_int=_finite, parse_float=_finite, parse_constant=_finite))
     if page["version"] != VERSION:
         msg = f"must answer in version {VERSION}, which this dali-feed reads; found version {page['version']}"

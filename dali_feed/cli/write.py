@@ -100,8 +100,7 @@ def pack(  # noqa: PLR0913, PLR0917  an option each
     of_tar = {"part": part, **stripes, "verify": verify or None, **options}
     others = [name for name, value in of_tar.items() if value is not None]
     if to != "tar" and others:
-        msg = f"--{others[0]}: is of tar shards; found --to {to}; leave one of the two out"
-        raise ConfigError(msg)
+        raise ConfigError(f"--{others[0]}: is of tar shards; found --to {to}; leave one of the two out")
     reads, parts = source_of(source, Access.of(config, timeout, storage_option)), _parts(part or [])
     options |= {"members": None if members is None else members_of(members), "shard_bytes": shard_size}
     if to == "tar":
@@ -261,8 +260,7 @@ def members_of(text: str) -> dict[str, str] | list[str]:
     if not any(equals for _, equals, _ in pairs):
         return words
     if not all(suffix and equals and name for suffix, equals, name in pairs):
-        msg = f"--members: must be NAME,NAME or SUFFIX=NAME,SUFFIX=NAME; found {text!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"--members: must be NAME,NAME or SUFFIX=NAME,SUFFIX=NAME; found {text!r}")
     return {suffix: name for suffix, _, name in pairs}
 
 
@@ -272,15 +270,13 @@ def _parts(texts: list[str]) -> dict[str, float | int | None]:
     for text in texts:
         name, _, share = text.partition("=")
         if name in parts:
-            msg = f"--part: each part must have a name of its own; found {name!r} twice"
-            raise ConfigError(msg)
+            raise ConfigError(f"--part: each part must have a name of its own; found {name!r} twice")
         try:
             if not name or "/" in name:
                 raise ValueError
             parts[name] = None if share == "rest" else float(share) if "." in share else int(share)
         except ValueError as error:
-            msg = f"--part: must be NAME=SHARE, NAME=COUNT or NAME=rest; found {text!r}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"--part: must be NAME=SHARE, NAME=COUNT or NAME=rest; found {text!r}") from error
     return parts
 
 
@@ -312,8 +308,7 @@ def _source(targets: list[str], payload: str | None, access: Access) -> Source:
     if payload is None:
         return source
     if isinstance(source, KafkaTopic):
-        msg = f"--payload: must be left out for a topic, whose values are the payloads; found {payload!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"--payload: must be left out for a topic, whose values are the payloads; found {payload!r}")
     if not isinstance(source, ShardSet):
         msg = f"--payload: is for tar shards, whose files it names; found {payload!r} for {source!r}; leave it out"
         raise ConfigError(msg)
@@ -325,8 +320,7 @@ def _format(name: str | None, schema: Path | None) -> Format | str | None:
 
     if (name == "avro") != (schema is not None):
         rule = "must be given with --format avro, and only then"
-        msg = f"--schema: {rule}; found --format {name} and --schema {schema}"
-        raise ConfigError(msg)
+        raise ConfigError(f"--schema: {rule}; found --format {name} and --schema {schema}")
     return name if schema is None else Avro(schema)
 
 

@@ -387,8 +387,7 @@ def _is_readable(dataset: Any) -> bool:
     for name in ("DatasetDict", "IterableDatasetDict"):
         if _kind(dataset, "datasets.dataset_dict", name):
             splits = ", ".join(map(repr, dataset)) or "none"
-            msg = f"dataset: must be one dataset; found a {name} of the splits {splits}; give one of them"
-            raise ConfigError(msg)
+            raise ConfigError(f"dataset: must be one dataset; found a {name} of the splits {splits}; give one of them")
     if _kind(dataset, "datasets.iterable_dataset", "IterableDataset"):
         cure = "(load_dataset without streaming=True gives a dataset that has them)"
         _refuse(f"it is iterable-style, so it has no positions {cure}")
@@ -434,12 +433,11 @@ class Unchanged:
             now = _seen(part)
             for name in before | now:
                 if not _same(name, before.get(name), now.get(name)):
-                    msg = (
+                    raise ConfigError(
                         f"dataset: the {name} of {type(part).__qualname__} was changed after the loader was "
                         "made, and the loader uses the old one; make a new DataLoader (it can load the state of "
                         "this one)"
                     )
-                    raise ConfigError(msg)
 
 
 def _parts(dataset: object) -> Iterator[object]:

@@ -71,8 +71,7 @@ def check_by_torch(dataset: object, options: Mapping[str, Any]) -> None:
     """
     collate, size = options["collate_fn"], options["batch_size"]
     if not (collate is None or callable(collate) or isinstance(collate, Mixing)):
-        msg = f"collate_fn: must be callable; found {collate!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"collate_fn: must be callable; found {collate!r}")
     plain: dict[str, Any] = {
         **options,
         "batch_size": int(size) if isinstance(size, np.integer) else size,
@@ -93,11 +92,9 @@ def torch_device(device: object) -> torch.device:
     try:
         where: torch.device = torch.device(device)  # type: ignore[call-overload]  # torch says what it takes
     except (RuntimeError, TypeError) as error:
-        msg = f"device: must be a CUDA device or the CPU; found {device!r}"
-        raise ConfigError(msg) from error
+        raise ConfigError(f"device: must be a CUDA device or the CPU; found {device!r}") from error
     if where.type not in ("cuda", "cpu"):
-        msg = f"device: must be a CUDA device or the CPU; found {where}"
-        raise ConfigError(msg)
+        raise ConfigError(f"device: must be a CUDA device or the CPU; found {where}")
     if where.type == "cuda":
         if not is_there():
             msg = f"device: {where} was given, but torch finds no CUDA device. Use device='cpu', or check the driver"
@@ -109,8 +106,7 @@ def torch_device(device: object) -> torch.device:
 def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Rank and world size: as given, by torch.distributed, by RANK and WORLD_SIZE, or 0 of 1."""
     if (rank is None) != (world_size is None):
-        msg = f"rank and world_size: give both or neither; found rank={rank}, world_size={world_size}"
-        raise ConfigError(msg)
+        raise ConfigError(f"rank and world_size: give both or neither; found rank={rank}, world_size={world_size}")
     if rank is not None and world_size is not None:
         return rank, world_size
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -120,8 +116,7 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         try:
             number, count = int(variables["RANK"] or 0), int(variables["WORLD_SIZE"] or 1)
         except ValueError as error:
-            msg = f"RANK and WORLD_SIZE: must be ints where both are set; found {variables}"
-            raise ConfigError(msg) from error
+            raise ConfigError(f"RANK and WORLD_SIZE: must be ints where both are set; found {variables}") from error
         if "RANK" not in _warned:
             _warned.add("RANK")
             cure = "rank=0, world_size=1 gives each process all samples"
@@ -132,8 +127,7 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 def refuse(name: str, cure: str) -> NoReturn:
     """Raise for an argument that would change the data."""
-    msg = f"{name}: would change the data, and is not supported; {cure}"
-    raise ConfigError(msg)
+    raise ConfigError(f"{name}: would change the data, and is not supported; {cure}")
 
 
 def warn_once(name: str, why: str, stacklevel: int = 3, what: str = "has no effect here") -> None:
@@ -169,10 +163,8 @@ def seeded(seed: int | None, generator: object) -> int:
     if generator is None:
         return 0 if seed is None else seed
     if seed is not None:
-        msg = f"generator option is mutually exclusive with seed; found generator and seed={seed}"
-        raise ConfigError(msg)
+        raise ConfigError(f"generator option is mutually exclusive with seed; found generator and seed={seed}")
     if not isinstance(generator, torch.Generator):
-        msg = f"generator: must be a torch.Generator; found {type(generator).__name__}"
-        raise ConfigError(msg)
+        raise ConfigError(f"generator: must be a torch.Generator; found {type(generator).__name__}")
     drawn = torch.empty((), dtype=torch.int64, device=generator.device).random_(generator=generator)
     return int(drawn.item())

@@ -49,8 +49,7 @@ class DatasetSource(Source):
         self._dataset, self._count = dataset, len(dataset)
         self._title = title_of(dataset)
         if not self._count:
-            msg = f"{self._title}: must have samples; found none"
-            raise SourceEmptyError(msg)
+            raise SourceEmptyError(f"{self._title}: must have samples; found none")
         try:
             first = dataset[0]
         except Exception as error:
@@ -91,8 +90,7 @@ class DatasetSource(Source):
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """See `snapshot_of`."""
         if pin is not None:
-            msg = f"{self._title}: a dataset is fixed and takes no pin; found {dict(pin)!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self._title}: a dataset is fixed and takes no pin; found {dict(pin)!r}")
         return snapshot_of(self._dataset, self._count, max(1, sum(map(_size, self._first.values()))))
 
     def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
@@ -182,8 +180,7 @@ def _encoded(value: Any, lease: Lease) -> Any:
         return loaded
     pixels = np.asarray(value.convert("RGB")) if _is_pil(value) else _pixels(value)
     if pixels is None:
-        msg = f"an image must be a path, bytes, a PIL image or uint8 pixels; found {type(value).__name__}"
-        raise FormatError(msg)
+        raise FormatError(f"an image must be a path, bytes, a PIL image or uint8 pixels; found {type(value).__name__}")
     if pixels.ndim == 2:
         pixels = np.repeat(pixels[:, :, None], 3, axis=2)
     height, width = pixels.shape[:2]

@@ -80,11 +80,10 @@ def check_ranks(loader: Any) -> None:
         return
     dealt = has_dealt(loader.sampler)
     if loader.world_size not in (1, world_size):
-        msg = (
+        raise ConfigError(
             f"rank, world_size: must be Accelerate's, {rank} of {world_size}; found {loader.rank} of"
             f" {loader.world_size}. Leave them out; with a device mesh give those of its data-parallel part"
         )
-        raise ConfigError(msg)
     if loader.world_size == 1 and not dealt:
         cure = f"leave out rank and world_size, or give rank={rank}, world_size={world_size}"
         warn_once("world_size=1", f"each of Accelerate's {world_size} processes gets all samples; {cure}", _USER,
@@ -136,12 +135,11 @@ class NoBatchSampler:
             loader._epoch_of_framework(epoch)
 
     def _refuse(self, *_: object) -> NoReturn:
-        msg = (
+        raise ConfigError(
             "batch_sampler: the loader divides, shuffles and batches by itself, so none was given and none can be used;"
             " found a use of it. Give the loader to accelerator.prepare() as it is, and resume by load_state_dict() or"
             " loader.skip(batches) in place of skip_first_batches()"
         )
-        raise ConfigError(msg)
 
     __iter__ = __len__ = _refuse
     batch_size = drop_last = property(_refuse)

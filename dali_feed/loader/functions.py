@@ -113,8 +113,7 @@ def _split(transform: Any) -> tuple[Any, UserTransforms | None]:
                 "may follow)"
             )
             name = name_of(every[first])
-            msg = f"transform: {name} is run on finished images, so it must come last; {rest}"
-            raise TransformError(msg)
+            raise TransformError(f"transform: {name} is run on finished images, so it must come last; {rest}")
     kept = every[:first]
     ready = lower(Chain(tuple(kept)), _beyond)
     plain = len(kept) == len(every) and not any(
@@ -144,11 +143,10 @@ def _beyond(one: Any, before: tuple[Op, ...]) -> Op | None:
         return None
     size = outline(Recipe(before)).size
     if size is None:
-        msg = (
+        raise TransformError(
             f"transform: {name_of(one)} is run on finished tensors, or PIL images of one size; found no "
             "conversion to either before it. Put ToTensor, or ToImage and ToDtype, there"
         )
-        raise TransformError(msg)
     function = one.lambd if is_torchvision(one) else one
     gray = Recipe(before).channels == 1
     _check_kept(function, name_of(one), size, "L" if gray else "RGB")
@@ -178,8 +176,7 @@ def _check_kept(function: Callable[[Any], Any], name: str, size: tuple[int, int]
         rule = (
             f"is run on finished tensors, or on PIL images whose mode and size it keeps; given {mode} of {image.size}"
         )
-        msg = f"transform: {name} {rule} it gave {outcome}. Put it after the conversion to tensors"
-        raise TransformError(msg)
+        raise TransformError(f"transform: {name} {rule} it gave {outcome}. Put it after the conversion to tensors")
 
 
 def _is_users(one: Any) -> bool:

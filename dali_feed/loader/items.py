@@ -222,11 +222,10 @@ class Items:
     @staticmethod
     def _listed(values: Any) -> list[Any]:
         if isinstance(values, PackedBatch):
-            msg = (
+            raise ConfigError(
                 "collate_fn: it is called with a list of records, but a row of Packed has several records; leave "
                 "one of the two out"
             )
-            raise ConfigError(msg)
         return per_sample(values)
 
     def _info(self, batch: Batch) -> Info:

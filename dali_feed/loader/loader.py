@@ -243,8 +243,7 @@ def _torch_has(loader: DataLoader, why: str) -> None:
         refuse("collate_fn", f"{whose}, and not for this dataset, because {why}. {cure}")
     if loader.decode.exif is not None:
         cure = "its dataset decodes; rotate images there, with PIL.ImageOps.exif_transpose in its transform"
-        msg = f"Decode(exif=...): torch's own DataLoader runs this dataset, because {why}, and {cure}"
-        raise ConfigError(msg)
+        raise ConfigError(f"Decode(exif=...): torch's own DataLoader runs this dataset, because {why}, and {cure}")
     without = {
         "transform": (loader.transform is not None, "applies none; give it to the dataset"),
         "info": (loader.info, "has no such item; leave it out"),
@@ -252,8 +251,7 @@ def _torch_has(loader: DataLoader, why: str) -> None:
     }
     for option, (set_, cure) in without.items():
         if set_:
-            msg = f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{option}: torch's own DataLoader runs this dataset, because {why}, and {cure}")
 
 
 def _by_torch(loader: DataLoader, rank: int, world_size: int, why: str) -> TorchFeed:
@@ -262,11 +260,10 @@ def _by_torch(loader: DataLoader, rank: int, world_size: int, why: str) -> Torch
     name = title_of(dataset)
     gives = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
     if isinstance(dataset, str | bytes | os.PathLike) or not gives:
-        msg = (
+        raise ConfigError(
             f"source: must be a source of dali_feed.external_sources or a dataset; found {dataset!r}."
             f" {_source_for(dataset)}"
         )
-        raise ConfigError(msg)
     _torch_has(loader, why)
     for field in _set_in(loader.decode):
         warn_once(f"Decode({field}=)", "torch's own DataLoader runs this dataset", _USER)
@@ -428,11 +425,10 @@ class DataLoader(FeedLoop):
         self._sampler_epoch: object = getattr(sampler, "epoch", None)
         dealt = has_dealt(sampler) or own_batches
         if dealt and (rank is not None or world_size is not None):
-            msg = (
+            raise ConfigError(
                 "rank and world_size: a DistributedSampler, or your own batch_sampler, already divides the "
                 f"samples among ranks; leave them out; found rank={rank}, world_size={world_size}"
             )
-            raise ConfigError(msg)
         rank, world_size = (0, 1) if dealt else ranks(rank, world_size)
         if world_size > 1 and isinstance(sampler, _RANDOM):
             warn_once(
@@ -472,11 +468,10 @@ class DataLoader(FeedLoop):
         super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        msg = (
+        raise TypeError(
             f"{type(self).__name__}: cannot be pickled or copied, because it has threads and a position; make "
             "one where it is used, and pass on state_dict()"
         )
-        raise TypeError(msg)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch, or the rest of the epoch that a loaded state is in.
@@ -585,8 +580,7 @@ class _Tensors(Iterator[Any]):
         if self._batches is not None:
             return len(self._batches)
         if isinstance(self._loader.dataset, IterableDataset):
-            msg = "an iterable-style dataset does not say how many batches are still to come"
-            raise TypeError(msg)
+            raise TypeError("an iterable-style dataset does not say how many batches are still to come")
         return max(0, self._loader.batches_left - self._skipped)
 
     def __next__(self) -> Any:
@@ -600,8 +594,7 @@ class _Tensors(Iterator[Any]):
             self.leave()
             raise
         except WaitError as error:
-            msg = f"DataLoader timed out after {timeout} seconds; {error}"
-            raise WaitError(msg) from error
+            raise WaitError(f"DataLoader timed out after {timeout} seconds; {error}") from error
         if self._registered is not None:
             self._registered.end_of_dataloader = batches.at_end()
         return batch

@@ -42,8 +42,7 @@ def labels_of(columns: Columns) -> str:
         return _column(columns.by_name, as_tuple=columns.as_tuple)
     if LABEL not in columns.others:
         what = ", ".join(columns.others) or "none"
-        msg = f"{_MIX} labels; the source's columns must have {LABEL!r}, found {what}"
-        raise ConfigError(msg)
+        raise ConfigError(f"{_MIX} labels; the source's columns must have {LABEL!r}, found {what}")
     return LABEL
 
 
@@ -54,19 +53,17 @@ def _column(columns: Mapping[str, Column], *, as_tuple: bool) -> str:
         raise ConfigError(msg)
     followers = [name for name, each in columns.items() if isinstance(each, Follower)]
     if followers:
-        msg = (
+        raise ConfigError(
             f"{_MIX} images with labels, and cannot mix masks, boxes and keypoints, as torchvision's cannot; found"
             f" {_named(followers)}. Leave them out, or collate_fn"
         )
-        raise ConfigError(msg)
     if as_tuple:
         name = list(columns)[1] if len(columns) > 1 else ""
         if not _is_label(columns.get(name)):
-            msg = (
+            raise ConfigError(
                 f"{_MIX} labels; in a sequence of columns they are the second one, which must be a Number of "
                 f"whole numbers, found {columns.get(name, 'none')}. Put it there, or give columns as a dict"
             )
-            raise ConfigError(msg)
         return name
     names = [name for name in columns if name.lower() == "labels"]
     names = names or [name for name in columns if "label" in name.lower()]
@@ -75,8 +72,7 @@ def _column(columns: Mapping[str, Column], *, as_tuple: bool) -> str:
         return labels[0]
     what = f"{_named(labels)}, and one must be chosen. Name it 'labels'" if labels else f"{_named(names or columns)}"
     cure = "" if labels else ". Name it 'label'"
-    msg = f"{_MIX} labels, a column of whole Numbers with 'label' in its name; found {what}{cure}"
-    raise ConfigError(msg)
+    raise ConfigError(f"{_MIX} labels, a column of whole Numbers with 'label' in its name; found {what}{cure}")
 
 
 def _is_label(column: Column | None) -> bool:
@@ -111,8 +107,7 @@ class Mixes:
         self._channels_last = program.recipe.layout == "NHWC"
         self.labels_in = labels_of(feed.columns)
         if program.several:
-            msg = "collate_fn: MixUp and CutMix mix one image per sample; found several views of it"
-            raise ConfigError(msg)
+            raise ConfigError("collate_fn: MixUp and CutMix mix one image per sample; found several views of it")
         if any(own):
             msg = "collate_fn: MixUp and CutMix mix the images that transforms made; found your own function after them"
             raise ConfigError(msg)
@@ -125,8 +120,7 @@ class Mixes:
         if shares.per_lane == 1 and shares.lanes > 1:
             rule = "mix a sample with the one before it in its lane, which must be another one"
             what = f"found lanes={shares.lanes} in global batches of {shares.batch_size * shares.world_size} samples"
-            msg = f"collate_fn: MixUp and CutMix {rule}; {what}. Give a larger batch_size, or fewer lanes"
-            raise ConfigError(msg)
+            raise ConfigError(f"collate_fn: MixUp and CutMix {rule}; {what}. Give a larger batch_size, or fewer lanes")
 
     def _not_float(self, what: object) -> ConfigError:
         cure = "Let the transform end in ToDtype(torch.float32, scale=True)"
@@ -168,8 +162,7 @@ class Mixes:
             return labels
         for slot in np.flatnonzero((labels < 0) | (labels >= mixing.classes))[:1].tolist():
             rule = f"labels must lie in 0..{mixing.classes - 1}, because classes={mixing.classes}"
-            msg = f"collate_fn: {rule}; found {labels[slot]} in {self._where(int(batch.ids[slot]))}"
-            raise ConfigError(msg)
+            raise ConfigError(f"collate_fn: {rule}; found {labels[slot]} in {self._where(int(batch.ids[slot]))}")
         return labels.astype(np.int64, copy=False)  # which all of them fit, for a comparison on the device
 
     def images(self, batch: Batch, plain: torch.Tensor | None) -> torch.Tensor:

@@ -44,11 +44,10 @@ class _Positions:
     def __init__(self, dataset: Any, *, ordered: bool) -> None:
         self._dataset = dataset
         if not ordered and length_of(dataset) is None:
-            msg = (
+            raise ConfigError(
                 f"dataset: a map-style one must have a length; found none of {type(dataset).__qualname__}."
                 " Give it a __len__, or the loader a sampler"
             )
-            raise ConfigError(msg)
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """What the dataset has now."""
@@ -492,11 +491,10 @@ class TorchFeed(AnyFeed):
         how = None
         if isinstance(dataset, IterableDataset):
             if world_size > 1:
-                msg = (
+                raise ConfigError(
                     f"dataset: an iterable-style one gives every rank the same samples; found world_size={world_size}."
                     " Divide its samples inside the dataset, and give rank=0, world_size=1"
                 )
-                raise ConfigError(msg)
             how = {"batch_size": size, "drop_last": drop_last, "shuffle": shuffle}
         planning = TorchPlanning(
             dataset,

@@ -84,12 +84,10 @@ class Tokenized:
         """The files, and one more."""
         text = next((data for suffix, data in files if suffix == self._member), None)
         if text is None:
-            msg = f"no member .{self._member} to tokenize"
-            raise FormatError(msg)
+            raise FormatError(f"no member .{self._member} to tokenize")
         ids = np.asarray(self._tokenize([bytes(text).decode("utf-8")])[0], np.int64)
         if ids.ndim != 1:
-            msg = f"tokens: a tokenizer must give a row of ids; found shape {ids.shape}"
-            raise ConfigError(msg)
+            raise ConfigError(f"tokens: a tokenizer must give a row of ids; found shape {ids.shape}")
         out = io.BytesIO()
         np.save(out, ids, allow_pickle=False)
         return [*files, ("tokens.npy", out.getvalue())]

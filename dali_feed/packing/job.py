@@ -76,8 +76,7 @@ def _contents(  # noqa: PLR0913  an option each
 ) -> Samples:
     """What becomes of the records of a source; see `pack`."""
     if map is not None and (resize is not None or quality is not None):
-        msg = f"map: takes the place of resize and quality; found {map!r} and one of them; leave one out"
-        raise ConfigError(msg)
+        raise ConfigError(f"map: takes the place of resize and quality; found {map!r} and one of them; leave one out")
     changes: list[Change] = []
     if map is not None:
         changes.append(OnImages(map))
@@ -130,8 +129,7 @@ def job_of(
     there = dict(known) if known else work.plan()
     snapshot = packed.snapshot(None if there is None else there.get("pin"))
     if not len(snapshot):
-        msg = f"{snapshot.source}: a set must hold records; found none"
-        raise SourceEmptyError(msg)
+        raise SourceEmptyError(f"{snapshot.source}: a set must hold records; found none")
     facts: dict[str, Any] = {
         "version": VERSION,
         "source": snapshot.source,
@@ -149,8 +147,7 @@ def job_of(
     for folder in (work.out, *(work.out / target for target in targets)):
         if some := sorted(path.name for path in folder.glob(f"{work.name}-*.tar*")):
             what = f"found {some[0]}; give another name or folder"
-            msg = f"{folder}: a new set must not replace files that are there; {what}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{folder}: a new set must not replace files that are there; {what}")
     mean, fallback = sample_bytes(contents, snapshot)
     plan = Plan(work.name, borders_of(snapshot, mean, shard_bytes))
     facts |= {"fallback": fallback} | plan.to_dict()
@@ -173,11 +170,10 @@ def _resumed(there: Mapping[str, Any], facts: Mapping[str, Any], work: WorkFolde
         msg = f"{where}: an unfinished set must have its plan; {type(error).__name__}: {error}; {cure}"
         raise StateError(msg) from error
     if there.get("fingerprint") != facts["fingerprint"]:
-        msg = (
+        raise SourceChangedError(
             f"{where}: a set must be packed from one source; it was begun with {there.get('source')}, "
             f"fingerprint {there.get('fingerprint')}; found {facts['source']}, {facts['fingerprint']}; {cure}"
         )
-        raise SourceChangedError(msg)
     before, now = (
         {name: job.get(name) for name in ("version", "shard_bytes")} | dict(job.get("options", {}))
         for job in (there, facts)

@@ -47,8 +47,7 @@ def keys_of(source: Source, kind: str) -> Keys:
     Raises ConfigError for "own" where records have no names, or the same.
     """
     if kind not in KINDS:
-        msg = f"keys: must be one of {', '.join(KINDS)}; found {kind!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"keys: must be one of {', '.join(KINDS)}; found {kind!r}")
     if kind == "number":
         return Keys("number", _number)
     if is_log(source) or (isinstance(source, ShardSet) and source.replays):
@@ -60,8 +59,7 @@ def keys_of(source: Source, kind: str) -> Keys:
         if names is not None:
             return Keys("path", lambda _, position, __: names[position])
     if kind == "own":
-        msg = f'keys="own": records of {source!r} have no names, or the same names; give keys="number"'
-        raise ConfigError(msg)
+        raise ConfigError(f'keys="own": records of {source!r} have no names, or the same names; give keys="number"')
     return Keys("number", _number)
 
 

@@ -83,8 +83,7 @@ class RayTasks:
             raise
         except ray.exceptions.RayError as error:
             rule = f"its task must end with a result, within {TRIES + 1} tries"
-            msg = f"{shard}: {rule}; found: {error}; look at Ray's logs"
-            raise EngineError(msg) from error
+            raise EngineError(f"{shard}: {rule}; found: {error}; look at Ray's logs") from error
         if finished(self._job, k) is None:
             raise self._unseen(shard, node)
         borders = self._job.plan.borders
@@ -130,8 +129,7 @@ def _check(job: PackJob) -> None:
     if seen.fingerprint != planned:
         rule = "all machines of a Ray cluster must see the same records"
         what = f"{here} sees other records (fingerprint {seen.fingerprint}, planned {planned})"
-        msg = f"{seen.source}: {rule}; {what}; give it the same files"
-        raise SourceChangedError(msg)
+        raise SourceChangedError(f"{seen.source}: {rule}; {what}; give it the same files")
     job.work.path.mkdir(parents=True, exist_ok=True)  # a machine without this folder says so by what is not seen
     if job.layout is not None:
         try:

@@ -46,12 +46,10 @@ class Conversion:
         )
         if self.out.exists():
             what = "this one exists already; give another name, or remove it"
-            msg = f"{self.out}: a conversion makes a new folder; {what}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{self.out}: a conversion makes a new folder; {what}")
         self._contents, self._snapshot, self.tally = packed.contents(), packed.snapshot(None), Tally()
         if not len(self._snapshot):
-            msg = f"{self._snapshot.source}: what is converted must hold records; found none"
-            raise SourceEmptyError(msg)
+            raise SourceEmptyError(f"{self._snapshot.source}: what is converted must hold records; found none")
         mean, _ = sample_bytes(self._contents, self._snapshot)
         self.plan = Plan(self.out.name, borders_of(self._snapshot, mean, size))
 

@@ -57,8 +57,7 @@ class Plan:
         """What `to_dict` gave. Raises KeyError, TypeError or ValueError where it is not that."""
         borders = np.array([int(border) for border in values["borders"]], np.int64)
         if len(borders) < 2 or borders[0] != 0 or (np.diff(borders) < 1).any():
-            msg = "borders must ascend from 0"
-            raise ValueError(msg)
+            raise ValueError("borders must ascend from 0")
         return cls(str(values["name"]), borders)
 
 

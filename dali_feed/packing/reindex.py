@@ -58,11 +58,10 @@ def _indexed(path: str, digest: str) -> None:
         members = zip(index.offset.tolist(), index.length.tolist(), strict=True)
         crc = [zlib.crc32(read_at(file, size, at)) for at, size in members]
     if index.unread:
-        msg = (
+        raise ConfigError(
             f"{path}: a shard must have no bytes after its archive, which ends before byte {index.unread}; write it "
             "again"
         )
-        raise ConfigError(msg)
     whole = replace(index, crc=np.array(crc, np.uint32)).to_bytes()
     if digest and hashlib.sha256(whole).hexdigest() != digest:
         msg = f"{path}: a shard must be what its manifest says; the index made of it differs; fetch the shard again"

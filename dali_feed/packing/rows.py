@@ -86,8 +86,7 @@ def as_file(name: str, value: Any, suffix: str | None, main: bool, fallback: str
     try:
         return suffix or f"{stem}.json", json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
-        msg = f"member {name!r}: {error}"
-        raise FormatError(msg) from error
+        raise FormatError(f"member {name!r}: {error}") from error
 
 
 def _suffix(name: str, data: bytes | memoryview, main: bool, fallback: str) -> str:
@@ -289,8 +288,7 @@ def _chosen(members: Mapping[str, str] | Sequence[str] | None) -> tuple[_Wanted,
     if members is None:
         return ()
     if isinstance(members, str) or not members:
-        msg = f"members: must be names of members, or a mapping of suffixes to them; found {members!r}"
-        raise ConfigError(msg)
+        raise ConfigError(f"members: must be names of members, or a mapping of suffixes to them; found {members!r}")
     if isinstance(members, Mapping):
         return tuple(_Wanted(name, suffix.strip(".")) for suffix, name in members.items())
     return tuple(_Wanted(name, None, main=name in ("bytes", "value", "image")) for name in members)
@@ -357,13 +355,11 @@ def _typed(member: str, value: Any) -> Any:
     if kind in (CLASS, LABEL):
         text = bytes(value[: 4 * _LONGEST]).strip()
         if len(text) > _LONGEST or not text.removeprefix(b"-").isdigit():
-            msg = f"member {member!r}: must be a whole number; found {text[:40]!r}"
-            raise FormatError(msg)
+            raise FormatError(f"member {member!r}: must be a whole number; found {text[:40]!r}")
         return int(text)
     if kind in ("txt", "text"):
         try:
             return bytes(value).decode()
         except UnicodeDecodeError as error:
-            msg = f"member {member!r}: must be UTF-8; {error}"
-            raise FormatError(msg) from error
+            raise FormatError(f"member {member!r}: must be UTF-8; {error}") from error
     return value

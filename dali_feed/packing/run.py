@@ -126,8 +126,7 @@ def pack(  # noqa: PLR0913  an option each
         usual = {"members": members, "keys": "auto", "text": "txt", "engine": "threads", "decoded": False}
         for name, value in (options | more).items():
             if value != usual.get(name):
-                msg = f"{name}: is of tar shards; found to={to!r}; leave one of the two out"
-                raise ConfigError(msg)
+                raise ConfigError(f"{name}: is of tar shards; found to={to!r}; leave one of the two out")
     return pack_some(source, out, to=to, shard_bytes=shard_bytes, tell=tell, **more, **options)
 
 
@@ -147,12 +146,10 @@ def pack_some(  # noqa: PLR0913  an option each
     """`pack`, of the records at the positions of `present` alone; `options` are those that decide a sample's bytes."""
     for name, number in (("workers", workers), ("shard_bytes", shard_bytes)):
         if number is not None and number < 1:
-            msg = f"{name}: must be 1 or more; found {number!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{name}: must be 1 or more; found {number!r}")
     for name, word, words in (("to", to, FORMATS), ("engine", engine, ENGINES)):
         if word not in words:
-            msg = f"{name}: must be one of {', '.join(words)}; found {word!r}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{name}: must be one of {', '.join(words)}; found {word!r}")
     packed, run = PackTask(source, options, present), _Run(tell or (lambda _: None))
     if to != "tar":
         return run.convert(PackTask(source, {**options, "keys": "number"}), out, to, shard_bytes or SHARD_BYTES[to])

@@ -51,8 +51,7 @@ def write_shard(job: PackJob, k: int, advance: Advance, stop: threading.Event) -
                         if not contents.keys.unique:
                             if sample.key in keys:
                                 rule = "no two samples of a shard may have one key"
-                                msg = f'{name}: {rule}; found {sample.key!r} twice; give keys="number"'
-                                raise ConfigError(msg)
+                                raise ConfigError(f'{name}: {rule}; found {sample.key!r} twice; give keys="number"')
                             keys.add(sample.key)
                         tar.add(*sample)
                         tally.records += 1
@@ -68,8 +67,7 @@ def write_shard(job: PackJob, k: int, advance: Advance, stop: threading.Event) -
                 number += len(block.ids)
                 advance(len(block.ids), tar.size - before)
                 if stop.is_set() and number < end:
-                    msg = "pack: it was stopped"
-                    raise ClosedError(msg)
+                    raise ClosedError("pack: it was stopped")
         index = tar.finish().to_bytes()
         with writing(work.out / f"{name}{SUFFIX}"):
             write_whole(work.out / f"{name}{SUFFIX}", index)

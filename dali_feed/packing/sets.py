@@ -78,8 +78,7 @@ def parts_of(source: Any, parts: Mapping[str, float | int | None], seed: int, ke
         here = part == k
         if not here.any():
             what = f"{name!r} gets none of {len(ids)}; give it a larger share"
-            msg = f"split: each part must get at least one record; {what}"
-            raise ConfigError(msg)
+            raise ConfigError(f"split: each part must get at least one record; {what}")
         starts, lengths = snapshot.starts.tolist(), (snapshot.stops - snapshot.starts).tolist()
         flags = [np.zeros(length, np.bool_) for length in lengths]
         for p, start in enumerate(starts):
@@ -100,8 +99,7 @@ def _shares(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) 
     shares = [1 - total if each is None else float(each) for each in parts.values()]
     if not (min(shares) > 0 and (rest is not None or abs(total - 1) <= 1e-9)):
         rule = "add up to 1" if rest is None else f"leave something of 1 for the rest, {rest!r}"
-        msg = f"split: shares must be above 0 and {rule}; found {_shares_text(parts)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"split: shares must be above 0 and {rule}; found {_shares_text(parts)}")
     edges = np.cumsum(shares)[:-1]
     return np.searchsorted(edges, drawn.astype(np.float64) / 2.0**64, side="right").astype(np.int64)
 
@@ -111,10 +109,9 @@ def _counts(parts: Mapping[str, float | int | None], drawn: NDArray[np.uint64]) 
     rest = _rest(parts)
     wanted = [0 if count is None else int(count) for count in parts.values()]
     if not parts or min(wanted) < 0 or sum(wanted) > len(drawn):
-        msg = (
+        raise ConfigError(
             f"split: counts must be at most the {len(drawn)} records together; found {_shares_text(parts) or 'no part'}"
         )
-        raise ConfigError(msg)
     order, part, at = np.argsort(drawn, kind="stable"), np.full(len(drawn), -1, np.int64), 0
     for k, count in enumerate(wanted):
         part[order[at : at + count]] = k
@@ -128,8 +125,7 @@ def _rest(parts: Mapping[str, float | int | None]) -> str | None:
     """The part that gets what the others leave, if there is one."""
     rests = [name for name, size in parts.items() if size is None]
     if len(rests) > 1:
-        msg = f"split: one part at most can be the rest; found {_shares_text(parts)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"split: one part at most can be the rest; found {_shares_text(parts)}")
     return rests[0] if rests else None
 
 
@@ -158,12 +154,10 @@ def merge(sets: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -
     folder, name = place(out)
     if not all(os.fspath(each).strip() for each in sets):
         named = [os.fspath(each) for each in sets]
-        msg = f"merge: takes the manifests of sets, NAME.dfset; found {named!r}; name them all"
-        raise ConfigError(msg)
+        raise ConfigError(f"merge: takes the manifests of sets, NAME.dfset; found {named!r}; name them all")
     homes = [os.path.abspath(each) for each in sets]  # noqa: PTH100  links stay as they are
     if len(homes) < 2 or len(set(homes)) < len(homes):
-        msg = f"merge: takes two or more different sets; found {', '.join(homes) or 'none'}"
-        raise ConfigError(msg)
+        raise ConfigError(f"merge: takes two or more different sets; found {', '.join(homes) or 'none'}")
     manifests = [load_plain(home) for home in homes]
     every = [(Path(home).parent, shard) for home, part in zip(homes, manifests, strict=True) for shard in part.shards]
     work = WorkFolder(folder, name)
@@ -187,8 +181,7 @@ def _copied(folder: Path, shard: Shard, work: WorkFolder, name: str) -> Shard:
     for end, digest in ((SUFFIX, shard.index_sha256), ("", shard.sha256)):
         source, fresh = folder / f"{shard.name}{end}", work.path / f"{name}{end}"
         if not source.exists():
-            msg = f"{source}: a shard must exist to be merged; it was removed; put it back"
-            raise DataLostError(msg)
+            raise DataLostError(f"{source}: a shard must exist to be merged; it was removed; put it back")
         shutil.copyfile(source, fresh)
         with fresh.open("rb+") as file:
             os.fsync(file.fileno())

@@ -154,8 +154,7 @@ def _feature(name: str, value: Any) -> bytes:
         try:
             value = value.encode()
         except UnicodeEncodeError as error:  # half of a surrogate pair, as of a file's name that is no UTF-8
-            msg = f"feature {name!r}: {error}"
-            raise FormatError(msg) from None
+            raise FormatError(f"feature {name!r}: {error}") from None
     if isinstance(value, bytes | bytearray | memoryview):
         return _field(_TF_BYTES, _field(1, bytes(value)))
     array = np.asarray(value)
@@ -165,11 +164,9 @@ def _feature(name: str, value: Any) -> bytes:
         with np.errstate(over="ignore"):
             floats = array.reshape(-1).astype("<f4")
         if (np.isinf(floats) & np.isfinite(array.reshape(-1))).any():
-            msg = f"feature {name!r}: its floats must fit in 32 bits; found {float(np.abs(array).max())!r}"
-            raise FormatError(msg)
+            raise FormatError(f"feature {name!r}: its floats must fit in 32 bits; found {float(np.abs(array).max())!r}")
         return _field(_FLOATS, _packed(floats.tobytes()))
-    msg = f"feature {name!r}: must be bytes, a text, or numbers; found {type(value).__name__}"
-    raise FormatError(msg)
+    raise FormatError(f"feature {name!r}: must be bytes, a text, or numbers; found {type(value).__name__}")
 
 
 def _packed(numbers: bytes) -> bytes:
@@ -178,8 +175,7 @@ def _packed(numbers: bytes) -> bytes:
 
 def _int64(name: str, value: int) -> bytes:
     if not _LEAST <= value <= _MOST:
-        msg = f"feature {name!r}: whole numbers must fit in 64 bits with a sign; found {value}"
-        raise FormatError(msg)
+        raise FormatError(f"feature {name!r}: whole numbers must fit in 64 bits with a sign; found {value}")
     return _varint(value & 0xFFFFFFFFFFFFFFFF)
 
 
@@ -238,8 +234,7 @@ class MdsColumns:
 def encodings_of(values: Mapping[str, Any]) -> dict[str, str]:
     """How each value of a sample would be written. FormatError where it has none, or one of no kind."""
     if not values:
-        msg = "a sample of an MDS set has columns; found none"
-        raise FormatError(msg)
+        raise FormatError("a sample of an MDS set has columns; found none")
     return {name: _encoding(name, value) for name, value in values.items()}
 
 
@@ -261,10 +256,9 @@ def shard_bytes(columns: MdsColumns, samples: Sequence[bytes], size_limit: int) 
     first = 4 * (len(samples) + 2) + len(config)
     borders = np.cumsum([first, *map(len, samples)], dtype=np.int64)
     if borders[-1] > MOST:
-        msg = (
+        raise ConfigError(
             f"MDS: a shard has less than 4 GiB; this shard would have {borders[-1]:,} bytes; give a smaller shard size"
         )
-        raise ConfigError(msg)
     return b"".join((np.array([len(samples)], "<u4").tobytes(), borders.astype("<u4").tobytes(), config, *samples))
 
 
@@ -323,8 +317,7 @@ def _size(encoding: str) -> int | None:
 def _encoded(name: str, encoding: str, value: Any) -> bytes:
     own = _encoding(name, value)
     if own != encoding and not (own in _BYTES and encoding in _BYTES):  # both decoders of images open either kind
-        msg = f"column {name!r}: is {encoding} in this set, as in its first sample; found {own}"
-        raise FormatError(msg)
+        raise FormatError(f"column {name!r}: is {encoding} in this set, as in its first sample; found {own}")
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     try:
@@ -333,10 +326,8 @@ def _encoded(name: str, encoding: str, value: Any) -> bytes:
         if isinstance(value, dict):
             return json.dumps(value, sort_keys=True, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:  # half of a surrogate pair, bytes inside of a dict
-        msg = f"column {name!r}: {error}"
-        raise FormatError(msg) from None
+        raise FormatError(f"column {name!r}: {error}") from None
     if encoding == "int" and not -(1 << 63) <= int(value) < 1 << 63:
-        msg = f"column {name!r}: whole numbers must fit in 64 bits with a sign; found {value}"
-        raise FormatError(msg)
+        raise FormatError(f"column {name!r}: whole numbers must fit in 64 bits with a sign; found {value}")
     array = np.asarray(value)
     return array.astype(_FIXED.get(encoding, array.dtype.newbyteorder("<"))).tobytes()

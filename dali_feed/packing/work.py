@@ -30,8 +30,7 @@ def place(out: str | os.PathLike[str]) -> tuple[Path, str]:
     path = folder_at(out, "a folder, or FOLDER/NAME.dfset")
     if path.suffix == ".dfset":
         if path.is_dir():
-            msg = f"out: {path} must be a set's manifest, a file; found a folder; give {path}/NAME.dfset"
-            raise ConfigError(msg)
+            raise ConfigError(f"out: {path} must be a set's manifest, a file; found a folder; give {path}/NAME.dfset")
         return path.parent, path.stem
     if not path.name or path.suffix == ".tar":
         msg = f"out: must be a folder, or FOLDER/NAME.dfset; found {os.fspath(out)!r}; name the set, not a shard"
@@ -47,8 +46,7 @@ def folder_at(out: str | os.PathLike[str], rule: str = "a folder") -> Path:
     """
     text = os.fspath(out)
     if not text.strip():
-        msg = f"out: must be {rule}; found {text!r}, which has no name; for the current folder give '.'"
-        raise ConfigError(msg)
+        raise ConfigError(f"out: must be {rule}; found {text!r}, which has no name; for the current folder give '.'")
     if "://" in text:
         msg = f"out: must be {rule} of this machine; found {text!r}; write to a disk or a mount, and copy it from there"
         raise ConfigError(msg)
@@ -62,8 +60,7 @@ def folder_at(out: str | os.PathLike[str], rule: str = "a folder") -> Path:
         raise ConfigError(msg)
     if not os.access(there, os.W_OK | os.X_OK):
         cure = f"{there} cannot be written; check its permissions and owner"
-        msg = f"out: must be {rule} that can be written; found {text!r}; {cure}"
-        raise ConfigError(msg)
+        raise ConfigError(f"out: must be {rule} that can be written; found {text!r}; {cure}")
     return path
 
 
@@ -152,8 +149,7 @@ class WorkFolder:
             return None
         except (OSError, ValueError) as error:
             cure = f"remove {self.path} to start from the beginning"
-            msg = f"{path}: must be the plan of a run that packs; found: {error}; {cure}"
-            raise StateError(msg) from error
+            raise StateError(f"{path}: must be the plan of a run that packs; found: {error}; {cure}") from error
 
     def begin(self, plan: Mapping[str, Any]) -> None:
         """Keep the plan. It outlasts a power cut when this returns."""

@@ -78,11 +78,10 @@ def assert_resumes_anywhere(  # noqa: PLR0913  what a run is made of, as in Feed
     lanes = whole("lanes", lanes, 1)
     sizes = [whole("world_sizes", size, 1) for size in world_sizes]
     if not sizes or whole("batch_size", batch_size, 1) % lanes or any(lanes % size for size in sizes):
-        msg = (
+        raise ConfigError(
             "assert_resumes_anywhere: lanes must divide batch_size, and each world size must divide lanes;"
             f" found batch_size={batch_size}, lanes={lanes}, world_sizes={tuple(world_sizes)}"
         )
-        raise ConfigError(msg)
     options = {
         "shuffle": shuffle,
         "transform": transform,
@@ -254,8 +253,7 @@ def _naming(at: str) -> Iterator[None]:
     except ConfigError:
         raise
     except DaliFeedError as error:
-        msg = f"{at}: {type(error).__name__}: {error}"
-        raise AssertionError(msg) from error
+        raise AssertionError(f"{at}: {type(error).__name__}: {error}") from error
 
 
 def _stable_snapshot(source: Source) -> Snapshot:
@@ -291,6 +289,5 @@ def _chosen(positions: int | Sequence[int], batches: int) -> list[int]:
         return sorted({k * batches // max(1, count - 1) for k in range(count)})
     wrong = [n for n in positions if not 0 <= n <= batches]
     if wrong or not positions:
-        msg = f"positions: must be numbers of batches in 0..{batches}; found {list(positions)}"
-        raise ConfigError(msg)
+        raise ConfigError(f"positions: must be numbers of batches in 0..{batches}; found {list(positions)}")
     return sorted(set(positions))

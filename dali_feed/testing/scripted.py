@@ -104,11 +104,10 @@ class ScriptedSource(Source):
                 raise ConfigError(msg)
         extent = 8 if extent is None else extent
         if partitions < 1 or extent < 1 or first < 0:
-            msg = (
+            raise ConfigError(
                 "ScriptedSource: partitions and extent must be 1 or more and first 0 or more; "
                 f"found {partitions}, {extent}, {first}"
             )
-            raise ConfigError(msg)
         borders = [len(dealt) * p // partitions for p in range(partitions + 1)]
         self._items = [dealt[a:b] for a, b in itertools.pairwise(borders)]
         self._first = first
@@ -162,10 +161,9 @@ class ScriptedSource(Source):
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All items. A pin is a ConfigError: the list already says what this source holds."""
         if pin is not None:
-            msg = (
+            raise ConfigError(
                 f"{self._name}: pin must be None, as the items of a scripted source do not change; found {dict(pin)!r}"
             )
-            raise ConfigError(msg)
         digest = hashlib.sha256(b"%d" % self._first)
         sizes = []
         for items in self._items:
@@ -192,8 +190,7 @@ class ScriptedSource(Source):
         """A reader for one thread; see `dali_feed.records.source.Source`."""
         for name in members:
             if not self.can_have(name):
-                msg = f"{self._name}: its records have no member {name!r}"
-                raise ConfigError(msg)
+                raise ConfigError(f"{self._name}: its records have no member {name!r}")
         return ScriptedReader(self, tuple(members), stop or threading.Event())
 
     def where(self, partition: int, position: int) -> str:
@@ -217,8 +214,7 @@ class ScriptedReader(Reader):
             BaseException: whatever an `Abort` says.
         """
         if self._closed:
-            msg = f"{self._source!r}: this reader is closed; make another one"
-            raise ClosedError(msg)
+            raise ClosedError(f"{self._source!r}: this reader is closed; make another one")
         source, ids = self._source, extents.ids()
         absent, faults = np.zeros(len(ids), bool), dict[int, Fault]()
         labels, values = np.full(len(ids), NO_LABEL, np.int64), Filling(len(ids), lease)
@@ -264,8 +260,7 @@ class ScriptedReader(Reader):
         while not self._stop.is_set() and waits and isinstance(item, Stall):
             waits = not item.event.wait(_POLL_S)
         if self._stop.is_set():
-            msg = f"{where}: the read was stopped"
-            raise ClosedError(msg)
+            raise ClosedError(f"{where}: the read was stopped")
         if isinstance(item, Abort):
             raise item.exception or SourceError(f"{where}: the script aborts the read here")
 

@@ -106,8 +106,7 @@ class ScriptedStream(Stream):
         """A reader; see `dali_feed.records.live.Stream`."""
         for name in members:
             if not self.can_have(name):
-                msg = f"{self._name}: its records have the members 'value' and 'label'; found {name!r}"
-                raise ConfigError(msg)
+                raise ConfigError(f"{self._name}: its records have the members 'value' and 'label'; found {name!r}")
         with self._changed:
             ends = {p: len(items) for p, items in enumerate(self._items) if p % world_size == rank}
         if at is None:
@@ -133,8 +132,7 @@ class ScriptedStream(Stream):
         """One mark, made from those of several ranks."""
         ranks = [mark["rank"] for mark in marks]
         if len(set(ranks)) != len(ranks):
-            msg = f"{self._name}: marks must be of different ranks; found {ranks}"
-            raise StateError(msg)
+            raise StateError(f"{self._name}: marks must be of different ranks; found {ranks}")
         position: dict[int, int] = {}
         for mark in marks:
             position |= self._known(mark)
@@ -146,8 +144,7 @@ class ScriptedStream(Stream):
 
     def _known(self, mark: Mapping[str, Any]) -> dict[int, int]:
         if mark.get("stream") != self._name:
-            msg = f"{self._name}: the mark must be of this stream; found {mark.get('stream')!r}"
-            raise StateError(msg)
+            raise StateError(f"{self._name}: the mark must be of this stream; found {mark.get('stream')!r}")
         return {int(p): n for p, n in mark["position"].items()}
 
 
@@ -180,8 +177,7 @@ class ScriptedStreamReader(LiveReader):
             first, generation = dict(self._at), progress.generation
             while True:
                 if self._stop.is_set() or self._closed:
-                    msg = f"{source!r}: reading was stopped"
-                    raise ClosedError(msg)
+                    raise ClosedError(f"{source!r}: reading was stopped")
                 if progress.generation != generation:  # what was found before is void
                     taken, first, generation = [], dict(self._at), progress.generation
                 full = self._take(taken, records, size)
