@@ -63,8 +63,8 @@ SECTIONS = {
     "DALI's iterators": {"dali_feed.dali": "DALIGenericIterator DALIClassificationIterator LastBatchPolicy"},
     "Watching a run": {"dali_feed.metrics": "serve Endpoint otel"},
     "Testing": {
-        "dali_feed.testing": "broker Broker publish Message ScriptedSource assert_resumes_anywhere ScriptedStream"
-        " assert_stream_resumes"
+        "dali_feed.testing": "broker Broker publish Message ScriptedSource Corrupt Gap Stall Abort"
+        " assert_resumes_anywhere ScriptedStream assert_stream_resumes"
     },
 }
 NAMES = {name: module for homes in SECTIONS.values() for module, names in homes.items() for name in names.split()}
@@ -146,7 +146,7 @@ MEANINGS = {
     "Broker.brokers": "how many, 1 or more",
     "Stats.at": "when, in seconds of `time.monotonic`: differences are times between two",
     "Batch.tail": "what the finish step still has to do to `images`; None where that is nothing",
-    "ScriptedSource.items": "bytes, (bytes, label), or a fault of `dali_feed.testing.scripted`, such as `Gap`",
+    "ScriptedSource.items": "bytes, (bytes, label), or a fault, such as `Gap()`",
     "ScriptedStream.partitions": "the items that each partition begins with, as of `ScriptedSource`",
     "ScriptedSource.partitions": "how many parts the items are divided into",
 }

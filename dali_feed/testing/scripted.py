@@ -42,7 +42,11 @@ _POLL_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Corrupt:
-    """A record that is no image: `payload`. With a `reason` the source itself reports it as a fault."""
+    """A record that is no image.
+
+    reason   why the source itself reports it as a fault; None: it is read, and the screen refuses it
+    payload  its bytes
+    """
 
     reason: str | None = None
     payload: bytes = GARBAGE
@@ -55,7 +59,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stall:
-    """The read waits here until `event` is set, or the reader is stopped; then comes `then` (None: a gap)."""
+    """The read waits here.
+
+    event  once it is set, or the reader is stopped, the read goes on
+    then   what comes then: bytes, or (bytes, label); None: a gap
+    """
 
     event: threading.Event
     then: bytes | tuple[bytes, int] | None = None
@@ -63,7 +71,10 @@ class Stall:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Abort:
-    """The read raises this exception; None: a SourceError with the record's coordinates."""
+    """The read raises.
+
+    exception  what is raised; None: a SourceError with the record's coordinates
+    """
 
     exception: BaseException | None = None
 
