@@ -137,7 +137,7 @@ def job_of(
         "pin": snapshot.pin,
         "interleaved": snapshot.interleaved,
         "shard_bytes": shard_bytes,
-        "options": contents.to_dict() | ({} if layout is None else {"layout": asdict(layout)}),
+        "options": contents.to_json() | ({} if layout is None else {"layout": asdict(layout)}),
     }
     facts = json.loads(json.dumps(facts))
     if there is not None:
@@ -150,7 +150,7 @@ def job_of(
             raise ConfigError(f"{folder}: a new set must not replace files that are there; {what}")
     mean, fallback = sample_bytes(contents, snapshot)
     plan = Plan(work.name, borders_of(snapshot, mean, shard_bytes))
-    facts |= {"fallback": fallback} | plan.to_dict()
+    facts |= {"fallback": fallback} | plan.to_json()
     work.begin(facts)
     return _with_contents(PackJob(packed, snapshot, plan, fallback, work, layout, facts), contents)
 

@@ -48,13 +48,13 @@ class Plan:
         """The name of a shard's file."""
         return name_of(self.name, k, len(self))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
         return {"name": self.name, "borders": self.borders.tolist()}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Plan:
-        """What `to_dict` gave. Raises KeyError, TypeError or ValueError where it is not that."""
+        """What `to_json` gave. Raises KeyError, TypeError or ValueError where it is not that."""
         borders = np.array([int(border) for border in values["borders"]], np.int64)
         if len(borders) < 2 or borders[0] != 0 or (np.diff(borders) < 1).any():
             raise ValueError("borders must ascend from 0")

@@ -160,7 +160,7 @@ class Samples:
         """What the source is asked for."""
         return tuple(dict.fromkeys(each.read for each in self.wanted))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """All that decides what is written, as plain JSON."""
         members = [[each.name, each.suffix] for each in self.wanted]
         changes = [getattr(change, "facts", repr(change)) for change in self.changes]

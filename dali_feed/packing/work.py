@@ -101,13 +101,13 @@ class Receipt:
         """As the manifest has it."""
         return Shard(name, self.size, self.samples, self.sha256, self.index_size, self.index_sha256)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain JSON."""
         return {name: getattr(self, name) for name in self.__slots__} | {"tally": self.tally.to_json()}
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Receipt:
-        """What `to_dict` gave. Raises KeyError, TypeError or ValueError where it is not that."""
+        """What `to_json` gave. Raises KeyError, TypeError or ValueError where it is not that."""
         digests = str(values["sha256"]), str(values["index_sha256"])
         missing = [[int(number) for number in run] for run in values["missing"]]
         tally = Tally.of(values["tally"])
@@ -168,7 +168,7 @@ class WorkFolder:
     def keep(self, k: int, receipt: Receipt) -> None:
         """Keep what shard k is."""
         with writing(self.path):
-            write_whole(self.path / f"{k:06d}.json", checked_json(receipt.to_dict()))
+            write_whole(self.path / f"{k:06d}.json", checked_json(receipt.to_json()))
             sync_folder(self.path)
 
     def save(self, manifest: Manifest) -> None:
