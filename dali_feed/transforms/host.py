@@ -31,14 +31,12 @@ class HostProgram(ImageProgram):
     "window" (y, x, height, width) first.
 
     layout   of the output's pixels
-    steps    the ops that it runs, with their numbers
-    on_cpu   ops that are not left to the finish step
+    steps    the ops that it runs, with their numbers; those behind them are left to the finish step
     """
 
     dtype: DType = "uint8"
     layout: Layout = "NCHW"
     steps: list[tuple[int, Op]] = field(default_factory=list)
-    on_cpu: int = 0
 
     def taken(self, draws: Draws) -> Parameters:
         """The same of what the recipe's ops have drawn."""
@@ -57,7 +55,7 @@ class HostProgram(ImageProgram):
         """Put in the parameters of the finish step; rectangles are in coordinates of the output image."""
         turned: dict[str, NDArray[np.bool_]] = {}
         for n, op in enumerate(self.recipe.ops):
-            if n < self.on_cpu:
+            if n < len(self.steps):
                 continue
             if op.erases() is not None:
                 arrays[ERASE] = arrays.pop(of_op("effect", n)).copy()
@@ -82,7 +80,7 @@ def compile_host(recipe: Recipe, *, on_gpu: bool = False) -> HostProgram:
     bytes_to_gpu = on_gpu and outline(Recipe(ops[:on_cpu])).dtype == "uint8"
     if not bytes_to_gpu:
         on_cpu = len(ops)
-    program = HostProgram(recipe, known.size, known.dtype, streams=known.streams, layout=recipe.layout, on_cpu=on_cpu)
+    program = HostProgram(recipe, known.size, known.dtype, streams=known.streams, layout=recipe.layout)
     program.window, program.steps = bool(ops) and ops[0].cuts, list(enumerate(ops[:on_cpu]))
     if bytes_to_gpu:
         program.finish = finish_of(recipe, {op.axis for op in ops[on_cpu:] if isinstance(op, Flip)})

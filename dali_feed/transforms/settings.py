@@ -7,7 +7,7 @@ goes by the type that it is declared with.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 from dali_feed.errors import TransformError
 
@@ -112,19 +112,15 @@ def whole(low: int | None = None, high: int | None = None) -> Rule:
     return rule
 
 
-def one_of(*names: str, shown: str) -> Rule:
-    """One of these; `shown` is how a message says them."""
-
-    def rule(op: str, name: str, value: str) -> None:
-        if value not in names:
-            refuse(op, f"{name} must be {shown}", value)
-
-    return rule
+def pad_mode(op: str, name: str, value: str) -> None:
+    """A mode of padding."""
+    if value not in get_args(PadMode):
+        refuse(op, f"{name} must be constant, edge, reflect or symmetric", value)
 
 
 KEPT: Mapping[str, Rule] = {  # by the type that a field is declared with
     "Edges": four_edges,
-    "PadMode": one_of("constant", "edge", "reflect", "symmetric", shown="constant, edge, reflect or symmetric"),
+    "PadMode": pad_mode,
     "Probability": probability,
     "Size": height_width,
 }
