@@ -1,4 +1,4 @@
-"""Insides that contract/feed/test_watchdog.py needs not: they go with what they test."""
+"""Insides that contract/feed/test_stages.py needs not: they go with what they test."""
 
 from __future__ import annotations
 

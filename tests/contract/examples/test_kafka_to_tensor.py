@@ -101,12 +101,3 @@ def test_a_resumed_run_keeps_its_ends_while_the_topic_grows(kafka: Kafka) -> Non
         state = json.loads(json.dumps(loader.state_dict()))
     kafka.publish(topic, [(jpeg(1, 20, 20), 1)] * 30)
     assert batches(KafkaTopic(topic, kafka.servers), state=state, shuffle=True) == whole[3:]
-
-
-def test_without_shuffle_partitions_take_turns(kafka: Kafka) -> None:
-    """Canonical order of a topic: a window of offsets of each partition in turn."""
-    topic = fill(kafka)
-    got = batches(KafkaTopic(topic, kafka.servers), shuffle=False)
-    ids = [i for part, _, _ in got for i in part]
-    assert sorted(ids) == sorted((p << 40) | n for p in range(PARTITIONS) for n in range(PER_PARTITION))
-    assert ids[:PER_PARTITION] == list(range(PER_PARTITION))

@@ -39,8 +39,7 @@ def _dataset(kind: str, folder: Path) -> Any:
     return FileList(sorted(folder.glob("*.jpg")), list(range(SAMPLES)))
 
 
-@pytest.fixture
-def options(kind: str) -> dict[str, Any]:
+def _options(kind: str = "scripted") -> dict[str, Any]:
     """Of a loader of that kind."""
     common = {"shuffle": True, "device": "cpu", "seed": 5}
     return common if kind == "dataset" else common | {"transform": CROP, "tuning": QUICK, "info": True}
@@ -70,9 +69,9 @@ def _samples(batches: list[Any]) -> dict[int, list[bytes]]:
 
 @pytest.mark.filterwarnings("ignore::dali_feed.errors.FallbackWarning")
 @pytest.mark.parametrize("kind", ["scripted", "shards", "files", "dataset"])
-def test_saved_on_one_rank_it_goes_on_with_two_and_four(kind: str, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_saved_on_one_rank_it_goes_on_with_two_and_four(kind: str, tmp_path: Path) -> None:
     """Each global batch of the rest, and of the next epoch, has the samples and pixels of the run that was not cut."""
-    dataset = _dataset(kind, tmp_path)
+    dataset, options = _dataset(kind, tmp_path), _options(kind)
     with DataLoader(dataset, BATCH, **options) as loader:
         batches = iter(loader)
         whole = [next(batches)]
@@ -84,11 +83,9 @@ def test_saved_on_one_rank_it_goes_on_with_two_and_four(kind: str, tmp_path: Pat
         assert found == [_samples([batch]) for batch in whole[1:]]
 
 
-@pytest.mark.parametrize("kind", ["scripted"])
-def test_no_record_is_repeated_that_was_not(kind: str, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_no_record_is_repeated_that_was_not() -> None:
     """On one rank an epoch of a number that nothing divides has each record once."""
-    del tmp_path, kind
-    with DataLoader(ScriptedSource(labelled(97)), 64, **options) as loader:
+    with DataLoader(ScriptedSource(labelled(97)), 64, **_options()) as loader:
         ids = torch.cat([info.ids for *_, info in loader])
         assert loader.state_dict()["made_for"]["lanes"] == 1
     assert sorted(ids.tolist()) == list(range(97))
@@ -96,11 +93,9 @@ def test_no_record_is_repeated_that_was_not(kind: str, tmp_path: Path, options: 
 
 @pytest.mark.parametrize("kind", ["scripted", "dataset"])
 @pytest.mark.filterwarnings("ignore::dali_feed.errors.FallbackWarning")
-def test_the_first_state_says_once_where_it_can_go(
-    kind: str, tmp_path: Path, options: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_first_state_says_once_where_it_can_go(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """At INFO, of a shuffled run; one in order has the lanes that it is given."""
-    dataset = _dataset(kind, tmp_path)
+    dataset, options = _dataset(kind, tmp_path), _options(kind)
     with caplog.at_level(logging.INFO, "dali_feed"), DataLoader(dataset, BATCH, **options) as loader:
         next(iter(loader))
         loader.state_dict()
@@ -112,11 +107,9 @@ def test_the_first_state_says_once_where_it_can_go(
     assert "world size 1, 2, 4, with the same 64 samples" in told[0]
 
 
-@pytest.mark.parametrize("kind", ["scripted"])
-def test_a_number_that_a_state_cannot_go_to_is_refused(kind: str, options: dict[str, Any]) -> None:
+def test_a_number_that_a_state_cannot_go_to_is_refused() -> None:
     """It lists the lanes of both."""
-    del kind
-    source = ScriptedSource(labelled(96), extent=8)
+    source, options = ScriptedSource(labelled(96), extent=8), _options()
     with DataLoader(source, 60, **options, lanes=3) as loader:
         state = loader.state_dict()
     with (

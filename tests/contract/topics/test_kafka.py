@@ -37,7 +37,7 @@ from dali_feed.errors import (
     StateError,
 )
 from dali_feed.external_sources import KafkaTopic
-from dali_feed.testing import Message, assert_resumes_anywhere
+from dali_feed.testing import Message
 
 
 def test_roundtrip_gives_values_labels_and_ids(kafka: Kafka) -> None:
@@ -345,13 +345,6 @@ def test_a_scan_of_no_holes_changes_nothing(kafka: Kafka) -> None:
     assert all(snapshot.present is None and snapshot.absent == 0 for snapshot in found)
 
 
-@pytest.mark.parametrize("shuffle", [Shuffle(3, 2), False], ids=str)
-def test_it_resumes_anywhere(real_kafka: Kafka, shuffle: bool | Shuffle) -> None:
-    """With its holes left out a topic keeps the law of resume; no position that is dealt is absent."""
-    source = KafkaTopic(fill(real_kafka, 80, 5), real_kafka.servers)
-    assert_resumes_anywhere(source, transform=CROP, shuffle=shuffle, lanes=2, positions=3, absent=0)
-
-
 def test_a_state_of_a_run_with_repeats_goes_on_with_them(real_kafka: Kafka) -> None:
     """An older state, which knows no map, is of a snapshot without one, and is gone on with as it was begun."""
     topic = fill(real_kafka)
@@ -405,11 +398,3 @@ def test_inspect_and_verify_tell_of_holes(real_kafka: Kafka, capsys: pytest.Capt
     with pytest.raises(SystemExit):
         main(["verify", f"kafka://{real_kafka.servers}/{topic}"])
     assert "60 of 144 positions; 84 absent" in capsys.readouterr().out
-
-
-def test_a_read_of_what_is_there_has_no_absent_rows(real_kafka: Kafka) -> None:
-    """All that the map names is there, and it names all that is there."""
-    topic = fill(real_kafka)
-    source = KafkaTopic(topic, real_kafka.servers)
-    snapshot = source.snapshot()
-    assert None not in payloads(read(source, everything(snapshot)))
