@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -248,15 +248,7 @@ def close_in_time(topic: str, client: Consumer | None) -> None:
         LOG.debug("%s: closing the consumer: %s", topic, error)
 
 
-class UsesClients(Protocol):
-    """A reader or a writer."""
-
-    def clients(self) -> tuple[Any, ...]:
-        """Its clients of librdkafka, which must not be destroyed in a child."""
-        ...
-
-
-_LIVE: weakref.WeakSet[UsesClients] = weakref.WeakSet()  # who has clients in this process
+_LIVE: weakref.WeakSet[Any] = weakref.WeakSet()  # readers and writers that have `clients()` in this process
 
 
 class Guard:
@@ -265,7 +257,7 @@ class Guard:
     From now on a child of this process keeps what `user.clients()` are.
     """
 
-    def __init__(self, topic: str, user: UsesClients, stop: threading.Event | None = None) -> None:
+    def __init__(self, topic: str, user: Any, stop: threading.Event | None = None) -> None:
         self.stop = threading.Event() if stop is None else stop
         self.closed = False
         self._topic, self._pid = topic, os.getpid()

@@ -52,6 +52,7 @@ from dali_feed.external_sources.kafka.errors import (
     Patience,
     Trouble,
     check_same,
+    codes,
     denied,
     gone,
     meaning,
@@ -68,20 +69,14 @@ ELECTION_SECONDS = 2.0  # without a controller
 GONE_SECONDS = 2.0  # a restarted broker may say 'unknown' for a moment
 _GROUP_NEEDS = "a group's offsets need the right Describe on it"
 _OF_MEMBERS = ("max.poll.", "heartbeat.", "session.")  # options that fit a member alone
-_SOON = frozenset(  # a cluster that makes its topic of offsets, or moves a group, answers a moment later
-    {
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError._WAIT_COORD,
-    }
-)
-_SILENT = frozenset({KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT})
-_REFUSED_WISHES = frozenset({KafkaError.INVALID_REQUEST, KafkaError.TOPIC_EXCEPTION})
+# A cluster that makes its topic of offsets, or moves a group, answers a moment later.
+_SOON = codes("COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR _WAIT_COORD")
+_SILENT = codes("_TIMED_OUT REQUEST_TIMED_OUT _TRANSPORT")
+_REFUSED_WISHES = codes("INVALID_REQUEST TOPIC_EXCEPTION")
 _CURES = {
     KafkaError.INVALID_REPLICATION_FACTOR: "; each replica needs a broker of its own: take fewer, or leave it out",
 }
-_NO_IDS = frozenset({KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION})
+_NO_IDS = codes("_UNSUPPORTED_FEATURE UNSUPPORTED_VERSION")
 _ZERO = "AAAAAAAAAAAAAAAAAAAAAA"  # what brokers that know no ids say
 _LEARNT = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)")  # from _ZERO, the first time
 _FETCHES = re.compile(r"ApiKey Fetch \(1\) Versions \d+\.\.(\d+)")  # of each broker, when it is connected to

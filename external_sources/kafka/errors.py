@@ -68,8 +68,15 @@ _CODES = {
     " INVALID_CONFIG INVALID_GROUP_ID INVALID_PARTITIONS INVALID_REPLICATION_FACTOR INVALID_SESSION_TIMEOUT"
     " OFFSET_METADATA_TOO_LARGE POLICY_VIOLATION TOPIC_DELETION_DISABLED UNSUPPORTED_ASSIGNOR",
 }
-_MEANINGS = {getattr(KafkaError, name): kind for kind, names in _CODES.items() for name in names.split()}
 NO_RIGHTS = (Meaning.DENIED, Meaning.NO_GROUP)
+
+
+def codes(names: str) -> frozenset[int]:
+    """Of librdkafka's errors, by their names."""
+    return frozenset(getattr(KafkaError, name) for name in names.split())
+
+
+_MEANINGS = {code: kind for kind, names in _CODES.items() for code in codes(names)}
 
 
 def meaning(error: KafkaError) -> Meaning:

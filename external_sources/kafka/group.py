@@ -40,6 +40,7 @@ from dali_feed.external_sources.kafka.errors import (
     Meaning,
     Patience,
     Trouble,
+    codes,
     denied,
     meaning,
     partitions_text,
@@ -161,7 +162,7 @@ Start = str | float  # as `stream.checked_start` gives it; "group": there must b
 COMMIT_SECONDS = 5.0  # the loop waits for it
 LAST_SECONDS = 2.0  # for the last commit of partitions that go
 PAUSE_SECONDS = 0.05
-_OUT = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH})
+_OUT = codes("UNKNOWN_MEMBER_ID FENCED_MEMBER_EPOCH")
 _NOTE = re.compile(r"partitions=(\d+)\b")
 
 

@@ -25,6 +25,7 @@ from dali_feed.external_sources.kafka.errors import (
     Meaning,
     Patience,
     Trouble,
+    codes,
     denied,
     gone,
     meaning,
@@ -69,21 +70,11 @@ OURS = frozenset({
     "transactional.id", "transaction.timeout.ms",
 })  # fmt: skip
 # A record of its own is refused; the others go on.
-_ITS_OWN = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_MSG_SIZE,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-    }
-)
-_FENCED = frozenset(
-    {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_TXN_STATE}
-)
-_SILENT = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
-_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-_AGAIN = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.CONCURRENT_TRANSACTIONS})
+_ITS_OWN = codes("MSG_SIZE_TOO_LARGE INVALID_MSG INVALID_MSG_SIZE INVALID_RECORD INVALID_TIMESTAMP")
+_FENCED = codes("_FENCED INVALID_PRODUCER_EPOCH PRODUCER_FENCED INVALID_TXN_STATE")
+_SILENT = codes("_MSG_TIMED_OUT _TIMED_OUT _TRANSPORT")
+_PURGED = codes("_PURGE_QUEUE _PURGE_INFLIGHT")
+_AGAIN = codes("_TIMED_OUT _TRANSPORT CONCURRENT_TRANSACTIONS")
 _RIGHTS = (
     "producing needs the rights Describe and Write on the topic, and with transactions Write on the transactional id "
     "and Read on the group, of a run both named dali_feed-produce-*"
