@@ -174,7 +174,7 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
             bad=bad,
             tuning=tuning or replace(Tuning(), threads=program.threads, prefetch=program.prefetch),
         )
-        self._close_at_exit = weakref.finalize(self, self._feed.close)
+        self._close_at_exit = weakref.finalize(self, self._feed.collected)
         self._batches: Batches | None = None
         self._ended = False
         if size not in (-1, self.size):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from dali_feed import sync
 from dali_feed.columns.column import Column
 from dali_feed.columns.columns import Columns
 from dali_feed.dead_letters import Outbox
@@ -204,6 +205,16 @@ class AnyFeed:
         self._positions.close()
         self._outbox.close()
         self._life.released = True  # at the end: what Ctrl-C has cut short is done by the next call
+
+    def collected(self) -> None:
+        """Close it, for the finalizer of whoever has it, which the collector may run in any thread.
+
+        In one of ours, which may be waited for, or have a lock that closing needs, another thread does it.
+        """
+        if sync.current_thread().name.startswith("dali_feed-"):
+            sync.Thread(target=self.close, name="dali_feed-close", daemon=True).start()
+        else:
+            self.close()
 
     def __enter__(self) -> Self:
         return self

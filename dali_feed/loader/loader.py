@@ -448,7 +448,7 @@ class DataLoader(FeedLoop):
         if isinstance(self._feed, Feed):
             self._items = items = Items(self._feed, self.device, collate_fn, own, info=info)
             self._feed.companions, self._mixes = items.companions, items.mixes
-        self._close_at_exit = weakref.finalize(self, self._feed.close)
+        self._close_at_exit = weakref.finalize(self, self._feed.collected)
         serve_if_asked(self)
 
     # Accelerate's prepare_data_loader() gives it back as it is, and its save_state() keeps what state_dict() says.

@@ -192,7 +192,7 @@ class Schedule:
         self._ctrl_c = []
 
     def garbage(self, left: object) -> None:
-        """Whoever runs at some later step lets go of it, as the collector may run in any thread, with any lock."""
+        """Whoever runs at some later step lets go of it, or calls it: as the collector, with any lock."""
         self._garbage.append(left)
 
     def sleep(self, seconds: float) -> None:
@@ -206,7 +206,8 @@ class Schedule:
 
     def rest(self) -> None:
         """Wait until all other threads have ended; what nobody has let go of yet goes here, within the schedule."""
-        self._garbage.clear()
+        while self._garbage:
+            self._let_go()
         self.wait("all others end", lambda: len(self.threads) == 1)
 
     # What the primitives and the steps of the product call.
@@ -271,7 +272,12 @@ class Schedule:
 
     def _collect(self) -> None:
         if self._garbage and self._rng.random() < 0.1:
-            self._garbage.pop()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        left = self._garbage.pop()
+        if callable(left):  # a finalizer
+            left()
 
     def _next_gap(self) -> None:
         self._left = 1 + int(self._rng.expovariate(1 / self._gap))

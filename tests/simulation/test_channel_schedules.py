@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kit.schedules import Schedule, explore, seeds
 
 from dali_feed import sync
 from dali_feed.errors import ClosedError
 from dali_feed.feed import channel
 from dali_feed.feed.channel import Channel
-
-
-class Loader:
-    """What the collector finds at any moment, in any thread: its end closes the channel."""
-
-    def __init__(self, close: Callable[[], object]) -> None:
-        self._close = close
-
-    def __del__(self) -> None:
-        self._close()
 
 
 def passes_on(schedule: Schedule) -> None:
@@ -56,7 +44,7 @@ def passes_on(schedule: Schedule) -> None:
     for _ in range(rng.choice((1, 2))):
         given.append([])
         threads.append(sync.Thread(target=takes, args=(given[-1],)))
-    schedule.garbage(Loader(lambda: dropped.extend(items.close())))
+    schedule.garbage(lambda: dropped.extend(items.close()))
     for thread in threads:
         thread.start()
     sync.sleep(rng.choice((0.0, 0.05, 0.2)))

@@ -245,6 +245,19 @@ def closes(schedule: Schedule) -> None:
     ended(feed, schedule)
 
 
+def collects(schedule: Schedule) -> None:
+    """The collector closes a feed in the midst of anything, in any thread."""
+    world = World(schedule.rng.choice(SHAPES), schedule, well=True)
+    feed = world.feed()
+    batches = iter(feed)
+    schedule.garbage(feed.collected)
+    with suppress(ClosedError, StopIteration):
+        while True:
+            batches.take()
+    schedule.rest()
+    ended(feed, schedule)
+
+
 def interrupts(schedule: Schedule) -> None:
     """Ctrl-C comes while a batch is taken, and the loop goes on with its iterator: it gets the next batch, or none."""
     world = World(schedule.rng.choice(SHAPES), schedule, well=True)
@@ -386,7 +399,7 @@ def test_any_schedule() -> None:
         explore(loops, seeds(250), modules=MODULES)
 
 
-NARROW = {closes: 60, interrupts: 60, loads: 60, begins: 60, goes_on: 40, saves: 40, rests: 15, fills: 15}
+NARROW = {closes: 40, collects: 40, interrupts: 40, loads: 60, begins: 60, goes_on: 40, saves: 40, rests: 15, fills: 15}
 
 
 @pytest.mark.parametrize(("scenario", "count"), NARROW.items(), ids=lambda of: getattr(of, "__name__", ""))
