@@ -24,6 +24,7 @@ import argparse
 import hashlib
 import io
 import json
+import math
 import random
 import subprocess
 import sys
@@ -280,14 +281,19 @@ def share(servers: str, topic: str, fellow: str, folder: str, until: str = "-1")
         DataLoader(stream, BATCH, columns={"value": Bytes("value")}, info=True, device="cpu") as feeding,
         Path(folder, "log").open("a") as log,
     ):
+        look, most = time.monotonic() if int(until) >= 0 else math.inf, 0
         for batch, info in feeding:
             if line := placed_digests(batch, info):
                 print(json.dumps(line), file=log, flush=True)
                 feeding.commit()
                 print(len(line), flush=True)
-            lines = logged(Path(folder)) + logged(Path(fellow)) if int(until) >= 0 else []
-            if 0 <= int(until) <= len({(p, offset) for line in lines for p, offset, _ in line}):
-                return
+            if time.monotonic() >= look:  # a look reads both logs whole
+                lines = logged(Path(folder)) + logged(Path(fellow))
+                if (count := len({(p, offset) for line in lines for p, offset, _ in line})) >= int(until):
+                    return
+                if count > most:
+                    print(count, flush=True)  # its fellow may be the one that gets on
+                look, most = time.monotonic() + 2, count
 
 
 def write_on(servers: str, topic: str, rate: float, stop: threading.Event) -> None:
