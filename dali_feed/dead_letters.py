@@ -97,7 +97,10 @@ def _never() -> bool:
 
 
 class Outbox:
-    """The feed thread posts dead letters here, the training loop waits for them; with `letters` None none are kept."""
+    """The feed thread posts dead letters here, the training loop waits for them; with `letters` None none are kept.
+
+    heard  whether the training loop has been given the failure, which `close` then only logs. Set by whoever gives it
+    """
 
     def __init__(self, source: Records, letters: DeadLetters | None, *, patience: float = PATIENCE) -> None:
         self._source, self._letters, self._patience = source, letters, patience
@@ -105,7 +108,7 @@ class Outbox:
         self._queue: deque[Letter] = deque()
         self._bytes = self._posted = self._written = 0
         self._failure: DeadLetterError | None = None
-        self._raised = self._closed = False
+        self.heard = self._closed = False
         self._thread: sync.Thread | None = None
 
     def __str__(self) -> str:
@@ -139,7 +142,7 @@ class Outbox:
     def retry(self) -> None:
         """Try again what failed."""
         with self._changed:
-            self._failure, self._raised = None, False
+            self._failure, self.heard = None, False
             self._changed.notify_all()
 
     def drain(self, stopped: Callable[[], bool] = _never) -> None:
@@ -151,16 +154,15 @@ class Outbox:
                 self._tell()
 
     def close(self) -> None:
-        """Wait for what is on its way, and end the thread. Raises DeadLetterError that has not been raised yet."""
+        """Wait for what is on its way, and end the thread. Raises DeadLetterError that the loop has not heard of."""
         with self._changed:
             if self._closed or self._thread is None:
                 self._closed = True
                 return
-        raised = self._raised
         try:
             self.drain()
         except DeadLetterError as error:
-            if not raised:
+            if not self.heard:
                 raise
             log.error("%d dead letters were not written: %s", self._posted - self._written, error)  # noqa: TRY400
         finally:
@@ -171,7 +173,6 @@ class Outbox:
 
     def _tell(self) -> None:
         if self._failure is not None:
-            self._raised = True
             raise DeadLetterError(str(self._failure)) from self._failure
 
     def _wait(self, done: Callable[[], bool], stopped: Callable[[], bool]) -> None:

@@ -15,6 +15,7 @@ from dali_feed.columns.columns import Columns
 from dali_feed.dead_letters import Outbox
 from dali_feed.draws import check_seed
 from dali_feed.engines.choose import compile_images
+from dali_feed.errors import DeadLetterError
 from dali_feed.feed.batch import Companions
 from dali_feed.feed.epochs import Epochs
 from dali_feed.feed.machine import Machine
@@ -163,7 +164,11 @@ class AnyFeed:
         their topic; DeadLetterError if that fails.
         """
         at = self._positions.at()
-        self._outbox.drain()  # behind the position: a batch that another thread takes meanwhile is not in it
+        try:
+            self._outbox.drain()  # behind the position: a batch that another thread takes meanwhile is not in it
+        except DeadLetterError:
+            self._outbox.heard = True
+            raise
         return self._positions.state(at)
 
     def load_state_dict(self, state: Any) -> None:

@@ -25,7 +25,7 @@ from dali_feed.dead_letters import Letter
 from dali_feed.engines.device.ranges import NEXT
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.workers import linger
-from dali_feed.errors import ClosedError, WaitError
+from dali_feed.errors import ClosedError, DeadLetterError, WaitError
 from dali_feed.feed.batch import Batch, Course, Flight, Uploads
 from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Piece
@@ -322,6 +322,8 @@ class Pass:
             return item
         if isinstance(item, EpochEnd):
             raise StopIteration
+        if isinstance(item, DeadLetterError):
+            self.machine.outbox.heard = True
         raise item
 
     def _wait(self, timeout: float | None) -> Batch | EpochEnd | BaseException:

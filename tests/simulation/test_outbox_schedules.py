@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import pytest
 from kit.schedules import Schedule, explore, seeds
 
 from dali_feed import dead_letters, sync
@@ -104,3 +105,13 @@ def posts(schedule: Schedule) -> None:
 def test_any_schedule() -> None:
     """Behind a drain all is durable, once and in order; a writer that fails is heard of, and no wait is for ever."""
     explore(posts, seeds(300), modules=[dead_letters])
+
+
+def test_what_the_feed_thread_alone_has_met_is_raised_at_the_end() -> None:
+    """The loop may close before it asks for the batch behind which the failure would have come."""
+    outbox = Outbox(ScriptedSource([b""]), Fake(0.0, 1))
+    outbox.post(letter(0))
+    with pytest.raises(DeadLetterError, match="the disk is full"):
+        outbox.drain()  # as the feed thread does at an epoch's end
+    with pytest.raises(DeadLetterError, match="the disk is full"):
+        outbox.close()
