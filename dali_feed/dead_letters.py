@@ -120,10 +120,16 @@ class Outbox:
         return self._letters is not None
 
     def post(self, letter: Letter, stopped: Callable[[], bool] = _never) -> None:
-        """Hand a letter over. Waits only where HELD_BYTES wait already. Raises DeadLetterError as `check` does."""
+        """Hand a letter over. Waits only where HELD_BYTES wait already.
+
+        Raises DeadLetterError as `check` does; ClosedError behind `close`, where nobody is left to write it.
+        """
         with self._changed:
             self._wait(lambda: self._bytes < HELD_BYTES or self._failure is not None, stopped)
             self._tell()
+            if self._closed:
+                msg = "dead letters: the loader is closed"
+                raise ClosedError(msg)
             if self._thread is None:
                 run, of = self._run, (self._letters,)
                 thread = sync.Thread(target=run, args=of, name="dali_feed-letters", daemon=True)
@@ -149,9 +155,10 @@ class Outbox:
         """Wait until all that has been posted is durable. Raises DeadLetterError where it will not be."""
         with self._changed:
             target = self._posted
-            self._wait(lambda: self._written >= target or self._failure is not None, stopped)
-            if self._written < target:
+            self._wait(lambda: self._written >= target or self._failure is not None or self._closed, stopped)
+            if (left := target - self._written) > 0:
                 self._tell()
+                raise DeadLetterError(f"{self._letters}: {left} dead letters were not written before close()")
 
     def close(self) -> None:
         """Wait for what is on its way, and end the thread. Raises DeadLetterError that the loop has not heard of."""

@@ -107,6 +107,16 @@ def test_any_schedule() -> None:
     explore(posts, seeds(300), modules=[dead_letters])
 
 
+def test_nothing_is_taken_behind_the_end() -> None:
+    """A feed thread that is still at work then ends; a state waits for no letter that nobody will write."""
+    outbox = Outbox(ScriptedSource([b""]), Fake(0.0, 0))
+    outbox.post(letter(0))
+    outbox.close()
+    with pytest.raises(ClosedError):
+        outbox.post(letter(1))
+    outbox.drain()
+
+
 def test_what_the_feed_thread_alone_has_met_is_raised_at_the_end() -> None:
     """The loop may close before it asks for the batch behind which the failure would have come."""
     outbox = Outbox(ScriptedSource([b""]), Fake(0.0, 1))
