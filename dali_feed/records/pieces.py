@@ -145,10 +145,8 @@ class Pieces(Sequence[memoryview | None]):
 
         Raises ValueError where a row is missing, or leaves its memory.
         """
-        rows = len(self)
-        return self._end_to_end(np.full(rows, size), np.empty(rows * size, np.uint8) if out is None else out).reshape(
-            rows, size
-        )
+        out = np.empty(len(self) * size, np.uint8) if out is None else out
+        return self._end_to_end(np.full(len(self), size), out).reshape(len(self), size)
 
     def copied(self) -> Pieces:
         """The same rows, none missing, end to end in one memory of their own, which stays as it is.

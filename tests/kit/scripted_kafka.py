@@ -22,7 +22,6 @@ from dali_feed.external_sources.kafka import group, live_reader, reader, stream
 __all__ = ["Broker", "Message", "ScriptedConsumer", "Stream", "played"]
 
 TOPIC = "scripted"
-SESSION = 45.0  # virtual seconds
 
 
 class Message:

@@ -250,7 +250,6 @@ _HOST_ALONE = {
     *("timm kept ratio", "timm kept ratio, cut", "erased by a colour"),
 }
 _WHOLE = list(itertools.takewhile(lambda name: name != "crop", TRANSFORMS))  # those that move whole numbers
-_WITHOUT_ONE_SIZE = {"middle"}
 
 
 def _tokens(text: str) -> list[int]:
