@@ -108,9 +108,10 @@ class OffsetRun:
 
     take      puts a record into its row; what is kept of it is copied
     filled    what C fills of these rows; None where they are read by message
+    spoilt    puts why it cannot be read into a record's row; None: that is an error
     received  bytes of the records that came
     end_seen  where the partition has ended too early, since the last record
-    refused   the last offset that the broker said it does not have
+    refused   the last offset that the broker said it does not have, or that could not be unpacked
     """
 
     partition: int
@@ -119,6 +120,7 @@ class OffsetRun:
     shift: int
     take: Callable[[int, Message], None]
     filled: FilledByC | None = None
+    spoilt: Callable[[int, str], None] | None = None
     received: int = 0
     end_seen: int | None = None
     refused: int = -1

@@ -16,7 +16,7 @@ from dali_feed.errors import ConfigError
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 # [::1]:9092; host:9092; a bare IPv6 address has two colons or more, and no port
 _ADDRESS = re.compile(
-    r"(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]@]+)(?::(?P<port>\d{1,5}))?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[\w.%]*"
+    r"(?:\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\]]+)(?::(?P<port>\d{1,5}))?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[\w.%]*"
 )
 _MOST = 65535
 
@@ -76,6 +76,9 @@ def addresses(subject: str, servers: str | Sequence[str]) -> str:
     """
     texts: list[object] = [servers] if isinstance(servers, str) or not isinstance(servers, Iterable) else [*servers]
     listed = [each for each in texts if isinstance(each, str)]
+    if any("@" in each for each in listed):  # it is not shown: a password may stand there
+        msg = f"{subject}servers must be addresses as host:port, without a user; sasl.* in config= say who it is"
+        raise ConfigError(f"{msg}; found one with '@'")
     if len(listed) < len(texts):
         raise ConfigError(f"{subject}servers must be addresses as host:port, in a text or a list; found {servers!r}")
     wanted = [one.strip() for each in listed for one in each.split(",") if one.strip()]

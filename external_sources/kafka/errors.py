@@ -52,6 +52,7 @@ class Meaning(Enum):
     NO_GROUP = auto()  # no rights on the group, which concerns members alone: others name one that they never join
     GONE = auto()  # no such topic or partition, perhaps just for a moment
     BROKEN = auto()  # data that cannot be read
+    SPOILT = auto()  # a batch of records that cannot be unpacked: readers step over it
     REFUSED = auto()  # for good: what was asked for, or the client itself
     PASSES = auto()  # of a connection, a coordinator or an election: it is tried again
 
@@ -63,7 +64,8 @@ _CODES = {
     Meaning.DENIED: "TOPIC_AUTHORIZATION_FAILED CLUSTER_AUTHORIZATION_FAILED TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
     " SASL_AUTHENTICATION_FAILED _AUTHENTICATION",
     Meaning.GONE: "UNKNOWN_TOPIC_OR_PART _UNKNOWN_TOPIC _UNKNOWN_PARTITION",
-    Meaning.BROKEN: "_BAD_MSG _BAD_COMPRESSION MSG_SIZE_TOO_LARGE",
+    Meaning.BROKEN: "MSG_SIZE_TOO_LARGE",
+    Meaning.SPOILT: "_BAD_MSG _BAD_COMPRESSION",
     Meaning.REFUSED: "_FATAL GROUP_MAX_SIZE_REACHED INCONSISTENT_GROUP_PROTOCOL INVALID_COMMIT_OFFSET_SIZE"
     " INVALID_CONFIG INVALID_GROUP_ID INVALID_PARTITIONS INVALID_REPLICATION_FACTOR INVALID_SESSION_TIMEOUT"
     " OFFSET_METADATA_TOO_LARGE POLICY_VIOLATION TOPIC_DELETION_DISABLED UNSUPPORTED_ASSIGNOR",
@@ -133,7 +135,7 @@ class Trouble:
         kind = meaning(error)
         if kind is Meaning.DENIED or (kind is Meaning.NO_GROUP and needs != READING):
             raise denied(to, error.str(), where, needs)
-        if kind in (Meaning.BROKEN, Meaning.REFUSED):
+        if kind in (Meaning.BROKEN, Meaning.SPOILT, Meaning.REFUSED):
             raise SourceError(f"{where}: the broker's data cannot be read: {error.str()}")
         if kind is Meaning.GONE:
             self.gone = error.str()  # looked into when nothing more comes

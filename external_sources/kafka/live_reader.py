@@ -39,7 +39,7 @@ from dali_feed.external_sources.kafka.errors import (
 )
 from dali_feed.external_sources.kafka.group import Membership
 from dali_feed.external_sources.kafka.lookout import Lookout, LookoutAnswer, Overdue
-from dali_feed.external_sources.kafka.reader import TopicReader, range_text
+from dali_feed.external_sources.kafka.reader import TopicReader, range_text, spoilt_text
 from dali_feed.external_sources.kafka.rows import MOST, Cells, KafkaParts
 from dali_feed.records.gauges import KafkaStats
 from dali_feed.records.live import LiveBlock, LiveReader, Positions, Progress
@@ -55,7 +55,8 @@ LEAVE_SECONDS = 5.0  # to commit in and to leave a group
 
 
 _RECEIVERS: weakref.WeakSet[Receiver] = weakref.WeakSet()  # whose thread runs
-Entry = tuple[int, int, Message | None]  # partition, where it stands behind this one, a record; None: only the position
+# Partition, where it stands behind this one, a record; or why it cannot be read; None: only the position.
+Entry = tuple[int, int, Message | str | None]
 
 
 class Inbox:
@@ -90,7 +91,7 @@ class Inbox:
                     break
                 message = line[0][2]
                 if message is not None:
-                    room -= weigh(message)
+                    room -= 0 if isinstance(message, str) else weigh(message)
                     if room < 0 and some:
                         return entries, True
                     some = True
@@ -314,10 +315,10 @@ class Receiver(TopicReader):
     def _received_now(self) -> list[Message]:
         """A record or event that has come within a slice of time, and those behind it that are there."""
         client, member = self._connected(), self.membership
+        self._seek(client)  # before anything is received: what comes behind is of there
         if member is None:
             message = client.poll(SLICE_SECONDS)
             return [] if message is None else [message, *client.consume(MORE, 0)]
-        self._seek(client)  # before anything is received: what comes behind is of there
         generation = self.progress.generation
         batch: list[Message] = []
         message = client.poll(MEMBER_SECONDS)
@@ -445,6 +446,8 @@ class Receiver(TopicReader):
         elif kind is Meaning.RESET:
             if p >= 0:
                 self._lost(p)
+        elif kind is Meaning.SPOILT and p >= 0 and end is not None:
+            self._step_over(p, max(self._at[p], end), error)
         elif kind is Meaning.GONE:
             self._unknown = sync.monotonic()
             self._lookout.ask()  # which has the last word
@@ -454,6 +457,16 @@ class Receiver(TopicReader):
             if error.code() == KafkaError._MAX_POLL_EXCEEDED:
                 LOG.warning("%s: nothing was polled for too long (%s); it joins again", self._who, error.str())
             self._trouble.judge(error, self._to, where, self._needs)
+
+    def _step_over(self, partition: int, first: int, error: KafkaError) -> None:
+        """Go on behind a batch that cannot be unpacked, whose records from `first` on are faults."""
+        where = self._to.where(partition, first)
+        after = self._behind(partition, first, self._bounds(self._connected(), partition, where)[1])
+        if after <= first and self._doubted.get(partition) == first:
+            self._trouble.judge(error, self._to, where, self._needs)
+        self._doubted[partition] = first  # it can be read after all, once
+        self._put([(partition, offset + 1, spoilt_text(error)) for offset in range(first, after)])
+        self._at[partition] = self._seeks[partition] = max(first, after)
 
     def _lost(self, partition: int) -> None:
         """The broker does not have the next offset: raise, or connect anew where it turns out that it has."""

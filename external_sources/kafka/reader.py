@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dali_feed.errors import ClosedError, DataLostError, SourceChangedError, SourceError
 from dali_feed.external_sources.kafka.by_column import ByColumn, Event, FilledByC, OffsetRun, by_column, librdkafka
@@ -105,6 +105,7 @@ class ByMessage:
 
 
 Take = Callable[[int, Message], None]
+Spoilt = Callable[[int, str], None]  # of a row, why its record cannot be read
 
 NEAR_BYTES = 4 << 20  # what is passed over rather than assigned anew: most of it has been fetched by then
 NEAR = 64  # offsets, before anything is known of their size
@@ -193,6 +194,25 @@ class TopicReader:
         self._drop()
         return True
 
+    def _behind(self, partition: int, first: int, stop: int) -> int:
+        """The offset, `first` to `stop`, from which on records can be read, where some before it cannot be unpacked.
+
+        Nobody says where a batch ends, but who reads on behind it is not given it: so places are tried.
+        """
+        reader = KafkaReader(self._to, stop=self._guard.stop, identity=self._identity, modest=True)
+        last, step = first - 1, 1  # the last offset that is known to be in it
+        try:
+            while last + 1 < stop:
+                at = last + max(1, min(step, (stop - last) // 2))
+                try:
+                    reader.fill(Extents.one(partition, at, at + 1), lambda *_: None)
+                    stop = at
+                except SpoiltBatchError:
+                    last, step = at, 2 * step
+        finally:
+            reader.close()
+        return stop
+
     def _bounds(self, client: Consumer, partition: int, where: str) -> tuple[int, int]:
         """The first offset that the broker holds, and the one behind the last; (-1, -1) where it does not say."""
         try:
@@ -207,6 +227,18 @@ def range_text(low: int, high: int) -> str:
     if high < 0:
         return "no longer holds them"
     return f"holds {low}..{high - 1}" if high > low else f"holds nothing (next is {high})"
+
+
+class SpoiltBatchError(SourceError):
+    """A batch of records cannot be unpacked."""
+
+
+def spoilt_text(error: KafkaError) -> str:
+    """Why the records of such a batch cannot be used."""
+    return (
+        f"the record's batch must be one that can be unpacked; {error.str()}; where it is only large, raise "
+        "receive.message.max.bytes in config="
+    )
 
 
 class DoubtedError(Exception):
@@ -247,30 +279,33 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
             cells = Cells(self._parts, int(extents.lengths.sum()), lease)
             filled = FilledByC(cells) if by_column(self._parts) else None
             try:
-                self.fill(extents, cells.take, filled)
+                self.fill(extents, cells.take, filled, cells.spoilt)
             except DoubtedError:  # all of it once more
                 lease.rewind(mark)
                 continue
             return cells.block(extents.ids())
 
-    def fill(self, extents: Extents, take: Take, filled: FilledByC | None = None) -> None:
-        """Give each record of `extents`, with its row, to `take`, or to C for `filled`. Raises what `read` does."""
+    def fill(self, extents: Extents, take: Take, filled: FilledByC | None = None, spoilt: Spoilt | None = None) -> None:
+        """Give each record of `extents`, with its row, to `take`, or to C for `filled`. Raises what `read` does.
+
+        Those of a batch that cannot be unpacked go to `spoilt`; without it that is a SpoiltBatchError.
+        """
         self._guard.check()
         with self._use:
             try:
-                self._runs(extents, take, filled)
+                self._runs(extents, take, filled, spoilt)
             finally:
                 if self._guard.closed:  # by another thread, which may not have waited
                     self._drop()
 
-    def _runs(self, extents: Extents, take: Take, filled: FilledByC | None) -> None:
+    def _runs(self, extents: Extents, take: Take, filled: FilledByC | None, spoilt: Spoilt | None) -> None:
         try:
             first = 0
             for partition, start, stop in zip(
                 extents.partition.tolist(), extents.start.tolist(), extents.stop.tolist(), strict=True
             ):
                 if start < stop:
-                    self._run(OffsetRun(partition, start, stop, first - start, take, filled))
+                    self._run(OffsetRun(partition, start, stop, first - start, take, filled, spoilt))
                 first += stop - start
             if len(extents) and not self._witness.vouches(self._identity.topic_id):
                 self._identify(self._to.where(int(extents.partition[0]), int(extents.start[0])))
@@ -377,9 +412,25 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
             return run.want if end is None else end
         if kind is Meaning.RESET:
             self._lost(run)
+        elif kind is Meaning.SPOILT and end is not None and about == run.partition:
+            return self._step_over(run, max(run.want, end), error)
         else:
             self._trouble.judge(error, self._to, self._to.where(run.partition, run.want))
         return run.want
+
+    def _step_over(self, run: OffsetRun, first: int, error: KafkaError) -> int:
+        """Go on behind a batch that cannot be unpacked, whose records from `first` on are faults."""
+        where = self._to.where(run.partition, first)
+        if run.spoilt is None:
+            raise SpoiltBatchError(f"{where}: {spoilt_text(error)}")
+        after = self._behind(run.partition, first, run.stop)
+        if after == first == run.refused:
+            self._trouble.judge(error, self._to, where)
+        run.refused = first  # it can be read after all, once
+        for offset in range(first, after):
+            run.spoilt(offset + run.shift, spoilt_text(error))
+        self._assign(run.partition, after)
+        return after
 
     def _lost(self, run: OffsetRun) -> None:
         """The broker does not have the offset: raise, or assign anew, once, where it turns out that it has."""

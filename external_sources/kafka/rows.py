@@ -154,12 +154,20 @@ class Cells:
             if (first := wanted.get(name)) is not None:
                 self._put(first + row, text)  # the last one counts, as Kafka's lastHeader has it
 
-    def append(self, partition: int, offset: int, message: Message) -> None:
-        """Copy a record into the next row."""
-        self.take(self.count, message)
+    def spoilt(self, row: int, reason: str) -> None:
+        """The record of a row cannot be read."""
+        self.faults[row] = Fault("source", reason, "value")
+        self._there[row] = 1
+
+    def append(self, partition: int, offset: int, message: Message | str) -> None:
+        """Copy a record into the next row; or why it cannot be read."""
+        if isinstance(message, str):
+            self.spoilt(self.count, message)
+        else:
+            self.take(self.count, message)
+            self.size += self.parts.weigh(message)
         self._places.append((partition, offset))
         self.count += 1
-        self.size += self.parts.weigh(message)
 
     def block(self, ids: Int64s | None = None) -> Block:
         """The rows, of these ids; None: those that `append` has filled."""

@@ -169,7 +169,7 @@ def weigher(claims: Claims | None) -> Weigh:
 
 
 def sizes(reader: KafkaReader, extents: Extents, weigh: Weigh = len, most: int | None = None) -> tuple[list[int], int]:
-    """Sizes of the records of an extent, -1 where there is none, and bytes that were read.
+    """Sizes of the records of an extent, -1 where there is none, 0 where it cannot be read; and bytes that were read.
 
     Where more than `most` bytes were read, of what is weighed or of values, there are fewer rows.
     """
@@ -183,8 +183,11 @@ def sizes(reader: KafkaReader, extents: Extents, weigh: Weigh = len, most: int |
             del rows[row + 1 :]
             raise _EnoughError
 
+    def spoilt(row: int, _: str) -> None:
+        rows[row] = 0
+
     with suppress(_EnoughError):
-        reader.fill(extents, take)
+        reader.fill(extents, take, spoilt=spoilt)
     return rows, read
 
 

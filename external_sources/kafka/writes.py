@@ -6,7 +6,7 @@ A run reads a source here and nowhere else: `SourceRows` is one thread's way to 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -235,16 +235,14 @@ class SourceRows:
         """A row holds copies, so that it outlasts the block."""
         absent = set(block.absent_rows())
         try:
-            if self._copies:
-                records: Iterable[WholeRecord | None] = block.values[WHOLE]
-                for whole in records:
-                    yield whole and Written(whole.value, whole.key, list(whole.headers), whole.timestamp)
-                return
             for row in range(len(block.ids)):
                 if row in absent:
                     yield None
                 elif row in block.faults:
                     yield block.faults[row].reason
+                elif self._copies:
+                    whole: WholeRecord = block.values[WHOLE][row]
+                    yield Written(whole.value, whole.key, list(whole.headers), whole.timestamp)
                 else:
                     yield self._row(block, row)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -199,8 +200,13 @@ def test_arguments_of_a_cluster_and_of_a_producer(call: Any, error: Any, said: s
 
 
 def test_no_password_is_shown() -> None:
-    """Not in a repr."""
+    """Not in a repr, and not where it stands in an address, in which it has no place."""
     assert "secret" not in repr((topic(config=SECRET), Topics(NOWHERE, config=SECRET)))
+    for servers in ("alice:secret@host:9092", "host:1,sasl_ssl://alice:sec,ret@host:9092", ["alice:secret@host:9092"]):
+        for make in (KafkaTopic, KafkaStream, Producer):
+            with pytest.raises(ConfigError, match=r"^t: servers must .* sasl\.\* in config=") as refused:
+                make("t", servers)
+            assert not re.search("sec|ret", str(refused.value))
 
 
 def at(*offsets: int) -> dict[str, Any]:
