@@ -135,6 +135,10 @@ def topic_report(facts: TopicFacts, warnings: list[str]) -> Report:
         report.facts += [
             ("retention", _kept(facts)),
             ("compression", facts.settings.get("compression.type", "not known")),
+            *(
+                [("batches", f"{', '.join(facts.codecs)}, about {size_text(facts.stored)} on disk")]
+                * bool(facts.codecs)
+            ),
             ("largest record", setting("max.message.bytes")),
             ("segments", setting("segment.bytes")),
             ("min in sync", facts.settings.get("min.insync.replicas", "not known")),

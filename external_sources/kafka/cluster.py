@@ -81,6 +81,8 @@ _ZERO = "AAAAAAAAAAAAAAAAAAAAAA"  # what brokers that know no ids say
 _LEARNT = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)")  # from _ZERO, the first time
 _FETCHES = re.compile(r"ApiKey Fetch \(1\) Versions \d+\.\.(\d+)")  # of each broker, when it is connected to
 _BY_ID = 13  # the first version of a fetch that names topics by their ids
+_CAME = re.compile(r"Topic \S+ \[\d+\] MessageSet size (\d+), error")
+_UNPACKED = re.compile(r"Enqueue \d+ message\(s\) \((\d+) bytes, .* ([a-z0-9]+)\)$")
 
 
 class Identity:
@@ -102,10 +104,13 @@ class Witness:
     """
 
     DEBUG = "metadata,feature"  # what librdkafka must tell for this: some lines per connection, none per fetch
+    SIZES = "msg"  # and for `packing`: two lines per fetch and partition
 
     def __init__(self, topic: str, *, aloud: bool) -> None:
         self._topic, self._aloud = topic, aloud
         self._by_name = self._by_id = False
+        self._came = self._sent = self._unpacked = 0
+        self._codecs: set[str] = set()
         self.topic_id = ""
 
     def log(self, level: int, text: str, *arguments: Any) -> None:
@@ -118,9 +123,20 @@ class Witness:
             elif fetches := _FETCHES.search(line):
                 by_id = int(fetches[1]) >= _BY_ID
                 self._by_id, self._by_name = self._by_id or by_id, self._by_name or not by_id
+            elif came := _CAME.search(line):
+                self._came = int(came[1])
+            elif unpacked := _UNPACKED.search(line):
+                # Of the largest fetch: others begin amid a batch, which is sent whole.
+                self._unpacked, self._sent = max((self._unpacked, self._sent), (int(unpacked[1]), self._came))
+                self._codecs.add(unpacked[2])
             if not self._aloud:
                 return
         QUIET.log(level, text, *arguments)
+
+    @property
+    def packing(self) -> tuple[float, tuple[str, ...]]:
+        """What was sent for each byte of payload, and how batches were compressed; 1.0 and none: that is not known."""
+        return self._sent / self._unpacked if self._unpacked else 1.0, tuple(sorted(self._codecs))
 
     def vouches(self, topic_id: str) -> bool:
         """Whether every record that the consumer has given so far is of this id."""

@@ -136,6 +136,11 @@ class TopicReader:
         """What its consumers have measured."""
         return self._statistics.gauges()
 
+    @property
+    def packing(self) -> tuple[float, tuple[str, ...]]:
+        """See `Witness.packing`, of a reader that is modest."""
+        return self._witness.packing
+
     def clients(self) -> tuple[Any, ...]:
         """What must not be destroyed in a child."""
         return self._consumer, self._cluster
@@ -155,7 +160,8 @@ class TopicReader:
         self._trouble.clear()
         to = self._to
         self._witness = Witness(to.topic, aloud="debug" in to.config)
-        debug = {"debug": Witness.DEBUG} if Witness.DEBUG and (self._identity.topic_id or tuning) else {}
+        lines = [Witness.DEBUG] * bool(self._identity.topic_id or tuning) + [Witness.SIZES] * quiet
+        debug = {"debug": ",".join(filter(None, lines))} if any(lines) else {}
         self._consumer = consumer(
             to,
             self._trouble,

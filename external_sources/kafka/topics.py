@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -52,6 +53,8 @@ class TopicFacts:
     record_bytes  mean payload size of a sample; 0 where none was taken
     absent        share of the sample's offsets that hold no record
     at            Unix seconds of the answers
+    packing       bytes on a broker's disk for each byte of payload, by the sample
+    codecs        of the batches that the sample lies in: "uncompressed", "zstd", ...; empty where none was taken
     """
 
     topic: str
@@ -64,6 +67,8 @@ class TopicFacts:
     record_bytes: int
     absent: float
     at: float
+    packing: float = 1.0
+    codecs: tuple[str, ...] = ()
 
     @property
     def offsets(self) -> int:
@@ -74,6 +79,11 @@ class TopicFacts:
     def size(self) -> float:
         """Payload bytes, by the sample."""
         return self.offsets * (1 - self.absent) * self.record_bytes
+
+    @property
+    def stored(self) -> float:
+        """Bytes on a broker's disk, by the sample."""
+        return self.size * self.packing
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -107,6 +117,8 @@ class TopicFacts:
             "brokers": self.brokers,
             "offsets": self.offsets,
             "bytes": round(self.size),
+            "stored": round(self.stored),
+            "codecs": self.codecs,
             "record_bytes": self.record_bytes,
             "absent": self.absent,
             "span": self.span,
@@ -146,7 +158,7 @@ def _kept(facts: TopicFacts, run: float) -> Iterator[str]:
         facts.number("retention.bytes"),
         max((each.end - each.start for each in facts.partitions), default=0),
     )
-    size = largest * (1 - facts.absent) * facts.record_bytes
+    size = largest * (1 - facts.absent) * facts.record_bytes * facts.packing
     if most is not None and most >= 0 and size >= NEARLY * most:
         yield (
             f"retention.bytes={most}: its largest partition has about {size:.3g} bytes, so what is written next may "
@@ -336,7 +348,7 @@ class Topics:
             starts, ends = cluster.bounds(ids)
             (settings, unknown), (firsts, lasts) = cluster.settings(), cluster.times(ids)
             topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
-            sample = self._sample(cluster.to, starts, ends)
+            sample, (packing, codecs) = self._sample(cluster.to, starts, ends)
         parts = tuple(
             PartitionFacts(
                 p, each.leader, tuple(each.replicas), tuple(each.isrs), start, end, firsts.get(p), lasts.get(p)
@@ -345,19 +357,17 @@ class Topics:
         )
         return TopicFacts(
             topic, topic_id, self._servers, len(there.brokers), parts, settings, unknown,
-            sample.record_bytes, sample.absent, time.time(),
+            sample.record_bytes, sample.absent, time.time(), packing, codecs,
         )  # fmt: skip
 
-    def _sample(self, to: Connection, starts: Int64s, ends: Int64s) -> TopicSample:
-        if not (ends > starts).any():
-            return TopicSample(0, 0.0)
-        reader = KafkaReader(to, modest=True)
-        try:
-            return sampled(reader, starts, ends)
-        except SourceDeniedError:  # whoever makes topics need not have the right to read them
-            return TopicSample(0, 0.0)
-        finally:
-            reader.close()
+    def _sample(
+        self, to: Connection, starts: Int64s, ends: Int64s
+    ) -> tuple[TopicSample, tuple[float, tuple[str, ...]]]:
+        reader, sample = KafkaReader(to, modest=True), TopicSample(0, 0.0)
+        with suppress(SourceDeniedError), closing(reader):  # whoever makes topics need not have the right to read them
+            if (ends > starts).any():
+                sample = sampled(reader, starts, ends)
+        return sample, reader.packing
 
     def _at(self, topic: str) -> Cluster:
         return Cluster(Connection.of(topic, self._servers, self._timeout, self._config))

@@ -64,6 +64,7 @@ def test_a_topic_is_kept_for_ever_and_takes_8_mb_unless_told(real_kafka: Kafka) 
         (_facts(retention_ms="172800000"), []),
         (_facts(retention_bytes="12000000"), ["retention.bytes=12000000: its largest partition has about 1e+07"]),
         (_facts(retention_bytes="20000000"), []),
+        (dataclasses.replace(_facts(retention_bytes="12000000"), packing=0.01), []),
         (_facts(max_message_bytes="1048588"), ["max.message.bytes=1048588: larger records"]),
         (_facts(max_message_bytes="200000000"), ["max.message.bytes=200000000: a reader accepts"]),
         (_facts(compression_type="gzip"), ["compression.type=gzip"]),

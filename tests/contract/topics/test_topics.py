@@ -111,3 +111,17 @@ def test_the_embedded_broker_is_described_and_makes_no_topics(embedded: Kafka) -
     assert "does not answer questions about settings" in facts.unknown
     with pytest.raises(SourceError, match=r"Broker\.create"):
         topics.create("other")
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip", "none"])
+def test_what_lies_on_disk_is_what_was_packed(kafka: Kafka, codec: str) -> None:
+    """Two megabytes in some kilobytes are called that, and how they were compressed."""
+    topic = kafka.create(kafka.topic, 2)
+    producer = Producer({"bootstrap.servers": kafka.servers, "compression.codec": codec, "linger.ms": 1000})
+    for n in range(2000):
+        producer.produce(topic, b'{"name": "x%05d", "value": "aaaaaaaa"}' % n * 30, partition=n % 2)
+    assert producer.flush(60) == 0
+    facts = Topics(kafka.servers).describe(topic)
+    assert facts.codecs == (codec if codec != "none" else "uncompressed",)
+    assert facts.size == pytest.approx(2_280_000, rel=0.1)
+    assert facts.stored == pytest.approx(facts.size, rel=0.1) if codec == "none" else facts.stored < facts.size / 20
