@@ -100,12 +100,8 @@ class Epochs(Positions):
     def begin(self, owner: Any) -> Batches:
         """The batches of the next epoch, or the rest of the one that a loaded state is in."""
         self.leave()
-        with self._newest() as token:
-            with self._lock:
-                self.check(token, begun=False)
-                place, run = self._position.place, self.run
-                self._stands = None  # if an interrupt comes from here on the pass is no use any more
-                self._all_taken = False
+        with self._newest() as (token, run):
+            place = self._position.place  # of this token: who moves it ends that
             if run is not None and not run.request(place[0]):  # it has failed ahead of its time
                 self._close(run)
                 run = None
@@ -113,6 +109,12 @@ class Epochs(Positions):
                 self._wait()
                 run = self._begin(self._new_pass(*place, owner), token)
             return Batches(owner, self, run, token, self.planning.counts(*place))
+
+    def _stays(self) -> bool:
+        """See `Positions._stays`."""
+        stands, self._stands = self._stands, None  # if an interrupt comes from here on the pass is no use any more
+        self._all_taken = False
+        return stands == self._position.place
 
     def _new_pass(self, epoch: int, consumed: int, owner: Any) -> Pass:
         """A pass that begins there."""

@@ -132,6 +132,8 @@ class Machine:
     uploads: Uploads | None = field(default=None, init=False)
     proof: Proof = field(default_factory=Proof, init=False)
     _closed: bool = field(default=False, init=False)
+    # Guards that a part is made once: two threads may begin passes at a time. Close does not take it.
+    _making: Any = field(default_factory=lambda: sync.RLock(), init=False)  # noqa: PLW0108  as it is by then
 
     def __post_init__(self) -> None:
         """Slabs are memory only once a read asks for them, a cache once it keeps a record.
@@ -154,27 +156,29 @@ class Machine:
 
     def reading(self, snapshot: Snapshot) -> ReadPool:
         """The threads that read epochs of that snapshot; caches keep its records from here on."""
-        if self.pool is None:
-            steering, readers = None, self.tuning.readers
-            if readers == "auto":
-                steering, readers = Steering(self.meter, Climb()), FIRST_READERS
-            Request(self.source, self.columns.members, self.columns.optional)  # names that no record can have
-            self.pool = ReadPool(self._bounded, self._opened, self.slabs, readers, steering)
-            self._wanted()
-        if self.cache is not None:
-            self.cache.begin(snapshot, self.pool)
-        if self.on_device is not None:
-            self.on_device.begin(snapshot.fingerprint, len(snapshot))
-        return self.pool
+        with self._making:
+            if self.pool is None:
+                steering, readers = None, self.tuning.readers
+                if readers == "auto":
+                    steering, readers = Steering(self.meter, Climb()), FIRST_READERS
+                Request(self.source, self.columns.members, self.columns.optional)  # names that no record can have
+                self.pool = ReadPool(self._bounded, self._opened, self.slabs, readers, steering)
+                self._wanted()
+            if self.cache is not None:
+                self.cache.begin(snapshot, self.pool)
+            if self.on_device is not None:
+                self.on_device.begin(snapshot.fingerprint, len(snapshot))
+            return self.pool
 
     def engaged(self, owner: Any) -> Engine:
         """The engine, for another pass; `owner`, which closes this machine, is closed at the interpreter's end."""
-        if self.engine is None:
-            self.engine = self._new_engine()
-            _close_at_exit(owner)
-            self._wanted()
-        self.uploads = self.uploads or Uploads(self.companions, self.engine.device)
-        return self.engine
+        with self._making:
+            if self.engine is None:
+                self.engine = self._new_engine()
+                _close_at_exit(owner)
+                self._wanted()
+            self.uploads = self.uploads or Uploads(self.companions, self.engine.device)
+            return self.engine
 
     def course(self, seed: int, epoch: int, quarantine: Quarantine) -> Course:
         """An epoch's random numbers, and its counts."""

@@ -63,7 +63,7 @@ class Positions(ABC):
         self.run: Pass | None = None
         self._machine, self._ranks, self._bad, self._life = machine, ranks, bad, life
         self._token: object = None  # the newest iterator's
-        self._dirty = False  # whether an item has been taken out of the pass that the position may not know of
+        self._taking: object = None  # whose iterator may have taken an item that the position does not know of
         # Guards which iterator and which pass there are, and the position. Reentrant, as a signal's handler may save a
         # state; nothing is waited for with it.
         self._lock = sync.RLock()
@@ -202,17 +202,45 @@ class Positions(ABC):
     # For the two kinds.
 
     @contextmanager
-    def _newest(self) -> Iterator[object]:
-        """The token of a new iterator, which ends where making it fails, or another thread ends passes meanwhile."""
+    def _newest(self) -> Iterator[tuple[object, Pass | None]]:
+        """The token of a new iterator, and the pass under way if it goes on with that, which else is over.
+
+        The token ends where making the iterator fails, or another thread ends passes meanwhile.
+        """
         with self._lock:
             self._life.check()
             self._token = token = object()
-            self._dirty = False
+            run, stays = self.run, self._stays() and self._taking is None
+            self._taking = None
         try:
-            yield token
+            if not stays:
+                self._close(run)
+            yield token, run if stays else None
         except BaseException:
             self.failed(token)
             raise
+
+    @abstractmethod
+    def _stays(self) -> bool:
+        """Whether a new iterator goes on with the pass under way, as nothing has been taken out of it. Asked once."""
+
+    def taking(self, token: object) -> None:
+        """That iterator awaits an item. ClosedError where it is not the newest, or an interrupt came behind the last.
+
+        One step with the check: the pass is another iterator's only where nothing can have been taken out of it.
+        """
+        with self._lock:
+            self.check(token)
+            fails = self._taking is token
+            self._taking = token
+        if fails:
+            self.failed(token)
+            self.check(token)
+
+    def counted(self, token: object) -> None:
+        """The position knows of all that this iterator has taken."""
+        with self._lock:
+            self._taking = None if self._taking is token else self._taking
 
     def _begin(self, run: Pass, token: object) -> Pass:
         """That pass is under way: known here before its thread runs, so that no interrupt leaves one to itself."""
@@ -287,11 +315,7 @@ class Batches:
         if self._ended:
             raise StopIteration
         positions = self._positions
-        positions.check(self._token)
-        if positions._dirty:  # an interrupt came between a batch and its count
-            positions.failed(self._token)
-            positions.check(self._token)
-        positions._dirty = True
+        positions.taking(self._token)
         try:
             return self._run.take(timeout)
         except StopIteration:
@@ -299,7 +323,7 @@ class Batches:
             positions.ended(self._token)
             raise
         except WaitError:
-            positions._dirty = False
+            positions.counted(self._token)
             raise
         except BaseException:  # an interrupt too: its thread must not go on beside that of the next pass
             self._positions.failed(self._token)
@@ -314,7 +338,7 @@ class Batches:
             self._taken = n + 1
             last = counts is not None and n + 1 == len(counts)
             given = self._positions.took(self._token, batch, count, last=last)
-            self._positions._dirty = False
+            self._positions.counted(self._token)
         except BaseException as error:  # a batch is missing: none behind it may count
             self._positions.failed(self._token)
             if isinstance(error, StopIteration):  # which would end the loop without a word

@@ -93,10 +93,7 @@ class StreamPosition(Positions):
 
     def begin(self, owner: Any) -> Batches:
         """Batches from where the loop is; what the iterator before had read is kept."""
-        if self._dirty:  # a batch was taken out of the pass, and the loop was not handed it
-            self.end()
-        with self._newest() as token:
-            run = self.run
+        with self._newest() as (token, run):
             if run is None:
                 self._wait()
                 at, progress = self.at(), Progress(self._letters_kept)
@@ -106,6 +103,10 @@ class StreamPosition(Positions):
                     self._mark, self.progress = at, progress
                 run = self._begin(fresh, token)
             return Batches(owner, self, run, token, None)
+
+    def _stays(self) -> bool:
+        """See `Positions._stays`."""
+        return True
 
     def _new_pass(self, owner: Any, at: Any, progress: Progress) -> Pass:
         machine, source, request = self._machine, self._source, self._request

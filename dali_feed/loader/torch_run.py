@@ -408,8 +408,7 @@ class Iterations(TorchEpochs):
         """See `Epochs.begin`."""
         self.leave()
         run: Any = TorchRun(self._torch, (), self.epoch)
-        with self._newest() as token:
-            self._all_taken = False
+        with self._newest() as (token, _):
             return IterationBatches(owner, self, self._begin(run, token), token, None)
 
     def _go_to(self, epoch: int) -> bool:

@@ -85,8 +85,8 @@ RULES = (
     ),
     Rule(
         *(6, "dirty", "a batch that was taken out and not counted ends its pass", "feed/passes.py"),
-        "        positions._dirty = True\n",
-        "        positions._dirty = False\n",
+        "            self._taking = token\n",
+        "            self._taking = None\n",
         f"{FEED} interrupts",
     ),
     Rule(

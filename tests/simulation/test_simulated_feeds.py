@@ -15,12 +15,12 @@ from kit.world import EPOCHS, RECORDS, SHAPES, Shape, World, batches_of, over_wr
 from dali_feed import dead_letters, sync
 from dali_feed.engines import engine, workers
 from dali_feed.errors import ClosedError, EngineError, SourceError, WaitError
-from dali_feed.feed import Feed, channel, epoch_supply, epochs, passes, planning, reading, run
+from dali_feed.feed import Feed, channel, epoch_supply, epochs, machine, passes, planning, reading, run
 from dali_feed.feed import feed as feeds
 from dali_feed.plan.order import Shuffle
 from dali_feed.records import slabs
 
-MODULES = (channel, dead_letters, engine, epoch_supply, epochs, feeds, passes, planning, reading, run, slabs, workers)
+MODULES = (channel, dead_letters, engine, epoch_supply, epochs, feeds, machine, passes, planning, reading, run, slabs, workers)
 CLOSES = 30.0  # virtual seconds: above what close waits for a reader, a decoder, letters
 MEMORY, BIG = 2 << 20, 150_000  # bytes: of a feed, and of records of which six go into it, a slab each
 
@@ -319,6 +319,21 @@ def begins(schedule: Schedule) -> None:
     ended(feed, schedule)
 
 
+def shares(schedule: Schedule) -> None:
+    """Several threads begin passes over one feed at once: the newest gets batches, and close() ends all threads."""
+    feed = World(schedule.rng.choice(SHAPES), schedule, well=True).feed()
+
+    def takes() -> None:
+        with suppress(ClosedError):
+            iter(feed).take()
+
+    for n in range(2):
+        sync.Thread(target=takes, name=f"takes-{n}").start()
+    takes()
+    sync.sleep(schedule.rng.choice((0.0, 0.0, 0.01)))
+    ended(feed, schedule)
+
+
 def goes_on(schedule: Schedule) -> None:
     """Epoch follows epoch at once, and while the last batches of one are taken decoders begin to fail."""
     rng = schedule.rng
@@ -399,7 +414,10 @@ def test_any_schedule() -> None:
         explore(loops, seeds(250), modules=MODULES)
 
 
-NARROW = {closes: 40, collects: 40, interrupts: 40, loads: 60, begins: 60, goes_on: 40, saves: 40, rests: 15, fills: 15}
+NARROW = {
+    **{closes: 40, collects: 40, interrupts: 40, loads: 60, begins: 60, shares: 60, goes_on: 40, saves: 40},
+    **{rests: 15, fills: 15},
+}
 
 
 @pytest.mark.parametrize(("scenario", "count"), NARROW.items(), ids=lambda of: getattr(of, "__name__", ""))

@@ -317,6 +317,34 @@ def begins(schedule: Schedule) -> None:
     world.ended()
 
 
+def shares(schedule: Schedule) -> None:
+    """Threads make iterators over one stream at once: what a state counts was given to one of them."""
+    world = World(schedule, grouped=False)
+    feed, given = world.workers[0].feed, set[tuple[int, int]]()
+
+    def takes() -> None:
+        with suppress(ClosedError):
+            for _ in range(2):
+                batches = iter(feed)
+                for _ in range(schedule.rng.choice((1, 3))):
+                    with suppress(WaitError):
+                        batch = batches.take(2.0)
+                        given.update(map(unpack_id, batch.ids[batch.ok].tolist()))
+
+    others = [sync.Thread(target=takes, name=f"takes-{n}") for n in range(2)]
+    for each in others:
+        each.start()
+    takes()
+    for each in others:
+        each.join()
+    for p, offset in (feed.state_dict()["stream"] or {"positions": {}})["positions"].items():
+        lost = [at for at in world.good(int(p), world.broker.begins[int(p)], offset) if (int(p), at) not in given]
+        assert not lost, f"a state counts {lost} of {p}, which nobody was given"
+    feed.close()
+    world.workers[0].closed = sync.monotonic()
+    world.ended()
+
+
 @contextmanager
 def prepared() -> Iterator[None]:
     """Within, schedules may run."""
@@ -324,7 +352,10 @@ def prepared() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("scenario", "count"), [(loops, 80), (calm_loops, 40), (moves, 80), (alone, 60), (begins, 80)])
+COUNTS = {loops: 80, calm_loops: 40, moves: 80, alone: 60, begins: 80, shares: 60}
+
+
+@pytest.mark.parametrize(("scenario", "count"), COUNTS.items())
 def test_any_schedule(scenario: Callable[[Schedule], None], count: int) -> None:
     """Nothing is committed that was not given, nor before its dead letter; every wait ends, and every thread."""
     with prepared():
@@ -332,7 +363,7 @@ def test_any_schedule(scenario: Callable[[Schedule], None], count: int) -> None:
 
 
 @pytest.mark.long(form="test_any_schedule")
-@pytest.mark.parametrize("scenario", [loops, calm_loops, moves, alone, begins])
+@pytest.mark.parametrize("scenario", COUNTS)
 def test_many_schedules(scenario: Callable[[Schedule], None]) -> None:
     """The same, for some minutes."""
     with prepared():
