@@ -20,7 +20,21 @@ from dali_feed.feed import feed as feeds
 from dali_feed.plan.order import Shuffle
 from dali_feed.records import slabs
 
-MODULES = (channel, dead_letters, engine, epoch_supply, epochs, feeds, machine, passes, planning, reading, run, slabs, workers)
+MODULES = (
+    channel,
+    dead_letters,
+    engine,
+    epoch_supply,
+    epochs,
+    feeds,
+    machine,
+    passes,
+    planning,
+    reading,
+    run,
+    slabs,
+    workers,
+)
 CLOSES = 30.0  # virtual seconds: above what close waits for a reader, a decoder, letters
 MEMORY, BIG = 2 << 20, 150_000  # bytes: of a feed, and of records of which six go into it, a slab each
 
@@ -415,8 +429,16 @@ def test_any_schedule() -> None:
 
 
 NARROW = {
-    **{closes: 40, collects: 40, interrupts: 40, loads: 60, begins: 60, shares: 60, goes_on: 40, saves: 40},
-    **{rests: 15, fills: 15},
+    closes: 40,
+    collects: 40,
+    interrupts: 40,
+    loads: 60,
+    begins: 60,
+    shares: 60,
+    goes_on: 40,
+    saves: 40,
+    rests: 15,
+    fills: 15,
 }
 
 
