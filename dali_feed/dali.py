@@ -26,11 +26,12 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, unique
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from warnings import warn
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dali_feed.columns.column import Column
 from dali_feed.columns.graph_inputs import graph_inputs
@@ -45,13 +46,15 @@ from dali_feed.loader.arguments import ranks, warn_once
 from dali_feed.loader.loop import FeedLoop
 from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.packages import needed
-from dali_feed.plan.order import Shuffle
+from dali_feed.plan.order import EpochPlan, Shuffle
 from dali_feed.records.source import Source
 
 with needed():
     from dali_feed.engines.dali.user_pipeline import open_pipeline, read_pipeline
 
 __all__ = ["DALIClassificationIterator", "DALIGenericIterator", "LastBatchPolicy"]
+
+_CHECKPOINTS = "state_dict() and load_state_dict() of the iterator hold its position and the random numbers"
 
 
 @unique
@@ -60,7 +63,8 @@ class LastBatchPolicy(Enum):
 
     FILL     its last sample is repeated until it is full, as a reader with pad_last_batch=True does
     DROP     it is left out
-    PARTIAL  it comes as it is, smaller
+    PARTIAL  it comes as it is, smaller; samples that are repeated so that all ranks have equally many batches are left
+             out, so that a rank's last batch may have no sample
     """
 
     FILL = 0
@@ -140,6 +144,8 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
             )
         inputs = graph_inputs(source.preset if columns is None else columns)
         first = next(name for name, column in inputs.items() if isinstance(column, Image))
+        if opened.pipe._checkpoint is not None:
+            raise ConfigError(f"pipeline {opened.name}: checkpoint= is of DALI's own iterator; {_CHECKPOINTS}")
         program = read_pipeline(opened, [name for name in inputs if name != first], first)
         if columns is not None:
             program.inputs = {name: _declared(how, columns[name]) for name, how in program.inputs.items()}
@@ -149,6 +155,7 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
             "dynamic_shape": (dynamic_shape, "shapes may differ from batch to batch"),
             "last_batch_padded": (last_batch_padded, "FILL always repeats the last sample"),
             "prepare_first_batch": (not prepare_first_batch, "no batch is begun before it is asked for"),
+            "the pipeline's enable_checkpointing": (opened.pipe._enable_checkpointing, _CHECKPOINTS),
             "the pipeline's seed": (program.seed is not None, "seed= of the iterator is the seed, on all ranks"),
         }
         for name, (is_set, why) in idle.items():
@@ -189,7 +196,18 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
         feed = self._feed
         if self._policy is not LastBatchPolicy.PARTIAL:
             return len(feed) * self.batch_size
-        return feed.slots
+        return feed.slots - (int(self._repeated(0, feed.lane_length).sum()) if self._repeats else 0)
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether there are samples that PARTIAL leaves out."""
+        plan = self._feed.plan
+        return self._policy is LastBatchPolicy.PARTIAL and isinstance(plan, EpochPlan) and plan.repeats > 0
+
+    def _repeated(self, first: int, stop: int) -> NDArray[np.bool_]:
+        """Which slots of these, lane by lane, have a sample that another slot of the epoch has: bool (lanes, slots)."""
+        plan: Any = self._feed.plan
+        return np.stack([plan.repeated(lane, first, stop) for lane in self._feed.shares.mine])
 
     @property
     def _size(self) -> int:
@@ -216,6 +234,11 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
             raise StopIteration
         if self._batches is None:
             self._batches = iter(self._feed)
+            if not len(self._feed):
+                raise ConfigError(
+                    f"last_batch_policy: DROP leaves out a batch that is not full; found none that is, as an epoch has"
+                    f" {self._feed.slots} samples on this rank, and a batch {self.batch_size}. Give FILL or PARTIAL"
+                )
         try:
             outputs: dict[str, torch.Tensor] = self._batches.take(make=self._outputs_of)
         except StopIteration:
@@ -229,7 +252,22 @@ class DALIGenericIterator(FeedLoop, Iterator[list[dict[str, torch.Tensor]]]):
         missing = self.batch_size - len(batch) if self._policy is LastBatchPolicy.FILL else 0
         with batch.reading():
             outputs = [_filled(tensor_of(out.images, batch.device), missing) for out in (batch, *batch.more)]
+        if self._repeats:
+            outputs = self._once(outputs, len(batch))
         return dict(zip(self.output_map, outputs, strict=True))
+
+    def _once(self, outputs: list[torch.Tensor], count: int) -> list[torch.Tensor]:
+        """The outputs of the next `count` slots without samples that others have."""
+        at, lanes = self._feed.consumed, len(self._feed.shares.mine)
+        rows = np.flatnonzero(~self._repeated(at, at + count // lanes).ravel())
+        if len(rows) == count:
+            return outputs
+        kept = torch.from_numpy(rows)
+        return [output[kept.to(output.device)] for output in outputs]
+
+    def checkpoints(self) -> NoReturn:
+        """DALI's are not taken: `state_dict()` has the position and the random numbers. Raises ConfigError."""
+        raise ConfigError(f"checkpoints(): {_CHECKPOINTS}")
 
     def next(self) -> list[dict[str, torch.Tensor]]:
         """The next batch."""

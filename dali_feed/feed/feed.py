@@ -98,6 +98,11 @@ class AnyFeed:
         """Samples of a lane in the epoch that state_dict() stands in."""
         return self.plan.lane_length
 
+    @property
+    def consumed(self) -> int:
+        """Samples of each lane that the loop was given in the epoch that state_dict() stands in."""
+        return self._epochs.at()[1]
+
     def leave(self) -> None:
         """End the current pass and go to where the next one begins, as making its iterator does."""
         self._epochs.leave()

@@ -267,6 +267,17 @@ class EpochPlan:
             out.append(ids[max(first - a, 0) : stop - a])
         return np.concatenate(out) if out else pack_ids(0, np.empty(0, np.int64))
 
+    def repeated(self, lane: int, first: int, stop: int) -> NDArray[np.bool_]:
+        """Which of lane positions first..stop-1 have one of the `repeats`, bool (stop - first,)."""
+        at, rows = lane * self.lane_length, np.arange(first, stop, dtype=np.int64)
+        if self.mixes:
+            edges = self.bounds(lane)
+            a, b = int(np.searchsorted(edges, first, side="right")) - 1, int(np.searchsorted(edges, stop))
+            spans = itertools.pairwise(edges[a : b + 1].tolist())
+            orders = [self.window(lane, begin, end).order + begin for begin, end in spans]
+            rows = np.concatenate(orders)[first - edges[a] :][: stop - first]
+        return np.asarray(rows + at >= self.lane_length * self.lanes - self.repeats)
+
     def dealt(self, consumed: int, partitions: int) -> Int64s:
         """Of the first `consumed` samples of every lane, how many are of which partition: int64 (partitions,).
 

@@ -15,9 +15,9 @@ from kit.images import broken_png, jpeg, labelled, truncated_jpeg
 from kit.inside import arguments as torch_arguments
 from nvidia.dali import fn, pipeline_def, types
 
-from dali_feed import BadRecords, DataLoader, Tuning
+from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
 from dali_feed.dali import DALIClassificationIterator, DALIGenericIterator, LastBatchPolicy
-from dali_feed.errors import ClosedError, StateError
+from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.external_sources import DeadLetterFolder, FileList, KafkaTopic
 from dali_feed.testing import Message, ScriptedSource
 
@@ -127,7 +127,10 @@ def test_lengths_and_last_batches(policy: LastBatchPolicy, count: int, auto_rese
     with loop(count=count, last_batch_policy=policy, auto_reset=auto_reset) as found:
         assert len(found) == len(wanted) == full + (rest > 0 and policy is not DROP)
         assert found.size == sum(map(len, wanted))
-        for _ in range(2):
+        if not wanted:
+            with pytest.raises(ConfigError, match="last_batch_policy: DROP leaves out a batch that is not full"):
+                next(found)
+        for _ in range(2 if wanted else 0):
             got = []
             for data in found:
                 got.append(seen(data)[0])
@@ -271,6 +274,32 @@ def test_ranks_share_each_batch_and_have_equally_many() -> None:
     for part in parts:
         part.close()
     assert set(rest) | {n for first in firsts for batch in first for n in batch} == set(range(21))
+
+
+@pytest.mark.parametrize("shuffle", [True, Shuffle(4, 2)], ids=["single", "runs"])
+@pytest.mark.parametrize(("count", "lanes"), [(64, None), (62, 6), (7, 3)])
+def test_ranks_have_each_sample_once_where_batches_may_be_smaller(shuffle: Any, count: int, lanes: int | None) -> None:
+    """As DALI's shards, with as many batches on each rank; FILL repeats some."""
+    options: dict[str, Any] = {"count": count, "shuffle": shuffle, "lanes": lanes, "world_size": 3}
+    given, lengths = list[int](), set[int]()
+    for rank in range(3):
+        with loop(rank=rank, **options) as found:
+            batches = [data[0]["label"].flatten().tolist() for data in found]
+            assert found.size == sum(map(len, batches))
+            lengths |= {len(batches), len(found)}
+        given += [label for batch in batches for label in batch]
+    assert len(lengths) == 1
+    assert sorted(given) == list(range(count))
+
+
+def test_dalis_checkpoints_are_refused_by_name() -> None:
+    """A pipeline that is to go on from one, and what would give one; where they are only made possible one warning."""
+    with pytest.raises(ConfigError, match=r"checkpoint= is of DALI's own iterator; state_dict\(\)"):
+        loop(plain(checkpoint=b"x"))
+    with pytest.warns(UserWarning, match="enable_checkpointing has no effect here: state_dict"):
+        found = loop(plain(enable_checkpointing=True))
+    with found, pytest.raises(ConfigError, match=r"checkpoints\(\): state_dict\(\)"):
+        found.checkpoints()
 
 
 def test_a_state_of_another_run_is_refused() -> None:
