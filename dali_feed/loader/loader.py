@@ -270,10 +270,13 @@ def _by_torch(loader: DataLoader, rank: int, world_size: int, why: str) -> Torch
     for option, default in {"bad": BadRecords(), "tuning": Tuning()}.items():
         if getattr(loader, option) != default:
             warn_once(option, "torch's own DataLoader runs this dataset", _USER)
+    how = "in our order. For speed, and for batches without bad records, use a source of dali_feed.external_sources, or"
+    how = f"{how} let it give paths or images as they are, with transform= of the loader"
+    if isinstance(dataset, IterableDataset):
+        how = "in its own order. For speed, ranks and exact resume use a source of dali_feed.external_sources, or a"
+        how = f"{how} map-style dataset that gives paths or images as they are, with transform= of the loader"
     warn(
-        f"dataset: {name} cannot be read by our engines, because {why}; torch's own DataLoader runs it, in our order."
-        " For speed, and for batches without bad records, use a source of dali_feed.external_sources, or let it give"
-        " paths or images as they are, with transform= of the loader",
+        f"dataset: {name} cannot be read by our engines, because {why}; torch's own DataLoader runs it, {how}",
         FallbackWarning,
         stacklevel=_USER - 1,
     )
@@ -348,6 +351,7 @@ class DataLoader(FeedLoop):
         timeout: seconds to wait for a batch before a WaitError, which is a TimeoutError and, as torch's own, a
             RuntimeError; 0 waits for ever.
         worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device, in_order: has no effect.
+        snapshot_every_n_steps: torchdata's; has no effect, as a state is of the last batch at any step.
         generator: the seed is taken from it, once.
         prefetch_factor: batches in flight, if `tuning` does not set them.
         transform: torchvision transforms (v1 or v2), after them Lambda and functions of an image, which run on each
@@ -392,6 +396,7 @@ class DataLoader(FeedLoop):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        snapshot_every_n_steps: int = 1,
         transform: object = None,
         columns: Mapping[str, Column] | Sequence[Column] | None = None,
         device: torch.device | str | int | None = None,
@@ -409,6 +414,7 @@ class DataLoader(FeedLoop):
         self.worker_init_fn, self.multiprocessing_context = worker_init_fn, multiprocessing_context
         self.generator, self.prefetch_factor, self.persistent_workers = generator, prefetch_factor, persistent_workers
         self.pin_memory_device, self.in_order = pin_memory_device, in_order
+        self.snapshot_every_n_steps = whole("snapshot_every_n_steps", snapshot_every_n_steps, 1)
         how = {name: getattr(self, name) for name in (*_TORCHS, "pin_memory_device")}
         what = {"batch_size": batch_size, "shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler}
         check_by_torch(dataset, {**what, "drop_last": drop_last, **how})

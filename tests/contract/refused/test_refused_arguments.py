@@ -55,6 +55,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "persistent_workers": (True, "w w w w r"),
     "pin_memory_device": ("cuda", "w w w w w"),
     "in_order": (False, "w w w w w"),
+    "snapshot_every_n_steps": (10, "h h h h h"),  # torchdata's: a state is of the last batch anyway
     "transform": (v2.CenterCrop(8), "h h h h r"),
     "columns": ({"label": Number("label")}, "h h h h r"),
     "device": ("cpu", "h h h h h"),
