@@ -100,8 +100,8 @@ class Epochs(Positions):
     def begin(self, owner: Any) -> Batches:
         """The batches of the next epoch, or the rest of the one that a loaded state is in."""
         self.leave()
-        with self._newest() as (token, run):
-            place = self._position.place  # of this token: who moves it ends that
+        with self._newest() as (token, under_way):
+            place, run = self._position.place, under_way  # of this token: who moves the position ends that
             if run is not None and not run.request(place[0]):  # it has failed ahead of its time
                 self._close(run)
                 run = None

@@ -211,12 +211,13 @@ class LoopClock:
         self.waited += seconds
         if clock is None:
             causes = {"torch": seconds}
-        elif first:
-            causes = {"first batch": seconds}
-        elif seconds <= SHORT:
+        elif seconds <= SHORT and not first:
             causes = {"unknown": seconds}
         else:
             causes = spent_on(clock.spans(), list(PAUSES.last), begun, ended)
+        if first and clock is not None:  # a source that is slow is so from its first batch on; engines begin to be full
+            reads = causes.get("source", 0.0)
+            causes = {"source": reads, "first batch": seconds - reads} if reads else {"first batch": seconds}
         for cause, part in causes.items():
             self._by_cause[cause] = self._by_cause.get(cause, 0.0) + part
 

@@ -92,7 +92,7 @@ class WaitCause:
     cause: str = key(
         '"source", "engine", "feed" (the feed thread was at work), "dead letters", "repair" (of a bad record),'
         " \"hand-over\" (the batch was ready, and the loop's thread waited for a processor or for Python's lock),"
-        ' "garbage" (Python\'s collector), "first batch" (of a pass, whatever the reason), "torch" (its own'
+        ' "garbage" (Python\'s collector), "first batch" (of a pass, but for its source), "torch" (its own'
         ' DataLoader) or "unknown"'
     )
     seconds: float = counter("how long the training loop waited for this reason", default=0.0)
@@ -181,7 +181,9 @@ class Stats:
     @property
     @derived(kind="text")
     def bottleneck(self) -> str:
-        """What the loop waits for most: a cause of `WaitCause`, or "trainer" where that is almost nothing, or ""."""
+        """What holds the loop up most: a cause of `WaitCause`, "collate" (making tensors of batches, as a collate_fn
+        does), "trainer" where all these are almost nothing, or "".
+        """
         return verdict(self).bottleneck
 
     def scalars(self, before: Stats | None = None) -> dict[str, float]:
@@ -226,6 +228,7 @@ class Stats:
 # The verdict: which stage the training loop waits for, in a sentence, and what may help. Pure.
 
 
+LARGE = 1024  # samples of a batch: the fixed costs of one are little in it
 LITTLE = 0.05  # share of the loop's time: who waits less is not held up by the loader
 FREE = 0.9  # of the cores: above it none is free
 TAKEN = 0.6  # of what busy threads could use: below it something else uses the cores
@@ -258,13 +261,18 @@ _ALWAYS = {
     "torch": ("num_workers, or a source of ours in place of the dataset",),
 }
 
+_COLLATE = (
+    "a transform= or columns= in place of collate_fn, or of functions at its end: the loader's threads do that work",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What the training loop waits for, and what may help.
 
-    bottleneck  a cause of `WaitCause`, or "trainer": the loop waits for almost nothing; "" before the first batch
-    share       0..1: its part of the loop's wait; for "trainer" the part of the time that the loop does not wait
+    bottleneck  a cause of `WaitCause`; "collate": making tensors of batches, as a collate_fn does, takes the loop most
+                time; "trainer": the loop waits for almost nothing; "" before the first batch
+    share       0..1: its part of the loop's wait; for "collate" of its time, for "trainer" of that without waits
     sentence    the whole verdict in words
     advice      what may help, the best first; () if the numbers do not show it
     """
@@ -289,6 +297,10 @@ def verdict(stats: Stats) -> Verdict:
     whole = works + stats.step_wait
     cores = "" if stats.cpu is None or stats.cpu.seconds <= 0 else f"; {stats.cpu}"
     waits = stats.step_wait / whole if whole > 0 else 0.0
+    if handover is not None and handover.worked > max(train.worked, stats.step_wait):
+        share = handover.worked / whole
+        said = f"collate-bound: the loop spends {share:.0%} of its time making tensors of batches{cores}"
+        return Verdict("collate", share, f"{said}{_could(train, whole)}; try {_COLLATE[0]}", _COLLATE)
     if waits < LITTLE or not stats.wait_causes:
         rate = _alone(stages)
         could = "" if rate is None else f"; the loader alone could give {rate:,.0f} samples/s"
@@ -304,12 +316,15 @@ def verdict(stats: Stats) -> Verdict:
 
 
 def _alone(stages: dict[str, StageStats]) -> float | None:
-    """Samples/s of the slowest part of the loader, where all are known: readers, engine, and the feed thread."""
+    """Samples/s of the slowest part of the loader, where all are known: readers, engine, feed thread, hand-over."""
     parts = [stages[name].rate for name in ("read", "engine") if name in stages]
     mine = [stages[name] for name in ("deal", "finish") if name in stages]
     each = [1 / stage.rate for stage in mine if stage.rate]
     known = [rate for rate in parts if rate is not None] + ([1 / sum(each)] if each else [])
-    return min(known) if len(known) == len(parts) + 1 else None
+    if len(known) < len(parts) + 1:
+        return None
+    hands_over = stages["handover"].rate if "handover" in stages else None
+    return min(known) if hands_over is None else min(*known, hands_over)
 
 
 def _could(train: StageStats, whole: float) -> str:
@@ -325,7 +340,8 @@ def _advice(cause: str, stats: Stats, stages: dict[str, StageStats]) -> tuple[st
         return tuple(_for_source(stats, stages["read"]))
     if cause == "engine" and "engine" in stages and stats.running is not None:
         return tuple(_for_engine(stats, stages["engine"], stats.running))
-    return _ALWAYS.get(cause, ())
+    large = cause == "feed" and stats.samples >= LARGE * stats.batches
+    return _ALWAYS.get(cause, ())[large:]
 
 
 def _for_source(stats: Stats, read: StageStats) -> Sequence[str]:

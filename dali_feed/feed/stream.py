@@ -93,7 +93,8 @@ class StreamPosition(Positions):
 
     def begin(self, owner: Any) -> Batches:
         """Batches from where the loop is; what the iterator before had read is kept."""
-        with self._newest() as (token, run):
+        with self._newest() as (token, under_way):
+            run = under_way
             if run is None:
                 self._wait()
                 at, progress = self.at(), Progress(self._letters_kept)

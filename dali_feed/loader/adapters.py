@@ -10,7 +10,7 @@ import copy
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +21,7 @@ from dali_feed.columns.columns import Columns
 from dali_feed.errors import ConfigError, SourceEmptyError, TransformError
 from dali_feed.external_sources.files import IMG_EXTENSIONS, FileList
 from dali_feed.external_sources.table import Table
+from dali_feed.loader.dataset_source import parts_of
 from dali_feed.loader.functions import split
 from dali_feed.records.source import Source
 from dali_feed.screen.header import UnusableError
@@ -204,6 +205,8 @@ def _lowered(dataset: Any) -> Lowered:
         return rows
     if isinstance(dataset, list | tuple):
         return Lowered(_listed(dataset))
+    if _kind(dataset, "torch.utils.data.dataset", "IterableDataset"):
+        _refuse("it is iterable-style, so its samples have no positions")
     _refuse(f"{type(dataset).__module__}.{type(dataset).__qualname__} has a __getitem__ of its own")
 
 
@@ -425,7 +428,7 @@ class Unchanged:
     """A dataset as it is now, with those inside it."""
 
     def __init__(self, dataset: object) -> None:
-        self._parts = [(part, _seen(part)) for part in _parts(dataset)]
+        self._parts = [(part, _seen(part)) for part in parts_of(dataset)]
 
     def check(self) -> None:
         """Raise a ConfigError where something has been put in another's place since."""
@@ -438,14 +441,6 @@ class Unchanged:
                         "made, and the loader uses the old one; make a new DataLoader (it can load the state of "
                         "this one)"
                     )
-
-
-def _parts(dataset: object) -> Iterator[object]:
-    """A dataset and what it is made of: a Subset's whole, the parts of a ConcatDataset."""
-    yield dataset
-    inside = getattr(dataset, "dataset", None)
-    for part in [inside] if inside is not None else getattr(dataset, "datasets", None) or ():
-        yield from _parts(part)
 
 
 def _seen(part: object) -> dict[str, Any]:

@@ -119,8 +119,12 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
             raise ConfigError(f"RANK and WORLD_SIZE: must be ints where both are set; found {variables}") from error
         if "RANK" not in _warned:
             _warned.add("RANK")
-            cure = "rank=0, world_size=1 gives each process all samples"
-            log.info("rank and world_size: %d of %d, by RANK and WORLD_SIZE; %s", number, count, cure)
+            log.warning(
+                "rank and world_size: %d of %d, by RANK and WORLD_SIZE, as nobody gave them: this process gets its part"
+                " of the samples. Give rank=0, world_size=1 for all of them, as in a validation on one rank, or"
+                " rank=%d, world_size=%d, which says no more",
+                *(number, count, number, count),
+            )
         return number, count
     return 0, 1
 

@@ -15,7 +15,7 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -250,12 +250,19 @@ def snapshot_of(dataset: Any, count: int, record_bytes: int = 1) -> Snapshot:
 
 
 def _chosen(dataset: Any) -> str:
-    """What makes a Subset different from another one of the same size, also within another; "" of any other."""
+    """What makes Subsets different from others of the same size, wherever in it they are; "" of any other dataset."""
     parts = list[str]()
-    while dataset is not None:
-        indices = getattr(dataset, "indices", None)
+    for part in parts_of(dataset):
+        indices = getattr(part, "indices", None)
         if indices is not None and not callable(indices):
             parts.append(hashlib.sha256(repr(list(indices)).encode()).hexdigest()[:16])
-        parts.append(str(getattr(dataset, "_fingerprint", "")))  # of Hugging Face's
-        dataset = getattr(dataset, "dataset", None)
+        parts.append(str(getattr(part, "_fingerprint", "")))  # of Hugging Face's
     return " ".join(filter(None, parts))
+
+
+def parts_of(dataset: Any) -> Iterator[Any]:
+    """A dataset and what it is made of: a Subset's whole, the parts of a ConcatDataset."""
+    yield dataset
+    inside, several = getattr(dataset, "dataset", None), getattr(dataset, "datasets", None)
+    for part in [inside] if inside is not None else several if isinstance(several, list | tuple) else ():
+        yield from parts_of(part)

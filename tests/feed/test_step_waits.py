@@ -54,7 +54,7 @@ def test_the_causes_of_a_wait_add_up_to_it(
 
 
 def test_each_wait_counts_under_its_cause() -> None:
-    """The first of a pass is a cause of its own, whatever was done in it."""
+    """The first of a pass is a cause of its own, but for what its reads took: a slow source is slow from there on."""
     waits, clock, at = LoopClock(), FeedClock(), 0.0
     clock.past.clear()
     for batch in range(40):
@@ -67,6 +67,11 @@ def test_each_wait_counts_under_its_cause() -> None:
         "first batch": 0.5,
         "engine": 0.38,
     }
+    slow = LoopClock()
+    clock.past.clear()
+    clock.past.extend([("engine", 0.0, 1.0), ("source", 1.0, 4.0)])
+    slow.wait(0.0, 4.0, clock, first=True)
+    assert {each.cause: each.seconds for each in slow.causes} == {"source": 3.0, "first batch": 1.0}
     assert waits.waited == pytest.approx(sum(each.seconds for each in waits.causes))
 
 
@@ -122,7 +127,7 @@ def test_whatever_the_numbers_are_it_names_one_cause_and_advises_nothing_that_th
     found = verdict(numbers)
     assert found == verdict(numbers)
     assert 0 <= found.share <= 1
-    assert found.bottleneck in {"", "trainer", *(each.cause for each in numbers.wait_causes)}
+    assert found.bottleneck in {"", "trainer", "collate", *(each.cause for each in numbers.wait_causes)}
     longest = max((each.seconds for each in numbers.wait_causes), default=0.0)
     assert all(each.seconds == longest for each in numbers.wait_causes if each.cause == found.bottleneck)
     assert "nan" not in found.sentence

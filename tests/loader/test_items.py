@@ -63,7 +63,8 @@ def test_ranks_by_the_environment_are_said_once(
     monkeypatch.setattr(arguments, "_warned", set())
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with caplog.at_level("INFO", "dali_feed"):
-        assert arguments.ranks(None, None) == arguments.ranks(None, None) == (1, 2)
-    (said,) = caplog.messages
-    assert said.startswith("rank and world_size: 1 of 2, by RANK and WORLD_SIZE; ")
+    assert arguments.ranks(None, None) == arguments.ranks(None, None) == (1, 2)
+    (said,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+    assert said.startswith("rank and world_size: 1 of 2, by RANK and WORLD_SIZE, ")
+    assert "rank=0, world_size=1" in said
+    assert "rank=1, world_size=2" in said

@@ -123,6 +123,29 @@ def test_a_loop_that_hardly_waits_is_its_own_bottleneck() -> None:
     assert found.sentence.endswith("the loader alone could give 2,000 samples/s")
 
 
+def test_a_loop_that_makes_its_batches_slowly_is_not_blamed_on_training() -> None:
+    """A slow collate_fn is named, and what the loader could give counts it."""
+    stages = (
+        *(_stage("read", worked=0.1), _stage("deal", worked=0.1), _stage("engine", worked=0.5)),
+        *(_stage("finish", worked=0.3), _stage("handover", worked=20.0), _stage("train", worked=2.0)),
+    )
+    found = verdict(replace(HELD_UP, step_wait=0.1, stages=stages))
+    assert (found.bottleneck, round(found.share, 2)) == ("collate", 0.9)
+    assert "collate_fn" in found.advice[0]
+    train = replace(stages[-1], worked=30.0)
+    assert (
+        "the loader alone could give 50 samples/s"
+        in verdict(replace(HELD_UP, step_wait=0.1, stages=(*stages[:-1], train))).sentence
+    )
+
+
+def test_a_larger_batch_is_advised_only_where_batches_are_small() -> None:
+    """At 4,096 samples its fixed costs are nothing."""
+    small = replace(HELD_UP, samples=6400, wait_causes=(WaitCause("feed", 9.0),))
+    assert "batch_size" in verdict(small).advice[0]
+    assert not any("batch_size" in each for each in verdict(replace(small, samples=100 * 4096)).advice)
+
+
 def test_more_readers_are_advised_only_where_reads_wait() -> None:
     """Not where readers have nothing to read, and room is what they lack only where the memory is full."""
     source = replace(HELD_UP, wait_causes=(WaitCause("source", 9.0),))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from kit.images import QUICK
 from PIL import Image as Pillow
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Tuning
@@ -124,6 +124,11 @@ def test_it_resumes_with_its_augmentation(tmp_path: Path) -> None:
     with DataLoader(Subset(inner, range(10)), 2, **options) as one:
         state = one.state_dict()
     with DataLoader(Subset(Subset(data, range(4, 24)), range(10)), 2, **options) as other, pytest.raises(StateError):
+        other.load_state_dict(state)
+    joined: list[Any] = [ConcatDataset([Subset(data, range(at, at + 4)), Subset(data, range(8, 14))]) for at in (0, 4)]
+    with DataLoader(joined[0], 2, **options) as one:
+        state = one.state_dict()
+    with DataLoader(joined[1], 2, **options) as other, pytest.raises(StateError):
         other.load_state_dict(state)
 
 

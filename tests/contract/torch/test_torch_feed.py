@@ -88,6 +88,17 @@ def test_it_gives_what_torch_gives_and_says_why() -> None:
             made()
 
 
+def test_of_an_iterable_style_dataset_it_says_that_there_are_no_positions() -> None:
+    """And nothing of a __getitem__, of an order of ours, or of a cure that it cannot have."""
+    with pytest.warns(
+        FallbackWarning, match="because it is iterable-style, so its samples have no positions; "
+    ) as said:
+        made(Stream()).close()
+    (text,) = (str(each.message) for each in said)
+    assert "__getitem__" not in text
+    assert "in its own order. For speed, ranks and exact resume use a source of" in text
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_it_resumes_at_the_exact_sample(workers: int) -> None:
     """In the middle of a shuffled epoch, at another batch size too, and no sample before it is read."""
