@@ -29,6 +29,7 @@ from hypothesis import HealthCheck, settings
 from kit.broker import real
 from kit.broker.handle import Kafka, value
 from kit.kept import Kept
+from kit.twin import Machine
 from kit.warm import Warm
 
 from dali_feed.engines import choose
@@ -150,6 +151,21 @@ def kept(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
+def on_device(request: pytest.FixtureRequest, kept: Kept) -> Iterator[Machine | None]:
+    """The GPUs of a test marked `device`: the twin's, made as the marker says, or, as None, the real ones."""
+    if request.param == "gpu":
+        yield None
+        return
+    from kernel_cases import KERNELS  # torch, DALI: where they are needed alone
+    from kernels_host import compile_for_host
+    from kit.twins import twin_of
+
+    marker = request.node.get_closest_marker("device")
+    with twin_of(lambda name: compile_for_host(kept, name, KERNELS[name].variants), **marker.kwargs) as machine:
+        yield machine
+
+
+@pytest.fixture
 def embedded(embedded_broker: Broker) -> Kafka:
     """The embedded one alone."""
     return Kafka("embedded", embedded_broker)
@@ -224,6 +240,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     yield  # -m and -k leave some out
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test marked `device` runs on the twin's GPUs, and on the machine's where it has some."""
+    if metafunc.definition.get_closest_marker("device"):
+        metafunc.fixturenames[:] = ["on_device", *(name for name in metafunc.fixturenames if name != "on_device")]
+        metafunc.parametrize("on_device", ["twin", *(["gpu"] if _gpus() else [])], indirect=True)
 
 
 def pytest_collection_finish() -> None:
