@@ -14,11 +14,13 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from dali_feed.engines.host.decode import new_decoder, refusal
@@ -106,6 +108,7 @@ class BenchJob:
         crop: height and width of what comes out.
         seed: of what is drawn.
         engine: ours; None: the loader's own choice.
+    hardware: the share of JPEGs that a GPU's JPEG engine decodes for us.
     """
 
     data: Data
@@ -115,6 +118,7 @@ class BenchJob:
     crop: int = 224
     seed: int = 0
     engine: str | None = None
+    hardware: float = 0.0
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
@@ -177,7 +181,7 @@ def originals() -> list[Image.Image]:
     except ImportError as error:
         msg = (
             f"bench: its photos come with scikit-image and scikit-learn; found no {error.name}; "
-            "pip install 'dali-feed[demo]', or name images of your own"
+            "pip install 'dali-feed[bench]', or name images of your own"
         )
         raise MissingPackageError(msg, name=error.name) from None
     homes = {"skimage": skimage, "sklearn": sklearn}
@@ -207,8 +211,39 @@ def photos(count: int = 3000, *, seed: int = 0) -> Data:
         _write(folder, ((jpeg, k % CLASSES, "jpg") for k, jpeg in enumerate(_jpegs(count, seed))))
 
     root = cached(f"photos-v{VERSION}-{count}-{seed}", make)
+    return _ready(root, f"{count:,} photos of {WIDTH}x{HEIGHT}", count)
+
+
+def texture(seed: int) -> bytes:
+    """A JPEG as costly to decode as a photograph, which needs no photograph: noise of every size, with a tint."""
+
+    def clouds(step: int, channels: int = 1) -> NDArray[np.float32]:
+        shape = (channels, -(-HEIGHT // step) + 2, -(-WIDTH // step) + 2)
+        small = rng.standard_normal(shape, np.float32)
+        large = [Image.fromarray(each).resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC) for each in small]
+        return np.stack([np.asarray(each) for each in large], axis=-1)
+
+    rng, file = np.random.default_rng(seed), io.BytesIO()
+    light = sum(clouds(step) * np.float32(step / 2) for step in (4, 8, 16, 32, 64, 128))
+    pixels = 128 + light + 30 * clouds(125, 3) + 5 * rng.standard_normal((HEIGHT, WIDTH, 1), np.float32)
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=QUALITY)
+    return file.getvalue()
+
+
+def textures(count: int, threads: int) -> Data:
+    """Images that are made without any package of photographs, or found where `photos` finds its own."""
+
+    def make(folder: Path) -> None:
+        with ThreadPoolExecutor(threads) as pool:
+            _write(folder, ((jpeg, k % CLASSES, "jpg") for k, jpeg in enumerate(pool.map(texture, range(count)))))
+
+    return _ready(cached(f"textures-v{VERSION}-{count}", make), f"{count:,} textures of {WIDTH}x{HEIGHT}", count)
+
+
+def _ready(root: Path, name: str, count: int) -> Data:
+    """What is cached there, read once."""
     size = sum(path.stat().st_size for path in root.glob("files/*/*.jpg"))
-    data = _data(root, f"{count:,} photos of {WIDTH}x{HEIGHT}", count, size, (HEIGHT, WIDTH))
+    data = _data(root, name, count, size, (HEIGHT, WIDTH))
     data.touch()
     return data
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +167,8 @@ def ours(make: Callable[[], DataLoader]) -> Opens:
 def our_contestants(job: BenchJob, *reads: str) -> list[Contestant]:
     """Our loader over the same images: as "tar" shards, as a "folder" of files, as a topic ("kafka")."""
     data, version = job.data, installed("dali-feed")
-    shared: dict[str, Any] = {"device": job.device, "engine": job.engine, "transform": transform(job.crop)}
-    shared |= {"tuning": Tuning(threads=job.threads), "seed": job.seed}
+    shared: dict[str, Any] = {"device": job.device, "transform": transform(job.crop), "seed": job.seed}
+    shared |= {"tuning": Tuning(threads=job.threads), "decode": Decode(engine=job.engine, hardware=job.hardware)}
 
     def source(kind: str) -> Source:
         if kind == "kafka" and data.topic is not None:
@@ -229,7 +230,8 @@ def ceiling(job: BenchJob) -> Contestant:
     def opens(_: str) -> Iterator[Steps]:
         views = [memoryview(payload) for payload in payloads_of(job.data)]
         name, index, tuning = engine_of(job.engine, job.device), cuda_index(job.device), Tuning(threads=job.threads)
-        program = Program((Output(name, compile_for(name, lower(transform(job.crop)), index)),))
+        recipe = replace(lower(transform(job.crop)), hardware=job.hardware)
+        program = Program((Output(name, compile_for(name, recipe, index)),))
         rng = np.random.default_rng(0)
         works: list[Work] = []
         sizes = screen(views).sizes

@@ -35,17 +35,23 @@ KINDS = {
 SAME = ("machine", "cpus", "image", "images", "batch", "threads", "device", "engine")  # or ratios mean something else
 LEAST_LOSS = 0.03
 ENOUGH_ROUNDS = 3  # below it "every round" says little
+ONE_PART = ("part", "outcome", "batch")  # of a line of `bench gpu`
 PERCENT = ("waited", "others")
 
 
 def read(path: Path) -> Race:
     """The newest race that a file holds. Raises ConfigError that names the file and what is wrong in it."""
+    return (lines_of(path) or [Race.from_json("", str(path))])[-1]
+
+
+def lines_of(path: Path) -> list[Race]:
+    """All that a file holds, the oldest first. Raises ConfigError as `read` does."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{path}: must be a file that `dali-feed bench ... --out FILE.json` wrote; found {error}"
         raise ConfigError(msg) from error
-    return Race.from_json(lines[-1] if lines else "", str(path))
+    return [Race.from_json(line, str(path)) for line in lines]
 
 
 def kept(race: Race, path: Path) -> None:
@@ -120,15 +126,20 @@ def _better(race: Race) -> str:
     return "shorter is better" if race.less_is_better else "longer is better"
 
 
-def page(race: Race) -> str:
-    """The page of one race."""
+def _sections(race: Race, name: str = "") -> list[dict[str, Any]]:
+    """Bars of each case of a race."""
     sections = []
     for case in dict.fromkeys(row.case for row in race.rows):
         rows = [(row.who, row.way, row) for row in race.rows if row.case == case]
         rows.sort(key=lambda each: median(race.figures(each[2])), reverse=not race.less_is_better)
-        heading = f"{race.figure}, {case}" if case else race.figure
+        heading = ", ".join(filter(None, (name, race.figure, case)))
         note = f"In turns, on this machine; {_better(race)}. Green is dali_feed."
         sections.append({"heading": heading, "note": note, "bars": _bars(race, rows)})
+    return sections
+
+
+def page(race: Race) -> str:
+    """The page of one race."""
     columns = shown_columns(race)
     table = {"columns": columns, "rows": [[_cell(race, row, name) for name in columns] for row in race.rows]}
     best = max(race.rows, key=lambda row: median(row.rates), default=None)
@@ -142,7 +153,7 @@ def page(race: Race) -> str:
         over=KINDS.get(race.kind, race.kind),
         answer=answer,
         under=" · ".join(str(race.about[key]) for key in ("data", "machine", "device") if race.about.get(key)),
-        sections=sections,
+        sections=_sections(race),
         findings=race.findings[1:],
         verdicts=[row for row in race.rows if "verdict" in row.extra],
         missing=race.missing,
@@ -150,6 +161,30 @@ def page(race: Race) -> str:
         table=table if race.rows else None,
         sheet=csv_of(race),
     )
+
+
+def pages(lines: Sequence[Race], sentences: Sequence[str]) -> str:
+    """The page of `dali-feed bench gpu`: what it comes to, the bars of each race, and what each check said."""
+    races, about = [line for line in lines if line.rows], lines[0].about if lines else {}
+    checks = [line for line in lines if line.kind == "check"]
+    return _render(
+        title="dali-feed bench gpu",
+        over="Right, fast, so",
+        answer=" ".join(sentences),
+        under="",
+        sections=[section for each in races for section in _sections(each, str(each.about["part"]))],
+        findings=[check_text(each) for each in checks],
+        verdicts=[],
+        missing={f"{each.about['part']}, {who}": why for each in races for who, why in each.missing.items()},
+        abouts={"": {key: value for key, value in about.items() if value not in {None, ""} and key not in ONE_PART}},
+        table=None,
+        sheet="",
+    )
+
+
+def check_text(line: Race) -> str:
+    """A check of `dali-feed bench gpu` as a line says it."""
+    return f"{line.about['outcome']:<11} {line.about['part']}: {' '.join(line.findings)}"
 
 
 def losses(before: Race, today: Race) -> tuple[dict[str, str], str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import datetime as dt
+import functools
 import gc
 import importlib.metadata
 import json
@@ -585,6 +586,7 @@ def _driver() -> str:
         return ""
 
 
+@functools.cache
 def _commit() -> str:
     """Of the tree that this file is kept in, with a "+" where that has changes; else the version that is installed."""
     here, git = Path(__file__), shutil.which("git") or "false"

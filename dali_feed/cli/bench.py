@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -218,7 +219,12 @@ def _check_out(out: Sequence[Path]) -> None:
 
 
 def _show(race: Race) -> None:
-    from dali_feed.bench.report import shown_columns, text_of
+    from dali_feed.bench.report import check_text, shown_columns, text_of
+
+    if race.kind == "check":
+        style = {"right": "green", "WRONG": "red"}.get(race.about["outcome"], "yellow")
+        show(Report(notes=[(check_text(race), style)]))
+        return
 
     def column(name: str) -> Callable[[Any], str]:
         return lambda row: text_of(name, race.cell(row, name)) + (" (may be chance)" if race.chance(row, name) else "")
@@ -481,6 +487,53 @@ def storage(options: SimpleNamespace) -> None:
         run(chosen)
 
 
+@_takes("source", "device", "out", "config", "timeout")
+def gpu(options: SimpleNamespace) -> None:
+    """Check that everything is right on this GPU, measure it in under ten minutes, and say what it comes to.
+
+    Each part is a process of its own with a limit of its own: a crash costs a line. With --out FILE.json a line is kept
+    as a part ends, and the same call goes on behind it. Exits with 1 where something is WRONG; nothing is timed then.
+    --device cpu rehearses all of it at toy size, where figures mean nothing.
+    """
+    from dali_feed.bench import gpu as parts
+    from dali_feed.bench.data import BenchJob, own_images, scratch, textures
+    from dali_feed.bench.report import kept, lines_of, pages
+    from dali_feed.options import Tuning
+
+    device, outs = options.device or "cuda:0", options.out or []
+    if not re.fullmatch(r"cpu|cuda:\d+", device):
+        raise ConfigError(f"--device: must be cpu or cuda:N; found {device!r}")
+    _check_out(outs)
+    options.images, threads = parts.sizes_of(device).images, Tuning().cpu_threads
+    lines = [line for path in outs if path.suffix == ".json" and path.exists() for line in lines_of(path)]
+    results: list[Race] = []
+    interrupted = False
+
+    def begins(part: Any) -> None:
+        typer.echo(f"{part.name} (at most {part.limit:.0f} s)", err=True)
+
+    with scratch() as folder:
+        own = own_images(*_records(options), folder / "own") if options.source else None
+        job = BenchJob(own or textures(options.images, threads), 1, device, threads)
+        try:
+            for line, before in parts.run(device, job, known=lines, begins=begins):
+                results.append(line)
+                _show(line)
+                for path in outs if not before else ():
+                    if path.suffix != ".html":
+                        kept(line, path)
+        except KeyboardInterrupt:
+            interrupted = True
+    sentences = parts.so(results, device)
+    show(Report(notes=[(sentence, "") for sentence in sentences]))
+    for path in outs:
+        if path.suffix == ".html":
+            path.write_text(pages(results, sentences), encoding="utf-8")
+        typer.echo(f"kept in {path}", err=True)
+    if interrupted or sentences[0].startswith(parts.WRONG):
+        raise typer.Exit(INTERRUPTED if interrupted else 1)
+
+
 def report(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="What `--out FILE.json` kept.")],
     out: Annotated[Path | None, typer.Option(help="The page to write.", metavar="FILE.html")] = None,
@@ -518,7 +571,7 @@ def bench_app() -> typer.Typer:
     """The group of commands."""
     app = typer.Typer(name="bench", help="Measure how fast this machine is.", no_args_is_help=True)
     app.callback()(_root)
-    for command in (loader, kafka, decode, train, resume, kernels, storage, report):
+    for command in (loader, kafka, decode, train, resume, gpu, kernels, storage, report):
         app.command()(command)
     return app
 

@@ -1,0 +1,276 @@
+"""`dali-feed bench gpu`: is our way right on this GPU, how fast is it, and so what; each part a process of its own.
+
+The law: a part that crashes, hangs or is cut costs itself alone. Its line is written when it ends, and a later run goes
+on behind those lines, as long as machine, versions and sizes are the same. Where something is wrong nothing is timed.
+
+`python -m dali_feed.bench.gpu PART JOB SECONDS` is what runs in each process; it prints the part's line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dali_feed.bench.data import BenchJob, Data, Topic
+from dali_feed.bench.runner import LATE, Contestant, Race, Ratio, about_machine, race
+
+RIGHT, WRONG, UNCHECKED = "right", "WRONG", "not checked"
+MARGIN = 15.0  # seconds of a part that its process needs to begin and to end
+SHARES = (0.65, 1.0)  # of the JPEGs, for the JPEG engine; DALI's own default is the first
+ALL_SECONDS = 585.0  # of a run: under ten minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A check, or a race.
+
+    Attributes:
+        name: as a line says it.
+        batch: images of one.
+        limit: seconds after which its process is ended.
+        races: it measures, which is done where all checks have gone well.
+    """
+
+    name: str
+    batch: int
+    limit: float = 60.0
+    races: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of everything: on a GPU, or at toy size where the CPU rehearses it."""
+
+    images: int
+    batches: tuple[int, ...]  # of the loaders' races; of checks the first
+    seconds: float
+    rounds: int
+
+
+ON_GPU = Sizes(512, (64, 256), 1.5, 3)
+TOY = Sizes(24, (4,), 0.05, 1)
+
+
+def sizes_of(device: str) -> Sizes:
+    """Those of that device."""
+    return TOY if device == "cpu" else ON_GPU
+
+
+def parts(device: str) -> list[Part]:
+    """All of them, in their order."""
+    batches, least = sizes_of(device).batches, min(sizes_of(device).batches)
+    checks = ("set-up", "kernels", "sanitizer", "pixels", "batches", "torn", "reuse", "waits")
+    chosen = [Part(name, least, 120.0 if name == "sanitizer" else 60.0) for name in checks]
+    chosen += [] if device == "cpu" else [Part("bandwidth", 256, races=True)]
+    chosen += [Part(f"loader {batch}", batch, 130.0, races=True) for batch in batches]
+    return [*chosen, Part("train", max(batches), 90.0, races=True)]
+
+
+def _line(name: str, job: BenchJob, kind: str = "check", unit: str = "", shown: Sequence[str] = ()) -> Race:
+    data = {"data": job.data.name, "images": job.data.count, "mean bytes": job.data.mean_bytes}
+    how = {"device": job.device, "threads": job.threads, "batch": job.batch, "crop": job.crop}
+    return Race(kind, unit, list(shown), about_machine() | data | how | {"part": name})
+
+
+def same_run(one: Race, other: Race) -> bool:
+    """Whether two lines are of one run: the same part, machine, versions and sizes."""
+    any_end = {"date": "", "outcome": ""}
+    return one.about | any_end == other.about | any_end
+
+
+# In a process of its own.
+
+
+def _check(name: str, job: BenchJob, _: float) -> Race:
+    from dali_feed.bench.right import CHECKS, outcome
+
+    line = _line(name, job)
+    line.about["outcome"], sentence = outcome(CHECKS[name], job)
+    line.findings.append(sentence)
+    return line
+
+
+def _bandwidth(name: str, job: BenchJob, until: float) -> Race:
+    from dali_feed.bench import kernels
+
+    result = _line(name, job, "kernels", kernels.UNIT, kernels.SHOWN)
+    for case, chosen in kernels.contestants(list(kernels.CASES), 256):
+        race(result, chosen, case=case, rounds=sizes_of(job.device).rounds, seconds=0.01, until=until)
+    return result
+
+
+def _loader(name: str, job: BenchJob, until: float) -> Race:
+    from dali_feed.bench import loading
+    from dali_feed.bench.ours import ceiling, cuda_index, our_contestants
+    from dali_feed.bench.peers import image_peers
+    from dali_feed.bench.right import jpeg_engine
+
+    sizes, chosen = sizes_of(job.device), list[Contestant]()
+    unable = None if jpeg_engine(cuda_index(job.device)) else "no JPEG engine here"
+    shares = [("dali", share) for share in (SHARES if job.batch == sizes.batches[-1] else ())]
+    for engine, share in (("dali", 0.0), ("host", 0.0), *shares):
+        ours = replace(job, engine=engine, hardware=share)
+        label, why = f"{engine}, JPEG engine {share}" if share else engine, unable if share else None
+        (tar,), top = our_contestants(ours, "tar"), ceiling(ours)
+        chosen += [
+            replace(tar, name=label, beside=f"ceiling of {label}", unable=why),
+            replace(top, name=f"ceiling of {label}", unable=why),
+        ]
+    names = {"torch": "torch", "dali": "DALI's reader"}
+    peers = [each for each in image_peers(job) if each.name in names]
+    chosen += [replace(each, name=names[each.name], ways=each.ways[:2]) for each in peers]
+    shown = ["who", "way", "images/s", "least", "most", "of it", "of torch", "cpu us", "p99 ms", "peak MB", "busy"]
+    result = _line(name, job, "loader", loading.UNIT, shown)
+    race(result, chosen, rounds=sizes.rounds, seconds=sizes.seconds, until=until)
+    return result
+
+
+def _train(name: str, job: BenchJob, until: float) -> Race:
+    from dali_feed.bench import training
+
+    sizes, network = sizes_of(job.device), partial(training.small_resnet, 4)
+    if job.device != "cpu":
+        from torchvision.models import resnet50
+
+        network = resnet50
+    result = _line(name, job, "train", training.UNIT, training.SHOWN)
+    chosen = [replace(each, ways=each.ways[:1]) for each in training.contestants(job, network)]
+    race(result, chosen, rounds=sizes.rounds, seconds=2 * sizes.seconds, until=until)
+    result.findings += training.findings(result)
+    return result
+
+
+def _run(name: str, job: BenchJob, seconds: float) -> Race:
+    kinds = {"bandwidth": _bandwidth, "loader": _loader, "train": _train}
+    result = kinds.get(name.split(" ", 1)[0], _check)(name, job, time.perf_counter() + seconds - MARGIN)
+    cut = f"its part had {seconds:.0f} s"
+    result.missing = {who: cut if reason == LATE else reason for who, reason in result.missing.items()}
+    return result
+
+
+def _job_of(text: str) -> BenchJob:
+    values: dict[str, Any] = json.loads(text)
+    data = values.pop("data")
+    for name in ("shards", "linked"):
+        data[name] = tuple(map(Path, data[name]))
+    topic = None if data["topic"] is None else Topic(**data["topic"])
+    return BenchJob(Data(**data | {"files": Path(data["files"]), "topic": topic}), **values)
+
+
+# In the one that runs them.
+
+
+def child(name: str, job: BenchJob, seconds: float = 60.0) -> list[str]:
+    """The command that runs a part."""
+    facts = json.dumps(dataclasses.asdict(job), default=str)
+    return [sys.executable, "-P", "-m", "dali_feed.bench.gpu", name, facts, str(seconds)]
+
+
+def ended(part: Part, job: BenchJob, seconds: float) -> Race:
+    """The line of a part, run in a process of its own, with at most so many seconds; of one that came to no end too."""
+    reason, out = f"had no end after {seconds:.0f} s", ""
+    line, pipe = child(part.name, job, seconds), subprocess.PIPE
+    with tempfile.TemporaryFile("w+") as errors:
+        with subprocess.Popen(line, stdout=pipe, stderr=errors, text=True, process_group=0) as process:  # noqa: S603
+            try:
+                out, reason = process.communicate(timeout=seconds)[0], ""
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)  # its workers too
+        lines = [each for each in out.splitlines() if each.startswith("{")]
+        if process.returncode == 0 and lines:
+            return Race.from_json(lines[-1])
+        errors.seek(0)
+        last = " ".join([each for each in errors.read().splitlines() if each.strip()][-1:]) or "no message"
+    code = process.returncode
+    reason = reason or (f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}")
+    result = _line(part.name, job)
+    result.about["outcome"] = UNCHECKED if part.races else WRONG
+    result.findings.append(f"the process {reason}; its last words: {last}")
+    return result
+
+
+def run(
+    device: str,
+    job: BenchJob,
+    *,
+    known: Sequence[Race] = (),
+    seconds: float = ALL_SECONDS,
+    begins: Callable[[Part], None] = lambda _: None,
+) -> Iterator[tuple[Race, bool]]:
+    """Each part's line, when it has ended, with whether it is `known`, of an earlier run; until `seconds` are over.
+
+    Where a check was WRONG, no race begins.
+    """
+    until, wrong = time.monotonic() + seconds, False
+    for part in parts(device):
+        own = replace(job, batch=part.batch)
+        blank = _line(part.name, own)
+        line = next((each for each in known if same_run(blank, each)), None)
+        left = until - time.monotonic()
+        if line is not None:
+            yield line, True
+        elif (part.races and wrong) or left < 2 * MARGIN:
+            continue
+        else:
+            begins(part)
+            line = ended(part, own, min(part.limit, left))
+            yield line, False
+        wrong |= line.about.get("outcome") == WRONG
+        if wrong and part.name == "set-up":  # nothing else could be right
+            return
+
+
+def so(lines: Sequence[Race], device: str) -> list[str]:
+    """What it comes to, in three sentences: is it right, what is fastest, and what is gained beside torch."""
+    checks = {line.about["part"]: line for line in lines if "outcome" in line.about and line.kind == "check"}
+    wrong = [name for name, line in checks.items() if line.about["outcome"] == WRONG]
+    good = sum(line.about["outcome"] == RIGHT for line in checks.values())
+    if wrong:
+        return [f"WRONG on {device}: {', '.join(wrong)}; nothing is timed before that is mended."]
+    left = [part.name for part in parts(device) if part.name not in {line.about["part"] for line in lines}]
+    start = f"Right on {device}: {good} of {len(checks)} checks, the others cannot be made here."
+    if device == "cpu":
+        start = (
+            f"Rehearsed on the CPU: {good} of {len(checks)} checks went well, the others need a GPU; no figure counts."
+        )
+    if left:
+        start += f" Not begun, as the time was over: {', '.join(left)}; the same call with the same --out goes on."
+    says, races = [start], [line for line in lines if line.kind == "loader" and line.rows]
+    fast = [(line, row) for line in races for row in line.rows if row.role == "ours"]
+    if not fast:
+        return says
+    line, row = max(fast, key=lambda each: median(each[1].rates))
+    engine, _, share = row.who.partition(", JPEG engine ")
+    decode = f'Decode(engine="{engine}"{f", hardware={share}" if share else ""})'
+    of = line.ratio(row, row.beside)
+    ceiling = "" if of is None else f", {of.median:.2f} of its ceiling"
+    rate = f"{median(row.rates):,.0f} images/s at batch {line.about['batch']}"
+    says.append(f"{decode} is the fastest: {rate}{ceiling}.")
+    return [*says, _gain(line.ratio(row, "torch"))]
+
+
+def _gain(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return "torch's DataLoader was not measured beside it."
+    if ratio.least > 1:
+        return f"{ratio.median:.1f} times torch's DataLoader, {ratio.least:.1f} or more in every round."
+    return f"No gain here: {ratio.median:.2f} times torch's DataLoader, {ratio.least:.2f} to {ratio.most:.2f}."
+
+
+if __name__ == "__main__":
+    sys.stdout.write(_run(sys.argv[1], _job_of(sys.argv[2]), float(sys.argv[3])).to_json() + "\n")

@@ -1,0 +1,233 @@
+"""`dali-feed bench gpu`: what it checks, what a crash costs, how it goes on, and what it says in the end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kit.bench_command import run as command
+
+from dali_feed.bench import gpu, right
+from dali_feed.bench.data import BenchJob, textures
+from dali_feed.bench.gpu import Part, ended, parts, so
+from dali_feed.bench.report import lines_of
+from dali_feed.bench.runner import Race, Turnout
+
+NEEDS_GPU = {"kernels", "sanitizer"}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> BenchJob:
+    """A few images, of which batches of four are made on the CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        return BenchJob(textures(6, 2), 4, "cpu", 2, crop=32)
+
+
+def printing(line: Race) -> list[str]:
+    """A command that prints a line."""
+    return [sys.executable, "-c", f"print({line.to_json()!r})"]
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The parts whose processes have begun; each ends well at once."""
+    names: list[str] = []
+    monkeypatch.setattr(gpu, "child", scripted({}, names))
+    return names
+
+
+def scripted(outcomes: dict[str, str], begun: list[str]) -> Any:
+    """Commands of parts that end as they are to: "right", "WRONG", or a row for those that race."""
+
+    def each(name: str, job: BenchJob, _: float) -> list[str]:
+        begun.append(name)
+        line = gpu._line(name, job, "loader" if name.startswith("loader") else "check", "images")
+        if name in outcomes or not name.startswith(("loader", "train")):
+            line.about["outcome"] = outcomes.get(name, "right")
+            line.findings.append("is said")
+        else:
+            line.rows += [
+                row("host", "ours", [30.0, 33.0], "ceiling of host"),
+                row("ceiling of host", "top", [40.0, 44.0]),
+            ]
+            line.rows.append(row("torch", "peer", [10.0, 11.0]))
+        return printing(line)
+
+    return each
+
+
+def row(who: str, role: str, rates: list[float], beside: str = "") -> Turnout:
+    """A row of a race."""
+    each = Turnout("", who, role, beside=beside, rates=rates)
+    each.cpu_us, each.server_us, each.others = [1.0] * 2, [0.0] * 2, [0.0] * 2
+    return each
+
+
+@pytest.mark.parametrize("name", right.CHECKS)
+def test_each_check_is_right_on_the_cpu_or_needs_a_gpu(name: str, job: BenchJob) -> None:
+    """The rehearsal makes every check that needs no GPU."""
+    outcome, sentence = right.outcome(right.CHECKS[name], job)
+    assert outcome == ("not checked" if name in NEEDS_GPU else "right"), sentence
+
+
+@pytest.mark.parametrize("name", ["pixels", "batches", "torn"])
+def test_a_check_sees_other_pixels(name: str, job: BenchJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sample that is another where the engine is `host`, in one run of several, is WRONG and named."""
+    epoch, number = right._epoch, 0
+
+    def other(*arguments: Any, **options: Any) -> right.Pixels:
+        nonlocal number
+        seen, number = epoch(*arguments, **options), number + 1
+        if options["engine"] == "host" and (name != "pixels" or number > 1):
+            seen[0] = 255 - seen[0]
+        return seen
+
+    monkeypatch.setattr(right, "_epoch", other)
+    if name == "batches":  # every run is changed alike, but the first
+        monkeypatch.setattr(right, "BATCHES", (1, 2))
+        monkeypatch.setattr(right, "_differ", lambda *_: [0])
+    outcome, sentence = right.outcome(right.CHECKS[name], job)
+    assert outcome == "WRONG"
+    assert "host" in sentence or "dali" in sentence
+
+
+def test_what_raises_is_wrong() -> None:
+    """Whatever it is, with its kind and its words."""
+    assert right.outcome(lambda _: str(1 // 0), Any) == (  # type: ignore[arg-type]
+        "WRONG",
+        "ZeroDivisionError: integer division or modulo by zero",
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", "ended by SIGSEGV"),
+        ("import sys; sys.exit('the last words')", "ended with 1; its last words: the last words"),
+        ("print(7)", "ended with 0"),
+        ("import threading; threading.Event().wait()", "had no end after 1 s"),
+    ],
+)
+def test_a_part_that_comes_to_no_end_is_a_line(
+    code: str, says: str, job: BenchJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash, an error, silence and a hang: WRONG for a check; a race was only not made."""
+    monkeypatch.setattr(gpu, "child", lambda *_: [sys.executable, "-c", code])
+    for races, outcome in ((False, "WRONG"), (True, "not checked")):
+        line = ended(Part("torn", 4, races=races), job, 1.0 if "wait" in code else 60.0)
+        assert line.about["outcome"] == outcome
+        assert says in line.findings[0]
+
+
+def test_a_later_run_goes_on_behind_the_lines_of_before(job: BenchJob, begun: list[str]) -> None:
+    """As long as nothing is another: what was cut is made, what has a line is not."""
+    whole = [line for line, _ in gpu.run("cpu", job)]
+    names = [part.name for part in parts("cpu")]
+    assert begun == names
+    begun.clear()
+    again = list(gpu.run("cpu", job, known=whole[:3]))
+    assert begun == names[3:]
+    assert [known for _, known in again] == [True] * 3 + [False] * (len(names) - 3)
+    begun.clear()
+    for line in whole:
+        line.about["torch"] = "another"
+    list(gpu.run("cpu", job, known=whole))
+    assert begun == names
+
+
+def test_where_something_is_wrong_nothing_is_timed(
+    job: BenchJob, begun: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other checks are made all the same; behind a set-up that is wrong nothing is."""
+    monkeypatch.setattr(gpu, "child", scripted({"torn": "WRONG"}, begun))
+    lines = [line for line, _ in gpu.run("cpu", job)]
+    assert begun == [part.name for part in parts("cpu") if not part.races]
+    assert so(lines, "cpu") == ["WRONG on cpu: torn; nothing is timed before that is mended."]
+    begun.clear()
+    monkeypatch.setattr(gpu, "child", scripted({"set-up": "WRONG"}, begun))
+    list(gpu.run("cpu", job))
+    assert begun == ["set-up"]
+
+
+def test_three_sentences(job: BenchJob, begun: list[str]) -> None:
+    """Right, what is fastest, and what is gained; parts for which there was no time are named."""
+    lines = [line for line, _ in gpu.run("cpu", job)]
+    assert len(lines) == len(begun)
+    first, *others = so(lines, "cuda:0")
+    assert first.startswith("Right on cuda:0: 8 of 8 checks")
+    assert "Not begun, as the time was over: bandwidth, loader 64, loader 256" in first
+    assert others == [
+        'Decode(engine="host") is the fastest: 32 images/s at batch 4, 0.75 of its ceiling.',
+        "3.0 times torch's DataLoader, 3.0 or more in every round.",
+    ]
+    lines[-2].rows[-1].rates[:] = [20.0, 60.0]
+    assert so(lines, "cpu")[2] == "No gain here: 1.02 times torch's DataLoader, 0.55 to 1.50."
+    assert so(lines, "cpu")[0].startswith("Rehearsed on the CPU: 8 of 8 checks went well")
+
+
+def test_the_command_keeps_each_line_and_a_page(
+    begun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1 where something is WRONG; the second call reads the lines of the first."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(gpu, "child", scripted({"torn": "WRONG"}, begun))
+    outs = [tmp_path / f"gpu.{kind}" for kind in ("json", "html", "csv")]
+    for _ in range(2):
+        done = command("gpu", "--device", "cpu", *(each for out in outs for each in ("--out", out)))
+        assert done.exit_code == 1, done.output
+        assert "WRONG       torn: is said" in done.output
+        assert [line.about["part"] for line in lines_of(outs[0])] == begun
+        assert "torn; nothing is timed" in outs[1].read_text()
+    done = command("gpu", "--device", "tpu")
+    assert "--device: must be cpu or cuda:N; found 'tpu'" in done.output
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        (((13, 0), "13.2", "nvidia-dali-cuda130", (13, 2), (9, 0)), []),
+        (((12, 4), "13.2", "nvidia-dali-cuda120", (13, 2), (9, 0)), ["whl/cu126"]),
+        (((12, 8), "13.2", "nvidia-dali-cuda130", (13, 2), (9, 0)), ["whl/cu128", "dali-feed[cuda12]"]),
+        (((13, 0), None, "nvidia-dali-cuda130", (13, 2), (9, 0)), ["the CPU alone"]),
+        (((0, 0), "13.2", "", (0, 0), (0, 0)), ["no NVIDIA driver"]),
+        (((13, 0), "12.6", "nvidia-dali-cuda120", (12, 6), (10, 0)), ["NVRTC 12.6 compiles nothing"]),
+    ],
+)
+def test_what_does_not_fit_is_a_sentence(facts: Any, says: list[str]) -> None:
+    """Driver, torch, DALI, NVRTC and the GPU, each with its cure."""
+    sentences = right.misfits(*facts)
+    assert len(sentences) == len(says)
+    assert all(part in sentence for part, sentence in zip(says, sentences, strict=True))
+
+
+def test_calls_of_a_profile_are_counted_where_they_stand() -> None:
+    """Within a range of the loop's thread, or anywhere else; only those that wait, allocate or copy slowly."""
+
+    def event(name: str, thread: int, start: int, end: int) -> Any:
+        return SimpleNamespace(name=name, thread=thread, time_range=SimpleNamespace(start=start, end=end))
+
+    events = [
+        event("step", 1, 10, 20),
+        event("cudaStreamSynchronize", 1, 12, 13),
+        event("cudaStreamSynchronize", 2, 12, 13),
+        event("cudaMalloc", 1, 30, 31),
+        event("cudaLaunchKernel", 1, 14, 15),
+        event("Memcpy HtoD (Pageable -> Device)", 0, 14, 15),
+    ]
+    inside, elsewhere = right.calls(events, "step")
+    assert inside == {"cudaStreamSynchronize": 1}
+    assert elsewhere == {"cudaStreamSynchronize": 1, "cudaMalloc": 1, "Memcpy HtoD (Pageable -> Device)": 1}
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_the_whole_rehearsal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU at toy size, with its own processes: every part has a line, and nothing is WRONG."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    done = command("gpu", "--device", "cpu", "--out", tmp_path / "gpu.json")
+    assert done.exit_code == 0, done.output
+    assert [line.about["part"] for line in lines_of(tmp_path / "gpu.json")] == [part.name for part in parts("cpu")]
