@@ -11,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,7 +35,7 @@ ALL_SECONDS = 585.0  # of a run: under ten minutes
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GpuPart:
     """A check, or a race.
 
     Attributes:
@@ -68,14 +70,14 @@ def sizes_of(device: str) -> Sizes:
     return TOY if device == "cpu" else ON_GPU
 
 
-def parts(device: str) -> list[Part]:
+def parts(device: str) -> list[GpuPart]:
     """All of them, in their order."""
     batches, least = sizes_of(device).batches, min(sizes_of(device).batches)
     checks = ("set-up", "kernels", "sanitizer", "pixels", "batches", "torn", "reuse", "waits")
-    chosen = [Part(name, least, 120.0 if name == "sanitizer" else 60.0) for name in checks]
-    chosen += [] if device == "cpu" else [Part("bandwidth", 256, races=True)]
-    chosen += [Part(f"loader {batch}", batch, 130.0, races=True) for batch in batches]
-    return [*chosen, Part("train", max(batches), 90.0, races=True)]
+    chosen = [GpuPart(name, least, 120.0 if name == "sanitizer" else 60.0) for name in checks]
+    chosen += [] if device == "cpu" else [GpuPart("bandwidth", 256, races=True)]
+    chosen += [GpuPart(f"loader {batch}", batch, 130.0, races=True) for batch in batches]
+    return [*chosen, GpuPart("train", max(batches), 90.0, races=True)]
 
 
 def _line(name: str, job: BenchJob, kind: str = "check", unit: str = "", shown: Sequence[str] = ()) -> Race:
@@ -97,9 +99,27 @@ def _check(name: str, job: BenchJob, _: float) -> Race:
     from dali_feed.bench.right import CHECKS, outcome
 
     line = _line(name, job)
-    line.about["outcome"], sentence = outcome(CHECKS[name], job)
+    line.about["outcome"], sentence = outcome({**CHECKS, "sanitizer": sanitizer}[name], job)
     line.findings.append(sentence)
     return line
+
+
+def sanitizer(job: BenchJob) -> str:
+    """The kernels touch no memory but their arrays': under `compute-sanitizer`, where it is installed."""
+    from dali_feed.bench.right import NotCheckedError, WrongError, gpu_of
+
+    gpu_of(job)
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        raise NotCheckedError("compute-sanitizer is not installed; it comes with the CUDA toolkit")
+    done = subprocess.run(  # noqa: S603
+        [program, "--tool", "memcheck", *child("kernels", job)], capture_output=True, text=True, check=False
+    )
+    errors = re.search(r"ERROR SUMMARY: (\d+) error", done.stdout + done.stderr)
+    if errors is None or errors[1] != "0":
+        last = " ".join((done.stdout + done.stderr).split()[-40:])
+        raise WrongError(f"compute-sanitizer found {errors[1] if errors else 'no end'}: {last}")
+    return "compute-sanitizer finds nothing in the kernels' launches"
 
 
 def _bandwidth(name: str, job: BenchJob, until: float) -> Race:
@@ -178,7 +198,7 @@ def child(name: str, job: BenchJob, seconds: float = 60.0) -> list[str]:
     return [sys.executable, "-P", "-m", "dali_feed.bench.gpu", name, facts, str(seconds)]
 
 
-def ended(part: Part, job: BenchJob, seconds: float) -> Race:
+def ended(part: GpuPart, job: BenchJob, seconds: float) -> Race:
     """The line of a part, run in a process of its own, with at most so many seconds; of one that came to no end too."""
     reason, out = f"had no end after {seconds:.0f} s", ""
     line, pipe = child(part.name, job, seconds), subprocess.PIPE
@@ -210,7 +230,7 @@ def run(
     *,
     known: Sequence[Race] = (),
     seconds: float = ALL_SECONDS,
-    begins: Callable[[Part], None] = lambda _: None,
+    begins: Callable[[GpuPart], None] = lambda _: None,
 ) -> Iterator[tuple[Race, bool]]:
     """Each part's line, when it has ended, with whether it is `known`, of an earlier run; until `seconds` are over.
 

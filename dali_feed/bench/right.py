@@ -7,8 +7,6 @@ sentence where both agree, and raises where they do not. `--device cpu` rehearse
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
@@ -49,7 +47,7 @@ class NotCheckedError(DaliFeedError):
     """A check that cannot be made here; the reason, with the cure."""
 
 
-def _gpu(job: BenchJob) -> int:
+def gpu_of(job: BenchJob) -> int:
     """The number of the job's GPU. Raises NotCheckedError where it is rehearsed on the CPU."""
     index = cuda_index(job.device)
     if index is None:
@@ -189,7 +187,7 @@ def _differ(one: Mapping[int, NDArray[Any]], other: Mapping[int, NDArray[Any]]) 
 
 def kernels(job: BenchJob) -> str:
     """Each kernel has the bits of its reference, in every type of floats."""
-    index = _gpu(job)
+    index = gpu_of(job)
     from dali_feed.engines.finish import DTYPES, by_torch
     from dali_feed.kernels.finish import finish
     from dali_feed.kernels.jitter import fma, jitter, jitter_reference
@@ -235,24 +233,6 @@ def kernels(job: BenchJob) -> str:
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8)))
-
-
-def sanitizer(job: BenchJob) -> str:
-    """The kernels touch no memory but their arrays': under `compute-sanitizer`, where it is installed."""
-    _gpu(job)
-    program = shutil.which("compute-sanitizer")
-    if program is None:
-        raise NotCheckedError("compute-sanitizer is not installed; it comes with the CUDA toolkit")
-    from dali_feed.bench.gpu import child
-
-    done = subprocess.run(  # noqa: S603
-        [program, "--tool", "memcheck", *child("kernels", job)], capture_output=True, text=True, check=False
-    )
-    errors = re.search(r"ERROR SUMMARY: (\d+) error", done.stdout + done.stderr)
-    if errors is None or errors[1] != "0":
-        last = " ".join((done.stdout + done.stderr).split()[-40:])
-        raise WrongError(f"compute-sanitizer found {errors[1] if errors else 'no end'}: {last}")
-    return "compute-sanitizer finds nothing in the kernels' launches"
 
 
 def histogram(one: Pixels, other: Pixels) -> tuple[str, float, float]:
@@ -427,7 +407,6 @@ def calls(events: Sequence[Any], name: str) -> tuple[dict[str, int], dict[str, i
 CHECKS: dict[str, Callable[[BenchJob], str]] = {
     "set-up": set_up,
     "kernels": kernels,
-    "sanitizer": sanitizer,
     "pixels": pixels,
     "batches": batches,
     "torn": torn,

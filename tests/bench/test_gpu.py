@@ -12,7 +12,7 @@ from kit.bench_command import run as command
 
 from dali_feed.bench import gpu, right
 from dali_feed.bench.data import BenchJob, textures
-from dali_feed.bench.gpu import Part, ended, parts, so
+from dali_feed.bench.gpu import GpuPart, ended, parts, so
 from dali_feed.bench.report import lines_of
 from dali_feed.bench.runner import Race, Turnout
 
@@ -67,11 +67,11 @@ def row(who: str, role: str, rates: list[float], beside: str = "") -> Turnout:
     return each
 
 
-@pytest.mark.parametrize("name", right.CHECKS)
+@pytest.mark.parametrize("name", [part.name for part in parts("cpu") if not part.races])
 def test_each_check_is_right_on_the_cpu_or_needs_a_gpu(name: str, job: BenchJob) -> None:
     """The rehearsal makes every check that needs no GPU."""
-    outcome, sentence = right.outcome(right.CHECKS[name], job)
-    assert outcome == ("not checked" if name in NEEDS_GPU else "right"), sentence
+    line = gpu._check(name, job, 0.0)
+    assert line.about["outcome"] == ("not checked" if name in NEEDS_GPU else "right"), line.findings
 
 
 @pytest.mark.parametrize("name", ["pixels", "batches", "torn"])
@@ -118,7 +118,7 @@ def test_a_part_that_comes_to_no_end_is_a_line(
     """A crash, an error, silence and a hang: WRONG for a check; a race was only not made."""
     monkeypatch.setattr(gpu, "child", lambda *_: [sys.executable, "-c", code])
     for races, outcome in ((False, "WRONG"), (True, "not checked")):
-        line = ended(Part("torn", 4, races=races), job, 1.0 if "wait" in code else 60.0)
+        line = ended(GpuPart("torn", 4, races=races), job, 1.0 if "wait" in code else 60.0)
         assert line.about["outcome"] == outcome
         assert says in line.findings[0]
 
