@@ -104,10 +104,11 @@ def _is_list(kind: Any) -> bool:
     kind = getattr(kind, "storage_type", kind)  # Hugging Face's Array2D and the like
     if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
         return False
-    return _is_number(kind.value_type) or _is_list(kind.value_type)
+    return is_number(kind.value_type) or _is_list(kind.value_type)
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
+    """Whether a column's values are numbers or booleans."""
     from pyarrow import types
 
     return any(is_it(kind) for is_it in (types.is_integer, types.is_floating, types.is_boolean))
@@ -174,7 +175,7 @@ def members_in(schema: pa.Schema) -> dict[str, Leaf]:
     ahead = [Leaf((column.name,), plain(column.type)) for column in reversed(schema)]
     while ahead:
         leaf = ahead.pop()
-        if _is_number(leaf.kind) or _is_flat(leaf.kind) or _is_file(leaf.kind) or _is_list(leaf.kind):
+        if is_number(leaf.kind) or _is_flat(leaf.kind) or _is_file(leaf.kind) or _is_list(leaf.kind):
             members.setdefault(".".join(leaf.path), leaf)
         if types.is_struct(leaf.kind):
             ahead += [Leaf((*leaf.path, part.name), plain(part.type)) for part in reversed(list(leaf.kind))]
@@ -205,7 +206,7 @@ def check_image(kind: Any, image: str, title: str) -> None:
 def check_types(schema: pa.Schema, image: str, title: str) -> None:
     """Raise ConfigError, which `title` begins, where batches without `columns=` cannot hold a column."""
     for column in schema:
-        if column.name != image and not (_is_number(plain(column.type)) or _is_flat(plain(column.type))):
+        if column.name != image and not (is_number(plain(column.type)) or _is_flat(plain(column.type))):
             rule = "columns beside the images must be integers, floats, booleans, texts or binary"
             cure = "remove it (drop_columns() of a table, remove_columns() of a dataset), or choose others by columns="
             msg = f"{title}: {rule}; found column {column.name!r} of {column.type}; {cure}"
@@ -218,7 +219,7 @@ def column_of(name: str, kind: Any, *, image: bool) -> Any:
 
     if image:
         return Image(name)
-    if _is_number(kind):
+    if is_number(kind):
         return Number(name, "int64" if types.is_integer(kind) else np.dtype(kind.to_pandas_dtype()).name)
     return Text(name) if _is_text(kind) else Bytes(name)
 
@@ -232,7 +233,7 @@ def values_of(column: pa.ChunkedArray, name: str, title: str, *, files: bool = F
     files  whether it holds paths, and the bytes of the files are wanted
     """
     kind = column.type
-    if _is_number(kind):
+    if is_number(kind):
         return _numbers(column, name, title)
     if _is_list(kind):
         return _lists([getattr(chunk, "storage", chunk) for chunk in column.chunks if len(chunk)])

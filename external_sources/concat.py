@@ -15,7 +15,7 @@ import numpy as np
 
 from dali_feed.checks import whole
 from dali_feed.columns.number import Number
-from dali_feed.columns.request import Request, open_reader
+from dali_feed.columns.request import Request, lacks, open_reader
 from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
@@ -324,7 +324,7 @@ class Concat(Source):
 
     def lacks(self, member: str) -> str:
         """See `dali_feed.records.source.Records.lacks`: what all sources say, where it is the same."""
-        said = {source.lacks(self._member(source, member)) for source in self._sources}
+        said = {lacks(source, self._member(source, member)) for source in self._sources}
         return said.pop() if len(said) == 1 else ""
 
     def _part(self, source: Source, names: Sequence[str], optional: Collection[str]) -> _Part:

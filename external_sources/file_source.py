@@ -5,8 +5,10 @@ The law: order, ids, snapshot and coordinates depend on the files alone, whateve
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
+import logging
 import os
 import threading
 from abc import abstractmethod
@@ -45,6 +47,7 @@ from dali_feed.storage.store import Store, sizes_and_times
 
 RECORD = "record"  # what spans of whole records are named
 INDEX_THREADS = 8
+_log = logging.getLogger("dali_feed")
 LOADING = threading.RLock()  # guards the tables of all sources; of the module, so that a source can be pickled
 
 
@@ -229,15 +232,27 @@ class FileSource(Source):
             return reader.read(Extents(file, position, position + 1), SlabPool(1 << 20).lease())
 
 
-def images_and_labels(title: str, image: str | None, label: str | None) -> dict[str, Any]:
-    """The preset of a source of images with labels, where there is one.
+def images_and_labels(title: str, image: str | None, label: str | None, wanted: object = None) -> dict[str, Any]:
+    """The preset of a source of images with labels, where there is one; `wanted` is what the user said of it.
 
     Raises ConfigError, which `title` begins, where there is no image.
     """
     if image is None:
         msg = f"{title}: without columns= a batch has images; found none; give image=, or ask for columns="
         raise ConfigError(msg)
+    if label is None and wanted == "auto":
+        _say_unlabelled(title)
     return {"image": Image(image)} | ({} if label is None else {LABEL: Number(label)})
+
+
+@functools.cache
+def _say_unlabelled(title: str) -> None:
+    """Once: who unpacks a batch into images and labels would learn it of an error of Python's."""
+    _log.warning(
+        '%s: label="auto" found no labels, so a batch is its images alone; give label=None if that is right, else what'
+        " holds them, or columns=",
+        title,
+    )
 
 
 def members_of(values: Mapping[str, Any], rows: int) -> tuple[Member, ...]:

@@ -138,8 +138,8 @@ class TarIndex:
         """What `to_bytes` gave, with no more of the stamp than it holds; ValueError for other bytes."""
         body = _body_of(whole, TAR)
         version, size, mtime_ns, samples, entries, more = np.frombuffer(body[:_HEAD], "<i8").tolist()
-        if version not in (_BUILT, _SEALED):
-            msg = f"version {version}"
+        if version not in (_BUILT, _SEALED) or not (0 <= samples <= entries <= len(body) and size >= 0):
+            msg = f"version {version}, {samples} samples of {entries} members in {len(body)} bytes"
             raise ValueError(msg)
         at = _HEAD + 8 * (samples + 1)
         first = np.frombuffer(body[_HEAD:at], "<i8")
@@ -205,6 +205,9 @@ class RecordIndex:
         version, size, mtime_ns, records = np.frombuffer(body[:32], "<i8").tolist()
         if (version, size, mtime_ns) != (_RECORDS_VERSION, stamp.size, stamp.mtime_ns) or body[32:_HEAD] != _name(kind):
             msg = "stale"
+            raise ValueError(msg)
+        if not 0 <= records <= len(body):
+            msg = f"{records} records in {len(body)} bytes"
             raise ValueError(msg)
         at, length = np.frombuffer(body[_HEAD:], "<i8").reshape(2, records)
         if records and (at.min() < 0 or length.min() < 0 or (at > size - length).any()):

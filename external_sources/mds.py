@@ -562,7 +562,7 @@ class MDS(RecordFiles):
                 msg = f"MDS({named}): {name!r} must be a column of encoding {', '.join(known)}; found {what}"
                 raise ConfigError(msg)
         self._image = _image(encodings) if image == AUTO else image
-        self._label = _named(encodings, LABELS, INTEGERS) if label == AUTO else label
+        self._label, self._wanted = _named(encodings, LABELS, INTEGERS) if label == AUTO else label, label
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """All samples; see `FileSource.snapshot`. Of packed shards each is an extent, which is unpacked once."""
@@ -579,7 +579,7 @@ class MDS(RecordFiles):
     @property
     def preset(self) -> Mapping[str, Any]:
         """`image`, and `label` where there is one. ConfigError where there is no column of images."""
-        return images_and_labels(self._title, self._image, self._label)
+        return images_and_labels(self._title, self._image, self._label, self._wanted)
 
     def can_have(self, member: str) -> bool:
         """Whether it is a column, of whatever encoding."""

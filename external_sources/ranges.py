@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Fault, Int64s, Lease, Reader, Snapshot, unpack_ids
 from dali_feed.storage.rows import FileRows, fill_rows
 from dali_feed.storage.store import File, FileReads, Stamp, Store
+from dali_feed.storage.striping import StripedFile
 
 RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of its own
 FAR_BYTES = 64 << 10
@@ -273,10 +274,13 @@ class RangeReader(RowReader):
         for k in np.unique(file).tolist():
             if k in self._open:  # what was closed was looked at then
                 self._check(k, self._open[k])
-        for name, pieces, crc in zip(self._spans.names, members, self._spans.crc, strict=True):
+        for nth, (name, pieces, crc) in enumerate(zip(self._spans.names, members, self._spans.crc, strict=True)):
             block.values[name] = pieces
-            if crc is not None:
-                check_crc(name, pieces, crc[row], block.faults)
+            for k, reason in () if crc is None else wrong_crc(name, pieces, crc[row]):
+                opened = self._file(int(file[k]))
+                if isinstance(opened, StripedFile):
+                    reason += f"; it lies in {', '.join(opened.files(int(at[nth, k]), int(size[nth, k])))}"  # noqa: PLW2901
+                block.faults.setdefault(k, Fault("source", reason, name))
         if self._finish is not None:
             self._finish(block, members)
 
@@ -438,15 +442,12 @@ def rooms_of(lease: Lease, sizes: Int64s) -> tuple[list[memoryview], Int64s, Int
     return memories, of, starts
 
 
-def check_crc(name: str, values: Iterable[memoryview | None], crc: Int64s, faults: dict[int, Fault]) -> None:
-    """A fault for each row whose bytes are not those of their CRC-32: no wrong byte passes for a right one."""
+def wrong_crc(name: str, values: Iterable[memoryview | None], crc: Int64s) -> Iterator[tuple[int, str]]:
+    """The rows whose bytes are not those of their CRC-32, and what is said of each."""
     for row, (view, known) in enumerate(zip(values, crc.tolist(), strict=True)):
         if known != NONE and view is not None and (now := zlib.crc32(view)) != known:
-            reason = (
-                f"member {name!r} is not what was packed: its CRC-32 is {now:08x}, and the index has {known:08x}; "
-                "fetch the shard again, or pack it again"
-            )
-            faults.setdefault(row, Fault("source", reason, name))
+            reason = f"member {name!r} is not what was packed: its CRC-32 is {now:08x}, and the index has {known:08x}"
+            yield row, f"{reason}; fetch the shard again, or pack it again"
 
 
 def check_file(store: Store, path: str, stamp: Stamp, kind: str) -> None:

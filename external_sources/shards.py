@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dali_feed.checks import paths_of
-from dali_feed.columns import Image, Number
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, DataLostError, FormatError
 from dali_feed.external_sources import tar
-from dali_feed.external_sources.file_source import FileSource, named_files
+from dali_feed.external_sources.file_source import FileSource, images_and_labels, named_files
 from dali_feed.external_sources.index import TarIndex
 from dali_feed.external_sources.ranges import EXTENT_BYTES, FileTable, RangeReader, Spans
 from dali_feed.external_sources.replay import Replay
@@ -72,8 +71,9 @@ class ShardSet(FileSource):
                ranges like `{0000..0099}`. One pattern's files are sorted by name; a sequence keeps its order.
                `NAME.dfset` is all of a set that `dali-feed pack` wrote; of a topic's records, as that topic
     image      suffixes of the image member; where a sample has several, the first in this list counts
-    label      "cls" (a member with decimal text), "json" (a member whose key "label" is an integer), "json:KEY",
-               None (no label field), or "auto": what the first sample has, cls before json
+    label      "cls" (a member with decimal text), "json" (a member whose key "label" is an integer), "json:KEY", where
+               KEY may be a path, "json:meta.label", if the first sample has no key of that name; None (no label
+               field), or "auto": what the first sample has, cls before json
     index_dir  where indexes are kept; None: beside each shard, else in the user's cache
     storage_options  of the file system, where shards are addresses such as s3://bucket/train-{0000..0099}.tar: what
                obstore takes for it, with secrets as `Secret`. Shown nowhere; see docs/sources.md
@@ -118,7 +118,7 @@ class ShardSet(FileSource):
         self._replay = _replay(store, patterns)
         self._members: tuple[Member, ...] = ()
         self._first: _First | None = None
-        self._auto: str | None = None  # the label of label="auto" once it is known; "": none
+        self._label_member: str | None = None  # the label's member once the first sample has told it; "": none
 
     @property
     def replays(self) -> bool:
@@ -127,9 +127,9 @@ class ShardSet(FileSource):
 
     @property
     def preset(self) -> Mapping[str, Any]:
-        """`image`, and `label` where there is one; label="auto" needs the index to know."""
+        """`image`, and `label` where there is one; "auto" and a path need the first sample to know."""
         label = self._label_path()
-        return {"image": Image(";".join(self._image))} | ({} if label is None else {LABEL: Number(label)})
+        return images_and_labels(self._title, ";".join(self._image), label, self._label)
 
     def format_of(self, member: str) -> Format | None:
         """The format of a suffix: the one that was given, else by how the suffix ends; None where it has none."""
@@ -210,26 +210,30 @@ class ShardSet(FileSource):
 
     def _label_path(self) -> str | None:
         """The member of the labels or a path in one; for "auto" the first sample decides."""
-        if self._label is None:
-            return None
-        if self._label != "auto":
-            suffix, _, key = self._label.partition(":")
-            return suffix if suffix == "cls" else f"{suffix}:{path_of((key or LABEL,))}"
+        if self._label in (None, "cls"):
+            return self._label
+        key = LABEL if self._label in ("auto", "json") else str(self._label).removeprefix("json:")
+        if self._label != "auto" and path_of((key,)) == key:
+            return f"json:{key}"
         self.table()
-        if self._auto is None and self._first is not None:
-            self._auto = self._label_by(self._first)
-        return self._auto or None
+        if self._label_member is None and self._first is not None:
+            self._label_member = self._label_by(self._first, key)
+        return self._label_member or None
 
-    def _label_by(self, first: _First) -> str:
-        """The member of the labels by the first sample; "" where it has none."""
-        if first.cls or first.json_at < 0:
+    def _label_by(self, first: _First, key: str) -> str:
+        """The member of the labels by the first sample; "" where it has none, and label="auto"."""
+        auto, document = self._label == "auto", None
+        if auto and (first.cls or first.json_at < 0):
             return "cls" if first.cls else ""
-        with closing(self._store.open(self._paths[first.shard])) as file:
-            try:
-                document = loads(read_at(file, first.json_size, first.json_at))
-            except FormatError:
-                return f"json:{LABEL}"  # the reader of such a sample says what is wrong with it
-        return f"json:{LABEL}" if isinstance(document, dict) and LABEL in document else ""
+        if first.json_at >= 0:
+            with closing(self._store.open(self._paths[first.shard])) as file:
+                try:
+                    document = loads(read_at(file, first.json_size, first.json_at))
+                except FormatError:
+                    auto = False  # the reader of such a sample says what is wrong with it
+        if isinstance(document, dict) and key in document:
+            return f"json:{path_of((key,))}"
+        return "" if auto else f"json:{key}"
 
 
 def _replay(store: Store, patterns: Sequence[str]) -> Replay | None:

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from dali_feed.checks import paths_of
 from dali_feed.columns.request import formats_of
-from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError
+from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.external_sources.arrow_values import (
     FILE,
     Files,
@@ -41,7 +41,6 @@ from dali_feed.external_sources.ranges import (
     EXTENT_BYTES,
     FileTable,
     RowReader,
-    check_file,
     check_no_pin,
     fixed_snapshot,
     sampled,
@@ -51,7 +50,6 @@ from dali_feed.external_sources.table_files import (
     GroupsRead,
     TableGroups,
     check_columns,
-    damage,
     sizes_by_batch,
     table_file,
 )
@@ -159,7 +157,7 @@ class Table(FileSource):
                 what = f"no column {self._image!r} among {', '.join(known)}"
                 msg = f"{self._title}: without columns= a batch has images; found {what}; give image=, or columns="
                 raise ConfigError(msg)
-            return images_and_labels(self._title, self._image, self._labels())
+            return images_and_labels(self._title, self._image, self._labels(), self._label)
         if self._image is None:
             what = "found image=None; give image=, or ask for columns="
             msg = f"{self._title}: without columns= a batch has images; {what}"
@@ -226,6 +224,11 @@ class Table(FileSource):
     def can_have(self, member: str) -> bool:
         """Whether the table has it; of a column of paths also the bytes of the files."""
         return member.removesuffix(FILE) in self.leaves
+
+    def lacks(self, member: str) -> str:
+        """All rows have all columns."""
+        del member
+        return "has a null there"
 
     def format_of(self, member: str) -> Format | None:
         """What was given for the column."""
@@ -306,8 +309,8 @@ class _GroupReader(RowReader):
 
     def __init__(self, title: str, groups: TableGroups, members: Sequence[str], stop: threading.Event | None) -> None:
         super().__init__(title, groups.count, stop)
-        self._table, self._load, self._members = groups, GroupsRead(groups), tuple(members)
-        self._columns = groups.columns([member.removesuffix(FILE) for member in members])
+        self._table, self._members = groups, tuple(members)
+        self._load = GroupsRead(Table.kind, groups, {name: groups.known[name.removesuffix(FILE)] for name in members})
         self._groups: OrderedDict[int, dict[str, Held]] = OrderedDict()
         self._sizes: dict[int, int] = {}  # bytes of each, 0 where it is views of its file
 
@@ -331,40 +334,15 @@ class _GroupReader(RowReader):
         self._check_stop()
         if group not in self._groups:
             while len(self._groups) >= (MAPPED if self._table.views else KEPT):
-                self._sizes.pop(self._groups.popitem(last=False)[0], None)
-            self._groups[group] = self._read(group)
+                self._sizes.pop(self._groups.popitem(last=False)[0])
+            columns, self._sizes[group] = self._load(group, None if self._pool is None else self._pool.most)
+            self._groups[group] = {
+                name: values_of(column, name.removesuffix(FILE), self._title, files=name.endswith(FILE))
+                for name, column in columns.items()
+            }
             self._keep(sum(self._sizes.values()))
         self._groups.move_to_end(group)
         return self._groups[group]
-
-    def _read(self, group: int) -> dict[str, Held]:
-        table, n = self._table, int(self._table.file[group])
-        check_file(LOCAL, table.paths[n], table.stamps[n], Table.kind)
-        try:
-            rows = self._load(group, self._columns)
-            if len(rows) != table.count[group]:
-                msg = f"{len(rows)} rows"
-                raise ValueError(msg)
-            columns = {name: table.known[name.removesuffix(FILE)].of(rows) for name in self._members}
-        except damage() as error:
-            check_file(LOCAL, table.paths[n], table.stamps[n], Table.kind)
-            msg = f"{table.named(group)}, must be readable; found: {error}; fetch or write the file again"
-            raise DataLostError(msg) from error
-        check_file(LOCAL, table.paths[n], table.stamps[n], Table.kind)
-        self._sizes[group] = self._fitting(group, sum(column.nbytes for column in columns.values()))
-        return {
-            name: values_of(column, name.removesuffix(FILE), self._title, files=name.endswith(FILE))
-            for name, column in columns.items()
-        }
-
-    def _fitting(self, group: int, size: int) -> int:
-        """What a decoded group of so many bytes takes; ConfigError where that is more than there is for all reads."""
-        most = None if self._pool is None else self._pool.most
-        if most is not None and size > most and not self._table.views:
-            what = f"{self._table.named(group)}, takes {size} bytes for these columns"
-            msg = f"Tuning(memory={most}): must hold a group of rows; {what}. Give more, or write smaller groups"
-            raise ConfigError(msg)
-        return 0 if self._table.views else size
 
 
 class _Memory:

@@ -17,12 +17,14 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from dali_feed.errors import ConfigError, DataLostError, SourceError
-from dali_feed.external_sources.arrow_values import Leaf, members_in
+from dali_feed.external_sources.arrow_values import Leaf, is_number, members_in
+from dali_feed.external_sources.ranges import check_file
 from dali_feed.packages import needed
 from dali_feed.records.source import Int64s
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.store import File, Stamp, read_at
 
+PIECE_ROWS = 1024  # of a row group whose size its footer does not say
 Kind = Literal["Parquet", "Arrow"]
 GROUP: dict[Kind, str] = {"Parquet": "row group", "Arrow": "record batch"}  # what messages call a group
 
@@ -88,13 +90,9 @@ class TableGroups:
         kinds, stamps = tuple(its.kind for its in files), tuple(its.stamp for its in files)
         return cls(paths, kinds, stamps, file, nth, first, count, known, sizes, views)
 
-    def columns(self, members: Sequence[str]) -> list[str]:
-        """The columns that these members are read from."""
-        return list(dict.fromkeys(".".join(self.known[name].path) for name in members))
-
     def record_bytes(self, members: Sequence[str]) -> int:
         """The mean size of these members of a row, as the files tell it."""
-        parts = self.columns(members)
+        parts = {".".join(self.known[name].path) for name in members}
         inside = [size for name, size in self.bytes.items() if any(f"{name}.".startswith(f"{part}.") for part in parts)]
         return max(1, round(sum(inside)))
 
@@ -115,23 +113,79 @@ def table_file(path: str) -> FileGroups:
 
 
 class GroupsRead:
-    """Reads groups for one reader; Arrow files stay mapped."""
+    """Reads some columns of groups for one reader; Arrow files stay mapped.
 
-    def __init__(self, groups: TableGroups) -> None:
-        self._groups = groups
+    columns  by a name of the caller's where each lies, and of which type its values are
+    """
+
+    def __init__(self, kind: str, groups: TableGroups, columns: Mapping[str, Leaf]) -> None:
+        self._kind, self._groups, self._columns = kind, groups, columns
+        self._names = list(dict.fromkeys(".".join(leaf.path) for leaf in columns.values()))
         self._mapped: dict[int, tuple[Any, list[ArrowMessage], list[int]]] = {}
 
-    def __call__(self, group: int, columns: list[str]) -> Any:
-        """These columns of a group as a pyarrow Table, checked. Raises what `damage` says."""
-        groups, n, nth = self._groups, int(self._groups.file[group]), int(self._groups.nth[group])
+    def __call__(self, group: int, most: int | None) -> tuple[dict[str, Any], int]:
+        """The columns of a group, pyarrow's ChunkedArray each, and the bytes that they take beside their file.
+
+        Raises DataLostError where it cannot be read, SourceChangedError where its file is another one, and ConfigError
+        where it takes more than `most` bytes, before all of them have been made.
+        """
+        groups, n = self._groups, int(self._groups.file[group])
         path, stamp = groups.paths[n], groups.stamps[n]
-        if groups.kinds[n] == "Parquet":
-            return _row_group(path, stamp, nth, columns)
+        parts: dict[str, list[Any]] = {name: [] for name in self._columns}
+        rows = size = 0
+        check_file(LOCAL, path, stamp, self._kind)
+        try:
+            for some in self._pieces(n, int(groups.nth[group])):
+                rows += len(some)
+                for name, leaf in self._columns.items():
+                    column = leaf.of(some)
+                    parts[name] += column.chunks
+                    size += 0 if groups.views else column.nbytes
+                if most is not None and size > most:
+                    break
+            else:
+                if rows != groups.count[group]:
+                    raise ValueError(f"{rows} rows")
+        except damage() as error:
+            check_file(LOCAL, path, stamp, self._kind)
+            msg = f"{groups.named(group)}, must be readable; found: {error}; fetch or write the file again"
+            raise DataLostError(msg) from error
+        check_file(LOCAL, path, stamp, self._kind)
+        if most is not None and size > most:
+            what = f"{groups.named(group)}, takes {size} bytes or more for these columns"
+            msg = f"Tuning(memory={most}): must hold a group of rows; {what}. Give more, or write smaller groups"
+            raise ConfigError(msg)
+        return {name: chunked(its, self._columns[name].kind) for name, its in parts.items()}, size
+
+    def _pieces(self, n: int, nth: int) -> Iterator[Any]:
+        """A group of a file as pyarrow Tables, one after the other, checked. Raises what `damage` says."""
+        import pyarrow as pa
+
+        path, stamp, names = self._groups.paths[n], self._groups.stamps[n], self._names
+        if self._groups.kinds[n] == "Parquet":
+            import pyarrow.parquet as pq
+
+            # A dictionary, or what a value shares with the one before, may hide texts and bytes of any size.
+            sized = all(is_number(self._groups.known[name].kind) for name in names)
+            with pq.ParquetFile(path, metadata=_parsed(path, stamp), page_checksum_verification=True) as file:
+                if sized:
+                    yield file.read_row_group(nth, columns=names, use_threads=False)
+                    return
+                for batch in file.iter_batches(PIECE_ROWS, row_groups=[nth], columns=names, use_threads=False):
+                    yield pa.Table.from_batches([batch])
+            return
         if n not in self._mapped:
             every, _ = _walked(path, stamp.size)
             self._mapped[n] = _map_of(path), every, [k for k, one in enumerate(every) if one.kind == BATCH]
         buffer, every, batches = self._mapped[n]
-        return _batch(buffer, every, batches[nth], columns)
+        yield _batch(buffer, every, batches[nth], names)
+
+
+def chunked(chunks: list[Any], kind: Any) -> Any:
+    """Chunks as one column."""
+    import pyarrow as pa
+
+    return pa.chunked_array(chunks, kind)
 
 
 def damage() -> tuple[type[BaseException], ...]:
@@ -191,13 +245,6 @@ def _sizes(group: Any) -> dict[str, int]:
         )
         for column in columns
     }
-
-
-def _row_group(path: str, stamp: Stamp, nth: int, columns: list[str]) -> Any:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path, metadata=_parsed(path, stamp), page_checksum_verification=True) as file:
-        return file.read_row_group(nth, columns=columns, use_threads=False)
 
 
 @functools.lru_cache(maxsize=PARSED)

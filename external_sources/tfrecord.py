@@ -139,7 +139,7 @@ class TFRecords(RecordFiles):
             image = VALUE if self._format is None else next((name for name in IMAGES if name in known), None)
         if label == AUTO:
             label = next((name for name in LABELS if name in known), None)
-        return images_and_labels(self._title, image, label)
+        return images_and_labels(self._title, image, label, self._label)
 
     def format_of(self, member: str) -> Format | None:
         """The records' own."""
@@ -152,6 +152,11 @@ class TFRecords(RecordFiles):
     def has_path(self, member: str, path: str) -> bool:
         """Whether some of the records that were looked at have the feature; of another format nobody knows."""
         return not isinstance(self._format, Example) or super().can_have(path.removesuffix("[]"))
+
+    def lacks(self, member: str) -> str:
+        """Features that a record has not are None, as empty ones are."""
+        del member
+        return "has no such member"
 
     def readable(self) -> Sequence[str]:
         """A record has no more."""

@@ -97,12 +97,13 @@ class Array(Column):
         """With the dtype and shape of the first record's, where they were not given."""
         if first is None:
             rule = "dtype and shape are taken from the first records, and none of them has this member"
-            raise ConfigError(f"{self.title}: {rule}; give dtype= and shape=")
+            raise ConfigError(f"{self.title}: {rule}; check its name, or give dtype= and shape=")
         try:
             if self._own_rows:
-                dtype, _ = layout_of(first, self.dtype)
+                dtype, _ = layout_of(first, self.dtype, title=self.title)
                 return replace(self, dtype=dtype.name)
-            dtype, shape = layout_of(first, self.dtype, self._sides if self.shape is not None else None)
+            sides = None if self.shape is None else self._sides
+            dtype, shape = layout_of(first, self.dtype, sides, self.title)
         except FormatError as error:
             rule = "dtype and shape are taken from the first record, which cannot be read"
             raise ConfigError(f"{self.title}: {rule}: {error}; give dtype= and shape=") from error
@@ -206,9 +207,9 @@ def _fill(memory: NDArray[np.uint8], values: Sequence[Any], dtype: np.dtype[Any]
 
 
 def layout_of(
-    first: Any, dtype: str | None = None, shape: tuple[int, ...] | None = None
+    first: Any, dtype: str | None = None, shape: tuple[int, ...] | None = None, title: str = "Array"
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Dtype and shape of a column whose first good record has this value, where they are told or not.
+    """Dtype and shape of a column, called `title`, whose first good record has this value, where they are told or not.
 
     Bytes without a header need a dtype, and are one row of such numbers unless a shape is told; lists need a dtype.
 
@@ -218,10 +219,10 @@ def layout_of(
     """
     wanted = None if dtype is None else np.dtype(dtype)
     if isinstance(first, _BYTES):
-        own, sides = _of_bytes(first, wanted, shape)
+        own, sides = _of_bytes(first, wanted, shape, title)
     elif isinstance(first, np.ndarray | list):
         if wanted is None and isinstance(first, list):
-            raise ConfigError("Array: the dtype of numbers in a list must be told; give dtype=")
+            raise ConfigError(f"{title}: the dtype of numbers in a list must be told; give dtype=")
         array = _plain(first)
         own, sides = wanted or array.dtype.newbyteorder("="), array.shape
     else:
@@ -232,14 +233,14 @@ def layout_of(
 
 
 def _of_bytes(
-    value: bytes | bytearray | memoryview, wanted: np.dtype[Any] | None, shape: tuple[int, ...] | None
+    value: bytes | bytearray | memoryview, wanted: np.dtype[Any] | None, shape: tuple[int, ...] | None, title: str
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
     whole = wanted is not None and shape is not None and len(value) == math.prod(shape) * wanted.itemsize
     if value[: len(MAGIC)] == MAGIC and not whole:  # bytes without a header may begin like that too
         _, dtype, sides, _ = header_of(value)
         return dtype.newbyteorder("="), sides
     if wanted is None:
-        raise ConfigError("Array: the dtype of bytes without a header must be told; give dtype=")
+        raise ConfigError(f"{title}: the dtype of bytes without a header must be told; give dtype=")
     if shape is None and len(value) % wanted.itemsize:
         raise FormatError(f"array: must be a row of {wanted}, {wanted.itemsize} bytes each; found {len(value)} bytes")
     return wanted, (len(value) // wanted.itemsize,)
@@ -276,7 +277,9 @@ def rows_from(dtype: np.dtype[Any], sides: tuple[int, ...], value: Any) -> NDArr
     array = array_of(value) if exact else _plain(value)
     if not array.size:
         array = array.reshape(0, *sides)
-    return _fitted(dtype, (*array.shape[:1], *sides), array, exact=exact)
+    if array.shape[1:] != sides or not array.ndim:
+        raise FormatError(f"array: shape must be ({', '.join(map(str, ('rows', *sides)))}); found {array.shape}")
+    return _fitted(dtype, array.shape, array, exact=exact)
 
 
 def _plain(value: Any) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dali_feed.columns.array import Array, Room
 from dali_feed.columns.column import Column, Faults, Follower
 from dali_feed.columns.image import Image, Images, drawn_as
-from dali_feed.columns.request import Request, open_reader
+from dali_feed.columns.request import Request, lacks, open_reader
 from dali_feed.columns.text import Bytes
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
@@ -92,7 +92,7 @@ class Columns:
         self.drawn_as = drawn_as(self.images)
         self.alone = self.preset and self.as_tuple and len(named) == 1 and bool(self.images)
         self.late = {name: column for name, column in self.by_name.items() if isinstance(column, Bytes) and column.late}
-        self.lacks = {name: reason for name, member in self.reads.items() if (reason := source.lacks(member))}
+        self.lacks = {name: reason for name, member in self.reads.items() if (reason := lacks(source, member))}
         self.fits: Mapping[str, Fits] = {}
         self._unit = source.unit
         self._lock = threading.Lock()  # guards that columns are settled once
@@ -200,7 +200,7 @@ class Columns:
     def _settle(self, block: Block | None) -> None:
         """With the lock held. A block is needed only where a column is open."""
         settled = {
-            name: column.settled(_first(block, self.reads[name])) if block is not None and column.open else column
+            name: column if block is None or not column.open else _settled(column, block, self.reads[name])
             for name, column in self.by_name.items()
         }
         self._defaults = {name: _default(name, column) for name, column in settled.items() if column.optional}
@@ -309,10 +309,17 @@ def preset_of(source: Records, transform: object) -> dict[str, Column]:
     return preset
 
 
-def _first(block: Block, member: str) -> Any:
+def _settled(column: Column, block: Block, member: str) -> Column:
+    """The column with what the first record tells that has the member; where none has, the error says why."""
     there = block.usable()
     values = (value for row, value in enumerate(block.values[member]) if there[row])
-    return next((value for value in values if value is not None), None)
+    first = next((value for value in values if value is not None), None)
+    try:
+        return column.settled(first)
+    except ConfigError as error:
+        if first is None and block.faults:
+            raise ConfigError(f"{error}; of the first record: {block.faults[min(block.faults)].reason}") from error
+        raise
 
 
 def _default(name: str, column: Column) -> Any:

@@ -142,7 +142,8 @@ class EncodedColumn(Column):
                 if isinstance(value, bytes | bytearray):
                     views[row] = memoryview(value)
                 elif not isinstance(value, memoryview):
-                    faults[row] = f"an encoded image must be bytes; found {type(value).__name__}"
+                    cure = "; where it is base64, give the source format=Json(base64=(...,))" * isinstance(value, str)
+                    faults[row] = f"an encoded image must be bytes; found {type(value).__name__}{cure}"
                     views[row] = None
         verdict = screen(views, self._decode.max_pixels, self._decode.max_work)
         faults.update(verdict.reasons)

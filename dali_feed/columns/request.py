@@ -244,6 +244,16 @@ def _part_of(source: Records, one: str) -> _Part:
     return _Part(one)
 
 
+def lacks(source: Records, name: str) -> str:
+    """What is said, behind "the record", of one that gives nothing for a name of columns; "": what is said of any.
+
+    What a format finds nowhere is an error that says so: where it gives nothing, there is a null.
+    """
+    said = source.lacks(name)
+    inside = not said and not source.any_names and all(_part_of(source, one).path for one in alternatives(name))
+    return "has a null there" if inside else said
+
+
 def _first_of(choices: Sequence[Any]) -> Any:
     """Of each row the first that it has; of `Pieces` without a look at each."""
     if len(choices) == 1:

@@ -43,6 +43,9 @@ class Text(_Listed):
 class JsonValue(_Listed):
     """A JSON document (RFC 8259: no NaN, no Infinity). Gives a list of n values as Python's json has them.
 
+    What a format has read already (`json:meta`, or `json:$` for all of it) comes as the format gives it; a text there
+    is read as a document.
+
     member   the member that it is made from; for "a;b" the first of these that a record has
     default  what stands in the list for a record without one
     """
@@ -51,7 +54,7 @@ class JsonValue(_Listed):
 
     def read(self, values: Sequence[Any], faults: Faults) -> list[Any]:
         """The documents, parsed."""
-        return _each(values, faults, loads, None)
+        return _each(values, faults, lambda value: loads(value) if isinstance(value, (*_BYTES, str)) else value, None)
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,12 @@ class Bytes(Column):
         except Exception as error:
             if isinstance(error, DaliFeedError) and not isinstance(error, BadRecordError | FormatError):
                 raise
-            return None, f"{type(error).__name__}: {error}"
+            hint = (
+                ": decode= is given a memoryview, of which bytes(view) makes bytes"
+                if "memoryview" in str(error)
+                else ""
+            )
+            return None, f"{type(error).__name__}: {error}{hint}"
 
     def batch(self, values: Any) -> list[Any]:
         """Views of lent memory, or of a copy of the batch's bytes."""

@@ -42,12 +42,19 @@ SHOWN = 5
 _CURES = (  # words in a reason, and the cure for it; the first that fits
     (("codec: ",), "Correct the codec, or what it is given; BadRecords is for single records"),
     (
+        ("no such member",),
+        "Name members that the records have: source.members() lists them, as dali-feed inspect (--format json) does",
+    ),
+    (("null there",), "Give the column default=, or leave it out"),
+    (
         ("label", "decimal number"),
         "Labels must be whole numbers: write such, or read only images, label=None; of a topic, codec= may make them",
     ),
-    (("no such member",), "Name members that the records have: source.members() lists them, as dali-feed inspect does"),
     (("must fit into the image",), "Put a Resize before it, or set pad_if_needed=True"),
-    (("image", "unknown format"), "Set image= of the source (codec= of a topic) to what holds the image"),
+    (
+        ("image", "unknown format"),
+        "Set image= of the source (codec= of a topic) to what holds the image, or name it by columns= with format=",
+    ),
 )
 _CURE = {
     "source": "Check the program that wrote the records, and the arguments of the source",

@@ -13,7 +13,7 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.avro_schemas import Schemas, parsed, written
 from dali_feed.formats.format import Parse, Value
-from dali_feed.formats.paths import SHOWN, WHOLE, Steps, flatten, path_of, pick, steps_of
+from dali_feed.formats.paths import SHOWN, WHOLE, MissingPathError, Steps, flatten, path_of, pick, steps_of
 
 Read = Callable[[memoryview, int], tuple[Any, int]]  # a value, and where the next one begins
 
@@ -79,12 +79,20 @@ class Avro:
         return parse
 
     def _of(self, schemas: Schemas, number: int, wanted: list[Steps]) -> Parse:
+        """What reads values of that schema; an error that all of them give is found once."""
         named: dict[str, Any] = {}
         schema = schemas.get(number, named)
         try:
             return _parse(Types(named), schema, wanted)
         except (ConfigError, FormatError) as error:
-            raise FormatError(f"{error}; schema {number}") from None
+            kind = MissingPathError if isinstance(error, ConfigError) else FormatError  # of `check`: no such member
+            reason = f"{error}; schema {number}"
+
+        def fail(value: Value) -> NoReturn:
+            del value
+            raise kind(reason)
+
+        return fail
 
     def members(self, value: Value) -> dict[str, Any]:
         """All members by path."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.format import Parse, Value
-from dali_feed.formats.paths import MOST, Steps, path_of, steps_of
+from dali_feed.formats.paths import MOST, MissingPathError, Steps, path_of, steps_of
 
 Get = Callable[[Any], Any]
 
@@ -144,7 +144,7 @@ def _field(each: Any, unset: str) -> Get:
 
     def get(message: Any) -> Any:
         if not message.HasField(name):
-            raise FormatError(unset)
+            raise MissingPathError(unset)
         return getattr(message, name)
 
     return get
@@ -160,7 +160,7 @@ def _one_of(each: Any, steps: Steps, done: int) -> Get:
     def get(message: Any) -> Any:
         items = getattr(message, name)
         if step not in (items if keys else range(len(items))):
-            raise FormatError(_lost(steps, done, f"has {len(items)} items"))
+            raise MissingPathError(_lost(steps, done, f"has {len(items)} items"))
         return items[step]
 
     return get

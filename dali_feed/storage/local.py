@@ -274,7 +274,8 @@ def _unopened(path: str, error: OSError) -> SourceError:
     what = f"{path}: a shard must be readable; found {error.strerror}"
     if isinstance(error, PermissionError):
         return SourceDeniedError(f"{what}; check its permissions and owner")
-    return SourceError(f"{what} (errno {error.errno})")
+    cure = "; raise the limit (ulimit -n), or use fewer readers" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
+    return SourceError(f"{what} (errno {error.errno}){cure}")
 
 
 LOCAL = LocalStore()

@@ -211,6 +211,11 @@ class StripedFile(LocalFile):
         """What it has measured by now."""
         return () if self.meter is None else (self.meter.stats(),)
 
+    def files(self, at: int, size: int) -> list[str]:
+        """The paths of the parts that have some of these bytes."""
+        parts = sorted({part for part, _, _ in self._layout.pieces(at, size)})
+        return [os.path.join(self._folders[part], self._parts[part].file) for part in parts]
+
     def places(self, view: memoryview, at: int) -> list[ReadAt]:
         """Of each part what `view` wants of it, in reads of about PLACE_BYTES, all parts in turn."""
         rows: list[list[tuple[list[memoryview], int, int]]] = [[] for _ in self._parts]

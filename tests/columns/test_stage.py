@@ -33,6 +33,10 @@ class Records(Table):
         super().__init__(pa.table({name: pa.array([b""], pa.binary()) for name in MEMBERS}), image=None)
         self._preset = preset
 
+    def lacks(self, member: str) -> str:
+        """What any source says."""
+        return ""
+
     @property
     def preset(self) -> Mapping[str, Column]:
         """As it was given."""
