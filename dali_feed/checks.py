@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from dali_feed.errors import ConfigError
 
+_PLAIN = str | bytes | int | float | bool | None
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _SIZES = {"": 1, "B": 1}
 _SIZES |= {f"{letter}B": 10 ** (3 * n) for n, letter in enumerate("kMGT", 1)}
@@ -71,9 +73,24 @@ def of_kind(option: str, value: object, kind: type) -> None:
 
 
 def name_of(function: Any) -> str:
-    """A user's function, by its name and code: two lambdas are not the same, nor is one that was edited."""
-    name, code = getattr(function, "__qualname__", repr(function)), getattr(function, "__code__", None)
-    return name if code is None else f"{name} {hashlib.sha256(repr(_code(code)).encode()).hexdigest()[:16]}"
+    """A user's function, the same in another process: two lambdas are not the same, nor is one that was edited.
+
+    By its name and code; of `functools.partial` with its arguments, of an object with its class and plain attributes.
+    """
+    if isinstance(function, partial):
+        return f"{name_of(function.func)} {function.args} {function.keywords}"
+    code, more = getattr(function, "__code__", None), ""
+    name = getattr(function, "__qualname__", "")
+    if not name:
+        kind = type(function)
+        code, name = getattr(kind.__call__, "__code__", None), kind.__qualname__
+        plain = {key: value for key, value in vars(function).items() if isinstance(value, _PLAIN)}
+        more = f" {plain}" if plain else ""
+    return (
+        f"{name}{more}"
+        if code is None
+        else f"{name} {hashlib.sha256(repr(_code(code)).encode()).hexdigest()[:16]}{more}"
+    )
 
 
 def _code(part: Any) -> Any:

@@ -35,14 +35,14 @@ from dali_feed.errors import (
     SourceNotFoundError,
     StateError,
 )
-from dali_feed.external_sources.kafka.ahead import Numbered, RecordsAhead, RowsOf
+from dali_feed.external_sources.kafka.ahead import Numbered, made_ahead
 from dali_feed.external_sources.kafka.client import consumer
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.sender import SLICE, AbortedError, Outcome, Sender, is_packed
 from dali_feed.external_sources.kafka.writes import Writing, Written
 from dali_feed.locks import locked
-from dali_feed.records.source import Source
+from dali_feed.records.slabs import SlabPool
 from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder, write_whole
 
@@ -50,6 +50,7 @@ SAMPLE = 16  # records by which the codec of a run is chosen
 VERSION = 1  # of a journal
 METADATA = 3500  # letters: brokers take 4,096
 TELL_SECONDS = 0.1
+PAUSE = "nothing has come"  # in the place of records
 
 Tell = Callable[["Produced"], None]
 
@@ -226,13 +227,11 @@ def _metadata(tally: Tally) -> str:
     return json.dumps(full | {"failures": {"several reasons": [tally.failed, []]}})
 
 
-@dataclass(frozen=True)
-class ProduceJob:
-    """What a run is to do; `Producer` and `Producer.run` document the values."""
+@dataclass
+class ProduceRun:
+    """One process's part of a run, with its journal, where there is a `path`; `Producer` documents the values."""
 
     to: Connection
-    source: Source
-    rows: RowsOf
     writing: Writing
     readers: int
     every: float
@@ -240,20 +239,17 @@ class ProduceJob:
     compression: str
     queue_bytes: int
     transactional: str | None
+    path: Path | None
+    tell: Tell
 
-
-class ProduceRun:
-    """One process's part of a run, with its journal, where there is one."""
-
-    def __init__(self, job: ProduceJob, path: Path | None, tell: Tell | None) -> None:
-        self._job, self._path, self._tell = job, path, tell or (lambda _: None)
+    def __post_init__(self) -> None:
         self._begun_at = time.monotonic()
-        topic = job.to.topic
-        partitions, topic_id, self._largest = topic_at(job.to)
-        if job.writing.claim is not None:
-            job.writing.claim.check(topic, self._largest)
+        topic, path, writing = self.to.topic, self.path, self.writing
+        partitions, topic_id, self._largest = topic_at(self.to)
+        if writing.claim is not None:
+            writing.claim.check(topic, self._largest)
         known = None if path is None else load_journal(path)
-        snapshot = job.source.snapshot(None if known is None else known.pin)
+        snapshot = writing.source.snapshot(None if known is None else known.pin)
         fresh = Journal(
             source=snapshot.source,
             fingerprint=snapshot.fingerprint,
@@ -261,7 +257,7 @@ class ProduceRun:
             topic=topic,
             topic_id=topic_id,
             partitions=partitions,
-            options={**job.writing.to_json(), "by": job.by, "transactional": job.transactional},
+            options={**writing.to_json(), "by": self.by, "transactional": self.transactional},
         )
         self._journal = fresh if known is None else known.resumed(fresh, str(path))
         if partitions < self._journal.partitions:
@@ -284,20 +280,19 @@ class ProduceRun:
         """All that is left."""
         if self._journal.done:
             return self._so_far()
-        self._save(replace(self._journal, codec=self._codec()))
-        job = self._job
+        self._save(codec=self._codec())
         self._sender = Sender(
-            job.to,
+            self.to,
             self._settle,
             compression=self._journal.codec,
-            queue_bytes=job.queue_bytes,
+            queue_bytes=self.queue_bytes,
             largest=self._largest,
-            transactional_id=self._group if job.transactional == "auto" else job.transactional,
+            transactional_id=self._group if self.transactional == "auto" else self.transactional,
         )
         with contextlib.ExitStack() as ends:
             ends.callback(self._leave)
-            if job.transactional is not None:
-                self._consumer = consumer(job.to, self._sender.trouble, settings={"group.id": self._group})
+            if self.transactional is not None:
+                self._consumer = consumer(self.to, self._sender.trouble, settings={"group.id": self._group})
                 ends.callback(self._consumer.close)
                 self._take_up(self._consumer)
             self._begun = self._position
@@ -309,7 +304,7 @@ class ProduceRun:
                     self._left_out |= aborted.refused
                     self._sender.back()
                     self._stand()
-            self._save(self._at(done=True))
+            self._save(done=True)
         return self._so_far()
 
     def _codec(self) -> str:
@@ -317,17 +312,19 @@ class ProduceRun:
 
         None where most of those are packed already, else lz4.
         """
-        known = self._journal.codec if self._job.compression == "auto" else self._job.compression
+        known = self._journal.codec if self.compression == "auto" else self.compression
         if known or not len(self._line):
             return known or "none"
-        with contextlib.closing(self._job.rows(threading.Event())) as rows:
-            items = map(self._job.writing.make, rows.read(self._line.first(SAMPLE)))
+        lease = SlabPool().lease()
+        with contextlib.closing(self.writing.reader(threading.Event())) as reader:
+            items = self.writing.items(reader.read(self._line.run(0, SAMPLE), lease))
             packed = [is_packed(item.value or b"") for item in items if isinstance(item, Written)]
+        lease.release()
         return "none" if 2 * sum(packed) > len(packed) else "lz4"
 
     def _take_up(self, group: Consumer) -> None:
         """Stand where the last transaction of the run ended; the broker keeps that from now on."""
-        to, known = self._job.to, self._stored(group)
+        to, known = self.to, self._stored(group)
         if known is None and self._journal.opened:
             raise DataLostError(
                 f"{to.topic}: the position of the run {self._group} must be at {to.servers}; there is "
@@ -338,7 +335,7 @@ class ProduceRun:
         self._stand()
         if known is None:
             self._begin(group)
-        self._save(replace(self._journal, opened=True))
+        self._save(opened=True)
 
     def _begin(self, group: Consumer) -> None:
         """Have the broker keep position 0, and see that it does: from then on none is a position forgotten."""
@@ -349,7 +346,7 @@ class ProduceRun:
             except AbortedError:
                 self._sender.back()
         if self._stored(group) is None:
-            to = self._job.to
+            to = self.to
             raise ProduceError(
                 f"{to.topic}: transactions need a broker that stores their offsets; "
                 f"{to.servers} did not (the embedded broker does not); leave transactional_id= out"
@@ -357,7 +354,7 @@ class ProduceRun:
 
     def _stored(self, group: Consumer) -> tuple[int, Tally] | None:
         """The position at the broker, and what became of the records before it; None where it has none."""
-        topic, places = self._job.to.topic, list[TopicPartition]()
+        topic, places = self.to.topic, list[TopicPartition]()
         self._sender.until(lambda: places.extend(group.committed([TopicPartition(topic, 0)], SLICE)))
         at = places[-1]
         if at.error is not None:
@@ -373,44 +370,36 @@ class ProduceRun:
     def _commit(self, position: int) -> None:
         """End a transaction, and with it set the position."""
         tally = self._acks.tally
-        offset = TopicPartition(self._job.to.topic, 0, position, metadata=_metadata(tally))
+        offset = TopicPartition(self.to.topic, 0, position, metadata=_metadata(tally))
         self._sender.commit([offset], self._consumer)
         self._committed = position, copy.deepcopy(tally)
 
     def _send_all(self) -> None:
         """Send what is left."""
-        job, sender, turns, number = self._job, self._sender, self._journal.partitions, self._position
-        ahead = RecordsAhead(job.writing, job.rows, job.readers, self._line, number)
-        due, tell_at = time.monotonic() + job.every, 0.0
-        try:
-            while (items := ahead.take(max(0.0, due - time.monotonic()))) is not None:
-                for item in items:
-                    if not isinstance(item, Written):
-                        self._acks.end(number, item)
-                    elif number in self._left_out:
-                        self._acks.end(number, self._left_out[number])
-                    else:
+        sender, turns, number, left_out = self._sender, self._journal.partitions, self._position, self._left_out
+        due, tell_at = time.monotonic() + self.every, 0.0
+        with contextlib.closing(made_ahead(self.writing, self.readers, self._line, number)) as ahead:
+            for items in ahead:
+                for item in items or [PAUSE]:
+                    if isinstance(item, Written) and number not in left_out:
                         if self._consumer is not None:
                             sender.begin()
-                        by_key = job.by == "key" and item.key is not None
+                        by_key = self.by == "key" and item.key is not None
                         sender.send(item, -1 if by_key else number % turns, number)
-                    number += 1
+                    elif item is not PAUSE:
+                        self._acks.end(number, left_out[number] if isinstance(item, Written) else item)
+                    number += item is not PAUSE
                     now = time.monotonic()
                     if now >= due:
                         self._keep(number)
-                        due = time.monotonic() + job.every
+                        due = time.monotonic() + self.every
                     if now >= tell_at:
-                        self._tell(self._so_far())
+                        self.tell(self._so_far())
                         tell_at = now + TELL_SECONDS
-                if time.monotonic() >= due:  # the source is slow
-                    self._keep(number)
-                    due = time.monotonic() + job.every
             if self._consumer is None:
                 sender.flush()
             self._keep(number)
-            self._tell(self._so_far())
-        finally:
-            ahead.close()
+            self.tell(self._so_far())
 
     def _keep(self, number: int) -> None:
         """Keep the position; all records before `number` were handed over."""
@@ -419,7 +408,7 @@ class ProduceRun:
         elif number > self._position:
             self._sender.flush()
             self._commit(number)
-        self._save(self._at())
+        self._save()
 
     def _stand(self) -> None:
         """Where the last transaction ended."""
@@ -439,18 +428,17 @@ class ProduceRun:
         """However it ends, the journal says how far it came."""
         self._sender.close()
         if not self._journal.done and self._consumer is None:
-            self._save(self._at())
+            self._save()
 
-    def _at(self, *, done: bool = False) -> Journal:
-        return replace(self._journal, position=self._position, tally=self._acks.tally.to_json(), done=done)
-
-    def _save(self, journal: Journal) -> None:
-        self._journal = journal
-        if self._path is not None:
-            save_journal(self._path, journal)
+    def _save(self, **more: Any) -> None:
+        """Keep the journal, with where the run is."""
+        where: Any = {"position": self._position, "tally": self._acks.tally.to_json(), **more}
+        self._journal = replace(self._journal, **where)
+        if self.path is not None:
+            save_journal(self.path, self._journal)
 
     def _where(self, number: int) -> str:
-        return self._job.source.where(*self._line.at(number))
+        return self.writing.source.where(*self._line.at(number))
 
     def _so_far(self) -> Produced:
         seconds = time.monotonic() - self._begun_at

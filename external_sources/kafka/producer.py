@@ -22,7 +22,7 @@ from dali_feed.errors import ConfigError, ProduceError
 from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.dead_letters import LetterSender, read_letters
-from dali_feed.external_sources.kafka.produce import Produced, ProduceJob, ProduceRun, Tell, journal_lock, topic_at
+from dali_feed.external_sources.kafka.produce import Produced, ProduceRun, Tell, journal_lock, topic_at
 from dali_feed.external_sources.kafka.sender import CODECS, OURS, Outcome, Sender, is_packed
 from dali_feed.external_sources.kafka.writes import Headers, Writing, Written
 from dali_feed.formats.format import Format
@@ -251,30 +251,25 @@ class Producer:
             SourceError: the source cannot be read.
         """
         topic = self._to.topic
-        if map is not None and not callable(map):
-            raise ConfigError(f"{topic}: map must be a function of bytes, or None; found {map!r}")
-        if map is not None and format is not None:
-            raise ConfigError(f"{topic}: map= changes payloads, and format= writes none; leave one of them out")
-        writing = Writing(columns, format, copy, key, headers, label, map, self._claim)
+        writing = Writing(topic, source, columns, format, copy, key, headers, label, map, self._claim)
         self._at_least("readers", readers, 1)
         self._at_least("every", every, 0)
-        job = ProduceJob(
-            to=self._to,
-            source=source,
-            rows=writing.rows_of(topic, source),
-            writing=writing,
-            readers=readers,
-            every=every,
-            by=self._by,
-            compression=self._compression,
-            queue_bytes=self._queue_bytes,
-            transactional=self._transactional_id,
-        )
         path = None if journal is None else Path(path_of(f"{topic}: journal", journal))
         self.flush()
         self.close()  # of an id of transactions there may be one client at a time
         with nullcontext() if path is None else journal_lock(path):
-            return ProduceRun(job, path, tell).whole()
+            return ProduceRun(
+                self._to,
+                writing,
+                readers=readers,
+                every=every,
+                by=self._by,
+                compression=self._compression,
+                queue_bytes=self._queue_bytes,
+                transactional=self._transactional_id,
+                path=path,
+                tell=tell or (lambda _: None),
+            ).whole()
 
     def writer(self) -> LetterSender:
         """What writes dead letters for `BadRecords(dead_letter=producer)`, over a connection of its own.

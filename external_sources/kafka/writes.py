@@ -1,13 +1,9 @@
-"""What of a source's record becomes a Kafka record: its payload, members in one value, or a copy as it is.
-
-A run reads a source here and nowhere else: `SourceRows` is one thread's way to what its records are made of.
-"""
+"""What of a source's record becomes a Kafka record: its payload, members in one value, or a copy as it is."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +20,6 @@ from dali_feed.formats import Json
 from dali_feed.formats.format import Format
 from dali_feed.formats.paths import steps_of
 from dali_feed.formats.written import Encode, encoder, has_paths, plain, title_of
-from dali_feed.records.extents import Extents
-from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import LABEL, Block, Reader, Source, unpack_id
 
 Headers = Sequence[tuple[str, str | bytes | None]]
@@ -46,28 +40,20 @@ class Written(NamedTuple):
     elsewhere: int = 0
 
 
-class Row(NamedTuple):
-    """What a record is made of: its payload, its label (None: it has none) and the members that are wanted."""
-
-    value: bytes
-    label: int | None
-    members: Mapping[str, Any]
-
-
 Item = Written | str | None  # a record, why there is none, or that there is none to be had
 
 
 class Writing:
-    """How records are written; `Producer` and its `run` document the values. Threads share it.
+    """How a source is read, and what its records are written as; `Producer` documents the values. Threads share it.
 
-    payload  whether the source's payload is wanted, with its label
-    members  what is wanted beside, by names of `source.members()`; WHERE, the coordinates, may be among them
-
-    Raises ConfigError for values that do not go together.
+    Raises ConfigError for values that do not go together, for a source that does not end, and for what its records
+    cannot have.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917  an option each
         self,
+        subject: str,
+        source: Source,
         columns: Mapping[str, str] | Sequence[str] | None = None,
         format: Format | str | None = None,  # noqa: A002  what users call it
         copy: bool = False,
@@ -77,8 +63,8 @@ class Writing:
         map: Callable[[bytes], bytes] | None = None,  # noqa: A002
         claim: Claim | None = None,
     ) -> None:
-        self.format, self.copy, self._key, self._headers, self._label = format, copy, key, headers, label
-        self.map, self.claim, self.payload = map, claim, format is None
+        self.source, self.map, self.claim, self._copy, self._format = source, map, claim, copy, format
+        self._key, self._headers, self._label = key, headers, label
         _check_names("headers", headers)
         others = {"columns": columns, "format": format, "key": key, "headers": headers or None}
         if copy and (odd := [f"{name}=" for name, value in others.items() if value is not None]):
@@ -93,11 +79,30 @@ class Writing:
             _check_names("columns", names)
             names = dict(zip(names, names, strict=True))
         self._columns = names
-        self.members = tuple(dict.fromkeys((*names.values(), *filter(None, [key]), *headers)))
         if format is not None:
             self._encode = self._encoder(format)
         elif label in headers:
             raise ConfigError(f"headers: each is written once; found label={label!r} and headers={tuple(headers)!r}")
+        if map is not None and not callable(map):
+            raise ConfigError(f"{subject}: map must be a function of bytes, or None; found {map!r}")
+        if map is not None and format is not None:
+            raise ConfigError(f"{subject}: map= changes payloads, and format= writes none; leave one of them out")
+        if not isinstance(source, Source):
+            lacks = ", ".join(name for name in ("snapshot", "reader") if not hasattr(source, name))
+            raise ConfigError(
+                f"{subject}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}"
+                f"{f', without {lacks}' if lacks else ''}; of a stream give what replay() makes of two states"
+            )
+        if copy and not isinstance(source, KafkaTopic):
+            msg = f"{subject}: copy: the source must be a KafkaTopic, whose records have keys; found {source!r}"
+            raise ConfigError(msg)
+        self._payload: str | None = None
+        self._class: str | None = None
+        if not copy and format is None:
+            self._payload, self._class = _payload_of(subject, source)
+        named = dict.fromkeys((*names.values(), *filter(None, [key]), *headers))
+        self._places, self._members = WHERE in named, [name for name in named if name != WHERE]
+        Request(source, self._members, self._members)  # whether there are any such
 
     def _encoder(self, form: Format | str) -> Encode:
         """What makes a value of members."""
@@ -114,20 +119,39 @@ class Writing:
         return encoder(form, tuple(names))
 
     def _fits(self, name: str) -> bool:
-        if self.format is not None and has_paths(self.format):
+        if self._format is not None and has_paths(self._format):
             return isinstance(name, str) and all(isinstance(step, str) for step in steps_of(name))
         return bool(name) and not _NAMES.intersection(name)
 
-    def make(self, row: Row | Item) -> Item:
-        """The record that is sent for a row, without a value that is stored elsewhere; or why there is none."""
-        if not isinstance(row, tuple):
-            return row
-        stage: Any = self.map
+    def reader(self, stop: threading.Event) -> Reader:
+        """A thread's own reader of what records are made of."""
+        if self._copy and isinstance(self.source, KafkaTopic):
+            return self.source.whole_reader(stop)
+        own = {self._payload, self._class}
+        names = dict.fromkeys(filter(None, (self._payload, self._class, *self._members)))
+        return open_reader(self.source, tuple(names), stop, set(self._members) - own)
+
+    def items(self, block: Block) -> Iterator[Item]:
+        """Of each row the record that is sent, why there is none, or None where none is to be had.
+
+        A record has memory of its own, and a value that is stored elsewhere is none of its parts.
+        """
+        absent = set(block.absent_rows())
+        for row in range(len(block.ids)):
+            if row in absent:
+                yield None
+            elif row in block.faults:
+                yield block.faults[row].reason
+            else:
+                yield self._item(block, row)
+
+    def _item(self, block: Block, row: int) -> Written | str:
+        stage: Any = self._copied if self._copy else self._record
         try:
-            if self.map is not None and row.value is not None:  # of a tombstone there is nothing to map
-                row = row._replace(value=_bytes(self.map(row.value)))
-            stage = self._record
-            record = stage(row) if isinstance(row, Row) else row
+            record: Written = stage(block, row)
+            if self.map is not None and record.value is not None:  # of a tombstone there is nothing to map
+                stage = self.map
+                record = record._replace(value=_bytes(stage(record.value)))
         except (ConfigError, MissingPackageError, MemoryError):
             raise
         except (DaliFeedError, FormatError) as error:
@@ -140,49 +164,42 @@ class Writing:
         size = len(record.value or b"")
         return record._replace(value=b"", headers=[*record.headers, *claim], elsewhere=size)
 
-    def _record(self, row: Row) -> Written:
+    @staticmethod
+    def _copied(block: Block, row: int) -> Written:
+        whole: WholeRecord = block.values[WHOLE][row]
+        return Written(whole.value, whole.key, list(whole.headers), whole.timestamp)
+
+    def _record(self, block: Block, row: int) -> Written:
         """What it raises is the fault of this one."""
-        value, label, members = row
+        value, label = b"", b""
+        if self._payload is not None:
+            value = _value(block, self._payload, row)
+            if value is None:
+                why = " (a tombstone)" if self._payload == "value" else ""
+                raise FormatError(f"the record has no member {self._payload!r}{why}")
+            label = b"" if self._class is None else _label(_value(block, self._class, row))
+        members = {name: _value(block, name, row) for name in self._members}
+        if self._places:
+            members[WHERE] = self.source.where(*unpack_id(int(block.ids[row])))
         key = None if self._key is None else _text(self._key, members[self._key])
         texts = [(name, _text(name, members[name])) for name in self._headers]
         headers: list[Any] = [(name, text) for name, text in texts if text is not None]
-        if not self.payload:
+        if self._format is not None:
             return Written(self._encode({name: members[each] for name, each in self._columns.items()}), key, headers)
-        if self._label is not None and label is not None:
-            headers.append((self._label, b"%d" % label))
-        return Written(value, key, headers)
+        if label and self._label is not None:
+            headers.append((self._label, label))
+        return Written(bytes(value), key, headers)
 
     def to_json(self) -> dict[str, Any]:
         """All that decides what it writes, as plain JSON: a run goes on with the same. Of a function name and code."""
-        changed = None if self.map is None else getattr(self.map, "told", None) or name_of(self.map)
+        changed = None if self.map is None else getattr(self.map, "facts", None) or name_of(self.map)
         others = {"map": changed} | ({} if self.claim is None else {"claim": self.claim.to_json()})
-        if self.copy:
+        if self._copy:
             return {"writes": "copied"} | others
         about: dict[str, Any] = {"key": self._key, "headers": list(self._headers), **others}
-        if self.format is None:
+        if self._format is None:
             return {"writes": "payload", **about, "label": self._label}
-        return {"writes": title_of(self.format), "values": dict(self._columns), **about}
-
-    def rows_of(self, subject: str, source: Source) -> Callable[[threading.Event], SourceRows]:
-        """What gives a thread its way to a source's rows, which a stop event ends.
-
-        ConfigError for a source that does not end, and for what its records cannot have.
-        """
-        if not isinstance(source, Source):
-            lacks = ", ".join(name for name in ("snapshot", "reader") if not hasattr(source, name))
-            raise ConfigError(
-                f"{subject}: the source must be one that ends, such as a ShardSet or a KafkaTopic; found {source!r}"
-                f"{f', without {lacks}' if lacks else ''}; of a stream give what replay() makes of two states"
-            )
-        if self.copy:
-            if not isinstance(source, KafkaTopic):
-                msg = f"{subject}: copy: the source must be a KafkaTopic, whose records have keys; found {source!r}"
-                raise ConfigError(msg)
-            return partial(SourceRows, source=source, writing=self)
-        value, label = _payload_of(subject, source) if self.payload else (None, None)
-        members = [name for name in self.members if name != WHERE]
-        Request(source, members, members)  # whether there are any such
-        return partial(SourceRows, source=source, writing=self, value=value, label=label)
+        return {"writes": title_of(self._format), "values": dict(self._columns), **about}
 
 
 def _payload_of(subject: str, source: Source) -> tuple[str, str | None]:
@@ -197,74 +214,6 @@ def _payload_of(subject: str, source: Source) -> tuple[str, str | None]:
     return source.image_of(image.member), preset[LABEL].member if LABEL in preset else None
 
 
-class SourceRows:
-    """Reads what records are made of: members `value` and `label`, where these are wanted, and those of `writing`.
-
-    Used by one thread, but for the rows that it has given.
-    """
-
-    def __init__(
-        self,
-        stop: threading.Event,
-        source: Source,
-        writing: Writing,
-        value: str | None = None,
-        label: str | None = None,
-    ) -> None:
-        self._where = source.where if WHERE in writing.members else None
-        self._value, self._label, self._slabs = value, label, SlabPool()
-        self._members = [name for name in writing.members if name != WHERE]
-        self._copies = writing.copy
-        if writing.copy and isinstance(source, KafkaTopic):
-            self._reader: Reader = source.whole_reader(stop)
-        else:
-            names = dict.fromkeys(filter(None, (value, label, *self._members)))
-            self._reader = open_reader(source, tuple(names), stop, set(self._members) - {value, label})
-
-    def read(self, extents: Extents) -> Iterator[Row | Item]:
-        """The records: what each is made of, a whole one, why there is none, or None where there is none to be had."""
-        lease = self._slabs.lease()
-        try:
-            block = self._reader.read(extents, lease)
-        except BaseException:
-            lease.release()
-            raise
-        return self._rows(block)
-
-    def _rows(self, block: Block) -> Iterator[Row | Item]:
-        """A row holds copies, so that it outlasts the block."""
-        absent = set(block.absent_rows())
-        try:
-            for row in range(len(block.ids)):
-                if row in absent:
-                    yield None
-                elif row in block.faults:
-                    yield block.faults[row].reason
-                elif self._copies:
-                    whole: WholeRecord = block.values[WHOLE][row]
-                    yield Written(whole.value, whole.key, list(whole.headers), whole.timestamp)
-                else:
-                    yield self._row(block, row)
-        finally:
-            block.lease.release()
-
-    def _row(self, block: Block, row: int) -> Row | str:
-        value = b"" if self._value is None else _value(block, self._value, row)
-        if value is None:
-            return f"the record has no member {self._value!r}" + (" (a tombstone)" if self._value == "value" else "")
-        label = None if self._label is None else _label(_value(block, self._label, row))
-        if isinstance(label, str):
-            return label
-        members = {name: _value(block, name, row) for name in self._members}
-        if self._where is not None:
-            members[WHERE] = self._where(*unpack_id(int(block.ids[row])))
-        return Row(bytes(value), label, members)
-
-    def close(self) -> None:
-        """Close the reader."""
-        self._reader.close()
-
-
 def _value(block: Block, name: str, row: int) -> Any:
     """A member of a record, with memory of its own."""
     value = block.values[name][row]
@@ -273,13 +222,14 @@ def _value(block: Block, name: str, row: int) -> Any:
     return bytes(value) if isinstance(value, memoryview) else value
 
 
-def _label(value: Any) -> int | str:
-    """The number of a class, or why it is none."""
+def _label(value: Any) -> bytes:
+    """The number of a class, in decimal text."""
     faults: dict[int, str] = {}
     number = Number("label").read([value], faults)
     if value is None or faults:
-        return f"label: {faults[0] if value is not None else 'a decimal number is needed; the record has none'}"
-    return int(number[0])
+        found = "a decimal number is needed; the record has none" if value is None else faults[0]
+        raise FormatError(f"label: {found}")
+    return b"%d" % int(number[0])
 
 
 def _check_names(what: str, names: object) -> None:

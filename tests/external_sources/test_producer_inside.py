@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from kit.produced import numbered, shard_of, values_in
 
 from dali_feed.errors import ConfigError, DataLostError, ProduceError, SourceChangedError, StateError
 from dali_feed.external_sources import Producer
+from dali_feed.external_sources.kafka import ahead
 from dali_feed.external_sources.kafka.ahead import Numbered
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.produce import Acks, journal_lock
 from dali_feed.external_sources.kafka.sender import Sender
 from dali_feed.external_sources.kafka.writes import Written
+from dali_feed.packing.changes import Reencode
 from dali_feed.records.extents import Extents
 from dali_feed.records.present import Present
 from dali_feed.records.source import Snapshot
@@ -40,17 +43,24 @@ def _snapshot(*, interleaved: bool, present: bool) -> Snapshot:
     )  # fmt: skip
 
 
+def from_on(line: Numbered, number: int, most: int = 100) -> list[int]:
+    """The ids of all records from a number on, as they are read."""
+    samples: list[int] = []
+    while number + len(samples) < len(line):
+        samples += line.run(number + len(samples), most).ids().tolist()
+    return samples
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("present", [False, True])
 def test_a_line_goes_on_at_any_number_as_it_would_have(interleaved: bool, present: bool) -> None:
     """Every record has one number, whichever it is begun at; holes that are known are not in it."""
     line = Numbered.of(_snapshot(interleaved=interleaved, present=present))
-    whole = [sample for _, extents in line.after(0) for sample in extents.ids().tolist()]
+    whole = from_on(line, 0)
     assert len(whole) == len(set(whole)) == len(line) == (12 if present else 18)
     for number in range(len(line)):
-        found = list(line.after(number))
-        assert found[0][0] == number
-        assert [sample for _, extents in found for sample in extents.ids().tolist()] == whole[number:]
+        assert from_on(line, number) == whole[number:]
+        assert from_on(line, number, 2) == whole[number:]
         partition, position = line.at(number)
         assert (partition << 40) + position == whole[number]
     partitions = [sample >> 40 for sample in whole]
@@ -161,9 +171,12 @@ def test_memory_is_bounded_whatever_map_makes(embedded: Kafka, tmp_path: Path) -
         assert [(value[:6], len(value)) for value in part] == [(v[:6], 75 * len(v)) for v in values[p::2]]
 
 
-def test_chunks_of_a_map_come_in_order_and_are_begun_again(embedded: Kafka, tmp_path: Path) -> None:
+def test_chunks_of_a_map_come_in_order_and_are_begun_again(
+    embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Records of which some grow without warning, whatever the number of threads: each once, in its place."""
     values = numbered(500, 2_000)
+    monkeypatch.setattr(ahead, "CHUNK_BYTES", 1 << 20)
 
     def uneven(payload: bytes) -> bytes:
         return payload * (300 if int(payload[:6]) % 97 == 96 else 1)
@@ -173,3 +186,40 @@ def test_chunks_of_a_map_come_in_order_and_are_begun_again(embedded: Kafka, tmp_
         topic = embedded.create(f"{embedded.topic}-{readers}", 4)
         assert Producer(topic, embedded.servers).run(source, map=uneven, readers=readers).tally.records == 500
         assert values_in(embedded.servers, topic) == [[uneven(v) for v in values[p::4]] for p in range(4)]
+
+
+def shifted(payload: bytes, by: int) -> bytes:
+    """With an argument that is given beforehand."""
+    return payload[by:]
+
+
+class Suffixed:
+    """A function of a user's, which is an object."""
+
+    def __init__(self, suffix: str) -> None:
+        self.suffix = suffix
+
+    def __call__(self, payload: bytes) -> bytes:
+        """With the suffix."""
+        return payload + self.suffix.encode()
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda n: Reencode(64 + n, 90),
+        lambda n: Suffixed("ab"[n]),
+        lambda n: partial(shifted, by=n),
+    ],
+    ids=["reencode", "object", "partial"],
+)
+def test_a_function_that_is_an_object_is_the_same_in_another_process(
+    embedded: Kafka, tmp_path: Path, made: Any
+) -> None:
+    """A run with `map=` goes on with another object of the same class and settings, and with no other settings."""
+    source, topic, journal = shard_of(tmp_path, numbered(4)), embedded.create(embedded.topic, 2), tmp_path / "journal"
+    first, same = made(0), made(0)
+    Producer(topic, embedded.servers).run(source, map=first, journal=journal)
+    assert Producer(topic, embedded.servers).run(source, map=same, journal=journal).begun == 4
+    with pytest.raises(StateError, match="map: "):
+        Producer(topic, embedded.servers).run(source, map=made(1), journal=journal)
