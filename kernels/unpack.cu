@@ -2,7 +2,7 @@
 //
 //   in    records   bytes: record n starts at records + n * pitch and holds pixels * channels elements of `bits` bits
 //   out   out       float32 | float16 | bfloat16 | uint8, (samples, channels, pixels) or (samples, pixels, channels)
-//   per channel     v * scale + bias, one rounding (fma); then one rounding to the output type, ties to even
+//   per channel     v * scale + bias, the product rounded and then the sum; then to the output type, ties to even
 //
 // A record is one stream of bits without gaps. Its element i is the bits i * bits up to (i + 1) * bits of that stream,
 // and bit k of the stream lies in byte k / 8. Least significant first, bit k is the bit of value 2^(k % 8) there and
@@ -50,7 +50,7 @@ unpack(const byte_t* __restrict__ records, out_t* __restrict__ out, int samples,
             if (c == channels) break;
             const offset_t by_plane = c * plane + pixel, by_pixel = pixel * channels + c;
             const unsigned element = element_at(record, planar ? by_plane : by_pixel, bits, msb_first);
-            image[channels_last ? by_pixel : by_plane] = cast(fma_rn(static_cast<float>(element), scale[c], bias[c]));
+            image[channels_last ? by_pixel : by_plane] = cast(add_rn(mul_rn(static_cast<float>(element), scale[c]), bias[c]));
         }
     }
 }

@@ -50,7 +50,8 @@ def unpack(  # noqa: PLR0913 - what the op does, one keyword each
     - `endian`: of 16 bits the order of the bytes; of 10 and 12 the order of the bits in the stream: "little" fills
       each byte from its least significant bit (GigE Vision's Mono10p and Mono12p), "big" from its most significant.
     - `offset`: bytes of a header to skip in each record.
-    - `scale`, `bias`: one finite number or one per channel, on the host: v * scale + bias in float32, rounded once.
+    - `scale`, `bias`: one finite number or one per channel, on the host: v * scale + bias in float32, the product
+      rounded and then the sum.
     - `layout`: "NCHW" or "NHWC", the order in memory; needed only where H, W and C are all the same.
 
     Raises ConfigError for an argument that breaks one of these rules, EngineError if the kernel cannot be run.

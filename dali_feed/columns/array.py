@@ -2,7 +2,8 @@
 
 The law: all records of a column have one layout, the first one's where nobody told it. One that differs is a bad
 record, never a cast that loses something, and its bytes are copied once, into its row of the batch. Where the first
-side is None each record has its own number of rows.
+side is None each record has its own number of rows. `scale` and `bias` are for a batch: float32, the product rounded
+and then the sum, on a GPU too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +23,52 @@ from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.npy import MAGIC, array_of, header_of
 from dali_feed.records.pieces import ArrayPieces, Pieces
 
+_LARGEST = float(np.finfo(np.float32).max)
+MAX_CHANNELS = 4  # of the kernel `unpack`
 LARGE, LARGE_BATCH = 1 << 13, 1 << 18  # bytes of a record and of a batch, of which a second copy costs more than calls
 
 Room = Callable[[int], NDArray[np.uint8]]  # memory of so many bytes
+
+Factors = float | tuple[float, ...] | None
 
 _BYTES = (memoryview, bytes, bytearray)
 _BYTE_TYPES = frozenset((memoryview, bytes))
 _KINDS = "biufc"  # of NumPy's dtypes, what numbers may be: each holds those before it
 
 
+class Scaled(NamedTuple):
+    """Numbers of a batch as they were read, which a GPU makes `rows * scale + bias` of: so bytes travel as bytes.
+
+    rows         uint8 or uint16 (n, *shape)
+    scale, bias  one number, or up to four for the last side
+    """
+
+    rows: Any
+    scale: Factors
+    bias: Factors
+
+    def whole(self, room: Room | None = None) -> NDArray[np.float32]:
+        """The same by NumPy, in memory of `room`."""
+        numbers = self.rows
+        memory = np.empty(numbers.size * 4, np.uint8) if room is None else room(numbers.size * 4)
+        out = memory.view(np.float32).reshape(numbers.shape)
+        each = max(1, math.prod(numbers.shape[1:] if numbers.ndim > 1 else numbers.shape))  # of a record, or all
+        some, floats = numbers.reshape(-1, each), out.reshape(-1, each)
+        with np.errstate(over="ignore", invalid="ignore"):  # a float64 may be larger, and a float not a number
+            np.multiply(some, _for_each(self.scale, 1.0, each), out=floats, dtype=np.float32)
+            np.add(floats, _for_each(self.bias, 0.0, each), out=floats)
+        return out
+
+
+def _for_each(factors: Factors, neutral: float, each: int) -> NDArray[np.float32]:
+    """A factor for all, or one for each number of a record: NumPy is slow along three numbers of a pixel."""
+    known = np.asarray(neutral if factors is None else factors, np.float32)
+    return np.tile(known, each // known.size)
+
+
 @dataclass(frozen=True)
 class Array(Column):
-    """Numbers of one dtype and shape. Gives (n, *shape) on the device.
+    """Numbers of one dtype and shape. Gives (n, *shape) on the device; float32 where there is a `scale` or a `bias`.
 
     member   the member that it is made from; for "a;b" the first of these that a record has
     dtype    of NumPy's: integers, floats or bool. None: the first record's, of a `.npy` file or an array
@@ -42,7 +77,9 @@ class Array(Column):
     ragged   what a batch of such rows is: "list", of n arrays; "pad", a `Counted`, which needs `most`; "nested", a
              nested tensor of torch's (layout=torch.jagged)
     most     of such rows, at most so many a record
-    default  of a record without one: an array, or a number that fills one
+    scale    numbers become x * scale + bias: one for all, or one for each of the last side
+    bias     the same; without the other one that is 1, or 0
+    default  of a record without one, in place of x: an array, or a number that fills one
     """
 
     member: str
@@ -50,10 +87,14 @@ class Array(Column):
     shape: tuple[int | None, ...] | None = None
     ragged: Literal["list", "pad", "nested"] = "list"
     most: int | None = None
+    scale: Factors = None
+    bias: Factors = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_ragged()
+        for name in ("scale", "bias"):
+            self._check_factors(name, getattr(self, name))
         if self.dtype is not None:
             try:
                 dtype = np.dtype(self.dtype)
@@ -77,6 +118,14 @@ class Array(Column):
         if self.ragged == "pad" and self.most is None:
             msg = f'{self.title}: ragged="pad" needs most=, as a batch must not depend on what else is in it'
             raise ConfigError(msg)
+
+    def _check_factors(self, name: str, factors: Any) -> None:
+        each = factors if isinstance(factors, tuple) else () if factors is None else (factors,)
+        last = self.shape[-1] if self.shape else None
+        sound = all(isinstance(n, int | float) and abs(n) <= _LARGEST for n in each)
+        if not sound or (isinstance(factors, tuple) and (not each or (self.shape is not None and len(each) != last))):
+            rule = f"{name} must be a float32 number, or a tuple of one for each of the last side of {self.shape}"
+            raise ConfigError(f"{self.title}: {rule}; found {factors!r}")
 
     @property
     def _own_rows(self) -> bool:
@@ -158,21 +207,26 @@ class Array(Column):
             value = np.full(self._sides, value)
         return self.read([value], faults)
 
-    def batch(self, values: Sequence[Any], room: Room | None = None) -> Any:
+    def batch(self, values: Sequence[Any], room: Room | None = None, *, gpu: bool = False) -> Any:
         """One array, in memory of its own: each record's bytes are copied once. Of ragged rows what `ragged` says.
 
         A large one lies where it was read to, where its rows lie side by side in lent memory; else in memory of `room`,
-        from where it goes to a GPU without another copy.
+        from where it goes to a GPU without another copy. For a `gpu` bytes and 16 unsigned bits are left `Scaled`; all
+        else takes as many bytes there as floats do.
         """
         dtype, shape = np.dtype(self.dtype), self._sides
         if self._own_rows:
             every = end_to_end(values, dtype, shape)
+            every = every._replace(rows=self.scaled(every.rows))
             if self.most is not None and self.ragged == "pad":
                 return every.padded(self.most)
             return every if self.ragged == "nested" else every.split()
+        there = gpu and self._scales_there
         each = math.prod(shape) * dtype.itemsize
         size = len(values) * each
-        if size < LARGE_BATCH or (each < LARGE and not isinstance(values, Pieces)):
+        floats = room if 4 * len(values) * math.prod(shape) >= LARGE_BATCH else None
+        small = size < LARGE_BATCH or (each < LARGE and not isinstance(values, Pieces))
+        if small or (gpu and self._scales and not there):
             room = None
         if isinstance(values, Pieces):
             rows = None if room is None else values.as_they_lie(each)
@@ -182,14 +236,32 @@ class Array(Column):
         else:
             memory = np.empty(size, np.uint8) if room is None else room(size)
             _fill(memory, values, dtype, shape)
-        return memory.view(dtype).reshape(len(values), *shape)
+        rows = memory.view(dtype).reshape(len(values), *shape)
+        return Scaled(rows, self.scale, self.bias) if there else self.scaled(rows, floats)
+
+    @property
+    def _scales(self) -> bool:
+        return self.scale is not None or self.bias is not None
+
+    @property
+    def _scales_there(self) -> bool:
+        """Whether the kernel `unpack` does it."""
+        few = all(not isinstance(each, tuple) or len(each) <= MAX_CHANNELS for each in (self.scale, self.bias))
+        return self._scales and few and self.dtype in ("uint8", "uint16")
+
+    def scaled(self, numbers: NDArray[Any], room: Room | None = None) -> NDArray[Any]:
+        """Numbers of a batch, or of a record, as `scale` and `bias` make them; themselves where there is neither."""
+        if not self._scales:
+            return numbers
+        return Scaled(numbers, self.scale, self.bias).whole(room)
 
 
 def kept_as_array(column: Array, value: Any) -> NDArray[Any]:
-    """What `read` has kept of a record, as an array."""
-    if isinstance(value, np.ndarray):
-        return value
-    return np.frombuffer(value, column.dtype).reshape([-1 if side is None else side for side in column.shape or ()])
+    """What `read` has kept of a record, as an array; as `scale` and `bias` make it."""
+    if not isinstance(value, np.ndarray):
+        sides = [-1 if side is None else side for side in column.shape or ()]
+        value = np.frombuffer(value, column.dtype).reshape(sides)
+    return column.scaled(value)
 
 
 def _fill(memory: NDArray[np.uint8], values: Sequence[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

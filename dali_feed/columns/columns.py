@@ -283,13 +283,18 @@ class Columns:
         column = self.by_name[name]
         return Fault(column.stage, self.title(name) + why, column.member)
 
-    def batch(self, kept: Mapping[str, Any], lanes: int, room: Room | None = None) -> dict[str, Any]:
-        """The columns of a batch, of rows that were kept, equally many of each lane; `room` is for large arrays."""
+    def batch(
+        self, kept: Mapping[str, Any], lanes: int, room: Room | None = None, *, gpu: bool = False
+    ) -> dict[str, Any]:
+        """The columns of a batch, of rows that were kept, equally many of each lane.
+
+        Large arrays lie in memory of `room`; what a `gpu` does is left to it.
+        """
         columns, out = self.settled(), dict[str, Any]()
         for name, values in kept.items():
             column = columns[name]
             if room is not None and isinstance(column, Array):
-                out[name] = column.batch(values, room)
+                out[name] = column.batch(values, room, gpu=gpu)
             else:
                 out[name] = column.of_lanes(values, lanes)
         return out

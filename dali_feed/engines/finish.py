@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from dali_feed.columns.array import Factors, Scaled
 from dali_feed.engines.device.cuda import Device
 from dali_feed.engines.device.ranges import FINISH
 from dali_feed.kernels.finish import MixArrays, finish
 from dali_feed.kernels.jitter import jitter
 from dali_feed.kernels.launch import compiles
+from dali_feed.kernels.unpack import unpack
 from dali_feed.transforms.program import Program, Tail, outline
 
 # That a recipe may end in, as torch knows them.
@@ -103,6 +105,51 @@ def rehearse(images: Any, tail: Tail, device: Device, *, mixed: bool) -> None:
         kinds = ((), torch.int32), ((), torch.float32), ((4,), torch.int32)
         mixing = MixArrays(*(device.empty((1, *shape), dtype) for shape, dtype in kinds)) if mixed else None
         finished(one, replace(tail, **row), device, mixing)
+
+
+def scaled(rows: torch.Tensor, numbers: Scaled, device: Device) -> torch.Tensor:
+    """`rows`, uint8 or uint16 on the device, as float32: rows * scale + bias in one launch, in new memory."""
+    out = device.empty(tuple(rows.shape), torch.float32)
+    count, channels = len(rows), max(np.size(each) for each in (numbers.scale, numbers.bias))
+    shape = (1, rows[0].numel() // channels, channels)
+    device.launch(
+        unpack if compiles() else scaled_by_torch,
+        rows.reshape(count, -1).view(torch.uint8),
+        out.view(count, *shape),
+        shape=shape,
+        bits=8 * rows.itemsize,
+        scale=numbers.scale,
+        bias=numbers.bias,
+        layout="NHWC",
+    )
+    return out
+
+
+def scaled_by_torch(
+    records: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    shape: tuple[int, ...],
+    bits: int,
+    scale: Factors,
+    bias: Factors,
+    layout: str,
+    stream: object = None,
+) -> None:
+    """Do what the kernel `unpack` does of 8 and 16 bits, little-endian, pixel by pixel: to the bit, in some passes."""
+    del stream, layout
+    out.copy_((records if bits == 8 else records.view(torch.uint16)).view(-1, *shape))
+    for change, factors, neutral in ((torch.Tensor.mul_, scale, 1), (torch.Tensor.add_, bias, 0)):
+        each = np.broadcast_to(np.asarray(neutral if factors is None else factors, np.float32), shape[-1])
+        for channel, factor in zip(out.unbind(-1), each.tolist(), strict=True):
+            change(channel, factor)
+
+
+def rehearse_scaled(numbers: Scaled, device: Device) -> None:
+    """The same as `rehearse`, of a column of numbers."""
+    with device.sending(), device.hold():
+        rows = torch.from_numpy(numbers.rows[:1])
+        scaled(device.empty(tuple(rows.shape), rows.dtype), numbers, device)
 
 
 def exported(images: Any, tail: Tail | None, device: Device, stream: int | None, options: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.bad_records import BadRecord, Quarantine
-from dali_feed.columns.array import Room
+from dali_feed.columns.array import Room, Scaled
 from dali_feed.columns.column import Column
 from dali_feed.columns.columns import Columns
 from dali_feed.dead_letters import Letter
@@ -252,7 +252,7 @@ class Uploads:
     """Adds to each batch what goes with it: `companions` of (batch, epoch). Used by one thread at a time."""
 
     def __init__(self, companions: Companions, device: Device | None = None) -> None:
-        self._companions, self._device, self._parcels = companions, device, None
+        self._companions, self.device, self._parcels = companions, device, None
         self._rehearsed = set[object]()  # the kinds of batches that the training loop need not wait for
         self.room: Room = Reused()  # memory for a batch's arrays
         if device is not None:
@@ -267,20 +267,21 @@ class Uploads:
         Errors of a companion go on; EngineError where something cannot be sent.
         """
         batch.companions = dict(self._companions(batch, epoch))
-        if self._parcels is None or self._device is None:
+        if self._parcels is None or self.device is None:
             return
-        batch.device, shown = self._device, (batch, *batch.more)
+        batch.device, shown = self.device, (batch, *batch.more)
         try:
             tails, batch.sent = self._parcels.with_tails([each.tail for each in shown], batch.companions)
             for each, tail in zip(shown, tails, strict=True):
                 each.tail = tail
-                self._rehearse(each, self._device, mixed=f"{MIX}partner" in batch.sent)
-            self._device.wait()
+                self._rehearse(each, self.device, mixed=f"{MIX}partner" in batch.sent)
+            self._rehearse_scaled(batch.fields, self.device)
+            self.device.wait()
         except RuntimeError as error:
             from dali_feed.engines.failures import engine_error
 
             subject, what = "feed", "what goes with a batch cannot be sent to the GPU"
-            raise engine_error(subject, what, error, self._device.number) from error
+            raise engine_error(subject, what, error, self.device.number) from error
 
     def _rehearse(self, pixels: Pixels, device: Device, *, mixed: bool) -> None:
         """Have ready what finishes such a batch, before the training loop asks for the first of its kind."""
@@ -292,6 +293,15 @@ class Uploads:
         if kind not in self._rehearsed:
             rehearse(pixels.images, pixels.tail, device, mixed=mixed)
             self._rehearsed.add(kind)
+
+    def _rehearse_scaled(self, fields: Mapping[str, Any], device: Device) -> None:
+        """The same of what is left of columns."""
+        for values in fields.values():
+            if isinstance(values, Scaled) and (kind := values.rows.dtype) not in self._rehearsed:
+                from dali_feed.engines.finish import rehearse_scaled
+
+                rehearse_scaled(values, device)
+                self._rehearsed.add(kind)
 
 
 # A batch without records: what a rank is given that has none, so that it need not keep the others waiting.
@@ -339,6 +349,8 @@ class EmptyBatches:
 
 def _none_of(values: Any) -> Any:
     """No rows of such values."""
+    if isinstance(values, Scaled):
+        return np.zeros((0, *values.rows.shape[1:]), np.float32)
     if isinstance(values, tuple) and hasattr(values, "_fields"):
         return type(values)(*map(_none_of, values))
     if isinstance(values, Pixels):

@@ -516,7 +516,8 @@ class Pass:
         except NoneGoodError as error:
             return supply.none_good(flight, error)
         course.landed += len(flight)
-        batch = flight.done(partial(machine.columns.batch, room=self._uploads.room), self._lanes)
+        columns_of = partial(machine.columns.batch, room=self._uploads.room, gpu=self._uploads.device is not None)
+        batch = flight.done(columns_of, self._lanes)
         self._uploads(batch, course.epoch)
         supply.landed(flight, batch)
         return batch

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dali_feed.columns.array import Scaled
 from dali_feed.columns.packed import PackedBatch
 from dali_feed.columns.ragged import Jagged
 from dali_feed.engines.engine import Pixels
-from dali_feed.engines.finish import finished
+from dali_feed.engines.finish import finished, scaled
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.loader.arguments import moved
@@ -30,6 +31,8 @@ from dali_feed.transforms.mixing import Mixing
 
 def arrays_of(name: str, values: Any) -> dict[str, NDArray[Any]]:
     """The arrays of numbers in a column, by `name`, or by "name.part" for each part of a named tuple."""
+    if isinstance(values, Scaled):
+        return {name: _sound(values.rows)}
     if _is_named(values):
         return {f"{name}.{part}": _sound(each) for part, each in values._asdict().items() if _is_numbers(each)}
     return {name: _sound(values)} if _is_numbers(values) else {}
@@ -42,6 +45,8 @@ def as_tensors(
 
     `tensor_for` has what `arrays_of` named; `moved` takes a tensor there: of an array of one record, as its boxes.
     """
+    if isinstance(values, Scaled):
+        return tensor_for(name)
     if _is_named(values):
         parts = values._asdict().items()
         whole = type(values)(*(as_tensors(f"{name}.{part}", each, tensor_for, moved) for part, each in parts))
@@ -61,6 +66,8 @@ def per_sample(values: Any) -> list[Any]:
     """
     if isinstance(values, Jagged):
         values = values.split()
+    if isinstance(values, Scaled):
+        values = values.whole()
     if _is_named(values):
         parts = ([torch.as_tensor(v) for v in each] if _is_numbers(each) else per_sample(each) for each in values)
         return [type(values)(*row) for row in zip(*parts, strict=True)]
@@ -208,6 +215,9 @@ class Items:
     def _sent(self, batch: Batch, name: str) -> torch.Tensor:
         """What went with a batch, copied: labels that are kept would else keep the whole block they came in."""
         if name in batch.sent and batch.device is not None:
+            values = batch.fields.get(name.removeprefix(_COLUMN))
+            if isinstance(values, Scaled):
+                return scaled(batch.sent[name], values, batch.device)
             return batch.device.copy(batch.sent[name])
         there: torch.Tensor = moved(torch.from_numpy(batch.companions[name]), self._device)
         return there

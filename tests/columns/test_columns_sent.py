@@ -32,6 +32,9 @@ COLUMNS: dict[str, Column] = {
     "features": Array("f32", "float32", (2, 3)),
     "bytes": Array("f32", "uint8", (24,)),
     "rows": Array("f32", "uint16", (12,)),
+    "pixels": Array("f32", "uint8", (2, 4, 3), scale=(1 / 255, 1 / 3, -7.7), bias=-0.485),
+    "levels": Array("f32", "uint16", (12,), bias=0.1),
+    "halves": Array("f32", "float32", (2, 3), scale=0.5),  # by NumPy: as many bytes
     "label": Number("cls"),
     "tokens": Tokens("txt", letters, 4),
     "packed": Packed("txt", letters, 5),
@@ -82,8 +85,21 @@ def test_a_large_array_is_sent_from_where_it_is_made(tmp_path: Path, monkeypatch
     monkeypatch.setattr(arrays, "LARGE", 24)
     monkeypatch.setattr(arrays, "LARGE_BATCH", 6 * 24)
     found = batches(source, "cpu")
-    assert gpu.calls.count("send") == len(wanted) * (1 + 3)
+    assert gpu.calls.count("send") == len(wanted) * (1 + 6)
     same(wanted, found, "cpu")
+
+
+def test_bytes_travel_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is scaled on the device is sent as it was read; one launch, which was rehearsed, makes it float32 there."""
+    columns: dict[str, Column] = {"x": Array("f32", "uint8", (8, 3), scale=2)}
+    gpu = before_a_gpu(monkeypatch)
+    sizes = list[int]()
+    monkeypatch.setattr(gpu, "send", lambda here: sizes.append(here.numel()) or Recorded.send(gpu, here))
+    with DataLoader(shards(tmp_path), 6, columns=columns, tuning=QUICK, device="cpu") as loader:
+        found = [batch["x"] for batch in loader]
+    assert sizes == [6 * 24] * 4
+    assert [each.dtype for each in found] == [torch.float32] * 4
+    assert (gpu.calls.count("launch"), gpu.calls.count("copy")) == (1 + 4, 0)
 
 
 def test_a_room_that_is_not_filled_is_not_sent() -> None:

@@ -211,7 +211,7 @@ def test_unpacked_is_what_was_packed(stream: tuple[int, str], channels: int, ord
     scale, bias = (1 / 65535, 1 / 3, -7.7, 1e-8)[:channels], (-0.485, 1e3, 2.0**-30, 3e-8)[:channels]
     factors = np.array(scale, np.float32), np.array(bias, np.float32)
     scaled = unpack_reference(records, offset=5, layout="NHWC", scale=scale, bias=bias, **case)
-    equal_bits(scaled, fma(last, *factors))
+    equal_bits(scaled, last * factors[0] + factors[1])
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from dali_feed.engines.device.cuda import Device, InUse
-from dali_feed.engines.finish import by_torch
+from dali_feed.engines.finish import by_torch, scaled_by_torch
 from dali_feed.kernels.finish import finish
 from dali_feed.kernels.jitter import jitter_reference
+from dali_feed.kernels.unpack import unpack
 
 JUNK = 0xEE
 
@@ -99,6 +100,8 @@ class Recorded(Device):
         self._reads("launch", *arrays, *rows)
         if kernel is finish:
             by_torch(*arrays, **settings)
+        elif kernel in (unpack, scaled_by_torch):
+            scaled_by_torch(*arrays, **settings)
         else:
             arrays[1].copy_(torch.from_numpy(jitter_reference(arrays[0].numpy(), arrays[2].numpy())))
 

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from dali_feed.engines.finish import DTYPES
-from dali_feed.kernels.jitter import fma
 
 
 def unpack_reference(
@@ -39,6 +38,8 @@ def unpack_reference(
     else:
         value = value.reshape(-1, height, width, channels).transpose(0, 3, 1, 2)
     factors = (np.broadcast_to(np.asarray(each, np.float32), channels)[:, None, None] for each in (scale, bias))
-    done = torch.from_numpy(fma(value, *factors)).to(DTYPES[dtype])
+    scales, biases = factors
+    with np.errstate(over="ignore", invalid="ignore"):
+        done = torch.from_numpy(value * scales + biases).to(DTYPES[dtype])
     done = done.contiguous() if layout == "NCHW" else done.permute(0, 2, 3, 1).contiguous()
     return np.asarray((done.view(torch.uint16) if dtype == "bfloat16" else done).numpy())
