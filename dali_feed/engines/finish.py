@@ -110,7 +110,8 @@ def rehearse(images: Any, tail: Tail, device: Device, *, mixed: bool) -> None:
 def scaled(rows: torch.Tensor, numbers: Scaled, device: Device) -> torch.Tensor:
     """`rows`, uint8 or uint16 on the device, as float32: rows * scale + bias in one launch, in new memory."""
     out = device.empty(tuple(rows.shape), torch.float32)
-    count, channels = len(rows), max(np.size(each) for each in (numbers.scale, numbers.bias))
+    factors = [each if isinstance(each, tuple) else (each,) for each in (numbers.scale, numbers.bias)]
+    count, channels = len(rows), max(map(len, factors))
     shape = (1, rows[0].numel() // channels, channels)
     device.launch(
         unpack if compiles() else scaled_by_torch,

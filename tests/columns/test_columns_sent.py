@@ -94,7 +94,12 @@ def test_bytes_travel_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     columns: dict[str, Column] = {"x": Array("f32", "uint8", (8, 3), scale=2)}
     gpu = before_a_gpu(monkeypatch)
     sizes = list[int]()
-    monkeypatch.setattr(gpu, "send", lambda here: sizes.append(here.numel()) or Recorded.send(gpu, here))
+
+    def send(here: torch.Tensor) -> torch.Tensor:
+        sizes.append(here.numel())
+        return Recorded.send(gpu, here)
+
+    monkeypatch.setattr(gpu, "send", send)
     with DataLoader(shards(tmp_path), 6, columns=columns, tuning=QUICK, device="cpu") as loader:
         found = [batch["x"] for batch in loader]
     assert sizes == [6 * 24] * 4

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kit.by_hand import tar
 from kit.images import QUICK
 from kit.member_shards import shards
 from kit.refused import refusals
@@ -16,7 +17,6 @@ from dali_feed import DataLoader
 from dali_feed.columns import Array, Column, Counted
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import Arrays, ShardSet
-from dali_feed.testing.shards import write_shard
 
 RNG = np.random.default_rng(3)
 DTYPES = ("uint8", "int8", "bool", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -50,7 +50,7 @@ def test_large_records_are_scaled_too() -> None:
 def ragged(folder: Path) -> ShardSet:
     """Four records of 0 to 3 points."""
     points = [np.arange(2 * n, dtype=np.float32) for n in range(4)]
-    write_shard(folder / "p-0.tar", [{"pts": each.tobytes()} for each in points])
+    tar(folder / "p-0.tar", [(str(n), {"pts": each.tobytes()}) for n, each in enumerate(points)])
     return ShardSet(str(folder / "p-*.tar"))
 
 
@@ -73,7 +73,7 @@ def test_ragged_rows_are_scaled_and_padding_is_not(tmp_path: Path) -> None:
 
 def test_a_default_stands_for_the_number_that_is_scaled(tmp_path: Path) -> None:
     """In the records' own units."""
-    write_shard(tmp_path / "x-0.tar", [{"x": bytes([1, 2, 3])}, {"y": b"?"}])
+    tar(tmp_path / "x-0.tar", [("0", {"x": bytes([1, 2, 3])}), ("1", {"y": b"?"})])
     columns: dict[str, Column] = {"x": Array("x", "uint8", (3,), scale=0.5, default=4)}
     with DataLoader(ShardSet(str(tmp_path / "x-*.tar")), 2, columns=columns, tuning=QUICK, device="cpu") as loader:
         assert next(iter(loader))["x"].tolist() == [[0.5, 1.0, 1.5], [2.0] * 3]
@@ -85,8 +85,11 @@ def test_a_collate_fn_is_given_what_was_scaled(tmp_path: Path) -> None:
 
     def loader(scale: float) -> DataLoader:
         columns: dict[str, Column] = {"x": Array("f32", "uint8", (24,), scale=scale)}
-        stack = {"collate_fn": lambda samples: torch.stack([each["x"] for each in samples])}
-        return DataLoader(source, 6, columns=columns, tuning=QUICK, device="cpu", **stack)
+
+        def stack(samples: list[Any]) -> torch.Tensor:
+            return torch.stack([each["x"] for each in samples])
+
+        return DataLoader(source, 6, columns=columns, tuning=QUICK, device="cpu", collate_fn=stack)
 
     with loader(1.0) as one, loader(2.0) as two:
         batches = iter(one)
