@@ -16,6 +16,7 @@ from dali_feed.transforms.settings import (
     Masks,
     PadMode,
     Probability,
+    Range,
     Rule,
     Size,
     as_list,
@@ -23,6 +24,7 @@ from dali_feed.transforms.settings import (
     mask_fill,
     masks_of,
     pair,
+    span,
     whole,
 )
 
@@ -221,6 +223,11 @@ class CenterCrop(Crop):
     def window(self, d: Draws) -> Window:
         return center_window(d.h, d.w, self.size)
 
+    def follow(self, value: Any, margin: Any, window: Any) -> Any:
+        """By torchvision's own: where it pads an odd number of pixels it moves boxes by one more, or one less."""
+        del margin, window
+        return v2.functional.center_crop(value, list(self.size))
+
 
 @dataclass(frozen=True, slots=True)
 class CropOrPad(Crop):
@@ -285,6 +292,39 @@ class Pad(Crop):
     def window(self, d: Draws) -> Window:
         left, top, _, _ = self.padding
         return np.full_like(d.h, -top), np.full_like(d.w, -left), d.h + self._more[0], d.w + self._more[1]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomZoomOut(Crop):
+    """With probability `p` somewhere on a canvas of `fill`, larger by a random factor in `side`."""
+
+    fill: Fill = 0.0
+    side: Range = (1.0, 4.0)
+    p: Probability = 0.5
+    masks: Masks = None
+
+    streams: ClassVar[int] = 1
+    rules: ClassVar[Mapping[str, Rule]] = {"side": span(1.0, 1e3)}
+    theirs: ClassVar[Mapping[str, str]] = {"side": "side_range"}
+
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        return None
+
+    def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
+        return least, self._canvas(*most, np.float32(1.0))
+
+    def _canvas(self, h: Ints, w: Ints, u: Any) -> Sizes:
+        """In single precision, as torchvision's."""
+        factor = np.float32(self.side[0]) + u * np.float32(self.side[1] - self.side[0])
+        high, wide = (np.maximum((edge.astype(np.float32) * factor).astype(np.int64), edge) for edge in (h, w))
+        return high, wide
+
+    def window(self, d: Draws) -> Window:
+        u, (high, wide) = d.u(), self._canvas(d.h, d.w, d.u()[1])
+        high, wide = np.where(u[0] < self.p, high, d.h), np.where(u[0] < self.p, wide, d.w)
+        spare = ((wide - d.w).astype(np.float32) * u[2]), ((high - d.h).astype(np.float32) * u[3])
+        x, y = (-edge.astype(np.int64) for edge in spare)
+        return y, x, high, wide
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,10 @@ _SAME = {  # in each file: classes of torchvision's name and ours, whose `of` re
     "auto_augment": ("AugMix", "AutoAugment", "RandAugment", "TrivialAugmentWide"),
     "colour": ("ColorJitter", "Grayscale", "RandomChannelPermutation", "RandomGrayscale", "RandomPhotometricDistort"),
     "convert": ("Normalize",),
-    "crops": ("CenterCrop", "Pad", "RandomCrop"),
+    "crops": ("CenterCrop", "Pad", "RandomCrop", "RandomZoomOut"),
     "filters": ("GaussianBlur", "GaussianNoise"),
-    "resize": ("RandomResizedCrop", "Resize"),
-    "warps": ("RandomAffine", "RandomPerspective"),
+    "resize": ("RandomResizedCrop", "RandomShortestSize", "Resize", "ScaleJitter"),
+    "warps": ("ElasticTransform", "RandomAffine", "RandomPerspective"),
 }
 _POINTWISE = ("AdjustSharpness", "Autocontrast", "Equalize", "Invert", "Posterize", "Solarize")
 

@@ -1,4 +1,4 @@
-"""Resize: to a size, or the shorter edge to one; and the step that all ops which resize share on the host engine."""
+"""Resize: to a size, an edge, or a random one of either; and the step that all these share on the host engine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from dali_feed.transforms.settings import (
 )
 
 
-def resized(h: Ints, w: Ints, size: int | tuple[int, int], max_size: int | None) -> Sizes:
+def shorter_edge(h: Ints, w: Ints, size: int | tuple[int, int], max_size: int | None) -> Sizes:
     """Output heights and widths of Resize: both edges, or the shorter one with the ratio kept (rounded down)."""
     if not isinstance(size, int):
         return np.full_like(h, size[0]), np.full_like(w, size[1])
@@ -46,11 +46,6 @@ def resized(h: Ints, w: Ints, size: int | tuple[int, int], max_size: int | None)
     return np.where(h <= w, new_short, new_long), np.where(h <= w, new_long, new_short)
 
 
-def _smallest_and_largest(sizes: Iterable[Sizes]) -> tuple[Sizes, Sizes]:
-    h, w = (np.stack(edges) for edges in zip(*sizes, strict=True))
-    return (h.min(axis=0), w.min(axis=0)), (h.max(axis=0), w.max(axis=0))
-
-
 class Resizing(Op):
     """Resizes the image, or a window of it, to a size."""
 
@@ -60,9 +55,22 @@ class Resizing(Op):
     interpolation: Interpolation | Drawn
     antialias: Antialias
 
-    def sizes(self, d: Draws) -> Sizes:
-        """Heights and widths of what comes out."""
+    def resized(self, h: Ints, w: Ints, u: Any) -> Sizes:
+        """Heights and widths of what comes out, by the op's first four random numbers (4, ...)."""
         raise NotImplementedError
+
+    def corners(self) -> Iterable[Any]:
+        """Random numbers of which one set gives the smallest image, and one the largest: the ends of what is drawn."""
+        return itertools.product((0.0, 1 - 2.0**-24), repeat=4) if self.streams else [()]
+
+    def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
+        """An edge grows with itself and shrinks with the other: at the widest and at the highest image."""
+        if self.output_size(None) is not None:
+            return Op.bounds(self, least, most)
+        ends = (least[0], most[1]), (most[0], least[1])
+        sizes = [self.resized(h, w, np.array(corner, np.float32)) for h, w in ends for corner in self.corners()]
+        high, wide = (np.stack(edges) for edges in zip(*sizes, strict=True))
+        return (high.min(axis=0), wide.min(axis=0)), (high.max(axis=0), wide.max(axis=0))
 
     def window(self, d: Draws) -> Window:
         """The part of each image that is resized, of an op that begins with a window."""
@@ -83,7 +91,7 @@ class Resizing(Op):
             rows["crop"] = columns(*self.window(d))
         if self.interpolation == "random":
             which = [(d.u(TRIES)[0].astype(np.float64) * len(DRAWN)).astype(np.int64)]
-        d.h, d.w = self.sizes(d)
+        d.h, d.w = self.resized(d.h, d.w, d.u() if self.streams else ())
         return {**rows, "scale": columns(d.h, d.w, *which)}
 
     def image(self, image: Any, window: Any, scale: Any) -> Any:
@@ -98,7 +106,7 @@ class Resizing(Op):
         channels, h, w = image.shape
         if (height, width) == (h, w):
             return image
-        smooth = name != "nearest-exact"
+        smooth = not name.startswith("nearest")
         if image.dtype != torch.uint8 or image.is_cuda or (smooth and not _native_uint8(name)):
             mode = v2.InterpolationMode(name)
             return v2.functional.resize_image(image, [height, width], interpolation=mode, antialias=self.antialias)
@@ -119,6 +127,8 @@ class Resizing(Op):
         return v2.functional.resize(cut_follower(value, window), scale.tolist()[:2])
 
     def dali(self, graph: Graph) -> None:
+        if self.interpolation == "nearest":
+            self.refuse("knows NEAREST_EXACT", "NEAREST")
         graph.resize(
             self.interpolation,
             antialias=self.antialias,
@@ -168,13 +178,9 @@ class Resize(Resizing):
     def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None if isinstance(self.size, int) else self.size
 
-    def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
-        """An edge grows with itself and shrinks with the other: bounds are at the widest and at the highest image."""
-        ends = (least[0], most[1]), (most[0], least[1])
-        return _smallest_and_largest(resized(h, w, self.size, self.max_size) for h, w in ends)
-
-    def sizes(self, d: Draws) -> Sizes:
-        return resized(d.h, d.w, self.size, self.max_size)
+    def resized(self, h: Ints, w: Ints, u: Any) -> Sizes:
+        del u
+        return shorter_edge(h, w, self.size, self.max_size)
 
     def covered(self) -> tuple[int, int] | None:
         return (self.size, self.size) if isinstance(self.size, int) and not self.max_size else self.output_size(None)
@@ -197,8 +203,9 @@ class RandomResizedCrop(Resizing):
     def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return self.size
 
-    def sizes(self, d: Draws) -> Sizes:
-        return np.full_like(d.h, self.size[0]), np.full_like(d.w, self.size[1])
+    def resized(self, h: Ints, w: Ints, u: Any) -> Sizes:
+        del u
+        return np.full_like(h, self.size[0]), np.full_like(w, self.size[1])
 
     def window(self, d: Draws) -> Window:
         """Of ten tries of (area, ratio), each with a place of its own, the first that fits; else the middle."""
@@ -252,11 +259,11 @@ class ResizeKeepRatio(Resizing):
     def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None
 
-    def kept(self, h: Ints, w: Ints, drawn: Any) -> Sizes:
-        """New sizes; `drawn` (4, ...): whether to scale, how much, whether to change the ratio, how much."""
+    def resized(self, h: Ints, w: Ints, u: Any) -> Sizes:
+        """By whether to scale, how much, whether to change the ratio, how much."""
         ratio_h, ratio_w = h / self.size[0], w / self.size[1]
         ratio = np.maximum(ratio_h, ratio_w) * self.longest + np.minimum(ratio_h, ratio_w) * (1.0 - self.longest)
-        u = np.asarray(drawn, np.float64)
+        u = u.astype(np.float64)
         scale = self.scale[0] + (self.scale[1] - self.scale[0]) * u[1]
         scale = 1.0 / np.sqrt(scale) if self.area else scale
         scale = np.where(u[0] < self.scale_p, scale, 1.0)
@@ -268,11 +275,68 @@ class ResizeKeepRatio(Resizing):
         )
         return high_out, wide_out
 
-    def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
-        """An edge grows with itself and shrinks with the other; factors are extreme at the ends of their ranges."""
-        ends = (least[0], most[1]), (most[0], least[1])
-        corners = list(itertools.product((0.0, 1 - 2.0**-24), repeat=4))  # the least and the largest that is drawn
-        return _smallest_and_largest(self.kept(h, w, corner) for h, w in ends for corner in corners)
 
-    def sizes(self, d: Draws) -> Sizes:
-        return self.kept(d.h, d.w, d.u())
+@dataclass(frozen=True, slots=True)
+class ScaleJitter(Resizing):
+    """As large as fits into `target`, by a random factor in `scale` larger or smaller; the ratio is kept."""
+
+    target: Size
+    scale: Range = (0.1, 2.0)
+    interpolation: Interpolation = "bilinear"
+    antialias: Antialias = True
+
+    streams: ClassVar[int] = 1
+    rules: ClassVar[Mapping[str, Rule]] = {"scale": span(0.0, 1e6)}
+    theirs: ClassVar[Mapping[str, str]] = {"target": "target_size", "scale": "scale_range"}
+
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        return None
+
+    def resized(self, h: Ints, w: Ints, u: Any) -> Sizes:
+        """In single precision, as torchvision's; it takes the second number of the target for the height."""
+        low, high = self.scale
+        factor = np.float32(low) + u[0] * np.float32(high - low)
+        return _by(np.minimum(self.target[1] / h, self.target[0] / w).astype(np.float32) * factor, h, w)
+
+
+@dataclass(frozen=True, slots=True)
+class RandomShortestSize(Resizing):
+    """The shorter edge to one of `shortest`, equally often; the longer at most `max_size`."""
+
+    shortest: tuple[int, ...]
+    max_size: int | None = None
+    interpolation: Interpolation = "bilinear"
+    antialias: Antialias = True
+
+    streams: ClassVar[int] = 1
+
+    def agree(self) -> None:
+        for size in (*self.shortest, *(() if self.max_size is None else (self.max_size,))):
+            height_width(self.title, "min_size and max_size", (size, size))
+        if not self.shortest:
+            refuse(self.title, "min_size must hold a size", self.shortest)
+
+    @classmethod
+    def of(cls, transform: Any) -> RandomShortestSize:
+        t, how = (
+            transform,
+            (READ["Interpolation"](transform, "interpolation"), READ["Antialias"](transform, "antialias")),
+        )
+        return cls(tuple(map(int, t.min_size)), t.max_size, *how)
+
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        return None
+
+    def corners(self) -> Iterable[Any]:
+        return [((k + 0.5) / len(self.shortest),) for k in range(len(self.shortest))]
+
+    def resized(self, h: Ints, w: Ints, u: Any) -> Sizes:
+        sizes = np.array(self.shortest)[(u[0].astype(np.float64) * len(self.shortest)).astype(np.int64)]
+        ratio = sizes / np.minimum(h, w)
+        return _by(ratio if self.max_size is None else np.minimum(ratio, self.max_size / np.maximum(h, w)), h, w)
+
+
+def _by(ratio: NDArray[Any], h: Ints, w: Ints) -> Sizes:
+    """Both edges times a ratio, rounded down; torchvision fails where that gives no pixel."""
+    high, wide = (np.maximum((edge.astype(ratio.dtype) * ratio).astype(np.int64), 1) for edge in (h, w))
+    return high, wide

@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn, get_args
 
 from dali_feed.errors import TransformError
 
-Interpolation = Literal["nearest-exact", "bilinear", "bicubic"]
+Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
 Drawn = Literal["random"]  # one of these, at random for each sample
 DRAWN: tuple[Interpolation, ...] = ("bilinear", "bicubic")
 Turning = Literal["nearest", "bilinear"]  # the interpolations of a transform that can turn an image
@@ -165,7 +165,9 @@ def _mode(*modes: str, shown: str) -> Callable[[Any, str], str]:
 
 
 _turning = _mode("nearest", "bilinear", shown="NEAREST or BILINEAR")
-_interpolation = _mode("bilinear", "bicubic", "nearest-exact", shown="BILINEAR, BICUBIC or NEAREST_EXACT")
+_interpolation = _mode(
+    *("bilinear", "bicubic", "nearest", "nearest-exact"), shown="BILINEAR, BICUBIC, NEAREST or NEAREST_EXACT"
+)
 
 
 def _maybe_drawn(t: Any, name: str) -> str:

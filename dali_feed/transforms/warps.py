@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.op import Draws, Effect, Floats, Graph, Ints, Op, Place, fn, types, v2
+from dali_feed.transforms.filters import generator_of, seeds_of
+from dali_feed.transforms.op import Draws, Effect, Floats, Graph, Ints, Op, Place, Sizes, fn, torch, types, v2
 from dali_feed.transforms.settings import (
     READ,
     Fill,
@@ -26,9 +27,11 @@ from dali_feed.transforms.settings import (
     Rule,
     Turning,
     as_list,
+    at_least_zero,
     fill_of,
     mask_fill,
     masks_of,
+    numbers,
     refuse,
     span,
 )
@@ -227,27 +230,47 @@ def corners(op: RandomPerspective, drawn: NDArray[np.float32], h: Ints, w: Ints)
 
 @dataclass(frozen=True, slots=True)
 class Rotation(Warp):
-    """Counter-clockwise about the centre by a random angle in degrees."""
+    """Counter-clockwise about the centre by a random angle in degrees; `expand`: onto a canvas that all of it fits."""
 
     degrees: Range
     interpolation: Turning = "nearest"
     fill: Fill = 0.0
     masks: Masks = None
+    expand: bool = False
 
     called: ClassVar[str] = "RandomRotation"
     names: ClassVar[tuple[str, ...]] = ("angle",)
     rules: ClassVar[Mapping[str, Rule]] = {"degrees": span(-math.inf, math.inf)}
 
+    @property
+    def in_nest(self) -> bool:  # type: ignore[override]
+        return not self.expand
+
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        return None if self.expand else size
+
+    def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
+        """Turned it is at least its shorter edge, and at most its diagonal, high and wide."""
+        if not self.expand:
+            return least, most
+        short, long = np.minimum(*least), np.ceil(np.hypot(*most)).astype(np.int64) + 1
+        return (short, short), (long, long)
+
     def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
         """Angles, in degrees."""
         low, high = self.degrees
-        return {"angle": (low + (high - low) * d.u()[0]).astype(np.float32)}
+        angles = (low + (high - low) * d.u()[0]).astype(np.float32)
+        if self.expand and len(angles):
+            d.h, d.w = np.array(list(map(_turned_size, angles.tolist(), d.h.tolist(), d.w.tolist())), np.int64).T
+        return {"angle": angles}
 
     def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
-        return getattr(v2.functional, f"rotate{kind}")(value, float(row), **settings)
+        return getattr(v2.functional, f"rotate{kind}")(value, float(row), expand=self.expand, **settings)
 
     def dali(self, graph: Graph) -> None:
         """In a mirrored image the other way; twice mirrored it is turned as a whole."""
+        if self.expand:
+            self.refuse("keeps the size of what it turns", "expand=True")
 
         def angles(fold: Any, angle: Any) -> NDArray[np.float32]:
             turned = np.where(fold.mirror["x"] ^ fold.mirror["y"], -angle, angle)
@@ -259,10 +282,73 @@ class Rotation(Warp):
         self.add_to(graph, "angle", 0, turn, angles)
 
 
+def _turned_size(angle: float, height: int, width: int) -> tuple[int, int]:
+    """Height and width of a canvas that all of an image fits, by torchvision's own rounding."""
+    if angle % 180 == 0:
+        return height, width
+    if angle % 90 == 0:
+        return width, height
+    from torchvision.transforms.v2.functional import _geometry
+
+    matrix = _geometry._get_inverse_affine_matrix([0.0, 0.0], -(angle % 360), [0.0, 0.0], 1.0, [0.0, 0.0])
+    wide, high = _geometry._compute_affine_output_size(matrix, width, height)
+    return high, wide
+
+
 def rotation(transform: Any) -> Rotation:
-    """From torchvision's RandomRotation, about the middle, whose canvas keeps its size."""
-    if transform.expand:
-        refuse(transform, "expand must be False: all images of a batch have one size", transform.expand)
+    """From torchvision's RandomRotation, about the middle."""
     if transform.center is not None:
         refuse(transform, "center must be None, the middle of the image", transform.center)
     return Rotation.of(transform)
+
+
+# ElasticTransform: every pixel moves a little, its neighbours about as far.
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticTransform(Warp):
+    """Pixels moved at random by up to `alpha`, in x and y, smoothed by a blur of `sigma`."""
+
+    alpha: tuple[float, float] = (50.0, 50.0)
+    sigma: tuple[float, float] = (5.0, 5.0)
+    interpolation: Turning = "bilinear"
+    fill: Fill = 0.0
+    masks: Masks = None
+
+    names: ClassVar[tuple[str, ...]] = ("effect_seed",)
+
+    def agree(self) -> None:
+        for name in ("alpha", "sigma"):
+            for number in getattr(self, name):
+                at_least_zero(self.title, name, number)
+        if min(self.sigma) == 0 < max(self.sigma):
+            refuse(self.title, "sigma must be two numbers above 0, or none", self.sigma)
+
+    @classmethod
+    def of(cls, transform: Any) -> ElasticTransform:
+        t = transform
+        (ax, ay), (sx, sy) = (np.resize(numbers(each), 2).tolist() for each in (t.alpha, t.sigma))
+        return cls((ax, ay), (sx, sy), READ["Turning"](t, "interpolation"), fill_of(t, "fill"), masks_of(t, "fill"))
+
+    def unfit(self, h: Ints, w: Ints) -> list[tuple[int, str]]:
+        """The blur mirrors the border."""
+        half = max(int(8 * sigma + 1) // 2 if sigma else 0 for sigma in self.sigma)
+        need = f"ElasticTransform: sigma={self.sigma} needs an image of {half + 1}x{half + 1} at least"
+        return [(k, f"{need}; found {w[k]}x{h[k]}") for k in np.flatnonzero(np.minimum(h, w) <= half).tolist()]
+
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        """Seeds of the moves."""
+        return {"effect_seed": seeds_of(d)}
+
+    def warped(self, kind: str, value: Any, row: Any, **settings: Any) -> Any:
+        """The moves are made again for each of what follows an image: they take more memory than it does."""
+        height, width = value.shape[-2:] if kind else v2.functional.get_size(value)
+        generator, moves = generator_of(row), []
+        for alpha, sigma, edge in zip(self.alpha, self.sigma, (width, height), strict=True):
+            move = torch.rand(1, 1, height, width, generator=generator) * 2 - 1
+            if sigma:
+                kernel = int(8 * sigma + 1) // 2 * 2 + 1
+                move = v2.functional.gaussian_blur(move, [kernel, kernel], list(self.sigma))
+            moves.append(move * alpha / edge)
+        displacement = torch.concat(moves, 1).permute(0, 2, 3, 1)
+        return getattr(v2.functional, f"elastic{kind}")(value, displacement=displacement, **settings)
