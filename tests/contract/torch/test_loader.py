@@ -107,7 +107,7 @@ NO_DATASET = r"source: .*FileList\.from_folder"
     (lambda: DataLoader("kafka://b:9092/t", 4), "KafkaTopic"),
     (lambda: DataLoader([("a.jpg", "cat")], 4), r"must be ints; found 'cat' of a\.jpg"),
     (lambda: BadRecords(limit=0.01), r"Fraction\(1, 100\).*found 0\.01"),  # type: ignore[arg-type]
-    (lambda: _loader(transform=v2.ElasticTransform()), "ElasticTransform", TransformError),
+    (lambda: _loader(transform=v2.TenCrop(4)), "TenCrop", TransformError),
     (lambda: first(_loader(SIZES)), TWO_SIZES),
     (lambda: first(_loader(SIZES, transform=v2.Resize(16))), TWO_SIZES),
 )
