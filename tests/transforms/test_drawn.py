@@ -33,7 +33,7 @@ from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.keys import FLIPS, Key, of_op, viewed
 from dali_feed.transforms.op import TRIES, Draws, Op, Recipe
 from dali_feed.transforms.program import Parameters
-from dali_feed.transforms.resize import RandomResizedCrop, resized
+from dali_feed.transforms.resize import RandomResizedCrop, shorter_edge
 from dali_feed.transforms.warps import RandomPerspective, Rotation, corners
 
 EDGE = st.integers(1, 5000)
@@ -66,7 +66,7 @@ def test_resized(height: int, width: int, size: int, more: int | None) -> None:
         return  # torchvision would allocate it
     if most is not None and long > most and most * size // long == 0:
         return  # it refuses these, see below
-    h, w = resized(_ints(height), _ints(width), size, most)
+    h, w = shorter_edge(_ints(height), _ints(width), size, most)
     assert (int(h[0]), int(w[0])) == _shown_size(height, width, size, most)
 
 
@@ -74,7 +74,7 @@ def test_resized_never_vanishes() -> None:
     """Where max_size would leave no pixel, and torchvision fails, one is left."""
     with pytest.raises(RuntimeError):
         _shown_size(1, 5000, 10, 20)
-    h, w = resized(_ints(1, 5000), _ints(5000, 1), 10, 20)
+    h, w = shorter_edge(_ints(1, 5000), _ints(5000, 1), 10, 20)
     assert (h.tolist(), w.tolist()) == ([1, 20], [20, 1])
 
 

@@ -174,7 +174,7 @@ def test_sizes_are_timms(longest: float, area: bool, monkeypatch: pytest.MonkeyP
     rng = np.random.default_rng(1)
     for high, wide in SIZES:
         drawn = rng.random((4, 50)).astype(np.float32)
-        ours = op.kept(np.full(50, high), np.full(50, wide), drawn)
+        ours = op.resized(np.full(50, high), np.full(50, wide), drawn)
         image = Image.fromarray(pixels(0, high, wide))
         for n in range(50):
             scaled, squeezed = drawn[0, n] < 0.5, drawn[2, n] < 0.5
