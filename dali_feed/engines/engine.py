@@ -12,6 +12,8 @@ images and late columns, are jobs of the same workers as the host's decoding.
 from __future__ import annotations
 
 import functools
+import gc
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -31,6 +33,10 @@ from dali_feed.transforms.program import Followed, Program, RowKey, Tail
 if TYPE_CHECKING:
     from dali_feed.engines.device.cuda import Device
 
+
+# A forked child (torch's workers) leaves alone what it inherits. A pipeline of DALI's that is garbage there would be
+# collected by a destructor that joins threads which the child does not have: it hangs or dies of a segmentation fault.
+os.register_at_fork(after_in_child=gc.freeze)
 
 _BEHIND = 2  # batches beyond its depth that a GPU may still read when the next one is started
 

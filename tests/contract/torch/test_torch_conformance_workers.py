@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from kit.both_loaders import CPU_WARNING, OURS_BY_TORCH, Numbers, Stream, both_loaders, let_go
+from kit.dali_pipelines import plain
+from kit.images import png
 from torch.utils.data import get_worker_info
+
+from dali_feed import DataLoader
 
 pytestmark = [OURS_BY_TORCH, CPU_WARNING]
 
@@ -110,6 +116,30 @@ def test_a_stream_that_workers_share(loader: Any, batch_size: int | None, prefet
     assert sorted(number for item in items for number in item) == list(range(11))
     if batch_size:
         assert sorted(map(tuple, items)) == [(0, 2, 4), (1, 3, 5), (6, 8, 10), (7, 9)]
+
+
+class Collects(Numbers):
+    """Collects the garbage of its process."""
+
+    def __getitem__(self, index: int) -> int:
+        gc.collect()
+        return index
+
+
+def test_a_pipeline_that_nobody_has_any_more_does_workers_no_harm() -> None:
+    """DALI's destructors join threads, which a forked process has not: garbage from before the fork stays there."""
+    gc.disable()
+    try:
+        left = plain(num_threads=8)
+        left.feed_input("image", [np.frombuffer(png(n), np.uint8) for n in range(4)])
+        left.feed_input("label", [np.zeros(1, np.int32)] * 4)
+        left.run()
+        left.itself = left
+        del left
+        batches = DataLoader(Collects(4), 2, num_workers=2, timeout=60, device="cpu")
+        assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3]]
+    finally:
+        gc.enable()
 
 
 @both_loaders
