@@ -6,6 +6,7 @@ The tables are of what is not there yet. No name comes to them; they go when the
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -63,6 +64,13 @@ def test_names_say_what_a_thing_is() -> None:
 def test_a_name_is_one_class() -> None:
     """No two public classes of the product share a name."""
     assert doubled(OURS) == set(), "call one of them something else"
+
+
+def test_public_names_are_listed() -> None:
+    """What users can import from a public module is `public_names.txt`: a name comes or goes with its line there."""
+    lines = Path(__file__).with_name("public_names.txt").read_text().splitlines()
+    for module, names in (line.split(": ") for line in lines):
+        assert sorted({*importlib.import_module(module).__all__} - {"__version__"}) == names.split(), module
 
 
 def test_a_file_is_one_subject() -> None:
