@@ -41,9 +41,9 @@ from dali_feed.engines.dali.user_graph import FieldInput, PipelineProgram
 from dali_feed.engines.finish import tensor_of
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
+from dali_feed.feed.feed import FeedLoop
 from dali_feed.feed.passes import Batches
 from dali_feed.loader.arguments import ranks, warn_once
-from dali_feed.loader.loop import FeedLoop
 from dali_feed.options import BadRecords, Decode, Tuning
 from dali_feed.packages import needed
 from dali_feed.plan.order import EpochPlan, Shuffle

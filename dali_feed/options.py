@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from dali_feed.bad_records import BadRecords
 from dali_feed.checks import bytes_of, flag, whole
-from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
+from dali_feed.processes import whole_cores
 from dali_feed.screen.screen import MAX_PIXELS, MAX_WORK
 
 __all__ = ["BadRecords", "Cache", "Decode", "Tuning", "check_groups", "local_processes", "whole"]

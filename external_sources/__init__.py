@@ -11,6 +11,7 @@ from dali_feed.packages import lazily
 from dali_feed.secrets import Secret
 
 if TYPE_CHECKING:
+    from dali_feed.bad_records import Tally
     from dali_feed.external_sources.arrays import Arrays
     from dali_feed.external_sources.concat import Concat, Mix
     from dali_feed.external_sources.dead_letter_folder import DeadLetterFolder
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from dali_feed.external_sources.shards import ShardSet
     from dali_feed.external_sources.table import Table
     from dali_feed.external_sources.tfrecord import TFRecords
-    from dali_feed.records.tally import Tally
 
 __all__ = [
     "MDS",

@@ -17,11 +17,10 @@ from dali_feed.checks import whole
 from dali_feed.columns.number import Number
 from dali_feed.columns.request import Request, lacks, open_reader
 from dali_feed.errors import ClosedError, ConfigError, StateError
-from dali_feed.records.extents import Extents
+from dali_feed.records.extents import Extents, Present
 from dali_feed.records.gauges import KafkaStats, StorageStats, storage_of, summed
 from dali_feed.records.metrics import merged
 from dali_feed.records.pieces import join, take
-from dali_feed.records.present import Present
 from dali_feed.records.source import (
     Block,
     Fault,

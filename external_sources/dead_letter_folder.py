@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dali_feed.bad_records import Letter
 from dali_feed.checks import path_of
-from dali_feed.dead_letters import Letter
 from dali_feed.errors import DataLostError, DeadLetterError, SourceDeniedError, SourceNotFoundError
 from dali_feed.records.source import Original
 from dali_feed.storage.durable import sync_folder, write_whole

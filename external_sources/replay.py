@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.errors import DataLostError, StateError
-from dali_feed.records.present import Present, packed, unpacked
+from dali_feed.records.extents import Present, packed, unpacked
 from dali_feed.records.source import Extents, Int64s, Snapshot
 
 

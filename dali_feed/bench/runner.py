@@ -30,9 +30,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dali_feed.cores import whole_cores
 from dali_feed.errors import ConfigError
 from dali_feed.native.library import used
+from dali_feed.processes import whole_cores
 
 WARM_STEPS = 6  # more than the batches that any contestant has in flight
 WARM_SECONDS = 0.5

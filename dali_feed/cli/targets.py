@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dali_feed.dead_letters import DeadLetters
+from dali_feed.bad_records import DeadLetters
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources import (
     MDS,

@@ -86,7 +86,7 @@ def tune(  # noqa: PLR0913, PLR0917  an option each
 
 
 def _steps() -> Iterator[tuple[str, list[Any]]]:
-    from dali_feed.cores import whole_cores
+    from dali_feed.processes import whole_cores
 
     cores = whole_cores()
     yield "threads", sorted({max(1, cores // 2), max(1, cores - 1), cores + 1})

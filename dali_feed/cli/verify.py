@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from dali_feed import packing
+from dali_feed.bad_records import DeadLetters, Letter, Tally, with_original
 from dali_feed.cli.inspect import look, no_labels
 from dali_feed.cli.judging import HEADERS, NO_LABEL, all_members, judging
 from dali_feed.cli.members import size_of
@@ -24,12 +25,10 @@ from dali_feed.cli.targets import Access, dead_letters_at, sources
 from dali_feed.cli.view import Report, plural, show, size_text, steps
 from dali_feed.columns.columns import Columns
 from dali_feed.columns.request import open_reader
-from dali_feed.dead_letters import DeadLetters, Letter, with_original
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import MDS
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import LABEL, Block, Extents, Fault, Reader, Snapshot, Source, unpack_id
-from dali_feed.records.tally import Tally
 from dali_feed.screen.screen import MAX_PIXELS, screen
 
 RUN_BYTES = 8 << 20  # of a read

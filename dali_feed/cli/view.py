@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from dali_feed.records.tally import Tally
+    from dali_feed.bad_records import Tally
 
 WIDTH = 160  # letters of a line where no terminal has to show all of it at once
 LINE_SECONDS = 10.0  # between two lines about a run, where no terminal shows a bar

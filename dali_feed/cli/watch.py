@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dali_feed.cli.view import Report, live, size_text, table
-from dali_feed.endpoint import VERSION
 from dali_feed.errors import ConfigError
+from dali_feed.metrics import VERSION
 
 PATIENCE = 3.0  # seconds for an answer
 LARGEST = 64 << 20  # bytes of one

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.bad_records import BadRecord, Quarantine
+from dali_feed.bad_records import BadRecord, Letter, Quarantine
 from dali_feed.columns.array import Room, Scaled
 from dali_feed.columns.column import Column
 from dali_feed.columns.columns import Columns
-from dali_feed.dead_letters import Letter
 from dali_feed.engines.engine import Pixels, Work
 from dali_feed.errors import ConfigError
 from dali_feed.feed.lane import Draw, Piece

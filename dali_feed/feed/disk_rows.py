@@ -34,7 +34,7 @@ import numpy as np
 
 from dali_feed import sync
 from dali_feed.errors import ConfigError
-from dali_feed.locks import flocked, locked
+from dali_feed.processes import flocked, locked
 from dali_feed.records.source import Source
 from dali_feed.storage.paths import called
 

@@ -14,7 +14,6 @@ from dali_feed import sync
 from dali_feed.columns.image import Images
 from dali_feed.engines.device.ranges import READ
 from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, SourceError
-from dali_feed.feed.channel import Channel
 from dali_feed.records.live import LiveBlock, LiveReader, Pace, Progress
 from dali_feed.records.pieces import Pieces, nbytes
 from dali_feed.records.slabs import SlabPool
@@ -121,7 +120,7 @@ class Gatherer:
         self._progress, self._slabs, self._memory = progress, slabs, memory
         self._lease = Shared(slabs.lease())  # of the batch that is being gathered
         self._stop = sync.Event()
-        self._out: Channel[Gathered | BaseException] = Channel(AHEAD)
+        self._out: sync.Channel[Gathered | BaseException] = sync.Channel(AHEAD)
         self._waiting: list[Gathered] = []  # for room in the channel
         self._part = Gathered()
         self._begun = 0.0  # when its first record came

@@ -11,22 +11,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from dali_feed import sync
-from dali_feed.bad_records import Quarantine
+from dali_feed.bad_records import Outbox, Quarantine
 from dali_feed.columns.array import Array
 from dali_feed.columns.columns import Columns, Fits
 from dali_feed.columns.request import Request, RequestReader
 from dali_feed.columns.text import Bytes
-from dali_feed.dead_letters import Outbox
 from dali_feed.draws import seed_of_turn
 from dali_feed.engines import workers
 from dali_feed.engines.choose import make_engine
 from dali_feed.engines.engine import Engine, EngineWork
 from dali_feed.errors import ClosedError, DeadLetterError
-from dali_feed.feed.adapting import FIRST_READERS, Climb, Steering
 from dali_feed.feed.batch import Companions, Course, Uploads, none
 from dali_feed.feed.cache import RecordCache, WholePixels
 from dali_feed.feed.meter import Meter
-from dali_feed.feed.reading import ReaderWork, ReadPool
+from dali_feed.feed.reading import FIRST_READERS, Climb, ReaderWork, ReadPool, Steering
 from dali_feed.feed.stats import Running, StageStats, Stats
 from dali_feed.feed.window import Proof
 from dali_feed.options import Decode, Tuning

@@ -19,10 +19,18 @@ from dali_feed.draws import check_seed
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode
 from dali_feed.plan import state as states
-from dali_feed.plan.batching import Shares, check_shuffle
+from dali_feed.plan.batching import (
+    Shares,
+    check_repeats,
+    check_shuffle,
+    digest_of,
+    go_back,
+    indices_of,
+    read_order,
+    state_of,
+)
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, resolve, window_sizes
-from dali_feed.plan.samplers import check_repeats, digest_of, go_back, indices_of, read_order, state_of
 from dali_feed.records.source import MANY_ABSENT, Snapshot, Source
 
 Plan = EpochPlan | MixedPlan

@@ -20,14 +20,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from dali_feed import sync
-from dali_feed.bad_records import BadRecord
-from dali_feed.dead_letters import Letter
+from dali_feed.bad_records import BadRecord, Letter
 from dali_feed.engines.device.ranges import NEXT
 from dali_feed.engines.engine import Engine
 from dali_feed.engines.workers import linger
 from dali_feed.errors import ClosedError, DeadLetterError, WaitError
 from dali_feed.feed.batch import Batch, Course, Flight, Uploads
-from dali_feed.feed.channel import Channel
 from dali_feed.feed.lane import Piece
 from dali_feed.feed.machine import Machine
 from dali_feed.feed.meter import Meter, PassMeter
@@ -287,7 +285,7 @@ class Pass:
         self.ended_epoch = -1  # the last one whose batches, and letters, have all been handed over
         self.landing: Flight | None = None  # the batch that the engine is waited for
         self._flying: deque[Flight | Late | EpochEnd | FailedTake] = deque()
-        self._out: Channel[Batch | EpochEnd | BaseException] = Channel(machine.tuning.prefetch)
+        self._out: sync.Channel[Batch | EpochEnd | BaseException] = sync.Channel(machine.tuning.prefetch)
         self._stop = sync.Event()  # set at its end: its batches are not worked on any more
         self._worker = Worker(self._run, "dali_feed-feed")
         self._noted = PassMeter(machine.meter)

@@ -16,9 +16,8 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from dali_feed import sync
-from dali_feed.bad_records import BadRecord, Quarantine
+from dali_feed.bad_records import BadRecord, Letter, Quarantine
 from dali_feed.columns.request import Request, RequestReader
-from dali_feed.dead_letters import Letter
 from dali_feed.draws import check_seed
 from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
 from dali_feed.feed.batch import Batch, Course, Due, EmptyBatches, Flight

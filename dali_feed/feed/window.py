@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.bad_records import BadRecord
+from dali_feed.bad_records import BadRecord, kind_of
 from dali_feed.columns.columns import Columns
 from dali_feed.errors import BadRecordLimitError, ConfigError, DaliFeedError, SourceError
 from dali_feed.feed.reading import ReadPool, ReadTask
@@ -25,7 +25,6 @@ from dali_feed.plan.order import WindowPlan
 from dali_feed.records.pieces import put, room, take
 from dali_feed.records.slabs import slabs_for
 from dali_feed.records.source import Block, Fault, Lease, Stage
-from dali_feed.records.tally import kind_of
 
 Rows = NDArray[np.int64]
 

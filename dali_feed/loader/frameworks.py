@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from dali_feed.errors import ConfigError
 from dali_feed.loader.arguments import warn_once
-from dali_feed.plan.samplers import has_dealt
+from dali_feed.plan.batching import has_dealt
 
 _USER = 5  # frames from a warning here up to the training loop
 UNKNOWN = -1  # of a remainder: Accelerate then cuts nothing off

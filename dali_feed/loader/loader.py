@@ -24,10 +24,10 @@ from dali_feed.checks import whole
 from dali_feed.columns.column import Column
 from dali_feed.columns.columns import preset_of
 from dali_feed.columns.image import Image
-from dali_feed.endpoint import serve_if_asked
 from dali_feed.errors import ConfigError, FallbackWarning, TransformError, WaitError
 from dali_feed.external_sources.files import FileList
 from dali_feed.feed import Feed
+from dali_feed.feed.feed import FeedLoop
 from dali_feed.feed.passes import Batches
 from dali_feed.loader.adapters import Lowered, Unchanged, lower_dataset
 from dali_feed.loader.arguments import (
@@ -45,12 +45,11 @@ from dali_feed.loader.dataset_source import DatasetSource, title_of
 from dali_feed.loader.frameworks import NoBatchSampler, Registration, Skipped, check_ranks
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
 from dali_feed.loader.items import Items
-from dali_feed.loader.loop import FeedLoop
 from dali_feed.loader.mixup import Mixes
 from dali_feed.loader.torch_run import TorchFeed
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
+from dali_feed.plan.batching import has_dealt, length_of
 from dali_feed.plan.order import Shuffle
-from dali_feed.plan.samplers import has_dealt, length_of
 from dali_feed.records.live import Stream
 from dali_feed.records.source import Source
 from dali_feed.transforms.lower import NotMadeError
@@ -455,7 +454,10 @@ class DataLoader(FeedLoop):
             self._items = items = Items(self._feed, self.device, collate_fn, own, info=info)
             self._feed.companions, self._mixes = items.companions, items.mixes
         self._close_at_exit = weakref.finalize(self, self._feed.collected)
-        serve_if_asked(self)
+        if os.environ.get("DALI_FEED_METRICS"):
+            from dali_feed.metrics import serve_if_asked  # and a server with it
+
+            serve_if_asked(self)
 
     # Accelerate's prepare_data_loader() gives it back as it is, and its save_state() keeps what state_dict() says.
     _is_accelerate_prepared = True

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset
 
-from dali_feed.dead_letters import Outbox
+from dali_feed.bad_records import Outbox
 from dali_feed.errors import ClosedError, ConfigError
 from dali_feed.feed.epochs import Epochs
 from dali_feed.feed.feed import AnyFeed
@@ -32,9 +32,8 @@ from dali_feed.loader.arguments import as_config_error
 from dali_feed.loader.dataset_source import snapshot_of
 from dali_feed.options import BadRecords
 from dali_feed.plan import state as states
-from dali_feed.plan.batching import Shares, check_shuffle
+from dali_feed.plan.batching import Shares, check_shuffle, digest_of, length_of
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
-from dali_feed.plan.samplers import digest_of, length_of
 from dali_feed.records.source import Snapshot, unpack_ids
 
 

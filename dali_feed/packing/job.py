@@ -23,7 +23,7 @@ from dali_feed.packing.keys import by_place
 from dali_feed.packing.plan import Plan, blocks, borders_of, probed
 from dali_feed.packing.rows import Change, Sample, Samples, contents_of
 from dali_feed.packing.work import WorkFolder
-from dali_feed.records.present import Present
+from dali_feed.records.extents import Present
 from dali_feed.records.source import Snapshot
 from dali_feed.storage.striping import Layout
 

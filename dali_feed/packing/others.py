@@ -15,13 +15,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from dali_feed.bad_records import Tally
 from dali_feed.errors import ConfigError, FormatError, SourceEmptyError
 from dali_feed.packing.job import PackTask, sample_bytes
 from dali_feed.packing.plan import Plan, blocks, borders_of, extents_of, probed
 from dali_feed.packing.sinks import columns_of, encodings_of, example_bytes, index_json, shard_bytes, tfrecord_bytes
 from dali_feed.packing.work import folder_at, writing
 from dali_feed.records.source import unpack_id
-from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder
 from dali_feed.storage.striping import WHOLE, StripeWriter
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
+from dali_feed.bad_records import Tally
 from dali_feed.errors import ClosedError, ConfigError, DataLostError
 from dali_feed.external_sources.index import SUFFIX
 from dali_feed.external_sources.replay import Replay
@@ -19,7 +20,6 @@ from dali_feed.packing.rows import Sample
 from dali_feed.packing.sinks import TarWriter
 from dali_feed.packing.work import Receipt, writing
 from dali_feed.records.source import unpack_id
-from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import sync_folder, write_whole
 from dali_feed.storage.manifest import Manifest, Shard
 from dali_feed.storage.striping import WHOLE, StripePart, StripeWriter, check_parts, sweep

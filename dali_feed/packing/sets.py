@@ -25,8 +25,7 @@ from dali_feed.packing.keys import by_place, keys_of
 from dali_feed.packing.plan import name_of
 from dali_feed.packing.run import PackedSet, Tell, pack_some
 from dali_feed.packing.work import WorkFolder, folder_at, place, writing
-from dali_feed.records.extents import Extents, Int64s, unpack_ids
-from dali_feed.records.present import Present
+from dali_feed.records.extents import Extents, Int64s, Present, unpack_ids
 from dali_feed.storage.manifest import Manifest, Shard, load_plain
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dali_feed.bad_records import Tally
 from dali_feed.errors import ConfigError, StateError
-from dali_feed.records.tally import Tally
 from dali_feed.storage.durable import checked, checked_json, only_one, sync_folder, write_whole
 from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, manifest_bytes
 

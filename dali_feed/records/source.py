@@ -22,9 +22,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_id, unpack_ids
+from dali_feed.records.extents import Extents, Int64s, Present, pack_ids, unpack_id, unpack_ids
 from dali_feed.records.gauges import KafkaStats, StorageStats
-from dali_feed.records.present import Present
 from dali_feed.records.slabs import Lease
 
 __all__ = [

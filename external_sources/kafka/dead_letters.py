@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from dali_feed.dead_letters import Letter
+from dali_feed.bad_records import Letter
 from dali_feed.errors import DaliFeedError, DeadLetterError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.produce import topic_at

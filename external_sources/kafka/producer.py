@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 from confluent_kafka import Consumer, TopicPartition
 
+from dali_feed.bad_records import Letter
 from dali_feed.checks import of_kind, path_of
-from dali_feed.dead_letters import Letter
 from dali_feed.errors import ConfigError, ProduceError
 from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.connection import Connection

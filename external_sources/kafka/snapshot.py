@@ -28,7 +28,7 @@ from dali_feed.errors import DataLostError, SourceChangedError, StateError
 from dali_feed.external_sources.kafka.claims import Claims, weight_of
 from dali_feed.external_sources.kafka.errors import LOG, check_same
 from dali_feed.external_sources.kafka.reader import KafkaReader
-from dali_feed.records.present import Present, packed, unpacked
+from dali_feed.records.extents import Present, packed, unpacked
 from dali_feed.records.source import Extents, Int64s, Snapshot
 
 

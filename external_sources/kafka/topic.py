@@ -28,7 +28,7 @@ from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.rows import HEADER, OWN, PAIRS, WHOLE, KafkaParts, topic_members
 from dali_feed.external_sources.kafka.snapshot import Pin, TopicSample, pin_of, sampled, scanned, weigher
 from dali_feed.formats.format import Format
-from dali_feed.records.present import Present
+from dali_feed.records.extents import Present
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import (
     LABEL,

@@ -11,7 +11,7 @@ from kit.broker.real import ALICE, PASSWORD, RealBroker, free_ports
 from kit.images import QUICK, jpeg
 from kit.shelves import letter
 
-from dali_feed.dead_letters import DeadLetters, Letter, with_original
+from dali_feed.bad_records import DeadLetters, Letter, with_original
 from dali_feed.errors import DeadLetterError, SourceNotFoundError, SourceUnreachableError
 from dali_feed.external_sources import DeadLetterFolder, KafkaTopic, Producer
 from dali_feed.feed import Feed

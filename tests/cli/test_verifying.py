@@ -15,12 +15,12 @@ from kit.record_files import tfrecord
 from kit.shelves import opened
 from kit.written import example_bytes
 
+from dali_feed.bad_records import SHOWN
 from dali_feed.cli.inspect import inspect_all
 from dali_feed.cli.targets import Access
 from dali_feed.cli.verify import runs, verify, verify_all
 from dali_feed.errors import ConfigError, DeadLetterError, SourceError
 from dali_feed.external_sources import ShardSet
-from dali_feed.records.tally import SHOWN
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
 from dali_feed.testing.shards import write_shard
 

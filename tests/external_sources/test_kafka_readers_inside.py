@@ -24,9 +24,8 @@ from dali_feed.external_sources.kafka.rows import KafkaParts
 from dali_feed.external_sources.kafka.snapshot import scanned
 from dali_feed.feed import Feed
 from dali_feed.plan.order import Shuffle
-from dali_feed.records.extents import unpack_ids
+from dali_feed.records.extents import Present, packed, unpack_ids
 from dali_feed.records.live import Progress
-from dali_feed.records.present import Present, packed
 from dali_feed.records.slabs import SlabPool
 
 

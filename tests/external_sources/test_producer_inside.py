@@ -17,6 +17,7 @@ from kit.broker.handle import Kafka
 from kit.killed_producer import killed_at, produced
 from kit.produced import numbered, shard_of, values_in
 
+from dali_feed.bad_records import KINDS, Tally
 from dali_feed.errors import ConfigError, DataLostError, ProduceError, SourceChangedError, StateError
 from dali_feed.external_sources import Producer
 from dali_feed.external_sources.kafka import ahead
@@ -26,10 +27,8 @@ from dali_feed.external_sources.kafka.produce import Acks, journal_lock
 from dali_feed.external_sources.kafka.sender import Sender
 from dali_feed.external_sources.kafka.writes import Written
 from dali_feed.packing.changes import Reencode
-from dali_feed.records.extents import Extents
-from dali_feed.records.present import Present
+from dali_feed.records.extents import Extents, Present
 from dali_feed.records.source import Snapshot
-from dali_feed.records.tally import KINDS, Tally
 
 
 def _snapshot(*, interleaved: bool, present: bool) -> Snapshot:

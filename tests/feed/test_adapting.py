@@ -14,9 +14,9 @@ from kit.images import labelled
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning, sync
-from dali_feed.feed import adapting
-from dali_feed.feed.adapting import LONGEST, MOST_READERS, Climb, Interval, Steering
+from dali_feed.feed import reading
 from dali_feed.feed.meter import FeedClock, Meter
+from dali_feed.feed.reading import LONGEST, MOST_READERS, Climb, Interval, Steering
 from dali_feed.testing import ScriptedSource
 from dali_feed.testing.scripted import Corrupt, Gap
 
@@ -102,8 +102,8 @@ def chaos(climb: Climb, seen: Interval) -> str:
 
 def test_no_batch_and_no_state_depends_on_how_many_readers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one reader, four, and a number that changes at random after each read, both are equal."""
-    monkeypatch.setattr(adapting, "SECONDS", 0.0)
-    monkeypatch.setattr(adapting, "BATCHES", 0)
+    monkeypatch.setattr(reading, "SECONDS", 0.0)
+    monkeypatch.setattr(reading, "BATCHES", 0)
     monkeypatch.setattr(Climb, "next", chaos)
     crop = v2.RandomResizedCrop(16, scale=(0.3, 1.0))
     options: dict[str, Any] = {"transform": crop, "bad": BadRecords(limit=None)}

@@ -11,7 +11,7 @@ from kit.images import jpeg, labelled
 from kit.watchdog import said_of
 
 from dali_feed import BadRecords
-from dali_feed.dead_letters import Letter, LetterWriter
+from dali_feed.bad_records import Letter, LetterWriter
 from dali_feed.engines.host import decode
 from dali_feed.engines.host import images as host
 from dali_feed.engines.host.images import HostImages

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+# What a place for dead letters is handed.
+from dali_feed.bad_records import DeadLetters, Letter
+
 # The commands as functions: a process each would cost a second, and typer's runner wants the app.
 from dali_feed.cli.app import app, main
 
@@ -12,9 +15,6 @@ from dali_feed.columns.column import Column
 
 # How a test reads some records by hand.
 from dali_feed.columns.request import open_reader
-
-# What a place for dead letters is handed.
-from dali_feed.dead_letters import DeadLetters, Letter
 
 # The engine of loaders on a CPU that choose none: all of a file's laws are run on both.
 from dali_feed.engines import choose

@@ -14,7 +14,7 @@ from typing import Any
 
 import confluent_kafka
 
-from dali_feed.dead_letters import Letter
+from dali_feed.bad_records import Letter
 from dali_feed.errors import DeadLetterError
 from dali_feed.external_sources import Producer
 from dali_feed.external_sources.kafka import client

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dali_feed.dead_letters import Letter
+from dali_feed.bad_records import Letter
 from dali_feed.errors import DeadLetterError
 
 

@@ -17,7 +17,7 @@ from kit.images import jpeg
 from kit.schedules import Schedule, patched
 
 from dali_feed import sync
-from dali_feed.dead_letters import Letter
+from dali_feed.bad_records import Letter
 from dali_feed.engines.engine import Part
 from dali_feed.engines.host import images
 from dali_feed.engines.workers import Job, WorkerThread

@@ -26,8 +26,7 @@ from dali_feed.packing.changes import Reencode
 from dali_feed.packing.rows import as_file
 from dali_feed.packing.sinks import MdsColumns, _header, columns_of, encodings_of, example_bytes, shard_bytes
 from dali_feed.packing.work import WorkFolder
-from dali_feed.records.extents import Extents
-from dali_feed.records.present import Present, packed
+from dali_feed.records.extents import Extents, Present, packed
 
 INTS = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(width=32, allow_nan=False)

@@ -18,8 +18,7 @@ from dali_feed import BadRecords
 from dali_feed.errors import ConfigError, SourceEmptyError
 from dali_feed.feed import Feed
 from dali_feed.plan.order import EpochPlan, Order, Shuffle, canonical, resolve
-from dali_feed.records.extents import Extents, pack_ids, unpack_ids
-from dali_feed.records.present import Present
+from dali_feed.records.extents import Extents, Present, pack_ids, unpack_ids
 from dali_feed.records.source import Snapshot
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
 

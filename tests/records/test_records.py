@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dali_feed.errors import ConfigError
-from dali_feed.records.extents import MAX_PARTITION, MAX_POSITION, Extents, pack_ids, unpack_ids
-from dali_feed.records.present import Present, packed, unpacked
+from dali_feed.records.extents import (
+    MAX_PARTITION,
+    MAX_POSITION,
+    Extents,
+    Present,
+    pack_ids,
+    packed,
+    unpack_ids,
+    unpacked,
+)
 
 pairs = st.lists(st.tuples(st.integers(0, MAX_PARTITION), st.integers(0, MAX_POSITION)), min_size=1, max_size=50)
 runs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1000), st.integers(0, 30)), max_size=20)

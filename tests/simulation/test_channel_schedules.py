@@ -6,8 +6,7 @@ from kit.schedules import Schedule, explore, seeds
 
 from dali_feed import sync
 from dali_feed.errors import ClosedError
-from dali_feed.feed import channel
-from dali_feed.feed.channel import Channel
+from dali_feed.sync import Channel
 
 
 def passes_on(schedule: Schedule) -> None:
@@ -57,4 +56,4 @@ def passes_on(schedule: Schedule) -> None:
 
 def test_any_schedule() -> None:
     """Items come in order, none twice and none lost; close ends every wait, of both sides."""
-    explore(passes_on, seeds(500), modules=[channel])
+    explore(passes_on, seeds(500), modules=[sync])

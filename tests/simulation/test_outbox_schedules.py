@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from kit.schedules import Schedule, explore, seeds
 
-from dali_feed import dead_letters, sync
-from dali_feed.dead_letters import Letter, Outbox
+from dali_feed import bad_records, sync
+from dali_feed.bad_records import Letter, Outbox
 from dali_feed.errors import ClosedError, DeadLetterError
 from dali_feed.testing.scripted import ScriptedSource
 
@@ -104,7 +104,7 @@ def posts(schedule: Schedule) -> None:
 
 def test_any_schedule() -> None:
     """Behind a drain all is durable, once and in order; a writer that fails is heard of, and no wait is for ever."""
-    explore(posts, seeds(300), modules=[dead_letters])
+    explore(posts, seeds(300), modules=[bad_records])
 
 
 def test_nothing_is_taken_behind_the_end() -> None:

@@ -12,17 +12,17 @@ from kit.inside import leased
 from kit.schedules import Schedule, explore, seeds
 from kit.world import EPOCHS, RECORDS, SHAPES, Shape, World, batches_of, over_written, seen
 
-from dali_feed import dead_letters, sync
+from dali_feed import bad_records, sync
 from dali_feed.engines import engine, workers
 from dali_feed.errors import ClosedError, EngineError, SourceError, WaitError
-from dali_feed.feed import Feed, channel, epoch_supply, epochs, machine, passes, planning, reading, run
+from dali_feed.feed import Feed, epoch_supply, epochs, machine, passes, planning, reading, run
 from dali_feed.feed import feed as feeds
 from dali_feed.plan.order import Shuffle
 from dali_feed.records import slabs
 
 MODULES = (
-    channel,
-    dead_letters,
+    sync,
+    bad_records,
     engine,
     epoch_supply,
     epochs,

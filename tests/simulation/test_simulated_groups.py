@@ -13,18 +13,18 @@ from kit.schedules import Schedule, explore, seeds
 from kit.scripted_kafka import Broker, Cluster, ScriptedConsumer, Stream, played
 from kit.world import Letters, over_written
 
-from dali_feed import dead_letters, sync
+from dali_feed import bad_records, sync
 from dali_feed.columns.text import Bytes
 from dali_feed.engines import engine, workers
 from dali_feed.errors import ClosedError, WaitError
 from dali_feed.external_sources.kafka import group, live_reader
 from dali_feed.external_sources.kafka.group import ConsumerGroup
-from dali_feed.feed import Feed, channel, gather, passes, run, stream
+from dali_feed.feed import Feed, gather, passes, run, stream
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.records import live, slabs
 from dali_feed.records.source import unpack_id
 
-MODULES = (channel, dead_letters, engine, gather, group, live, live_reader, passes, run, slabs, stream, workers)
+MODULES = (sync, bad_records, engine, gather, group, live, live_reader, passes, run, slabs, stream, workers)
 DRAIN = 30.0
 CLOSES = 60.0  # virtual seconds
 LEAVES = 20.0  # that threads go on behind the last close: less than a hand-over waits for a loop

@@ -18,11 +18,11 @@ from kit.images import QUICK, jpeg, labelled
 from kit.watched_run import look, series
 from kit.web import Web
 
-from dali_feed import Cache, DataLoader, Tuning, endpoint
-from dali_feed.endpoint import Collector, Look
+from dali_feed import Cache, DataLoader, Tuning
+from dali_feed import metrics as module
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.feed.stats import CpuStats, StageStats, Stats, WaitCause
-from dali_feed.metrics import serve
+from dali_feed.metrics import Collector, Look, serve
 from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats, StorageMeter
 from dali_feed.records.metrics import counted, counter, derived, gauge, key, merged, metrics, nested, since, text
 from dali_feed.testing import Message, ScriptedSource
@@ -208,8 +208,8 @@ def loader_of(items: list[Any], **options: Any) -> DataLoader:
 @pytest.fixture
 def _own_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The process's endpoint begins anew, and is closed."""
-    shared = endpoint._Shared()
-    monkeypatch.setattr(endpoint, "_shared", shared)
+    shared = module._Shared()
+    monkeypatch.setattr(module, "_shared", shared)
     yield
     if shared.endpoint is not None:
         shared.endpoint.close()
@@ -219,7 +219,7 @@ def _own_endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_by_environment(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """DALI_FEED_METRICS serves every DataLoader of the process, numbered; without it no port is opened."""
     loader_of(labelled(4)).close()
-    assert endpoint._shared.endpoint is None
+    assert module._shared.endpoint is None
     monkeypatch.setenv("DALI_FEED_METRICS", "127.0.0.1:0")
     with caplog.at_level(logging.INFO, "dali_feed"), loader_of(labelled(4)) as train, loader_of(labelled(8)) as val:
         url = re.search(r"metrics at (\S+)/metrics", caplog.text)
@@ -236,5 +236,5 @@ def test_each_rank_has_a_port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
         port = taken.getsockname()[1]
         monkeypatch.setenv("DALI_FEED_METRICS", f"127.0.0.1:{port - 1}")
         with loader_of(labelled(8), rank=1, world_size=2, lanes=2) as loader:
-            assert endpoint._shared.endpoint is None
+            assert module._shared.endpoint is None
             assert len(list(loader)) == 1

@@ -1,4 +1,4 @@
-"""How many cores this process may use: those of its affinity, fewer where a control group limits its time.
+"""A process among others of its machine: how many cores it may use, and locks of files that they share.
 
 The law: every default that counts cores asks here. A container that is given 4 of a machine's 64 cores by a quota still
 sees all of them, and 64 threads would stand still together whenever the quota of a tenth of a second is used up.
@@ -6,8 +6,12 @@ sees all of them, and 64 threads would stand still together whenever the quota o
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path("/")  # of the kernel's files
@@ -55,3 +59,39 @@ def _number(path: Path, place: int = 0) -> float | None:
         return float(path.read_text().split()[place])
     except (OSError, ValueError, IndexError):
         return None
+
+
+# Locks of files that processes of one machine share: a lock goes with the process that holds it, however that ends.
+#
+# The law: nobody waits for ever. A process may stand still with a lock; who waits gives up with a named TimeoutError.
+
+
+SLICE_S = 0.001  # how often one who waits looks again: such a lock is held for a moment
+
+
+def flocked(fd: int) -> bool:
+    """Whether the lock of an open file could be had, for this process alone."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def locked(path: Path, patience: float) -> Iterator[int]:
+    """The open file at `path`, made where it is not there, with its lock held.
+
+    TimeoutError where another process has had it for `patience` seconds; OSError where the folder fails.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        ends = time.monotonic() + patience
+        while not flocked(fd):
+            if time.monotonic() > ends:
+                msg = f"{path} has been held by another process for {patience:g} s"
+                raise TimeoutError(msg)
+            time.sleep(SLICE_S)
+        yield fd
+    finally:
+        os.close(fd)
