@@ -320,6 +320,7 @@ class Batches:
             return self._run.take(timeout)
         except StopIteration:
             self._ended = True
+            positions.counted(self._token)
             positions.ended(self._token)
             raise
         except WaitError:
