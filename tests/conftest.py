@@ -129,6 +129,12 @@ def warm() -> Iterator[Warm]:
         yield started
 
 
+@pytest.fixture
+def warm_children(warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test starts by `sys.executable` is forked from a process that has imported torch."""
+    monkeypatch.setattr(sys, "executable", str(warm.python))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Begin what all workers fork from, before there are any."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):

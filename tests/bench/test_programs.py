@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kit.warm import Warm
 
 from dali_feed.bench.runner import Race
 
@@ -29,9 +29,14 @@ PROGRAMS = {  # program and arguments -> who must have a row
 pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 
 
-def run(*arguments: str) -> str:
-    """What a program printed; it must end well."""
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=BENCH.parent)
+@pytest.fixture
+def run(warm: Warm) -> Callable[..., str]:
+    """Runs a program, which must end well, and gives what it printed. The processes that it starts are warm too."""
+    return lambda *arguments: _run(warm, *arguments)
+
+
+def _run(warm: Warm, *arguments: str) -> str:
+    done = warm.run(arguments, BENCH.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     if "NOT RUN" in done.stdout:
         pytest.skip(done.stdout)
@@ -40,7 +45,7 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_has_its_rows(program: str, tmp_path: Path) -> None:
+def test_a_program_has_its_rows(run: Callable[..., str], program: str, tmp_path: Path) -> None:
     """Everybody who must has one, with every round and where it was made."""
     script, *arguments = program.split()
     run(str(BENCH / script), *arguments, *TOY, "--out", str(tmp_path / "kept.json"))
@@ -52,7 +57,7 @@ def test_a_program_has_its_rows(program: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in BENCH.glob("[a-z]*.py")))
-def test_a_program_says_what_it_does(script: str) -> None:
+def test_a_program_says_what_it_does(run: Callable[..., str], script: str) -> None:
     """With --help, before anything runs."""
     assert f"python bench/{script}" in run(str(BENCH / script), "--help")
 
@@ -62,7 +67,9 @@ def test_a_program_says_what_it_does(script: str) -> None:
     [("pack", 1), pytest.param("train", 1), *(pytest.param(each, 2, marks=pytest.mark.long) for each in
       ("train", "broker", "stream", "produce", "transactions", "pack"))],
 )  # fmt: skip
-def test_what_was_killed_goes_on_as_if_nothing_had_been(scene: str, kills: int, tmp_path: Path) -> None:
+def test_what_was_killed_goes_on_as_if_nothing_had_been(
+    run: Callable[..., str], scene: str, kills: int, tmp_path: Path
+) -> None:
     """Nothing is lost, repeated, different or out of order; the row says how many faults there were."""
     out = tmp_path / "kept.jsonl"
     run(str(BENCH / "chaos.py"), scene, "--kills", str(kills), "--records", "400", "--out", str(out))
@@ -74,7 +81,9 @@ def test_what_was_killed_goes_on_as_if_nothing_had_been(scene: str, kills: int, 
 @pytest.mark.parametrize(
     ("count", "engines"), [(80, ["dali"]), pytest.param(1000, ["host", "dali"], marks=pytest.mark.long)]
 )
-def test_damaged_images_cost_their_slots(count: int, engines: list[str], tmp_path: Path) -> None:
+def test_damaged_images_cost_their_slots(
+    run: Callable[..., str], count: int, engines: list[str], tmp_path: Path
+) -> None:
     """Each is delivered or quarantined; no crash, no hang."""
     out = tmp_path / "kept.jsonl"
     how = ["--count", str(count), "--first", str(10**6), "--part", "500", "--out", str(out)]

@@ -557,6 +557,7 @@ def test_an_address_that_is_empty_is_no_records_fault(monkeypatch: pytest.Monkey
 FORKED_READS = Path(__file__).parents[1] / "kit" / "forked_reads.py"
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.slow
 def test_workers_of_torch_have_batches_or_say_what_to_do(web: Web) -> None:
     """Forked before the first read and spawned they read; forked after it they fail in ten seconds, by name."""

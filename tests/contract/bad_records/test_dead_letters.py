@@ -317,6 +317,7 @@ for n in range(1_000_000):
 """
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_a_kill_in_the_middle_of_writing_loses_no_letter_that_counted(tmp_path: Path) -> None:
     """SIGKILL at any moment: all that was written before can be read, and the next writer goes on."""
     folder = DeadLetterFolder(tmp_path)
@@ -350,6 +351,7 @@ for n in range(100):
 """
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize("cut", [1, 2, 60])
 def test_a_line_cut_short_is_passed_over(tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture) -> None:
     """A process that ends within a line: the line stands for nothing, and the next letter has a line of its own."""

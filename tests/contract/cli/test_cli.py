@@ -13,7 +13,6 @@ import pytest
 from kit.broker.handle import Kafka
 from kit.command import Cli, assert_one_line, cli
 from kit.inside import write_shard
-from kit.warm import Warm
 from PIL import Image
 
 from dali_feed.testing import Message
@@ -215,9 +214,9 @@ def test_help_is_light() -> None:
 
 @pytest.mark.slow
 @pytest.mark.whole_machine
-def test_the_demo_resumes(cli: Cli, warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("warm_children")
+def test_the_demo_resumes(cli: Cli) -> None:
     """It learns, is killed and resumed without a difference, and its bad records are told."""
-    monkeypatch.setattr(sys, "executable", str(warm.python))
     done = cli("demo", "--device", "cpu")
     assert "resumed: identical (23 batches, ids and pixels of " in done.out, done.err + done.out
     assert "2 bad records replaced: digits[1]@17: JPEG cut off" in done.out

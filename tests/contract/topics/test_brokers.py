@@ -46,6 +46,7 @@ def test_publish_notices_records_that_were_dropped(embedded: Kafka) -> None:
         embedded.publish(embedded.topic + "-wide", records[:4])
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_an_embedded_broker_serves_other_processes() -> None:
     """Another process reads what this one published."""
     with broker() as running:

@@ -353,6 +353,7 @@ def never_idle(kafka: Kafka, here: Worker, other: Process, records: set[tuple[in
     return turn
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.waits
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_killed_worker_loses_nothing(real_broker: Cluster, tmp_path: Path, protocol: Any) -> None:
@@ -399,7 +400,7 @@ from dali_feed.external_sources import ConsumerGroup
 from dali_feed.external_sources import KafkaStream
 from kit.inside import SlabPool
 
-group = ConsumerGroup(sys.argv[2], "classic", session=1500.0)
+group = ConsumerGroup(sys.argv[2], "classic", session=1500.0, drain=0.5)
 stream = KafkaStream(sys.argv[2], sys.argv[1], start="earliest", group=group, label=None)
 reader = stream.live(None, ["value"])
 while not reader.partitions:
@@ -413,6 +414,7 @@ print("went on", flush=True)
 """
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.waits
 @pytest.mark.parametrize("left", ["dropped", "at exit"])
 def test_a_reader_that_nobody_closes_leaves_its_group(real_broker: Cluster, left: str) -> None:
