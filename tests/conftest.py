@@ -3,9 +3,10 @@
 A machine without Java or Maven skips the real broker and says so at the end; with CI=true that is a failure.
 KAFKA_BOOTSTRAP names a broker that runs already. REQUIRE_GPU=1 makes a missing GPU a failure.
 
-With `-n` each worker is a process with fixtures of its own. So each that comes to a test of Apache Kafka starts one
-broker and keeps it (a `real_broker` a worker, not a run), on ports that no other worker looks at; the embedded broker
-binds whatever the system gives it, and a topic's name is random. Files that have slow tests are begun first.
+With `-n` each worker is a process with fixtures of its own, forked from one that has imported torch (kit/warm.py). The
+first that comes to a test of Apache Kafka has the one broker of the run begun; ports are looked for where no other
+worker looks, the embedded broker binds whatever the system gives it, and a topic's name is random. Files that have slow
+tests are begun first.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ _UNTESTED: list[str] = []
 _COLLECTED: list[pytest.Item] = []
 MANY = 100  # modules that were imported since, so that it is worth it
 _AT_FREEZE = [0]  # how many there were
-_WARM = "DALI_FEED_TESTS_WARM"  # the folder of the process that workers fork from
+_WARM = "DALI_FEED_TESTS_WARM"  # the folder of the process that workers are forked from
+_PYTHON, _RUN = "DALI_FEED_TESTS_PYTHON", "DALI_FEED_TESTS_RUN"  # which Python it is; the process of the run
 
 
 @pytest.fixture(scope="session")
@@ -87,11 +89,14 @@ def needs_kafka() -> None:
 
 @pytest.fixture(scope="session")
 def real_broker() -> Iterator[real.Cluster]:
-    """Apache Kafka, shared by the session; not for tests that kill it."""
+    """Apache Kafka, shared by the whole run; not for tests that kill it."""
     if given := os.environ.get("KAFKA_BOOTSTRAP"):
         yield real.Cluster(given)
         return
     _need_kafka()
+    if at := os.environ.get(_WARM):
+        yield real.SharedBroker(Path(at), int(os.environ[_RUN]))
+        return
     with real.RealBroker(brief=True) as running:
         yield running
 
@@ -137,9 +142,12 @@ def warm_children(warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin what all workers fork from, before there are any."""
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        sys.executable = os.environ[_PYTHON]  # it was forked too, and children are to be so where a test wants it
+    elif workers := getattr(config.option, "numprocesses", None):
         started = Warm()
-        os.environ[_WARM] = str(started.home)
+        os.environ |= {_WARM: str(started.home), _PYTHON: sys.executable, _RUN: str(os.getpid())}
+        config.option.tx = [f"popen//python={started.python}"] * workers
         config.add_cleanup(started.close)
 
 

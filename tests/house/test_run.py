@@ -16,22 +16,37 @@ import pytest
 from kit.limits import LONG
 
 TESTS = Path(__file__).resolve().parents[1]
-BROKER = """
+BROKERS = {
+    "own": """
 import sys
 from kit.broker.real import RealBroker
 with RealBroker(brief=True) as broker:
     print(broker.pid, broker.home, flush=True)
     sys.stdin.read()
-"""
+""",
+    "shared": """
+import json, os, sys
+from pathlib import Path
+from kit.broker.real import SharedBroker
+folder = Path(sys.argv[1])
+broker = SharedBroker(folder, os.getpid())
+assert SharedBroker(folder, os.getpid()).servers == broker.servers
+print(json.loads((folder / "broker.json").read_text())["pid"], broker.home, flush=True)
+sys.stdin.read()
+""",
+}
 
 
 @pytest.mark.waits
 @pytest.mark.usefixtures("needs_kafka")
-def test_a_broker_ends_with_a_process_that_is_killed() -> None:
+@pytest.mark.parametrize("whose", BROKERS)
+def test_a_broker_ends_with_a_process_that_is_killed(whose: str, tmp_path: Path) -> None:
     """Java goes when whoever began it has gone by SIGKILL, which nobody can handle; so do the records."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    with subprocess.Popen([sys.executable, "-c", BROKER], env=environment, text=True, **pipes) as began:
+    with subprocess.Popen(
+        [sys.executable, "-c", BROKERS[whose], tmp_path], env=environment, text=True, **pipes
+    ) as began:
         assert began.stdout is not None
         pid, home = began.stdout.readline().split()
         java = os.pidfd_open(int(pid))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import socket
 import struct
 import threading
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -15,10 +17,13 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, which the other sid
 
 
 class Proxy:
-    """Forwards connections from `port` to `target`, both of 127.0.0.1. A context manager."""
+    """Forwards connections from `port` to `target`, both of 127.0.0.1. A context manager.
 
-    def __init__(self, port: int, target: int) -> None:
-        self._port, self._target = port, target
+    Of several processes that have one port one at a time may: the others wait for the file `turn`.
+    """
+
+    def __init__(self, port: int, target: int, turn: Path) -> None:
+        self._port, self._target, self._turn = port, target, turn.open("w")
         self._listener: socket.socket | None = None
         self._links: set[_Link] = set()
         self._lock = threading.Lock()
@@ -67,11 +72,13 @@ class Proxy:
                 link.start()
 
     def __enter__(self) -> Self:
+        fcntl.flock(self._turn, fcntl.LOCK_EX)
         self.up()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.down()
+        self._turn.close()
 
 
 class _Link:

@@ -13,13 +13,16 @@ import base64
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -52,6 +55,7 @@ _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")  # that it does not fit cost
 # A shell beside each server waits for its end of a pipe to close, which the system does for a process that is gone.
 _SHELL = 'read -r _; kill -9 -- "-$1"; rm -rf -- "$2"'
 _NAMED: set[int] = set()  # ports, by this process
+_KEEPERS: list[subprocess.Popen[bytes]] = []  # of brokers that outlive this process
 _BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 # Each thread wakes three times a second to find nothing: of 105 these are 20, and a sixth of what an idle broker takes.
 _FEW_THREADS = "num.network.threads=1\nnum.io.threads=2\n"
@@ -367,9 +371,9 @@ class RealBroker(Cluster):
         return ["java", *self._options, "-Djava.awt.headless=true", "-cp", f"{jars()}/*", *main, str(self._properties)]
 
     @property
-    def link_ports(self) -> tuple[int, int]:
-        """Where the clients of `link_servers` connect to, and where that must lead: a `Proxy` does."""
-        return self._link, self._behind
+    def link_ports(self) -> tuple[int, int, Path]:
+        """For a `Proxy`: where the clients of `link_servers` connect to, where that must lead, and whose turn it is."""
+        return self._link, self._behind, self.home / "link.turn"
 
     @property
     def pid(self) -> int | None:
@@ -425,12 +429,53 @@ class RealBroker(Cluster):
         self.close()
 
 
+class SharedBroker(RealBroker):
+    """The one of a run of tests, whoever of its processes comes first: it ends when the process `run` has ended.
+
+    folder  of that run; later ones find there where it is
+    """
+
+    def __init__(self, folder: Path, run: int) -> None:
+        place, log = folder / "broker.json", folder / "broker.log"
+        with (folder / "broker.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not place.exists():
+                with log.open("wb") as said:
+                    words = [sys.executable, "-m", "kit.broker.real", str(place), str(run)]
+                    keeper = subprocess.Popen(words, stdout=said, stderr=said, start_new_session=True)
+                while not place.exists():
+                    if keeper.poll() is not None:
+                        raise RuntimeError(log.read_text())
+                    time.sleep(0.05)
+                _KEEPERS.append(keeper)  # Python warns of one that runs when nobody holds it
+        at = json.loads(place.read_text())
+        super(RealBroker, self).__init__(at["servers"])
+        self.home = Path(at["home"])
+        self.sasl_servers, self.link_servers = at["sasl"], at["link"]
+        self._link, self._behind = at["ports"]
+        _NAMED.add(self._link)
+
+
+def _keep(place: Path, run: int) -> None:
+    """Begin one, say where it is, and wait for the end of a process."""
+    with RealBroker(brief=True) as broker:
+        at = {"servers": broker.servers, "sasl": broker.sasl_servers, "link": broker.link_servers}
+        begun = place.with_suffix(".begun")
+        begun.write_text(
+            json.dumps({**at, "home": str(broker.home), "pid": broker.pid, "ports": broker.link_ports[:2]})
+        )
+        begun.rename(place)  # whole or not at all
+        select.select([os.pidfd_open(run)], [], [])
+
+
 def cluster_id() -> str:
     """An id for a new cluster."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A", 1)
 
 
-if __name__ == "__main__":
+if sys.argv[1:] and __name__ == "__main__":
+    _keep(Path(sys.argv[1]), int(sys.argv[2]))
+elif __name__ == "__main__":
     with RealBroker() as running:
         print(f"Apache Kafka {kafka_version()} at {running.servers} (SASL: {running.sasl_servers})", flush=True)
         try:
