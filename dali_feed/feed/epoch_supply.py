@@ -25,8 +25,8 @@ from dali_feed.feed.run import EpochEnd, Gate, Supply
 from dali_feed.feed.window import MeanSize, WindowSource, window_memory
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan.batching import MAX_EPOCH
-from dali_feed.plan.mixed import MixedPlan, Strand
-from dali_feed.plan.order import EpochPlan
+from dali_feed.plan.mixed import MixedPlan
+from dali_feed.plan.order import Windowed
 
 SHOWN = 3  # reads that a message names
 
@@ -131,7 +131,7 @@ class EpochSupply(Supply):
         strands = {lane: plan.strands(lane, consumed) for lane in mine}
         reads = -(-pool.count // max(1, sum(map(len, strands.values()))))
 
-        def opened(strand: EpochPlan | Strand, lane: int, taken: int) -> Lane:
+        def opened(strand: Windowed, lane: int, taken: int) -> Lane:
             return Lane(strand, lane, taken, source=source, draw=draw, reads=reads)
 
         if isinstance(plan, MixedPlan):

@@ -14,7 +14,7 @@ from dali_feed import sync
 from dali_feed.feed.batch import Batch
 from dali_feed.feed.epoch_supply import EpochSupply, check_memory
 from dali_feed.feed.machine import Machine
-from dali_feed.feed.passes import Batches, Life, Positions
+from dali_feed.feed.passes import Batches, Positions
 from dali_feed.feed.planning import Plan, Planning
 from dali_feed.feed.run import Gate, Pass
 from dali_feed.feed.stats import Stats
@@ -33,10 +33,8 @@ Place = tuple[int, int]  # an epoch, and the samples of each lane that have been
 class Epochs(Positions):
     """Epochs of a bounded source: `planning` says what they hold."""
 
-    def __init__(
-        self, source: Any, planning: Planning, machine: Machine, ranks: Shares, bad: BadRecords, life: Life
-    ) -> None:
-        super().__init__(machine, ranks, bad, life)
+    def __init__(self, source: Any, planning: Planning, machine: Machine, ranks: Shares, bad: BadRecords) -> None:
+        super().__init__(machine, ranks, bad)
         self.planning = planning
         self._source = source
         self._position = Position()
@@ -202,7 +200,7 @@ class Epochs(Positions):
 
     def dropped(self, token: object, run: Pass) -> None:
         """See `Positions.dropped`: the pass is of no use any more, unless all of its epoch has been given."""
-        if token is self._token and self._life.here:
+        if token is self._token and self.here:
             self._dropped = token
             if not self._all_taken:
                 run.drop()

@@ -19,7 +19,7 @@ from dali_feed.errors import DeadLetterError
 from dali_feed.feed.batch import Companions
 from dali_feed.feed.epochs import Epochs
 from dali_feed.feed.machine import Machine
-from dali_feed.feed.passes import Batches, Life, Positions
+from dali_feed.feed.passes import Batches, Positions
 from dali_feed.feed.planning import Planning, check_order
 from dali_feed.feed.stats import Stats
 from dali_feed.feed.stream import StreamPosition, check_stream
@@ -40,7 +40,6 @@ class AnyFeed:
 
     source: Any
     ranks: Shares
-    _life: Life
     _positions: Positions
     _machine: Any
     _outbox: Outbox
@@ -67,7 +66,7 @@ class AnyFeed:
 
     def check(self) -> None:
         """Raise ClosedError after close(), ConfigError in another process."""
-        self._life.check()
+        self._positions.check_open()
 
     # What epochs have, and a stream has not: a TypeError.
 
@@ -209,12 +208,13 @@ class AnyFeed:
         the interpreter waits for it before it exits. Waits until dead letters are written; DeadLetterError if they
         cannot be written and no error has said so yet.
         """
-        if self._life.released or not self._life.here:
+        positions = self._positions
+        if positions.released or not positions.here:
             return
-        self._life.closed = True
-        self._positions.close()
+        positions.closed = True
+        positions.close()
         self._outbox.close()
-        self._life.released = True  # at the end: what Ctrl-C has cut short is done by the next call
+        positions.released = True  # at the end: what Ctrl-C has cut short is done by the next call
 
     def collected(self) -> None:
         """Close it, for the finalizer of whoever has it, which the collector may run in any thread.
@@ -298,20 +298,19 @@ class Feed(AnyFeed):
             source, self.columns, self.program, self.batch_size, device, decode, tuning, self._outbox
         )
         self._slabs = self._machine.slabs
-        self._life = Life()
         if isinstance(source, Stream):
-            self._positions = StreamPosition(source, self._machine, self.ranks, bad, self.seed, self._life)
+            self._positions = StreamPosition(source, self._machine, self.ranks, bad, self.seed)
             return
         planning = Planning(
-            source,
+            source.snapshot,
             self.ranks,
             shuffle=shuffle,
             sampler=sampler,
             seed=self.seed,
             drop_last=self.drop_last,
-            may_look=self._life.check,
+            may_look=self.check,
         )
-        self._positions = Epochs(source, planning, self._machine, self.ranks, bad, self._life)
+        self._positions = Epochs(source, planning, self._machine, self.ranks, bad)
 
     @property
     def companions(self) -> Companions:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from dali_feed.feed.reading import ReadTask
 from dali_feed.feed.window import Window, WindowSource
-from dali_feed.plan.mixed import MixedPlan, Strand
-from dali_feed.plan.order import EpochPlan
+from dali_feed.plan.mixed import MixedPlan
+from dali_feed.plan.order import Windowed
 from dali_feed.transforms.program import RowKey
 
 CHUNK, CHUNK_BARE = 1024, 4096  # slots; without an image nothing is drawn, and so many take no time to speak of
@@ -46,6 +46,14 @@ class Chunk:
     sizes: NDArray[Any]
     payloads: list[Any]
 
+    @classmethod
+    def dealt(cls, window: Window, first: int, stop: int, draw: Draw) -> Chunk:
+        """The rows that the rule of slots gives. May wait for reads, and raises as `Window.deal` does."""
+        rows, ok = window.deal(first, stop)
+        ids = window.ids[rows]
+        drawn, sizes = draw(window.sizes(rows), ids, window.turn)
+        return cls(window, first, rows, ok, ids, window.good_values(rows), drawn, sizes, window.good_payloads(rows))
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -65,7 +73,7 @@ class Lane:
 
     def __init__(
         self,
-        plan: EpochPlan | Strand,
+        plan: Windowed,
         lane: int,
         consumed: int,
         *,
@@ -183,13 +191,9 @@ class Lane:
         stop = min(first + needed, window.slots)
         most = CHUNK if window.columns.images else CHUNK_BARE
         stop = max(stop, window.loaded_to(first, min(first + max(most, needed), window.slots)))
-        rows, ok = window.deal(first, stop)
-        ids = window.ids[rows]
-        drawn, sizes = self._draw(window.sizes(rows), ids, window.turn)
-        payloads = window.good_payloads(rows)
+        chunk = Chunk.dealt(window, first, stop, self._draw)
         self._slot = stop
         self.dealt += 1
-        chunk = Chunk(window, first, rows, ok, ids, window.good_values(rows), drawn, sizes, payloads)
         return Piece(chunk, 0, stop - first)
 
     def leave(self) -> None:

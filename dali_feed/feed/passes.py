@@ -25,23 +25,35 @@ from dali_feed.plan.batching import Shares
 log = logging.getLogger("dali_feed")
 
 
-class Life:
-    """Whether a feed may still be used: until its owner sets `closed`, and in the process that made it.
+class Positions(ABC):
+    """Where the loop is in a source's records, and the pass that gives what comes next: of epochs, or of a stream.
 
-    released  whether its owner has ended all that it has
+    run       the pass under way
+    closed    whether its feed is not to be used any more; that sets it
+    released  whether all that it has is ended
     """
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine, ranks: Shares, bad: BadRecords) -> None:
+        self.run: Pass | None = None
         self.closed = self.released = False
+        self._machine, self._ranks, self._bad = machine, ranks, bad
         self._getpid = os.getpid  # kept here: a child of a fork drops its passes when modules have been taken apart
         self._pid = self._getpid()
+        self._token: object = None  # the newest iterator's
+        self._taking: object = None  # whose iterator may have taken an item that the position does not know of
+        # Guards which iterator and which pass there are, and the position. Reentrant, as a signal's handler may save a
+        # state; nothing is waited for with it.
+        self._lock = sync.RLock()
+        self._leaving: Pass | None = None  # a pass that is over, while its thread is still inside a decoder
+
+    # What a feed asks.
 
     @property
     def here(self) -> bool:
         """Whether this is the process that it began in, the only one with its threads."""
         return self._getpid() == self._pid
 
-    def check(self) -> None:
+    def check_open(self) -> None:
         """Raise ClosedError after close(), ConfigError in another process."""
         if self.closed:
             msg = "loader: used after close(); make a new one"
@@ -51,25 +63,6 @@ class Life:
                 "loader: made in another process; threads and connections do not survive fork. Make it in this process"
             )
             raise ConfigError(msg)
-
-
-class Positions(ABC):
-    """Where the loop is in a source's records, and the pass that gives what comes next: of epochs, or of a stream.
-
-    run  the pass under way
-    """
-
-    def __init__(self, machine: Machine, ranks: Shares, bad: BadRecords, life: Life) -> None:
-        self.run: Pass | None = None
-        self._machine, self._ranks, self._bad, self._life = machine, ranks, bad, life
-        self._token: object = None  # the newest iterator's
-        self._taking: object = None  # whose iterator may have taken an item that the position does not know of
-        # Guards which iterator and which pass there are, and the position. Reentrant, as a signal's handler may save a
-        # state; nothing is waited for with it.
-        self._lock = sync.RLock()
-        self._leaving: Pass | None = None  # a pass that is over, while its thread is still inside a decoder
-
-    # What a feed asks.
 
     @property
     def shares(self) -> Shares:
@@ -165,7 +158,7 @@ class Positions(ABC):
 
         `begun`: or where its pass has not begun.
         """
-        self._life.check()
+        self.check_open()
         if token is not self._token or (begun and self.run is None):
             msg = (
                 "iterator: an error, a newer iterator (a newer pass over the same loader), or load_state_dict() has"
@@ -208,7 +201,7 @@ class Positions(ABC):
         The token ends where making the iterator fails, or another thread ends passes meanwhile.
         """
         with self._lock:
-            self._life.check()
+            self.check_open()
             self._token = token = object()
             run, stays = self.run, self._stays() and self._taking is None
             self._taking = None

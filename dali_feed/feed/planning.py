@@ -55,14 +55,15 @@ def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool 
 class Planning:
     """Answers what an epoch holds. Of the source a snapshot is taken, and a sampler read, when an answer needs it.
 
-    `may_look` is called before the source is looked at, and raises where that must not be. `ranks` are the shares
-    until its records, or a state, say how many lanes there are. Raises ConfigError for a seed that cannot be, and for a
-    sampler's indices when they are read; a SourceError where records cannot be read.
+    `take` takes it, as `Source.snapshot` does. `may_look` is called before the source is looked at, and raises where
+    that must not be. `ranks` are the shares until its records, or a state, say how many lanes there are. Raises
+    ConfigError for a seed that cannot be, and for a sampler's indices when they are read; a SourceError where records
+    cannot be read.
     """
 
     def __init__(
         self,
-        source: Any,
+        take: Callable[..., Snapshot],
         ranks: Shares,
         *,
         shuffle: bool | Shuffle,
@@ -74,7 +75,7 @@ class Planning:
         self.seed, self.drop_last = check_seed(seed), bool(drop_last)
         self._ranks = ranks
         self._shares: Shares | None = None  # with as many lanes as there are
-        self._source, self._shuffle, self._sampler, self._may_look = source, shuffle, sampler, may_look
+        self._take, self._shuffle, self._sampler, self._may_look = take, shuffle, sampler, may_look
         self._snapshot: Snapshot | None = None
         self._plan: Plan | None = None
         self._digest: str | None = None  # of what the sampler gave for that plan
@@ -88,7 +89,7 @@ class Planning:
         """What the source holds, captured once."""
         if self._snapshot is None:
             self._may_look()
-            self._snapshot = self._source.snapshot()
+            self._snapshot = self._take()
             if self._snapshot.mix is not None and self.sampled:
                 msg = (
                     f"sampler: a mixture has an order of its own; found a sampler for {self._snapshot.source}; leave "
@@ -291,7 +292,7 @@ class Planning:
         if pin is not None and (
             self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")
         ):
-            planning._snapshot, planning._plan, planning._ahead = self._source.snapshot(pin), None, None
+            planning._snapshot, planning._plan, planning._ahead = self._take(pin), None, None
         planning._shares = self._ranks.of_state(state["made_for"]) or self._shares
         if planning._shares != self._shares:
             planning._plan, planning._ahead = None, None

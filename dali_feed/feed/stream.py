@@ -24,7 +24,7 @@ from dali_feed.feed.batch import Batch, Course, Due, EmptyBatches, Flight
 from dali_feed.feed.gather import Gathered, Gatherer
 from dali_feed.feed.lane import Chunk, Piece
 from dali_feed.feed.machine import Machine
-from dali_feed.feed.passes import Batches, Life, Positions
+from dali_feed.feed.passes import Batches, Positions
 from dali_feed.feed.run import Gate, Late, Pass, Supply
 from dali_feed.feed.stats import Stats
 from dali_feed.feed.window import NoneGoodError, Window
@@ -60,8 +60,8 @@ class StreamPosition(Positions):
     progress  what it was handed of what the pass under way read, or the last one
     """
 
-    def __init__(self, source: Stream, machine: Machine, ranks: Shares, bad: BadRecords, seed: int, life: Life) -> None:
-        super().__init__(machine, ranks, replace(bad, window=bad.window or WINDOW), life)
+    def __init__(self, source: Stream, machine: Machine, ranks: Shares, bad: BadRecords, seed: int) -> None:
+        super().__init__(machine, ranks, replace(bad, window=bad.window or WINDOW))
         self._source, self._name, self._seed = source, repr(source), check_seed(seed)
         self._request = Request(source, machine.columns.members, machine.columns.optional)
         self._mark: dict[str, Any] | None = None  # where the pass began, or one that was loaded
@@ -293,12 +293,9 @@ class StreamSupply(Supply):
             raise
         self._windows.append((window, gathered))
         try:
-            rows, ok = window.deal(0, window.rows)
+            chunk = Chunk.dealt(window, 0, window.rows, self._course.draw)
         except NoneGoodError:
             return self._unshown
-        ids = window.ids[rows]
-        drawn = self._course.draw(window.sizes(rows), ids, window.turn)
-        chunk = Chunk(window, 0, rows, ok, ids, window.good_values(rows), *drawn, window.good_payloads(rows))
         return self._course, [Piece(chunk, 0, window.rows)]
 
     def _empty_batch(self, gathered: Gathered) -> Batch:

@@ -24,7 +24,7 @@ from dali_feed.feed.epochs import Epochs
 from dali_feed.feed.feed import AnyFeed
 from dali_feed.feed.machine import loop_stages
 from dali_feed.feed.meter import Meter
-from dali_feed.feed.passes import Batches, Life, Positions
+from dali_feed.feed.passes import Batches, Positions
 from dali_feed.feed.planning import Plan, Planning
 from dali_feed.feed.run import Gate
 from dali_feed.feed.stats import Running, Stats
@@ -35,28 +35,6 @@ from dali_feed.plan import state as states
 from dali_feed.plan.batching import Shares, check_shuffle, digest_of, length_of
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.records.source import Snapshot, unpack_ids
-
-
-class _Positions:
-    """A dataset's positions 0..len-1, as a plan has them; `snapshot` is all that a planning asks of a source."""
-
-    def __init__(self, dataset: Any, *, ordered: bool) -> None:
-        self._dataset = dataset
-        if not ordered and length_of(dataset) is None:
-            raise ConfigError(
-                f"dataset: a map-style one must have a length; found none of {type(dataset).__qualname__}."
-                " Give it a __len__, or the loader a sampler"
-            )
-
-    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """What the dataset has now."""
-        del pin
-        return self.of_length(length_of(self._dataset) or 0)
-
-    def of_length(self, count: int) -> Snapshot:
-        """As if it had so many."""
-        snapshot = snapshot_of(self._dataset, count)
-        return replace(snapshot, source=f"{snapshot.source} with torch's own DataLoader")
 
 
 class TorchPlanning(Planning):
@@ -77,9 +55,14 @@ class TorchPlanning(Planning):
         drop_last: bool,
         single: bool,
     ) -> None:
-        self._positions = _Positions(dataset, ordered=sampler is not None or isinstance(dataset, IterableDataset))
+        self._dataset = dataset
+        if sampler is None and length_of(dataset) is None and not isinstance(dataset, IterableDataset):
+            raise ConfigError(
+                f"dataset: a map-style one must have a length; found none of {type(dataset).__qualname__}."
+                " Give it a __len__, or the loader a sampler"
+            )
         super().__init__(
-            self._positions,
+            lambda _=None: self._of_length(length_of(dataset) or 0),
             ranks,
             shuffle=shuffle,
             sampler=sampler,
@@ -90,9 +73,14 @@ class TorchPlanning(Planning):
         self._single = single
         self._keys: list[Any] | None = None  # what the sampler gave
 
+    def _of_length(self, count: int) -> Snapshot:
+        """The dataset's positions, as if it had so many."""
+        snapshot = snapshot_of(self._dataset, count)
+        return replace(snapshot, source=f"{snapshot.source} with torch's own DataLoader")
+
     def look(self) -> None:
         """Look at the dataset again, as it may have grown: later epochs have all its samples."""
-        if len(self._positions.snapshot()) != len(self.snapshot):
+        if length_of(self._dataset) != len(self.snapshot):
             self._snapshot = self._shares = self._plan = None
 
     def _ordered(self, sampler: Iterable[Any], epoch: int, items: list[Any]) -> Plan:
@@ -102,7 +90,7 @@ class TorchPlanning(Planning):
     def _planned(self, epoch: int, indices: NDArray[np.int64] | None = None) -> Plan:
         snapshot, order = self.snapshot, self.order
         if self._keys is not None:
-            snapshot = self._positions.of_length(len(self._keys))
+            snapshot = self._of_length(len(self._keys))
             order = resolve(shuffle=False, snapshot=snapshot)
         return EpochPlan(
             snapshot,
@@ -309,11 +297,11 @@ class TorchEpochs(Epochs):
     run: Any  # a TorchRun
 
     def __init__(
-        self, planning: TorchPlanning, machine: TorchMachine, ranks: Shares, life: Life, *, own_batches: bool = False
+        self, planning: TorchPlanning, machine: TorchMachine, ranks: Shares, *, own_batches: bool = False
     ) -> None:
         self._torch = machine
         in_place: Any = machine  # of ours, which it stands for
-        super().__init__(machine.dataset, planning, in_place, ranks, BadRecords(), life)
+        super().__init__(machine.dataset, planning, in_place, ranks, BadRecords())
         self._own_batches = own_batches
 
     @property
@@ -366,7 +354,7 @@ class TorchEpochs(Epochs):
     def dropped(self, token: object, run: Any) -> None:
         """See `Positions.dropped`: torch's workers end with its iterator."""
         del run
-        if token is self._token and self._life.here:
+        if token is self._token and self.here:
             self.end()
 
     def commit(self) -> None:
@@ -485,7 +473,7 @@ class TorchFeed(AnyFeed):
         self.source = dataset
         self.ranks = ranks = Shares.of(1 if batch_size is None else batch_size, rank, world_size, lanes)
         size = None if single else ranks.batch_size
-        self._life, self._outbox = Life(), Outbox(self.source, None)
+        self._outbox = Outbox(self.source, None)
         how = None
         if isinstance(dataset, IterableDataset):
             if world_size > 1:
@@ -505,4 +493,4 @@ class TorchFeed(AnyFeed):
         )
         self._machine = machine = TorchMachine(dataset, size, options, how)
         kind = TorchEpochs if how is None else Iterations
-        self._positions = kind(planning, machine, ranks, self._life, own_batches=own)
+        self._positions = kind(planning, machine, ranks, own_batches=own)

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from dali_feed.draws import STRANDS, seed_within
 from dali_feed.errors import ConfigError
-from dali_feed.plan.order import EpochPlan, Order, WindowPlan
-from dali_feed.records.extents import Extents, Int64s, pack_ids, unpack_ids
+from dali_feed.plan.order import EpochPlan, Order, Windowed, WindowPlan
+from dali_feed.records.extents import Extents, Int64s, unpack_ids
 from dali_feed.records.source import Mixture, Snapshot
 
 # Which of several sources gives the sample of a slot, in whole-number shares.
@@ -147,7 +147,7 @@ def _exchange(due: Int64s, row: Int64s, sources: Int64s) -> Int64s | None:
 _ROOM = 1 << 48  # places in the line of a strand: what tells windows of different ones apart
 
 
-class Strand:
+class Strand(Windowed):
     """One part of a mixture: passes over it laid end to end. Like `EpochPlan`, but each lane has its own length."""
 
     def __init__(self, number: int, base: int, passes: Callable[[int], EpochPlan]) -> None:
@@ -167,7 +167,7 @@ class Strand:
         return self._plans[turn]
 
     def bounds(self, lane: int) -> Int64s:
-        """As `EpochPlan.bounds`; a window ends where its pass does, and where the lane does."""
+        """See `Windowed.bounds`; a window ends where its pass does, and where the lane does."""
         length, edges, first = self._lengths[lane], [np.zeros(1, np.int64)], 0
         while first < length:
             inner = self.of_pass(first // self.pass_length).bounds(lane)[1:]
@@ -176,26 +176,15 @@ class Strand:
         return np.unique(np.concatenate(edges))
 
     def window(self, lane: int, first: int, stop: int) -> WindowPlan:
-        """As `EpochPlan.window`."""
+        """See `Windowed.window`."""
         turn, at = divmod(first, self.pass_length)
         return self._placed(self.of_pass(turn).window(lane, at, at + stop - first), turn)
 
     def others(self, lane: int, first: int) -> Iterator[WindowPlan]:
-        """As `EpochPlan.others`, of the same pass over the same source."""
+        """See `Windowed.others`: of the same pass over the same source."""
         turn, at = divmod(first, self.pass_length)
         for window in self.of_pass(turn).others(lane, at):
             yield self._placed(window, turn)
-
-    def ids(self, lane: int, first: int, stop: int) -> Int64s:
-        """As `EpochPlan.ids`."""
-        out = []
-        for a, b in itertools.pairwise(self.bounds(lane).tolist()):
-            if a < stop and b > first:
-                window = self.window(lane, a, b)
-                ids = window.extents.ids()
-                ids = ids if window.order is None else ids[window.order]
-                out.append(ids[max(first - a, 0) : stop - a])
-        return np.concatenate(out) if out else pack_ids(0, np.empty(0, np.int64))
 
     def dealt_of(self, lane: int, consumed: int, partitions: int) -> Int64s:
         """As `EpochPlan.dealt_of`, by the partitions of the mixture. Costs what the windows cost."""

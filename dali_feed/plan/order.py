@@ -14,6 +14,7 @@ record, extents are cut of the records alone, and each stands once.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -136,6 +137,37 @@ class WindowPlan:
     def __len__(self) -> int:
         return int(self.extents.lengths.sum())
 
+    @property
+    def ids(self) -> Int64s:
+        """The sample of each slot, int64."""
+        ids = self.extents.ids()
+        return ids if self.order is None else ids[self.order]
+
+
+class Windowed(ABC):
+    """What has windows in each lane: the plan of an epoch, or one part of a mixture's."""
+
+    @abstractmethod
+    def bounds(self, lane: int) -> Int64s:
+        """Lane positions at which windows begin, and the lane's end: int64 (windows + 1,)."""
+
+    @abstractmethod
+    def window(self, lane: int, first: int, stop: int) -> WindowPlan:
+        """The window of a lane that spans lane positions first..stop-1, two neighbours of `bounds`."""
+
+    @abstractmethod
+    def others(self, lane: int, first: int) -> Iterator[WindowPlan]:
+        """The windows after the one at lane position `first`: of the lane, of later ones, and round the line's end."""
+
+    def ids(self, lane: int, first: int, stop: int) -> Int64s:
+        """Sample ids that are planned at lane positions first..stop-1, before any replacement."""
+        edges = self.bounds(lane)
+        k, end = int(np.searchsorted(edges, first, side="right")) - 1, int(np.searchsorted(edges, stop))
+        out = [pack_ids(0, np.empty(0, np.int64))]
+        for a, b in itertools.pairwise(edges[k : end + 1].tolist()):
+            out.append(self.window(lane, a, b).ids[max(first - a, 0) : stop - a])
+        return np.concatenate(out)
+
 
 def canonical(snapshot: Snapshot, extent: int | tuple[int, ...]) -> Extents:
     """A snapshot cut into extents, of each part where several are given, in its canonical order.
@@ -178,7 +210,7 @@ def _chosen(snapshot: Snapshot, indices: Int64s) -> Extents:
     return Extents(line.partition[k], position, position + 1)
 
 
-class EpochPlan:
+class EpochPlan(Windowed):
     """The order of one epoch. Building it is O(extents); every question after that is arithmetic.
 
     `drop_last` drops the less than `lanes` samples that do not divide; otherwise the line is padded with
@@ -224,10 +256,7 @@ class EpochPlan:
         return [(self, consumed)]
 
     def bounds(self, lane: int) -> Int64s:
-        """Lane positions at which windows begin, and the lane's end: int64 (windows + 1,).
-
-        A lane's extents are divided evenly among as few windows as possible.
-        """
+        """See `Windowed.bounds`: a lane's extents are divided evenly among as few windows as possible."""
         first, stop = lane * self.lane_length, (lane + 1) * self.lane_length
         a, b = np.searchsorted(self._ends, (first, stop), side="right")
         inner = self._ends[a:b]
@@ -238,34 +267,19 @@ class EpochPlan:
         return np.asarray(np.append(edges, stop) - first, np.int64)
 
     def window(self, lane: int, first: int, stop: int) -> WindowPlan:
-        """The window of a lane that spans lane positions first..stop-1, two neighbours of `bounds`."""
+        """See `Windowed.window`."""
         at = lane * self.lane_length
         extents = self._cut(at + first, at + stop)
         order = permutation(self.seed, self.epoch, stop - first, WINDOW_ORDER, at + first) if self.mixes else None
         return WindowPlan(at + first, self._located(extents), order, np.cumsum(extents.lengths))
 
     def others(self, lane: int, first: int) -> Iterator[WindowPlan]:
-        """The windows after the one at lane position `first`: of the lane, of later ones, and round the line's end."""
+        """See `Windowed.others`."""
         for turn in range(self.lanes + 1):
             at = (lane + turn) % self.lanes
             for a, b in itertools.pairwise(self.bounds(at).tolist()):
                 if a < b and (0 < turn < self.lanes or (a > first if turn == 0 else a < first)):
                     yield self.window(at, a, b)
-
-    def ids(self, lane: int, first: int, stop: int) -> Int64s:
-        """Sample ids that the plan has at lane positions first..stop-1, before any replacement."""
-        edges = self.bounds(lane)
-        out = []
-        for k in range(np.searchsorted(edges, first, side="right") - 1, len(edges) - 1):
-            a, b = int(edges[k]), int(edges[k + 1])
-            if a >= stop:
-                break
-            window = self.window(lane, a, b)
-            ids = window.extents.ids()
-            if window.order is not None:
-                ids = ids[window.order]
-            out.append(ids[max(first - a, 0) : stop - a])
-        return np.concatenate(out) if out else pack_ids(0, np.empty(0, np.int64))
 
     def repeated(self, lane: int, first: int, stop: int) -> NDArray[np.bool_]:
         """Which of lane positions first..stop-1 have one of the `repeats`, bool (stop - first,)."""

@@ -91,8 +91,8 @@ RULES = (
     ),
     Rule(
         *(7, "token", "an older iterator ends nobody's pass", "feed/epochs.py"),
-        "        if token is self._token and self._life.here:",
-        "        if self._life.here:",
+        "        if token is self._token and self.here:",
+        "        if self.here:",
     ),
     Rule(
         *(7, "endmark", "the end of an epoch that was left at its last batch is skipped", "feed/run.py"),
