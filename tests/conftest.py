@@ -164,17 +164,17 @@ def kept(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) 
     return Kept(tmp_path_factory.mktemp("kernels") if cache is None else cache.mkdir("kernels"))
 
 
-@pytest.fixture
-def on_device(request: pytest.FixtureRequest, kept: Kept) -> Iterator[Machine | None]:
+@pytest.fixture(autouse=True)
+def on_device(request: pytest.FixtureRequest) -> Iterator[Machine | None]:
     """The GPUs of a test marked `device`: the twin's, made as the marker says, or, as None, the real ones."""
-    if request.param == "gpu":
+    if getattr(request, "param", None) != "twin":
         yield None
         return
     from kernel_cases import KERNELS  # torch, DALI: where they are needed alone
     from kernels_host import compile_for_host
     from kit.twins import twin_of
 
-    marker = request.node.get_closest_marker("device")
+    marker, kept = request.node.get_closest_marker("device"), request.getfixturevalue("kept")
     with twin_of(lambda name: compile_for_host(kept, name, KERNELS[name].variants), **marker.kwargs) as machine:
         yield machine
 
@@ -259,7 +259,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test marked `device` runs on the twin's GPUs, and on the machine's where it has some."""
     if metafunc.definition.get_closest_marker("device"):
-        metafunc.fixturenames[:] = ["on_device", *(name for name in metafunc.fixturenames if name != "on_device")]
         metafunc.parametrize("on_device", ["twin", *(["gpu"] if _gpus() else [])], indirect=True)
 
 
@@ -272,7 +271,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip or fail what needs a GPU where there is none."""
-    if item.get_closest_marker("gpu") and not _gpus():
+    on_twin = getattr(getattr(item, "callspec", None), "params", {}).get("on_device") == "twin"
+    if item.get_closest_marker("gpu") and (on_twin or not _gpus()):
         if os.environ.get("REQUIRE_GPU") == "1":
             pytest.fail("REQUIRE_GPU=1 and NVML finds no GPU", pytrace=False)
         pytest.skip("no GPU")

@@ -125,7 +125,7 @@ def test_a_room_that_is_not_filled_is_not_sent() -> None:
     assert late.tolist() == [3] * 16  # it was copied: what is sent is written over
 
 
-@pytest.mark.gpu
+@pytest.mark.device
 @pytest.mark.parametrize("large", [arrays.LARGE, 1])
 def test_the_gpu_gives_the_columns_of_the_cpu(tmp_path: Path, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same values in the GPU's memory, also where arrays have a transfer of their own."""
@@ -135,7 +135,7 @@ def test_the_gpu_gives_the_columns_of_the_cpu(tmp_path: Path, large: int, monkey
     same(batches(source, "cpu"), batches(source, "cuda"), "cuda")
 
 
-@pytest.mark.gpu
+@pytest.mark.device
 def test_kernels_take_arrays_as_they_come(tmp_path: Path) -> None:
     """Bytes of plain pixels: what `unpack` makes of them is what its reference says."""
     (batch, *_) = batches(shards(tmp_path), "cuda")

@@ -158,7 +158,7 @@ def batches(transform: Any) -> list[Any]:
         return [(images, info.ids) for images, _, info in loader]
 
 
-@pytest.mark.gpu
+@pytest.mark.device
 def test_the_loader_adjusts_with_the_kernel() -> None:
     """On a GPU the batch is the reference's of the same batch without colour, to the bit."""
     crop, jitter = v2.RandomResizedCrop(48), v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
@@ -170,7 +170,7 @@ def test_the_loader_adjusts_with_the_kernel() -> None:
         np.testing.assert_array_equal(found.permute(0, 2, 3, 1).cpu().numpy(), expected)
 
 
-@pytest.mark.gpu
+@pytest.mark.device
 def test_one_views_colour_is_not_another_ones() -> None:
     """Of two views of the same pixels the plain one stays plain, and the batch without views is the same."""
     crop, jitter = v2.CenterCrop(64), v2.ColorJitter(0.4, 0.4, 0.4, 0.1)

@@ -229,7 +229,7 @@ def test_a_function_of_the_users_own_is_refused() -> None:
         DeviceCache(Program((Output("host", program),)), 10**6, 0)
 
 
-@pytest.mark.gpu
+@pytest.mark.device
 @pytest.mark.parametrize("name", ["host", "dali"])
 def test_a_loader_that_is_closed_holds_no_memory(name: str) -> None:
     """Of what was kept nothing stays, whoever still holds the loader."""

@@ -19,7 +19,7 @@ from dali_feed.testing.scripted import ScriptedSource
 COUNT = 150  # two batches of 64 and one of 22, 18 of 8 and one of 6
 BAD = 70
 
-on_either = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+on_either = pytest.mark.parametrize("device", ["cpu", "cuda"])
 
 
 # Height, width, and how Pillow saves it: colour at half and at full resolution, both odd and even sizes, ...
@@ -84,6 +84,7 @@ def alone(device: str) -> dict[int, NDArray[np.uint8]]:
     return epoch(device, 1)
 
 
+@pytest.mark.device
 @on_either
 @pytest.mark.parametrize("batch_size", [8, 64])
 def test_a_sample_has_its_bits_in_any_batch(device: str, batch_size: int) -> None:
@@ -94,6 +95,7 @@ def test_a_sample_has_its_bits_in_any_batch(device: str, batch_size: int) -> Non
     assert not [sample for sample, image in found.items() if not np.array_equal(image, alone(device)[sample])]
 
 
+@pytest.mark.device
 @on_either
 @pytest.mark.parametrize("batch_size", [8, 64])
 def test_a_sample_has_its_bits_from_the_twin(device: str, batch_size: int) -> None:
@@ -114,7 +116,7 @@ def test_the_jpeg_engines_pixels_are_close(load: float, batch_size: int) -> None
         assert np.abs(image.astype(np.int16) - alone("cuda")[sample]).mean() < 3
 
 
-@pytest.mark.gpu
+@pytest.mark.device
 def test_an_epoch_repeats() -> None:
     """Bit for bit, in a decoder of its own."""
     again = epoch("cuda", 64)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from kit.kept import Kept
 
 from dali_feed.kernels.launch import Launch, Launcher
@@ -160,9 +161,8 @@ _BORDER = 256
 
 @dataclass
 class _Device:
-    """Copies of host arrays in device memory."""
+    """Copies of host arrays in device memory, of torch's."""
 
-    cp: Any
     copies: list[tuple[npt.NDArray[Any], npt.NDArray[np.uint8], Any]] = field(default_factory=list)
 
     def put(self, array: npt.NDArray[Any]) -> Any:
@@ -170,21 +170,21 @@ class _Device:
         size = sum((n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)) + array.itemsize
         shift = array.ctypes.data % _BORDER
         span = np.frombuffer((ctypes.c_uint8 * size).from_address(array.ctypes.data), np.uint8)
-        room = self.cp.empty(shift + size, self.cp.uint8)
-        room[shift:] = self.cp.asarray(span)
+        room = torch.empty(shift + size, dtype=torch.uint8, device="cuda")
+        room[shift:] = torch.from_numpy(span.copy()).cuda()
         self.copies.append((array, span, room[shift:]))
-        return self.cp.ndarray(array.shape, array.dtype, room.data + shift, array.strides)
+        return OnDevice(array, data=(room.data_ptr() + shift, False), strides=array.strides)
 
     def fetch(self) -> None:
         for array, span, room in self.copies:
             if array.flags.writeable:
-                span[...] = self.cp.asnumpy(room)
+                span[...] = room.cpu().numpy()
 
 
 def on_gpu(launcher: Launcher[Any], arguments: dict[str, Any]) -> Launch:
     """Have a kernel launched with copies of these arrays; what it wrote stands in them then."""
-    device = _Device(pytest.importorskip("cupy"))
+    device = _Device()
     there = moved(arguments, device.put)
-    launcher(**there)
+    launcher(**there, stream=torch.cuda.current_stream())
     device.fetch()
     return launcher.prepare(**there)

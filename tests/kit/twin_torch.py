@@ -29,6 +29,7 @@ _NEED_HOST = {  # what gives the host a number or a shape that it must know
     *(aten._local_scalar_dense.default, aten.equal.default, aten.nonzero.default, aten.masked_select.default),
     *(aten.is_nonzero.default, aten._unique2.default, aten.repeat_interleave.Tensor),
 }
+_INDEXED = ("index", "gather", "scatter", "take", "embedding", "getitem")
 _VIEWS = {aten._unsafe_view.default, aten.lift_fresh.default}
 _FACTORIES = ("arange", "linspace", "rand", "randn", "randint", "randperm", "eye")
 _HOST_MEMORY = "page-locked memory was changed before it was sent, by whoever wrote to what was sent at"
@@ -83,6 +84,10 @@ class DeviceTensor(torch.Tensor):
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         return self.numpy()
+
+    def contiguous(self, memory_format: Any = torch.contiguous_format) -> Any:
+        """Not torch's own either."""
+        return self if self.is_contiguous(memory_format=memory_format) else self.clone(memory_format=memory_format)
 
     def tolist(self) -> Any:
         """A copy, which the host waits for."""
@@ -239,7 +244,10 @@ class Torch:
             blocks = [each.block for each in changed]
             self.machine.enqueue(stream, lambda: func(*inputs, **options), reads=reads, writes=blocks)
             return changed[0] if len(changed) == 1 else tuple(changed)
-        outlines = func(*tree_map(_outline, args), **{**tree_map(_outline, kwargs), **_meta(kwargs)})
+        if any(word in str(func) for word in _INDEXED):  # what lies there now is junk, and no index
+            outlines = func(*tree_map(_outline, args), **{**tree_map(_outline, kwargs), **_meta(kwargs)})
+        else:  # torch knows shapes without numbers too, but imports its compiler for that
+            outlines = func(*inputs, **options)
         outs = tree_map(lambda each: self.like(each, device), outlines)
         wanted = [each.elements for each in tree_flatten(outs)[0]]
 
@@ -393,8 +401,8 @@ class Torch:
 
     def _from_dlpack(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def from_dlpack(what: Any, **options: Any) -> Any:
-            if isinstance(what, Capsule):
-                return what.tensor
+            if isinstance(what, Capsule | DeviceTensor):
+                return what.tensor if isinstance(what, Capsule) else what
             if not isinstance(what, torch.Tensor) and hasattr(what, "__dlpack_device__"):
                 kind, number = what.__dlpack_device__()
                 if int(kind) == 2:
@@ -407,11 +415,12 @@ class Torch:
     def _method_to(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def to(tensor: Any, *args: Any, **options: Any) -> Any:
             device: Any = options.get("device", args[0] if args else None)
-            if isinstance(device, torch.Tensor):
-                device, options = device.device, {"dtype": device.dtype} | options
-            index = self._index(device)
+            like = device if isinstance(device, torch.Tensor) else None
+            index = self._index(device if like is None else like.device)
             if index is None:
                 return real(tensor, *args, **options)
+            if like is not None:
+                options = {"dtype": like.dtype} | options
             options.pop("device", None)
             rest = dict(zip(("dtype", "non_blocking", "copy"), args[1:], strict=False)) if args else {}
             options = rest | options

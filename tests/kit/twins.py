@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
@@ -44,7 +43,6 @@ def twin_of(
         compiles.cache_clear()
         try:
             yield machine
-            gc.collect()
             machine.finish()
         finally:
             compiles.cache_clear()

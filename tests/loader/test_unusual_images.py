@@ -62,7 +62,7 @@ def levels_of(payload: bytes) -> NDArray[np.uint8]:
     return pixels[..., 0]
 
 
-@pytest.mark.gpu
+@pytest.mark.device
 def test_a_gpu_gives_the_same_pixels() -> None:
     """What Pillow decodes reaches a GPU's graph as it is: TIFFs turned in all ways and BMPs, as on the host engine."""
     payloads = [kinds.tiff(kinds.levels(3), photometric=2, orientation=n) for n in range(10)]
