@@ -75,7 +75,7 @@ def test_the_labels_are_those_that_torchvision_would_find(tmp_path: Path, names:
     assert ours[names[2]].shape == (6, 30)
 
 
-@pytest.mark.gpu
+@pytest.mark.device
 @pytest.mark.parametrize("engine", ["dali", "host"])
 def test_columns_are_mixed_on_a_gpu_as_images_and_labels_are(tmp_path: Path, engine: str) -> None:
     """Bit for bit those of a loader without columns on the same GPU, and the CPU's labels."""

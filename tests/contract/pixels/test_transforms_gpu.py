@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader, Decode
 from dali_feed.testing import ScriptedSource
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.device
 SOURCE = ScriptedSource([(png(n, 40, 50), n) for n in range(8)], extent=4)
 FLOAT = v2.ToDtype(torch.float32, scale=True)
 
@@ -57,16 +57,15 @@ def test_gray_of_one_channel(engine: str) -> None:
 
 
 def test_noise_is_the_same_on_every_device() -> None:
-    """Behind DALI's graph too; of a PNG, which is decoded alike."""
+    """Of a PNG, which is decoded alike."""
     transform = v2.Compose([v2.CenterCrop(20), FLOAT, v2.GaussianNoise(0.0, 0.3)])
     found = []
-    for device, engine in (("cuda", "dali"), ("cuda", "host"), ("cpu", "host")):
+    for device in ("cuda", "cpu"):
         with DataLoader(
-            SOURCE, 8, transform=transform, device=device, decode=Decode(engine=engine), tuning=QUICK
+            SOURCE, 8, transform=transform, device=device, decode=Decode(engine="host"), tuning=QUICK
         ) as loader:
             found.append(next(iter(loader))[0].cpu())
-    assert (found[0] - found[2]).abs().max() < 1e-5
-    assert (found[1] - found[2]).abs().max() < 1e-5
+    assert (found[0] - found[1]).abs().max() < 1e-5
 
 
 def test_an_interpolation_is_drawn_on_a_gpu_too() -> None:

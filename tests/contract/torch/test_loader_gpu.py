@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from dali_feed import BadRecords, DataLoader, Decode, Mixing
 from dali_feed.testing import ScriptedSource
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.device
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -135,7 +135,7 @@ def test_chosen_operations_run_on_the_gpu(name: str) -> None:
     ends = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD), v2.RandomErasing(0.5, value=0.25)]
     transform = v2.Compose([v2.RandomResizedCrop(48), getattr(v2, name)(), *ends])
     source = ScriptedSource([(jpeg(n, 90, 120), n) for n in range(64)])
-    with DataLoader(source, 16, transform=transform, device="cuda", decode=Decode(engine="dali")) as loader:
+    with DataLoader(source, 16, transform=transform, device="cuda") as loader:
         for images, _ in loader:
             assert images.shape == (16, 3, 48, 48)
             assert images.is_cuda
@@ -166,8 +166,8 @@ def test_a_bad_record_before_a_gpu_is_replaced(engine: str) -> None:
             assert ia.ok.tolist() == ib.ok.tolist()
 
 
-@pytest.mark.parametrize("library", ["torch", "cupy", "jax"])
-def test_a_feeds_batch_speaks_dlpack(engine: str, library: str) -> None:
+@pytest.mark.parametrize("library", ["torch", *(pytest.param(each, marks=pytest.mark.gpu) for each in ("cupy", "jax"))])
+def test_a_feeds_batch_speaks_dlpack(library: str) -> None:
     """Torch, CuPy and JAX take the finished images of a batch without a copy, on their own streams."""
     if library == "jax":
         take: Any = pytest.importorskip("jax.dlpack").from_dlpack
@@ -175,17 +175,17 @@ def test_a_feeds_batch_speaks_dlpack(engine: str, library: str) -> None:
         take = pytest.importorskip(library).from_dlpack
     source = ScriptedSource([(jpeg(n, 30, 40), n) for n in range(8)])
     transform = v2.Compose([v2.Resize((24, 24)), v2.ToDtype(torch.float32, scale=True)])
-    with (
-        Feed(source, 4, transform=transform, device=0, decode=Decode(engine=engine)) as feed,
-        DataLoader(source, 4, transform=transform, device="cuda", decode=Decode(engine=engine)) as loaded,
-    ):
-        for batch, (images, _) in zip(feed, loaded, strict=True):
-            assert batch.__dlpack_device__() == (2, 0)
-            taken = take(batch)
-            assert np.array_equal(
-                np.asarray(taken.get() if library == "cupy" else torch.utils.dlpack.from_dlpack(taken).cpu()),
-                images.cpu().numpy(),
-            )
+    for engine in ("dali", "host"):
+        how: dict[str, Any] = {"transform": transform, "decode": Decode(engine=engine)}
+        with Feed(source, 4, device=0, **how) as feed, DataLoader(source, 4, device="cuda", **how) as loaded:
+            for batch, (images, _) in zip(feed, loaded, strict=True):
+                assert batch.__dlpack_device__() == (2, 0)
+                taken = take(batch)
+                if library == "cupy":
+                    taken = taken.get()
+                else:
+                    taken = torch.utils.dlpack.from_dlpack(taken).cpu()
+                assert np.array_equal(np.asarray(taken), images.cpu().numpy())
 
 
 def test_channels_last_is_written_as_such() -> None:
