@@ -20,7 +20,7 @@ from kit.produced import numbered, shard_of, values_in
 from dali_feed.bad_records import KINDS, Tally
 from dali_feed.errors import ConfigError, DataLostError, ProduceError, SourceChangedError, StateError
 from dali_feed.external_sources import Producer
-from dali_feed.external_sources.kafka import ahead
+from dali_feed.external_sources.kafka import ahead, sender
 from dali_feed.external_sources.kafka.ahead import Numbered
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.produce import Acks, journal_lock
@@ -106,14 +106,14 @@ def test_a_run_that_was_taken_over_writes_nothing(real_kafka: Kafka) -> None:
     to = Connection(topic, real_kafka.servers, config={"linger.ms": 0})
     settled: list[Any] = []
 
-    def sender() -> Sender:
+    def made() -> Sender:
         kind: dict[str, Any] = {"compression": "none", "queue_bytes": 1 << 20, "transactional_id": topic}
         return Sender(to, lambda token, _, outcome: settled.append((token, type(outcome).__name__)), **kind)
 
-    before = sender()
+    before = made()
     before.begin()
     before.send(Written(b"before", None, []), 0, 0)
-    after = sender()
+    after = made()
     with pytest.raises(ProduceError, match=f"^{topic}: one process at a time may do a run"):
         before.commit([], None)
     after.begin()
@@ -222,3 +222,22 @@ def test_a_function_that_is_an_object_is_the_same_in_another_process(
     assert Producer(topic, embedded.servers).run(source, map=same, journal=journal).begun == 4
     with pytest.raises(StateError, match="map: "):
         Producer(topic, embedded.servers).run(source, map=made(1), journal=journal)
+
+
+def test_a_run_whose_consumer_cannot_be_made_leaves_no_client(
+    embedded: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options that only a consumer refuses: the error, and the producer that was made before it is dropped."""
+    source, topic = shard_of(tmp_path, numbered(4)), embedded.create(embedded.topic)
+    dropped: list[Any] = []
+    drop = sender._drop
+
+    def noted(client: Any) -> None:
+        dropped.append(client)
+        drop(client)
+
+    monkeypatch.setattr(sender, "_drop", noted)
+    config = {"max.poll.interval.ms": 1000, "session.timeout.ms": 6000}
+    with pytest.raises(ConfigError, match="max.poll.interval.ms"):
+        Producer(topic, embedded.servers, transactional_id="auto", config=config).run(source)
+    assert len(dropped) == 1
