@@ -19,7 +19,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -164,38 +164,39 @@ class Journal:
         return self
 
 
+_KINDS: dict[str, Any] = {"options": dict, "pin": dict | None, "opened": bool, "done": bool} | dict.fromkeys(
+    ("source", "fingerprint", "topic", "topic_id", "run", "codec"), str
+)
+
+
 def load_journal(path: Path) -> Journal | None:
     """The journal in a file; None where there is none. Raises StateError where it is none."""
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        msg = f"{path}: a journal must be a file that can be read and written; found: {error.strerror}"
-        raise ConfigError(msg) from error
+    with _on_disk(path):
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            return None
     try:
         fields = json.loads(text)
-        version = fields.pop("version")
-        journal = Journal(**fields)
+        version, partitions, position = fields.pop("version"), int(fields["partitions"]), int(fields["position"])
+        journal = Journal(**fields | {"partitions": partitions, "position": position})
         Tally.of(journal.tally)
-        fits = version == VERSION and isinstance(journal.position, int) and journal.position >= 0
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        odd = [name for name, kind in _KINDS.items() if not isinstance(fields[name], kind)]
+        fits = version == VERSION and partitions > 0 and position >= 0
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         msg = f"{path}: a journal must be what a run wrote; {type(error).__name__}: {error}; give another journal="
         raise StateError(msg) from error
-    if not fits:
-        msg = f"{path}: a journal of version {VERSION} is needed; found version {version!r}; give another journal="
-        raise StateError(msg)
+    if odd or not fits:
+        found = f"found another kind of {', '.join(odd)}" if odd else f"found version {version!r}"
+        raise StateError(f"{path}: a journal of version {VERSION} is needed; {found}; give another journal=")
     return journal
 
 
 def save_journal(path: Path, journal: Journal) -> None:
     """Write it; when this returns it outlasts a power cut."""
-    try:
+    with _on_disk(path):
         write_whole(path, json.dumps({"version": VERSION, **asdict(journal)}).encode())
         sync_folder(path.parent)
-    except OSError as error:
-        msg = f"{path}: the journal must be written, or a killed run could not continue; found: {error.strerror}"
-        raise ConfigError(msg) from error
 
 
 def journal_lock(path: Path) -> contextlib.ExitStack:
@@ -205,15 +206,24 @@ def journal_lock(path: Path) -> contextlib.ExitStack:
     """
     stack = contextlib.ExitStack()
     try:
-        stack.enter_context(locked(path.with_name(f"{path.name}.lock"), 0.0))
+        with _on_disk(path):
+            stack.enter_context(locked(path.with_name(f"{path.name}.lock"), 0.0))
     except TimeoutError as error:
         raise ConfigError(
             f"{path}: one process at a time may use a journal; another process uses this one; wait for it, or stop it"
         ) from error
-    except OSError as error:
-        msg = f"{path}: a journal must lie in a folder that can be written; found: {error.strerror}"
-        raise ConfigError(msg) from error
     return stack
+
+
+@contextlib.contextmanager
+def _on_disk(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:  # which is an OSError, and ours
+        raise
+    except OSError as error:
+        rule = "a journal must be a file that can be read and written, in a folder that can be"
+        raise ConfigError(f"{path}: {rule}, or a killed run could not continue; found: {error.strerror}") from error
 
 
 def _metadata(tally: Tally) -> str:

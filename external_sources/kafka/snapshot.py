@@ -118,14 +118,15 @@ def pin_of(topic: str, pin: Mapping[str, Any]) -> Pin:
         of, topic_id = str(pin["topic"]), str(pin.get("id", ""))
         extent, record_bytes = int(pin["extent"]), int(pin["record_bytes"])
         absent = float(pin.get("absent", 0.0))
-        fits = len(starts) == len(ends) and extent >= 1 and not (ends < starts).any()
+        fits = len(starts) == len(ends) and not (ends < starts).any()
+        fits = fits and 1 <= extent <= LARGEST and 1 <= record_bytes <= LARGEST and 0 <= absent <= 1
         present = unpacked(pin["present"], starts, ends) if fits and "present" in pin else None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         msg = f"{topic}: a pin must be what a snapshot of a Kafka topic gave; {type(error).__name__}: {error}"
         raise StateError(msg) from error
     if not fits:
         raise StateError(
-            f"{topic}: a pin must be what a snapshot of a Kafka topic gave; its starts, ends and extent do not fit "
+            f"{topic}: a pin must be what a snapshot of a Kafka topic gave; its starts, ends and sizes do not fit "
             "together"
         )
     if of != topic:
@@ -133,6 +134,7 @@ def pin_of(topic: str, pin: Mapping[str, Any]) -> Pin:
     return Pin(topic, topic_id, starts, ends, extent, record_bytes, present, absent)
 
 
+LARGEST = 1 << 31  # extent in offsets, and record in bytes, of a pin that makes sense
 PLACES = 32
 RUN = 16
 PLACE_BYTES = 1 << 20

@@ -34,6 +34,7 @@ from dali_feed.records.live import LiveReader, Pace, Positions, Progress, Stream
 from dali_feed.records.source import LABEL, Member
 
 StreamState = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+LAST = 1 << 62  # offset that no partition comes to
 _STATE = "stream"  # where a loader's state has its mark
 
 
@@ -118,7 +119,7 @@ def mark_of(topic: str, state: StreamState) -> Mark:
         msg = f"{topic}: the state must be of the same topic; it is of {of}. Make the stream with that topic"
         raise StateError(msg)
     fits = world_size > 0 and all(0 <= r < world_size for r in ranks)
-    if not fits or any(p < 0 or v < 0 or p % world_size not in ranks for p, v in positions.items()):
+    if not fits or any(p < 0 or not 0 <= v < LAST or p % world_size not in ranks for p, v in positions.items()):
         msg = f"{topic}: a state must be of a stream of this topic; its ranks and positions do not fit together"
         raise StateError(msg)
     if count != len(positions) or any(p >= world_size and p - world_size not in positions for p in positions):

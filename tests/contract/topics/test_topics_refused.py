@@ -251,6 +251,7 @@ NO_STATE = "must be what a loader's state_dict.. gave, a list of all ranks', or 
     (lambda: replay({"version": 1, "stream": None}, MARK), "taken before anything was read"),
     (lambda: STREAM.merged([{"topic": "t"}]), "it has no 'positions'"),
     *((lambda lost=lost: STREAM.merged([without(lost)]), LOST) for lost in "024"),
+    (lambda: STREAM.merged([at(1 << 70)]), "its ranks and positions do not fit together"),
     (lambda: replay(at(6, 6), at(3, 6)), WRONG_WAY),
     (lambda: replay(at(6, 6), at(9, 5)), "at 6 and at 5 in partition 1. Give the states of one run, the earlier"),
     (lambda: replay(at(6, 6, 6), at(9)), "at 6 and without it in partition 1, and 1 more. Give the states"),
@@ -278,3 +279,17 @@ def test_marks_that_are_taken() -> None:
     assert repr(worker()) == "KafkaStream('t', 'nowhere:1', group='g', at least once)"  # with which describe() begins
     assert worker().merged([GROUPS, GROUPS]) == GROUPS
     OpenedStream(worker(), GROUPS).close()
+
+
+PIN = {"topic": "t", "id": "", "starts": [0], "ends": [9], "extent": 4, "record_bytes": 100, "absent": 0.0}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"extent": 0}, {"extent": 1 << 40}, {"record_bytes": 0}, {"record_bytes": 1 << 70}, {"absent": 2}, {"ends": [-1]},
+     {"ends": [1 << 70]}, {"starts": None}, {"topic": "u"}],
+)  # fmt: skip
+def test_pins_that_cannot_be(odd: dict[str, Any]) -> None:
+    """What a state of a topic may hold after somebody has changed it: the error says so before a broker is asked."""
+    with pytest.raises(StateError, match="^t: "):
+        topic().snapshot(PIN | odd)
