@@ -90,7 +90,7 @@ class Producer:
         self._queue_bytes, self._claim = queue_bytes, claim
         self._sender: Sender | None = None  # of `send`; a run has its own
         self._partitions, self._sent = 1, 0
-        self._hearing: _Hearing | None = None
+        self._hearing: threading.Thread | None = None  # until `_done`
 
     def __repr__(self) -> str:
         return f"Producer({self._to.topic!r}, {self._to.servers!r})"
@@ -130,8 +130,8 @@ class Producer:
             Where it stands, once it is acknowledged; `asyncio.wrap_future` makes it one to await. Its error is a
             ProduceError where this record is refused, else the one that `flush` raises.
 
-        Raises what `flush` does; SourceNotFoundError where there is no such topic; and ConfigError outside of a
-        transaction where there are some.
+        Raises what `flush` does; SourceNotFoundError where there is no such topic; and ConfigError for no partition of
+        it, and outside of a transaction where there are some.
         """
         sender = self._opened(value)
         if self._transactional_id is not None and not sender.in_transaction:
@@ -139,6 +139,11 @@ class Producer:
             raise ConfigError(msg)
         if partition is None:
             partition = -1 if self._by == "key" else self._sent % self._partitions
+        elif not 0 <= partition < self._partitions:
+            self._partitions = topic_at(self._to)[0]  # some may have come
+            if not 0 <= partition < self._partitions:
+                rule = f"partition must lie in 0..{self._partitions - 1}"
+                raise ConfigError(f"{self._to.topic}: {rule}; found {partition}")
         self._sent += 1
         record = Written(value, key, list(headers), timestamp or 0)
         if self._claim is not None and (claim := self._claim.stored(value)):
@@ -163,9 +168,12 @@ class Producer:
     def close(self) -> None:
         """Drop what has not been acknowledged. Safe to call twice, and in a child; the next `send` connects anew."""
         (sender, self._sender), (hearing, self._hearing) = (self._sender, None), (self._hearing, None)
-        if sender is not None and hearing is not None and not sender.guard.maker:
-            hearing.end()
-            sender.close()
+        if sender is None or sender.guard.maker:
+            return
+        self._done.set()
+        if hearing is not None and hearing is not threading.current_thread():  # what became of a record may end it
+            hearing.join()
+        sender.close()
 
     @contextmanager
     def transaction(self, consumer: Consumer | None = None) -> Iterator[list[TopicPartition]]:
@@ -307,8 +315,12 @@ class Producer:
                 transactional_id=f"dali_feed-produce-{uuid.uuid4().hex}" if name == "auto" else name,
                 gives_up=True,
             )
-            self._hearing = _Hearing(sender)
-            weakref.finalize(self, self._hearing.done.set)
+            self._done = threading.Event()
+            weakref.finalize(self, self._done.set)
+            self._hearing = threading.Thread(
+                target=_hear, args=(sender, self._done), name="dali-feed-deliveries", daemon=True
+            )
+            self._hearing.start()
         if maker := sender.guard.maker:
             raise ConfigError(
                 f"{self._to.topic}: a Producer must be used in the process that made it; process {os.getpid()} was "
@@ -330,21 +342,7 @@ def _settle(topic: str, delivered: Future[Delivered], _: int, outcome: Outcome) 
         delivered.set_result(Delivered(-1 if partition is None else partition, -1 if offset is None else offset))
 
 
-class _Hearing(threading.Thread):
-    """Asks librdkafka what became of the records, so that futures end by themselves."""
-
-    def __init__(self, sender: Sender) -> None:
-        super().__init__(name="dali-feed-deliveries", daemon=True)
-        self.done, self._hear = threading.Event(), sender.poll
-        self.start()
-
-    def run(self) -> None:
-        """Until it is done."""
-        while not self.done.is_set():
-            self._hear(0.05)
-
-    def end(self) -> None:
-        """Wait for its last question, unless what became of a record makes itself end it."""
-        self.done.set()
-        if threading.current_thread() is not self:
-            self.join()
+def _hear(sender: Sender, done: threading.Event) -> None:
+    """Ask librdkafka what became of the records, so that futures end by themselves, until it is done."""
+    while not done.is_set():
+        sender.poll(0.05)

@@ -87,6 +87,17 @@ def test_a_record_that_is_refused_is_its_futures_error(real_broker: Cluster, tmp
         large.result()
 
 
+def test_a_partition_that_there_is_not_is_an_error_of_its_own(kafka: Kafka) -> None:
+    """It names the partitions that there are, and the producer goes on."""
+    topic = kafka.create(kafka.topic, 2)
+    with Producer(topic, kafka.servers) as producer:
+        for wrong in (2, -1):
+            with pytest.raises(ConfigError, match=rf"^{topic}: partition must lie in 0\.\.1; found {wrong}$"):
+                producer.send(b"x", partition=wrong)
+        delivered = producer.send(b"x", partition=1)
+    assert delivered.result() == (1, 0)
+
+
 def test_no_such_topic(kafka: Kafka) -> None:
     """The error names one that is called alike; none is made."""
     kafka.create(kafka.topic)
