@@ -356,10 +356,10 @@ def reached(state: Mapping[str, Any], snapshot: Snapshot) -> Int64s:
         lanes, drop_last = int(values["lanes"]), bool(values["drop_last"])
         shares = Shares(int(info["batch_size"]), 0, int(info["world_size"]), lanes)
         seed = int(values["seed"])
-    except (KeyError, TypeError, ValueError) as error:
+        epoch, consumed = checked["epoch"], checked["consumed"]
+        plan = EpochPlan(snapshot, order, seed=seed, epoch=epoch, lanes=lanes, drop_last=drop_last, indices=None)
+        left = bool(shares.counts(plan.lane_length - consumed, drop_last=drop_last))
+        return progress(snapshot, plan, Position((epoch, consumed)), left=left)
+    except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
         msg = f"state: must be the dict that state_dict() gave; {type(error).__name__}: {error}"
         raise StateError(msg) from error
-    epoch, consumed = checked["epoch"], checked["consumed"]
-    plan = EpochPlan(snapshot, order, seed=seed, epoch=epoch, lanes=lanes, drop_last=drop_last, indices=None)
-    left = bool(shares.counts(plan.lane_length - consumed, drop_last=drop_last))
-    return progress(snapshot, plan, Position((epoch, consumed)), left=left)

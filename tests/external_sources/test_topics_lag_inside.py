@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from kit.broker.handle import Kafka, in_transactions
 
-from dali_feed.errors import SourceNotFoundError
-from dali_feed.external_sources import Topics
+from dali_feed import DataLoader
+from dali_feed.cli.kafka import state_position
+from dali_feed.columns import Bytes
+from dali_feed.errors import SourceNotFoundError, StateError
+from dali_feed.external_sources import KafkaTopic, Topics
 from dali_feed.external_sources.kafka.cluster import Cluster as Questions
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.lag import LagFacts, PartitionLag, Stand, lag_warnings, look, since
@@ -213,3 +219,19 @@ def test_the_state_of_a_group(real_kafka: Kafka, protocol: str) -> None:
         assert "has no position" in lag_warnings(found)[0]
     finally:
         consumer.close()
+
+
+@pytest.mark.parametrize("odd", [{"extent": -1}, {"extent": 1 << 100}, {"seed": -1}, {"window": 0}, {"lanes": "x"}])
+def test_a_state_that_was_changed_has_no_lag(embedded: Kafka, tmp_path: Path, odd: dict[str, Any]) -> None:
+    """Where its order is none that could be: a StateError of the file."""
+    embedded.publish(embedded.topic, [(b"%d" % n, n) for n in range(40)], partitions=2)
+    source = KafkaTopic(embedded.topic, embedded.servers, label=None)
+    with DataLoader(source, 4, shuffle=True, columns={"value": Bytes("value")}, seed=1) as loader:
+        next(iter(loader))
+        state = json.loads(json.dumps(loader.state_dict()))
+    file = tmp_path / "state.json"
+    file.write_text(json.dumps(state))
+    assert not isinstance(state_position(file, embedded.topic, embedded.servers), str)
+    file.write_text(json.dumps(state | {"made_for": state["made_for"] | odd}))
+    with pytest.raises(StateError, match="^state: must be the dict that"):
+        state_position(file, embedded.topic, embedded.servers)
