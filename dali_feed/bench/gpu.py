@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from dali_feed.bench.data import BenchJob, Data, Topic
-from dali_feed.bench.runner import LATE, Contestant, Race, Ratio, about_machine, race
+from dali_feed.bench.runner import Contestant, Race, Ratio, about_machine, race
 
 RIGHT, WRONG, UNCHECKED = "right", "WRONG", "not checked"
 MARGIN = 15.0  # seconds of a part that its process needs to begin and to end
@@ -174,10 +174,7 @@ def _train(name: str, job: BenchJob, until: float) -> Race:
 
 def _run(name: str, job: BenchJob, seconds: float) -> Race:
     kinds = {"bandwidth": _bandwidth, "loader": _loader, "train": _train}
-    result = kinds.get(name.split(" ", 1)[0], _check)(name, job, time.perf_counter() + seconds - MARGIN)
-    cut = f"its part had {seconds:.0f} s"
-    result.missing = {who: cut if reason == LATE else reason for who, reason in result.missing.items()}
-    return result
+    return kinds.get(name.split(" ", 1)[0], _check)(name, job, time.perf_counter() + seconds - MARGIN)
 
 
 def _job_of(text: str) -> BenchJob:

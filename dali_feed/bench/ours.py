@@ -128,12 +128,15 @@ def loader(source: Source, batch: int, *, device: str = "cpu", engine: str | Non
     return DataLoader(source, batch, device=torch.device(device), **every)
 
 
-class _Ours(Steps):
+class OurSteps(Steps):
+    """Batches of our loader, epoch after epoch; what it says of itself is of the steps since `begins`."""
+
     def __init__(self, feeding: DataLoader) -> None:
         self._loader, self._batches = feeding, iter(feeding)
         self._before = feeding.stats()
 
     def begins(self) -> None:
+        """What was before does not count."""
         self._before = self._loader.stats()
 
     def __next__(self) -> int:
@@ -159,7 +162,7 @@ def ours(make: Callable[[], DataLoader]) -> Opens:
     @contextmanager
     def opens(_: str) -> Iterator[Steps]:
         with make() as feeding:
-            yield _Ours(feeding)
+            yield OurSteps(feeding)
 
     return opens
 

@@ -291,7 +291,7 @@ def _race(kind: str, module: Any, options: SimpleNamespace, **more: Any) -> Iter
 
     What the figures say is added, shown and kept at the end, after Ctrl-C too.
     """
-    from dali_feed.bench.runner import Race, race
+    from dali_feed.bench.runner import LATE, Race, race
 
     result = Race(kind, module.UNIT, list(module.SHOWN))
     with finish(result, options.out), listening() as heard:
@@ -299,6 +299,8 @@ def _race(kind: str, module: Any, options: SimpleNamespace, **more: Any) -> Iter
             more |= {"rounds": options.rounds, "until": options.until, "heard": heard}
             yield result, functools.partial(race, result, **more)
         finally:
+            late = {who for who, reason in result.missing.items() if reason == LATE}
+            result.missing |= dict.fromkeys(late, f"{LATE}; leave --quick out")
             if hasattr(module, "findings"):
                 result.findings += module.findings(result)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +24,24 @@ from kit.images import jpeg
 from kit.limits import LONG
 from kit.written import npy
 
+from dali_feed.bench import runner
+from dali_feed.cli import targets
 from dali_feed.cli.demo import Trace, difference
 from dali_feed.cli.inspect import look
 from dali_feed.cli.judging import judging, spread
 from dali_feed.cli.members import guess
 from dali_feed.cli.options import seconds_of, size_of
 from dali_feed.cli.targets import topic_of
+from dali_feed.errors import EngineError
 from dali_feed.native.library import used
 from dali_feed.records.source import Snapshot
 from dali_feed.testing import ScriptedSource
-from dali_feed.testing.scripted import Gap
+from dali_feed.testing.scripted import Gap, Stall
 from dali_feed.testing.shards import write_shard
 
 __all__ = ["cli"]  # a fixture
+
+tune = importlib.import_module("dali_feed.cli.tune")  # not the command of that name
 
 
 def test_absent_positions_are_counted() -> None:
@@ -76,6 +83,50 @@ def test_the_line_to_paste_is_a_tuning(cli: Cli, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert re.fullmatch(r"Tuning\([^)]*\)  # [\d,]+ samples/s; Tuning\(\) gives [\d,]+\n", done.out)
     assert "Tuning(" in done.err
+
+
+def test_tune_ends_on_a_source_that_gives_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that hangs costs its turn; what had no batch and what had no turn is named."""
+    stalled = ScriptedSource([Stall(threading.Event(), then=jpeg(n)) for n in range(8)])
+    monkeypatch.setattr(targets, "source_of", lambda *_: stalled)
+    done = cli("tune", "x.tar", "--batch", 4, "--device", "cpu", "--seconds", 1, "--transform", "none")
+    assert done.code == 1
+    assert "Tuning(): NOT MEASURED: failed: EngineError: tune: a first batch must come within 0.2 s" in done.err
+    assert "left out, as the time was over: " in done.err
+    assert "nothing was measured; give more --seconds" in done.err
+
+
+@pytest.mark.parametrize(
+    ("rates", "first", "line"),
+    [
+        ({"": 100.0, "readers=8": 170.0}, "threads=", "Tuning(readers=8)  # 170 samples/s; Tuning() gives 100"),
+        ({"": 1.0, "readers=8": 1.7}, "readers=8", "Tuning(readers=8)  # 2 samples/s; Tuning() gives 1"),
+        ({"readers=8": 1.7}, "readers=8", "Tuning(readers=8)  # 2 samples/s; Tuning() gives no batch in its time"),
+        ({"": 100.0}, "threads=", "Tuning()  # 100 samples/s; Tuning() gives 100"),
+    ],
+)
+def test_tune_tries_readers_first_where_reading_takes_long(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, rates: dict[str, float], first: str, line: str
+) -> None:
+    """What wins stays for the next setting; of others there is no batch, or no gain."""
+    tried: list[str] = []
+
+    def turn(make: Any, _: float, limit: float, *, slow: bool) -> Any:
+        setting = tune._line(make.keywords["tuning"])[7:-1]
+        tried.append(setting)
+        rate = max((rate for name, rate in rates.items() if name in setting), default=0.0)
+        if not rate:
+            raise EngineError(f"none in {limit}")
+        assert slow == (rate < 10 and bool(tried[1:]))
+        return rate, 1.0, {"first": 60.0 / rate, "verdict": "source-bound" if rate < 10 else ""}
+
+    monkeypatch.setattr(targets, "source_of", lambda *_: ScriptedSource([jpeg(0)]))
+    monkeypatch.setattr(tune, "_turn", turn)
+    monkeypatch.setattr(runner, "_reset_peak", lambda: None)
+    done = cli("tune", "x.tar", "--device", "cpu", "--seconds", 600)
+    assert done.code == 0, done.err
+    assert done.out == f"{line}\n"
+    assert next(each for each in tried if each).startswith(first)
 
 
 def test_the_version(cli: Cli) -> None:
