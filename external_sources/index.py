@@ -141,6 +141,9 @@ class TarIndex:
         if version not in (_BUILT, _SEALED) or not (0 <= samples <= entries <= len(body) and size >= 0):
             msg = f"version {version}, {samples} samples of {entries} members in {len(body)} bytes"
             raise ValueError(msg)
+        if not 0 <= samples <= entries <= len(body) // 20:
+            msg = f"{samples} samples of {entries} members"
+            raise ValueError(msg)
         at = _HEAD + 8 * (samples + 1)
         first = np.frombuffer(body[_HEAD:at], "<i8")
         offset = np.frombuffer(body, "<i8", entries, at)
@@ -264,11 +267,17 @@ def homes_of(path: str, index_dir: str | os.PathLike[str] | None, store: Store) 
     return [Path(path + SUFFIX), own] if store is LOCAL else [own]
 
 
+def most_bytes(stamp: Stamp) -> int:
+    """Bytes of a file's index at most: of the shortest records, 8 bytes each, it takes 16 for each."""
+    return 2 * stamp.size + 4096
+
+
 def fitting(homes: Sequence[Path], stamp: Stamp, parse: Callable[[bytes], _T]) -> _T | None:
     """The first index that is there, not older than the file's last change, and that `parse` takes."""
     for home in homes:
         with contextlib.suppress(OSError, ValueError), home.open("rb") as file:  # absent, unreadable or stale
-            if os.fstat(file.fileno()).st_mtime_ns >= stamp.ctime_ns:
+            about = os.fstat(file.fileno())
+            if about.st_mtime_ns >= stamp.ctime_ns and about.st_size <= most_bytes(stamp):
                 return parse(file.read())
     return None
 

@@ -36,11 +36,12 @@ from dali_feed.external_sources.index import (
     homes_of,
     is_sealed,
     keep,
+    most_bytes,
     scanned,
 )
 from dali_feed.storage.local import LOCAL
 from dali_feed.storage.sets import SetStore
-from dali_feed.storage.store import FileReads, Stamp, Store, read_at
+from dali_feed.storage.store import FileReads, Stamp, Store, read_at, read_whole
 
 BLOCK = 512
 MAX_META = 1 << 24
@@ -182,7 +183,10 @@ def _meta(kind: bytes, data: bytes, byte: int) -> dict[bytes, bytes]:
 
 
 def _pax(data: bytes, byte: int) -> dict[bytes, bytes]:
-    """The records of a pax header: LENGTH, a blank, KEY=VALUE and a newline each."""
+    """What the records of a pax header (LENGTH, a blank, KEY=VALUE and a newline each) say of name and size.
+
+    Nothing else is kept: one with a million keys for all members that follow would be gone over for each.
+    """
     records: dict[bytes, bytes] = {}
     at = 0
     while at < len(data) and data[at]:
@@ -194,7 +198,8 @@ def _pax(data: bytes, byte: int) -> dict[bytes, bytes]:
             raise DamageError(byte, "a pax header that is not in pax format")
         if key.startswith(b"GNU.sparse."):
             raise DamageError(byte, _NO_SPARSE)
-        records[key] = value
+        if key in (b"path", b"size"):
+            records[key] = value
         at = end
     return records
 
@@ -348,7 +353,7 @@ def _copied(path: str, store: Store, shard: Stamp) -> TarIndex | None:
     except (SourceNotFoundError, SourceDeniedError):  # S3 says so of what is not there, to who may not list
         return None
     try:
-        index = _parsed(read_at(file, file.stamp().size, 0), shard)
+        index = _parsed(read_whole(file, most_bytes(shard)), shard)
     except (ValueError, SourceNotFoundError, SourceChangedError):  # or goes, or is written anew, as we look
         return None
     finally:
@@ -389,7 +394,7 @@ def sealed(path: str, shard: Stamp, store: Store = LOCAL) -> TarIndex:
         if not is_sealed(read_at(file, SEALED_HEAD, 0)):
             msg = "not sealed"
             raise ValueError(msg)
-        whole = read_at(file, file.stamp().size, 0)
+        whole = read_whole(file, most_bytes(shard))
         known = store.index_sha256(path) if isinstance(store, SetStore) else None
         if known not in (None, hashlib.sha256(whole).hexdigest()):
             msg = "other bytes than the manifest says"

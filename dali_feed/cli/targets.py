@@ -187,7 +187,7 @@ def _storage_options(pairs: Sequence[str]) -> dict[str, Any] | None:
         name, equals, value = pair.partition("=")
         *outer, last = name.split(".")
         if not (equals and last and all(outer)):
-            raise ConfigError(f"--storage-option: must be KEY=VALUE; found {name!r}")
+            raise ConfigError(f"--storage-option: must be KEY=VALUE; found {'***' if is_secret(name) else name!r}")
         inner = options
         for part in outer:
             inner = inner.setdefault(part, {})

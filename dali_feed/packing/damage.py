@@ -14,10 +14,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from dali_feed.errors import DataLostError, SourceError
-from dali_feed.external_sources.index import SUFFIX, TarIndex
+from dali_feed.external_sources.index import SUFFIX, TarIndex, most_bytes
 from dali_feed.storage.manifest import Shard, load_manifest
 from dali_feed.storage.sets import SetStore
-from dali_feed.storage.store import File, read_at
+from dali_feed.storage.store import File, Stamp, read_at, read_whole
 
 PIECE = 8 << 20
 SHOWN = 3  # records of a damaged shard that are named
@@ -94,7 +94,8 @@ def verify(path: str | os.PathLike[str], *, workers: int = 4, advance: Advance |
 def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterator[Damage]:
     index, index_path = None, path + SUFFIX
     try:
-        whole = _whole(store, index_path)
+        with closing(store.open(index_path)) as file:
+            whole = read_whole(file, most_bytes(Stamp(0, shard.size, 0, 0)))
         if hashlib.sha256(whole).hexdigest() != shard.index_sha256:
             yield Damage(index_path, "its SHA-256 is not that of the manifest")
         else:
@@ -123,11 +124,6 @@ def _shard(store: SetStore, path: str, shard: Shard, advance: Advance) -> Iterat
         yield Damage(path, str(error).removeprefix(f"{path}: "))
     finally:
         file.close()
-
-
-def _whole(store: SetStore, path: str) -> bytes:
-    with closing(store.open(path)) as file:
-        return read_at(file, file.stamp().size, 0)
 
 
 def _records(file: File, index: TarIndex) -> Iterator[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 import threading
 from collections import deque
@@ -25,6 +26,7 @@ from dali_feed.storage import lustre
 from dali_feed.storage.paths import matches
 from dali_feed.storage.store import FileReads, Stamp
 
+MOST_OPEN = max(8, min(128, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))  # files of one reader
 DEPTH = 128  # reads asked of the disk and not waited for
 LARGE = 1 << 20  # bytes of a read that the kernel reads ahead of better than advice does
 ADVICE = 512 << 10  # bytes of one advice: of more at once the kernel takes what one request to the disk may hold
@@ -81,7 +83,7 @@ class LocalStore:
     meter  counts what one reader reads
     """
 
-    most_open: int = 128
+    most_open: int = MOST_OPEN
     random_access: bool = True
     meter: StorageMeter | None = field(default=None, repr=False, compare=False)
 

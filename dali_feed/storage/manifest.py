@@ -23,6 +23,7 @@ from dali_feed.storage.striping import Layout, StripePart
 
 SUFFIX = ".dfset"
 VERSION = 1
+MOST = 256 << 20  # bytes of a manifest: a million shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def load_manifest(path: str) -> Manifest:
     """The manifest in a file. DataLostError where it is damaged, cut off, or none."""
     try:
         with open(path, "rb") as file:
-            whole = file.read()
+            whole = file.read(MOST + 1)
     except FileNotFoundError as error:
         msg = f"{path}: no such set; check the path, or let `dali-feed pack` finish, which writes it last"
         raise SourceNotFoundError(msg) from error
@@ -87,6 +88,9 @@ def load_manifest(path: str) -> Manifest:
 def parsed(path: str, whole: bytes) -> Manifest:
     """The manifest in these bytes, which lie at `path`. DataLostError where they are none."""
     try:
+        if len(whole) > MOST:
+            msg = f"more than {MOST:,} bytes"
+            raise ValueError(msg)
         content = json.loads(whole)
         version, content = content["dfset"], content["set"]
         shards = tuple(Shard(**each) for each in content["shards"])

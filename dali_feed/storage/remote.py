@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import hashlib
+import logging
+import math
 import os
 import random
 import re
@@ -53,6 +55,7 @@ CONCURRENCY = 16  # requests at once of a process
 TRIES = 5  # of one request in all
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # before the second try, and before any
 LIMIT_S = 60  # that one try may take
+SILENT_S = 5.0  # without an answer, after which the log says what is waited for
 MOMENT = 0.1  # seconds between looks at a stop event
 LAST_S = 2.0  # that a process which ends waits for its requests to be given up
 
@@ -79,6 +82,7 @@ _JITTER = random.SystemRandom()  # of its own, so that no draw of data depends o
 _Call = Callable[[], Coroutine[Any, Any, Any]]
 _Answer = tuple[int, Any, float, Exception | None]  # which request, what came, seconds from when it was made on
 
+_log = logging.getLogger("dali_feed")
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None  # that has it
@@ -373,6 +377,7 @@ class RemoteStore:
         """
         loop, answers = _running(), SimpleQueue[_Answer]()
         left, problem = len(calls), None
+        waits_since = time.monotonic()
         meter.queued += left
         requests = asyncio.run_coroutine_threadsafe(_requests([call for _, call in calls], answers), loop)
         try:
@@ -380,9 +385,18 @@ class RemoteStore:
                 if (stop is not None and stop.is_set()) or (requests.done() and answers.empty()):
                     msg = "the read of a remote store was stopped"
                     raise ClosedError(msg)
+                if time.monotonic() - waits_since > SILENT_S:
+                    waits_since = math.inf  # once
+                    more = f" and {left - 1} more" if left > 1 else ""
+                    _log.warning(
+                        "%s%s: no answer for %.0f s; a request has %d tries of %d s, unless client_options and "
+                        "retry_config in storage_options= say otherwise",
+                        *(calls[0][0], more, SILENT_S, TRIES, LIMIT_S),
+                    )
                 with suppress(Empty):
                     k, answer, seconds, error = answers.get(timeout=MOMENT)
                     left -= 1
+                    waits_since = max(waits_since, time.monotonic())  # which stays infinite
                     meter.queued -= 1
                     meter.read(seconds, len(answer) if isinstance(answer, memoryview) else 0)
                     if error is None:

@@ -21,9 +21,9 @@ from typing import Any
 from dali_feed.errors import ConfigError, DataLostError, SourceNotFoundError
 from dali_feed.records.gauges import StorageMeter
 from dali_feed.storage.local import LOCAL
-from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, load_manifest, parsed
+from dali_feed.storage.manifest import MOST, SUFFIX, Manifest, Shard, load_manifest, parsed
 from dali_feed.storage.paths import braces
-from dali_feed.storage.store import File, FileReads, Stamp, Store, read_at
+from dali_feed.storage.store import File, FileReads, Stamp, Store, read_whole
 from dali_feed.storage.striping import Layout, StripedFile, StripePart, check_parts, stamp_of_parts
 
 INDEX = ".dfidx"
@@ -156,8 +156,10 @@ class SetStore:
 
     def _remote(self, home: str) -> Manifest:
         try:
-            file = self.below.open(home)
-            whole = read_at(file, file.stamp().size, 0)
+            whole = read_whole(self.below.open(home), MOST)
+        except ValueError as error:
+            msg = f"{home}: a manifest must be what `dali-feed pack` wrote; found that {error}; fetch it again"
+            raise DataLostError(msg) from error
         except SourceNotFoundError as error:
             msg = f"{home}: no such set; check the address, or copy the manifest too, last of all"
             raise SourceNotFoundError(msg) from error

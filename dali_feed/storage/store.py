@@ -138,6 +138,15 @@ class Store(Protocol):
         ...
 
 
+def read_whole(file: File, most: int) -> bytes:
+    """All of a file that is to be held in memory. ValueError where it announces more bytes than it can rightly have."""
+    size = file.stamp().size
+    if size > most:
+        msg = f"it has {size:,} bytes, and can have {most:,} at most"
+        raise ValueError(msg)
+    return read_at(file, size, 0)
+
+
 def read_at(file: File, size: int, at: int) -> bytes:
     """`size` bytes from byte `at`, fewer where the file ends."""
     room = memoryview(bytearray(size))

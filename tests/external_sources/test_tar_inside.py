@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import tarfile
+import threading
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,12 +18,16 @@ from kit.blocks import Reads, read_sizes
 from kit.by_hand import FORMS, LONG, archive
 from kit.images import jpeg
 
+from dali_feed.errors import DataLostError
 from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources import tar as tar_index
-from dali_feed.external_sources.index import SUFFIX
+from dali_feed.external_sources.index import SUFFIX, TAR
 from dali_feed.external_sources.ranges import RUN_BYTES
 from dali_feed.packing import index
 from dali_feed.records.extents import Extents
+from dali_feed.storage.local import LOCAL, LocalFile, LocalStore
+from dali_feed.storage.sets import SetStore
+from dali_feed.storage.store import Stamp
 from dali_feed.testing.shards import write_shard
 
 
@@ -165,3 +172,65 @@ def test_an_index_with_checksums_that_is_not_the_shards_is_told(
     caplog.clear()
     ShardSet(path).snapshot()
     assert not caplog.text
+
+
+class Liar(LocalStore):
+    """A store whose files announce far more bytes than they have."""
+
+    def open(self, path: str, stop: threading.Event | None = None) -> Any:
+        """The file of that name, after a scheme or not."""
+        return Announced(super().open(path.removeprefix("liar:/"), stop).fds)
+
+
+class Announced(LocalFile):
+    """A file of an exabyte, as it says."""
+
+    def stamp(self) -> Stamp:
+        """Of a file of the right time and a wrong size."""
+        return super().stamp()._replace(size=1 << 60)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_index_takes_no_more_memory_than_its_shard_can_have_members(tmp_path: Path, version: int) -> None:
+    """One that is far longer is not read, with checksums or without; the shard's headers are."""
+    path = tmp_path / "a.tar"
+    write_shard(path, [(b"x" * 5000, 1)])
+    with Path(f"{path}{SUFFIX}").open("wb") as file:  # sparse on disk: it takes no room
+        file.write(TAR + bytes(32) + version.to_bytes(8, "little"))
+        file.truncate(256 << 20)
+    tracemalloc.start()
+    try:
+        assert len(tar_index.load(str(path), index_dir=None)) == 1
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_a_store_announces_takes_no_memory(tmp_path: Path) -> None:
+    """An exabyte of an index or of a manifest is an error that says so."""
+    (tmp_path / "a.dfset").write_bytes(b"{}")
+    with pytest.raises(DataLostError, match=r"a\.dfset: a manifest must .* has 1,152,921,504,606,846,976 bytes"):
+        SetStore(Liar()).manifest(f"liar:/{tmp_path}/a.dfset")
+    write_shard(tmp_path / "a.tar", [(b"x" * 5000, 1)])
+    Path(f"{tmp_path}/a.tar{SUFFIX}").write_bytes(TAR + bytes(32) + (3).to_bytes(8, "little") + bytes(40))
+    with pytest.raises(ValueError, match=r"it has 1,152,921,504,606,846,976 bytes, and can have [\d,]+ at most"):
+        tar_index.sealed(str(tmp_path / "a.tar"), LOCAL.stamp(str(tmp_path / "a.tar")), Liar())
+
+
+@pytest.mark.parametrize("numbers", [(-1, 0), (1 << 62, 1 << 62), (1, -1), (-1, -1), (2, 1 << 40)])
+def test_hostile_counts_in_an_index_make_it_anew(tmp_path: Path, numbers: tuple[int, int]) -> None:
+    """Whatever it says of samples and members, with a digest that fits."""
+    path = tmp_path / "a.tar"
+    write_shard(path, [(b"x" * 5000, 1)])
+    home = Path(f"{path}{SUFFIX}")
+    good = tar_index.load(str(path))
+    body = bytearray(home.read_bytes()[40:])
+    body[24:40] = np.array(numbers, "<i8").tobytes()
+    home.write_bytes(TAR + hashlib.sha256(body).digest() + body)
+    assert tar_index.load(str(path)).offset.tolist() == good.offset.tolist()
+
+
+def test_a_pax_header_for_all_members_is_kept_for_what_is_asked_of_it() -> None:
+    """Of a million keys none but the name and the size, which each member behind it is looked up in."""
+    data = b"".join(b"%d %s" % (len(each) + 3, each) for each in (b"k%05d=x\n" % k for k in range(1000)))
+    assert tar_index._meta(b"g", data + b"10 size=7\n", 0) == {b"": b"", b"size": b"7"}

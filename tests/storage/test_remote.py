@@ -164,8 +164,11 @@ def test_an_object_that_was_replaced_gives_no_bytes(tars: dict[str, bytes], tags
             source.snapshot()
 
 
-def test_a_server_that_hangs_holds_up_nobody(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stop event ends the wait for an answer; a limit of time makes it a try that failed."""
+def test_a_server_that_hangs_holds_up_nobody(
+    web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stop event ends the wait for an answer, of which the log speaks; a limit makes it a try that failed."""
+    monkeypatch.setattr(remote, "SILENT_S", 0.3)
     source = shards(web)
     source.snapshot()
     web.faults["0.tar"].append("hang")
@@ -181,6 +184,9 @@ def test_a_server_that_hangs_holds_up_nobody(web: Web, monkeypatch: pytest.Monke
     thread = threading.Thread(target=reading)
     thread.start()
     assert web.hanging.wait(30)
+    while not any("0.tar: no answer for 0 s; a request has 5 tries" in each for each in caplog.messages):
+        assert thread.is_alive()
+        thread.join(0.01)
     begun = time.monotonic()
     stop.set()
     thread.join(30)

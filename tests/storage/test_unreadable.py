@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,3 +103,12 @@ def test_an_index_of_mds_that_contradicts_itself(change: dict[str, Any], said: s
     (tmp_path / "index.json").write_text(json.dumps({"shards": change.get("shards", shards), "version": 2}))
     with pytest.raises((SourceError, ConfigError), match=said):
         MDS(tmp_path, label=None).snapshot()
+
+
+def test_a_reader_opens_an_eighth_of_what_its_process_may() -> None:
+    """With a limit of 200 descriptors 25 files, so that several readers have room."""
+    code = (
+        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (200, 200)); from dali_feed.storage.local import LOCAL as l"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code + "; print(l.most_open)"], capture_output=True, check=True)
+    assert int(done.stdout) == 25
