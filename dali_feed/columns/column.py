@@ -121,6 +121,12 @@ class Follower(Column):
         """Whether it is moved by arithmetic, not pixel by pixel."""
         return True
 
+    has_boxes: ClassVar[bool] = False  # whether there is `as_boxes`
+
+    def as_boxes(self, value: Any, size: tuple[int, int]) -> Any:
+        """A value as torchvision's BoundingBoxes of an image (height, width)."""
+        raise NotImplementedError
+
     def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
         """The value of one slot; `size` (height, width) is that of the image before any transform.
 

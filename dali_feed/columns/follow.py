@@ -159,6 +159,7 @@ class Boxes(_Rows):
     min_size: float | None = None
 
     width: ClassVar[int] = 4
+    has_boxes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -167,14 +168,18 @@ class Boxes(_Rows):
         if self.min_size is not None and not (math.isfinite(self.min_size) and self.min_size > 0):
             raise ConfigError(f"{self.title}: min_size must be a number above 0, or None; found {self.min_size!r}")
 
-    def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
-        """By torchvision's functions for its tv_tensors."""
+    def as_boxes(self, value: Any, size: tuple[int, int]) -> Any:
+        """Of its four numbers alone."""
         import torch
-        from torchvision.transforms.v2 import functional
         from torchvision.tv_tensors import BoundingBoxes
 
-        own = torch.from_numpy(value[:, :4].copy())
-        boxes = moved(BoundingBoxes(own, format=self.format.upper(), canvas_size=size))
+        return BoundingBoxes(torch.from_numpy(value[:, :4].copy()), format=self.format.upper(), canvas_size=size)
+
+    def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
+        """By torchvision's functions for its tv_tensors."""
+        from torchvision.transforms.v2 import functional
+
+        boxes = moved(self.as_boxes(value, size))
         rows = np.concatenate([boxes.numpy(), value[:, 4:]], axis=1)
         if self.min_size is None:
             return rows

@@ -207,9 +207,10 @@ class Flight:
             self.rows[slot], self.ok[slot], self.ids[slot] = row[0], ok[0], window.ids[row[0]]
             if payloads:
                 payloads[slot] = window.good_payloads(row)[0]
-            for name, values in window.good_values(row).items():
+            own = window.good_values(row)
+            for name, values in own.items():
                 self.values[name][slot] = values[0]
-            fresh, sizes = self.course.draw(window.sizes(row), window.ids[row], window.turn)
+            fresh, sizes = self.course.draw(window.sizes(row), window.ids[row], window.turn, own)
             for key, values in fresh.items():
                 rows[key][slot] = values[0]
             if self._size is not None and (sizes[0] != self._size).any():

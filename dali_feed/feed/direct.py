@@ -153,7 +153,7 @@ class DirectLanes:
         source.proof.good = True
         source.sizes.add(rows, read.task.bytes)
         window = Window.arrived([block], source.columns, source.where, block.lease.release)
-        drawn, sizes = self._draw(window.sizes(window.order), block.ids, 0)
+        drawn, sizes = self._draw(window.sizes(window.order), block.ids, 0, window.values)
         chunk = Chunk(window, 0, window.order, np.ones(rows, bool), block.ids, window.values, drawn, sizes, [])
         self._chunk = Piece(chunk, 0, rows)
         self._dealt = [each for each in (*self._dealt, (window, block.lease.size)) if each[0].left]

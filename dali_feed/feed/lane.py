@@ -7,7 +7,7 @@ batch is cut from chunks; so small batches cost little more per sample than larg
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,8 @@ CHUNK, CHUNK_BARE = 1024, 4096  # slots; without an image nothing is drawn, and 
 WINDOWS_AHEAD = 1
 
 Drawn = tuple[dict[RowKey, NDArray[Any]], NDArray[np.int64]]  # rows of samples, and the sizes that come out
-Draw = Callable[[NDArray[Any], NDArray[np.int64], int], Drawn]  # of sizes, ids, and how often they came before
+# Of sizes, ids, how often they came before, and the values of columns.
+Draw = Callable[[NDArray[Any], NDArray[np.int64], int, Mapping[str, Any]], Drawn]
 
 
 @dataclass(slots=True)
@@ -50,9 +51,9 @@ class Chunk:
     def dealt(cls, window: Window, first: int, stop: int, draw: Draw) -> Chunk:
         """The rows that the rule of slots gives. May wait for reads, and raises as `Window.deal` does."""
         rows, ok = window.deal(first, stop)
-        ids = window.ids[rows]
-        drawn, sizes = draw(window.sizes(rows), ids, window.turn)
-        return cls(window, first, rows, ok, ids, window.good_values(rows), drawn, sizes, window.good_payloads(rows))
+        ids, values = window.ids[rows], window.good_values(rows)
+        drawn, sizes = draw(window.sizes(rows), ids, window.turn, values)
+        return cls(window, first, rows, ok, ids, values, drawn, sizes, window.good_payloads(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,9 +181,11 @@ class Machine:
     def course(self, seed: int, epoch: int, quarantine: Quarantine) -> Course:
         """An epoch's random numbers, and its counts."""
         program = self.program
-        return Course(
-            epoch, lambda sizes, ids, turn: program.draw(sizes, ids, seed_of_turn(seed, turn), epoch), quarantine
-        )
+
+        def draw(sizes: Any, ids: Any, turn: int, values: Mapping[str, Any]) -> Any:
+            return program.draw(sizes, ids, seed_of_turn(seed, turn), epoch, values)
+
+        return Course(epoch, draw, quarantine)
 
     def where(self, sample: int) -> str:
         """The coordinates of the record of that id, as people write them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -9,7 +10,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.op import Draws, Effect, Graph, Ints, Op, Sizes, Window, columns, torch, v2
+from dali_feed.draws import uniforms
+from dali_feed.transforms.filters import seeds_of
+from dali_feed.transforms.op import Draws, Effect, Floats, Graph, Ints, Op, Sizes, Window, columns, torch, v2
 from dali_feed.transforms.settings import (
     Edges,
     Fill,
@@ -27,6 +30,8 @@ from dali_feed.transforms.settings import (
     span,
     whole,
 )
+
+ROUNDS = 50  # of trials for a window; torchvision goes on until it has one
 
 # One image, and what follows it, cut to a window.
 
@@ -325,6 +330,110 @@ class RandomZoomOut(Crop):
         spare = ((wide - d.w).astype(np.float32) * u[2]), ((high - d.h).astype(np.float32) * u[3])
         x, y = (-edge.astype(np.int64) for edge in spare)
         return y, x, high, wide
+
+
+@dataclass(frozen=True, slots=True)
+class RandomIoUCrop(Op):
+    """A window in which a box lies, by its centre, of which it has a share as large as one of `options`, at random.
+
+    A share of 1 leaves an image as it is, and so does a sample without boxes, and one of which no window is found.
+    """
+
+    min_scale: float = 0.3
+    max_scale: float = 1.0
+    min_aspect: float = 0.5
+    max_aspect: float = 2.0
+    options: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
+    trials: int = 40
+
+    names: ClassVar[tuple[str, ...]] = ("crop", "effect")
+    streams: ClassVar[int] = 1
+    moves: ClassVar[bool | None] = True
+    by_boxes: ClassVar[bool] = True
+    rules: ClassVar[Mapping[str, Rule]] = {"trials": whole(1)}
+
+    def agree(self) -> None:
+        span(0.0, 1.0)(self.title, "min_scale and max_scale", (self.min_scale, self.max_scale))
+        span(0.0, math.inf)(self.title, "the aspect ratio", (self.min_aspect, self.max_aspect))
+
+    @classmethod
+    def of(cls, transform: Any) -> RandomIoUCrop:
+        t, options = transform, tuple(map(float, transform.options))
+        numbers = t.min_scale, t.max_scale, t.min_aspect_ratio, t.max_aspect_ratio
+        return cls(*map(float, numbers), options, int(t.trials))
+
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        return None
+
+    def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
+        high, wide = (np.maximum((edge * self.min_scale).astype(np.int64) - 1, 1) for edge in least)
+        return (high, wide), most
+
+    def draw(self, d: Draws) -> Mapping[str, NDArray[Any]]:
+        """Windows, and which samples have one."""
+        windows = np.stack([np.zeros_like(d.h), np.zeros_like(d.h), d.h, d.w], axis=1)
+        on = np.zeros(len(windows), bool)
+        for row, (seed, boxes) in enumerate(zip(seeds_of(d).tolist(), d.corners(self.title), strict=True)):
+            window = self._window(seed, *windows[row, 2:].tolist(), boxes) if len(boxes) else None
+            if window is not None:
+                windows[row], on[row] = window, True
+        d.h, d.w = windows[:, 2], windows[:, 3]
+        return {"crop": windows.astype(np.int32), "effect": on}
+
+    def _window(self, seed: int, h: int, w: int, boxes: Floats) -> list[int] | None:
+        """The first that fits, of rounds of trials each with a share of its own."""
+        for k in range(ROUNDS):
+            u = uniforms(seed, k, np.arange(self.trials + 1), (0,))
+            share = self.options[int(float(u[0, -1]) * len(self.options))]
+            if share >= 1.0:
+                return None
+            sizes = np.float32(self.min_scale) + np.float32(self.max_scale - self.min_scale) * u[:2, :-1]
+            wide, high = ((np.float32(edge) * one).astype(np.int64) for edge, one in zip((w, h), sizes, strict=True))
+            x, y = (
+                ((edge - one).astype(np.float32) * part).astype(np.int64)
+                for edge, one, part in zip((w, h), (wide, high), u[2:, :-1], strict=True)
+            )
+            windows = np.stack([y, x, high, wide], axis=1)
+            fits = np.flatnonzero(self._fitting(windows, boxes, share))
+            if len(fits):
+                found: list[int] = windows[fits[0]].tolist()
+                return found
+        return None
+
+    def _fitting(self, windows: Ints, boxes: Floats, share: float) -> NDArray[np.bool_]:
+        """Which windows (n, 4) have a box of those (k, 4: x, y, x, y) that has that share of both together."""
+        y, x, high, wide = windows.T[:, :, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shape = (wide / high)[:, 0]
+            left, top, right, bottom = boxes.T
+            across, down = np.float32(0.5) * (left + right), np.float32(0.5) * (top + bottom)
+            within = (x < across) & (across < x + wide) & (y < down) & (down < y + high)
+            both = np.clip(np.minimum(right, x + wide) - np.maximum(left, x), 0, None)
+            both = both * np.clip(np.minimum(bottom, y + high) - np.maximum(top, y), 0, None)
+            shares = both / ((right - left) * (bottom - top) + high * wide - both)
+        fits = within & (shares.astype(np.float32) >= np.float32(share))
+        return (self.min_aspect <= shape) & (shape <= self.max_aspect) & fits.any(axis=1)
+
+    def image(self, image: Any, window: Any, on: Any) -> Any:
+        return cut(image, window) if on else image
+
+    def follow(self, value: Any, window: Any, on: Any) -> Any:
+        """Boxes whose centres are outside become nothing, which `Boxes(min_size=)` drops."""
+        if not on:
+            return value
+        moved = cut_follower(value, window)
+        if type(value).__name__ == "BoundingBoxes":
+            y, x, height, width = window.tolist()
+            left, top, right, bottom = corners_of(value).unbind(-1)
+            across, down = 0.5 * (left + right), 0.5 * (top + bottom)
+            within = (x < across) & (across < x + width) & (y < down) & (down < y + height)
+            moved[~within] = 0
+        return moved
+
+
+def corners_of(boxes: Any) -> Any:
+    """Boxes of torchvision's as a tensor (n, 4) of x, y, x, y."""
+    return v2.functional.convert_bounding_box_format(boxes, new_format="XYXY").as_subclass(torch.Tensor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ _SAME = {  # in each file: classes of torchvision's name and ours, whose `of` re
     "auto_augment": ("AugMix", "AutoAugment", "RandAugment", "TrivialAugmentWide"),
     "colour": ("ColorJitter", "Grayscale", "RandomChannelPermutation", "RandomGrayscale", "RandomPhotometricDistort"),
     "convert": ("Normalize",),
-    "crops": ("CenterCrop", "Pad", "RandomCrop", "RandomZoomOut"),
+    "crops": ("CenterCrop", "Pad", "RandomCrop", "RandomIoUCrop", "RandomZoomOut"),
     "filters": ("GaussianBlur", "GaussianNoise"),
     "resize": ("RandomResizedCrop", "RandomShortestSize", "Resize", "ScaleJitter"),
     "warps": ("ElasticTransform", "RandomAffine", "RandomPerspective"),

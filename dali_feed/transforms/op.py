@@ -64,6 +64,7 @@ class Draws:
     h, w     of their images at this point, int64 (n,)
     arrays   the rows of all ops that have drawn
     n        the number of the op whose turn it is
+    boxes    those of an op's number, of the column Boxes that follows the images; None: there is none
     seed     of the run, or of the view or column that draws
     epoch    of the run
     streams  that every sample draws from: their numbers are drawn at once, others when an op asks for them
@@ -76,6 +77,14 @@ class Draws:
         self.h, self.w = sizes[:, 0].astype(np.int64), sizes[:, 1].astype(np.int64)
         self.arrays: dict[Key, NDArray[Any]] = {}
         self.n = 0
+        self.boxes: Callable[[int], list[Floats]] | None = None
+
+    def corners(self, title: str) -> list[Floats]:
+        """Of each sample the boxes beside its image at this point, (k, 4: x, y, x, y)."""
+        if self.boxes is None:
+            rule = "cuts by the boxes of an image; found no such column"
+            raise TransformError(f"{title}: {rule}. Give a column Boxes that follows it")
+        return self.boxes(self.n)
 
     def through(self, ops: Iterable[tuple[int, Op]]) -> Draws:
         """Let each op draw, by its number."""
@@ -160,6 +169,7 @@ class Op:
     in_nest: ClassVar[bool] = False  # whether it may be skipped for some images of a batch
     moves: ClassVar[bool | None] = False  # whether it moves pixels; None: nobody says how others move with them
     of_finish: ClassVar[bool] = False  # whether the finish step can do it
+    by_boxes: ClassVar[bool] = False  # whether it draws by what follows its image
     by_level: ClassVar[bool] = False  # whether a value becomes what itself and its channel alone say, in every image
     of_pil: ClassVar[bool] = False  # works on PIL images, so the host engine runs it unless the user chose an engine
     cuts: ClassVar[bool] = False  # whether it begins with a window of the image, of which a decoder may decode that

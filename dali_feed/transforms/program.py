@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dali_feed.draws import COLUMNS, STREAMS_PER_OP, TOP_BITS, VIEWS, seed_within
 from dali_feed.errors import TransformError
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
+from dali_feed.transforms.crops import corners_of
 from dali_feed.transforms.keys import ADJUST, CANVAS, ERASE, FLIPS, Arrays, Key, of_op
 from dali_feed.transforms.lower import unwrap
 from dali_feed.transforms.op import Draws, OnImage, Op, Place, Recipe, walk
@@ -225,16 +226,39 @@ class Output:
     def recipe(self) -> Recipe:
         return self.program.recipe
 
-    def draw(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> tuple[dict[Key, NDArray[Any]], Ints]:
+    def draw(
+        self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int, values: Mapping[str, Any] = {}
+    ) -> tuple[dict[Key, NDArray[Any]], Ints]:
         """The rows of samples `ids`, those of what follows it too, and the sizes that come out, int64 (n, 2)."""
         seed = seed_of_column(self.draws, seed)
         seed = seed_within(seed, VIEWS[0], self.view) if self.view else seed
-        draws = Draws(self.program.streams, sizes, ids, seed, epoch).through(enumerate(self.recipe.ops))
-        own = self.program.taken(draws)
+        draws = Draws(self.program.streams, sizes, ids, seed, epoch)
+        if any(op.by_boxes for op in self.recipe.ops):
+            draws.boxes = self._boxes(draws, values)
+        own = self.program.taken(draws.through(enumerate(self.recipe.ops)))
         rows = dict(own.arrays)
         if self.followed is not None:
             rows |= {Key(_FOLLOW + name): values for name, values in self.followed.taken(draws).items()}
         return rows, own.sizes
+
+    def _boxes(self, draws: Draws, values: Mapping[str, Any]) -> Callable[[int], list[NDArray[Any]]] | None:
+        """What finds the boxes of each sample in front of an op: those of the first column of boxes, moved so far."""
+        named = ((name, kind) for name, kind in self.followers.items() if kind.has_boxes)
+        name, kind = next(named, ("", None))
+        if kind is None:
+            return None
+
+        def found(number: int) -> list[NDArray[Any]]:
+            steps = [op.follower(n) for n, op in enumerate(self.recipe.ops[:number])]
+            corners = []
+            for slot, size in enumerate(draws.sizes[:, :2].tolist()):
+                boxes = kind.as_boxes(values[name][slot], tuple(size))
+                for step in steps:
+                    boxes = boxes if step is None else step(boxes, draws.arrays, slot)
+                corners.append(corners_of(boxes).numpy())
+            return corners
+
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +298,9 @@ class Program:
         """Whether all images of an output have one size, which is known before any sample is."""
         return self.fixed and all(output.program.size is not None for output in self.outputs)
 
-    def draw(self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int) -> tuple[dict[RowKey, NDArray[Any]], Ints]:
+    def draw(
+        self, sizes: NDArray[Any], ids: Ints, seed: int, epoch: int, values: Mapping[str, Any] = {}
+    ) -> tuple[dict[RowKey, NDArray[Any]], Ints]:
         """The rows that samples `ids` take into all outputs, and the sizes that come out, side by side.
 
         Args:
@@ -283,11 +309,12 @@ class Program:
             ids: of the samples, int64 (n,).
             seed: of the run.
             epoch: of the run.
+            values: by column those of the samples, for ops that draw by their boxes.
         """
         rows: dict[RowKey, NDArray[Any]] = {}
         parts = []
         for number, (output, part) in enumerate(zip(self.outputs, self._parts(sizes), strict=True)):
-            own, size = output.draw(part, ids, seed, epoch)
+            own, size = output.draw(part, ids, seed, epoch, values)
             rows |= {(number, name): values for name, values in own.items()}
             parts.append(size)
         return rows, np.concatenate(parts, axis=1) if parts else np.zeros((len(ids), 0), np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.images import png
+from kit.followers import columns as followers
+from kit.followers import pictured
+from kit.images import QUICK, png
 from kit.photographs import decoded
 from kit.properties import examples
 from kit.torchvision_way import drawn, ran
@@ -18,12 +21,16 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import _geometry, _transform
 
+from dali_feed import DataLoader, Shuffle
+from dali_feed.columns import Boxes, Column, Keypoints
+from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
+from dali_feed.testing import assert_resumes_anywhere
 from dali_feed.transforms.filters import generator_of, seeds_of
 from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Draws
-from dali_feed.transforms.program import compile_following, outline, unfit
+from dali_feed.transforms.program import Output, Program, compile_following, outline, unfit
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 
@@ -122,11 +129,107 @@ def test_no_image_is_beyond_what_is_known_of_sizes(name: str, size: tuple[int, i
     assert (found <= np.concatenate(most)).all()
 
 
+class Tried:
+    """torch, with our numbers: a share, then two numbers for a window's size and two for its place, trial by trial."""
+
+    def __init__(self, seed: int, trials: int) -> None:
+        self._seed, self._trials, self._round = seed, trials, -1
+        self._pairs: Iterator[Any] = iter(())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def randint(self, *, low: int, high: int, size: tuple[int, ...]) -> torch.Tensor:
+        """The share of the next round."""
+        self._round += 1
+        u = uniforms(self._seed, self._round, np.arange(self._trials + 1), (0,))
+        self._pairs = iter(torch.from_numpy(u[:, :-1].T.copy().reshape(-1, 2)))
+        return torch.tensor(low + int(float(u[0, -1]) * (high - low))).reshape(size)
+
+    def rand(self, count: int) -> torch.Tensor:
+        """The next two."""
+        assert count == 2
+        pair: torch.Tensor = next(self._pairs)
+        return pair
+
+
+BEFORE: list[Any] = [[], [v2.RandomZoomOut(3, (1.0, 2.0), 1.0), v2.RandomHorizontalFlip(1.0)], [v2.Resize((40, 60))]]
+
+
+@examples(times=0.3)
+@given(
+    before=st.sampled_from(BEFORE),
+    sample=st.integers(0, 999),
+    size=st.tuples(*[st.integers(30, 70)] * 2),
+    options=st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.4]), min_size=1, max_size=3),
+)
+def test_a_window_by_the_boxes_is_torchvisions(
+    before: list[Any], sample: int, size: tuple[int, int], options: list[float]
+) -> None:
+    """Behind what moves them: the same window of our numbers, and boxes with their centre outside become nothing."""
+    crop = v2.RandomIoUCrop(0.3, 1.0, 1e-6, 1e6, [*options, 1.0], trials=30)
+    _, plain = of_a_sample(sample, *size)
+    recipe = lower(v2.Compose([*before, crop]))
+    columns = {"boxes": Boxes("boxes")}
+    output = Output("host", compile_host(recipe), followed=compile_following(recipe, boxes=True), followers=columns)
+    rows, sizes = output.draw(np.array([size]), np.array([sample]), 0, 0, {"boxes": [plain["boxes"].numpy()]})
+    _, moving = Program((output,)).split({(0, key): values for key, values in rows.items()})
+    followed, still = output.followed, lower(v2.Compose([v2.Identity(), *before]))
+    assert followed is not None
+    moved = {kind: followed.run(plain[kind], moving[0], 0) for kind in ("mask", "boxes", "points")}
+    ours = compile_following(still, boxes=True)
+    given_ = {kind: ours.run(plain[kind], moving[0], 0) for kind in ("mask", "boxes", "points")}
+    draws = Draws(outline(recipe).streams, np.array([size]), np.array([sample]), 0, 0)
+    draws.n = len(before)
+    seed = int(seeds_of(draws)[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_geometry, "torch", Tried(seed, 30))
+        wanted = crop({"image": tv_tensors.Image(given_["mask"]), **given_})
+    for kind, value in moved.items():
+        assert torch.equal(value.as_subclass(torch.Tensor), wanted[kind].as_subclass(torch.Tensor)), kind
+    assert sizes.tolist() == [list(wanted["image"].shape[-2:])]
+
+
+def test_windows_by_boxes_have_the_shape_that_is_wanted() -> None:
+    """In any sample; one without boxes, or for which there is none, is left as it is."""
+    recipe = lower(v2.RandomIoUCrop(0.2, 0.9, 0.9, 1.2, [0.0]))
+    output = Output("host", compile_host(recipe), followers={"boxes": Boxes("boxes")})
+    boxes = [np.array([[10.0, 10.0, 30.0, 30.0]], np.float32)] * 60
+    boxes[7], boxes[8] = np.zeros((0, 4), np.float32), np.array([[90.0, 90.0, 91.0, 91.0]], np.float32)
+    _, sizes = output.draw(np.array([[64, 64]] * 60), np.arange(60), 0, 0, {"boxes": boxes})
+    assert sizes[[7, 8]].tolist() == [[64, 64]] * 2
+    high, wide = np.delete(sizes, [7, 8], 0).T
+    assert ((wide / high >= 0.9) & (wide / high <= 1.2)).all()
+    assert (np.stack([high, wide]) <= 58).all()
+
+
+def test_detectors_are_trained_as_by_torchvisions_reference(tmp_path: Path) -> None:
+    """SSD's transforms in a loader, which resume; without boxes they are refused, before any record is read."""
+    ssd = v2.Compose(
+        [
+            *(
+                v2.RandomPhotometricDistort(),
+                v2.RandomZoomOut(fill={tv_tensors.Image: (123.0, 117.0, 104.0), "others": 0}),
+            ),
+            *(v2.RandomIoUCrop(), v2.RandomHorizontalFlip(), v2.Resize((30, 30))),
+        ]
+    )
+    padded: dict[str, Column] = {"boxes": Boxes("boxes", more=1, most=3), "points": Keypoints("points", most=2)}
+    source, wanted = pictured(tmp_path), followers(ssd) | padded
+    with DataLoader(source, 4, columns=wanted, tuning=QUICK, seed=3, device="cpu") as loader:
+        batches = list(loader)
+    assert {tuple(batch["image"].shape) for batch in batches} == {(4, 3, 30, 30)}
+    assert_resumes_anywhere(source, columns=wanted, shuffle=Shuffle(2, 2), lanes=4, world_sizes=(1, 2), positions=2)
+    with pytest.raises(TransformError, match="RandomIoUCrop: cuts by the boxes of an image; found no such column"):
+        DataLoader(source, 4, transform=ssd, device="cpu")
+
+
 @pytest.mark.parametrize(
     ("transform", "said"),
     [
         (v2.RandomShortestSize([0]), "RandomShortestSize: min_size and max_size must be two positive ints"),
         (v2.ScaleJitter((0, 5)), "ScaleJitter: target_size must be two positive ints"),
+        (v2.RandomIoUCrop(0.9, 0.2), "RandomIoUCrop: min_scale and max_scale must be"),
         (v2.ElasticTransform(-1.0), "ElasticTransform: alpha must be at least 0; found -1"),
         (v2.ElasticTransform(sigma=[0.0, 1.0]), "ElasticTransform: sigma must be two numbers above 0, or none"),
     ],
