@@ -190,7 +190,7 @@ def kernels(job: BenchJob) -> str:
     index = gpu_of(job)
     from dali_feed.engines.finish import DTYPES, by_torch
     from dali_feed.kernels.finish import finish
-    from dali_feed.kernels.jitter import fma, jitter, jitter_reference
+    from dali_feed.kernels.jitter import jitter, jitter_reference
     from dali_feed.kernels.unpack import unpack
     from dali_feed.transforms.colour import KINDS
 
@@ -224,7 +224,7 @@ def kernels(job: BenchJob) -> str:
             unpack(there.view(6, -1), out, shape=(height, width, 3), scale=0.01, bias=-1.0)
             values = images.transpose(0, 3, 1, 2).astype(np.float32)
             count += 1
-            if not _same(out.cpu(), torch.from_numpy(fma(values, *np.array([[0.01], [-1.0]], np.float32)))):
+            if not _same(out.cpu(), torch.from_numpy(values * np.float32(0.01) + np.float32(-1.0))):
                 wrong.append(f"unpack {height}x{width}")
     if wrong:
         raise WrongError(f"{len(wrong)} of {count} launches have other bits than their reference: {', '.join(wrong)}")

@@ -358,9 +358,9 @@ class RandomIoUCrop(Op):
 
     @classmethod
     def of(cls, transform: Any) -> RandomIoUCrop:
-        t, options = transform, tuple(map(float, transform.options))
-        numbers = t.min_scale, t.max_scale, t.min_aspect_ratio, t.max_aspect_ratio
-        return cls(*map(float, numbers), options, int(t.trials))
+        t = transform
+        least, most, narrow = float(t.min_scale), float(t.max_scale), float(t.min_aspect_ratio)
+        return cls(least, most, narrow, float(t.max_aspect_ratio), tuple(map(float, t.options)), int(t.trials))
 
     def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         return None
@@ -374,7 +374,8 @@ class RandomIoUCrop(Op):
         windows = np.stack([np.zeros_like(d.h), np.zeros_like(d.h), d.h, d.w], axis=1)
         on = np.zeros(len(windows), bool)
         for row, (seed, boxes) in enumerate(zip(seeds_of(d).tolist(), d.corners(self.title), strict=True)):
-            window = self._window(seed, *windows[row, 2:].tolist(), boxes) if len(boxes) else None
+            _, _, height, width = windows[row].tolist()
+            window = self._window(seed, height, width, boxes) if len(boxes) else None
             if window is not None:
                 windows[row], on[row] = window, True
         d.h, d.w = windows[:, 2], windows[:, 3]
@@ -411,8 +412,9 @@ class RandomIoUCrop(Op):
             both = np.clip(np.minimum(right, x + wide) - np.maximum(left, x), 0, None)
             both = both * np.clip(np.minimum(bottom, y + high) - np.maximum(top, y), 0, None)
             shares = both / ((right - left) * (bottom - top) + high * wide - both)
-        fits = within & (shares.astype(np.float32) >= np.float32(share))
-        return (self.min_aspect <= shape) & (shape <= self.max_aspect) & fits.any(axis=1)
+        some: NDArray[np.bool_] = (within & (shares.astype(np.float32) >= np.float32(share))).any(axis=1)
+        some &= (self.min_aspect <= shape) & (shape <= self.max_aspect)
+        return some
 
     def image(self, image: Any, window: Any, on: Any) -> Any:
         return cut(image, window) if on else image
