@@ -36,23 +36,35 @@ def some_of(variants: tuple[Options, ...], arch: str) -> list[Options]:
     return chosen
 
 
-def compiled(kept: Kept, name: str, arch: str, options: Options, kind: str = "ptx") -> Path:
+def source_of(name: str, variants: tuple[Options, ...]) -> str:
+    """`name`.cu so many times, each with its options, as kernels `name`_0, `name`_1, ..."""
+    text = ""
+    for n, options in enumerate(variants):
+        defines = [option.removeprefix("-D").partition("=")[::2] for option in options] + [(name, f"{name}_{n}")]
+        text += "".join(f"#define {key} {value or 1}\n" for key, value in defines)
+        text += f"namespace variant_{n} {{\n{launch._source(name)}}}\n"
+        text += "".join(f"#undef {key}\n" for key, _ in defines)
+    return text
+
+
+def compiled(kept: Kept, name: str, arch: str, variants: tuple[Options, ...], kind: str = "ptx") -> Path:
     """What NVRTC makes of `name`.cu for `arch`, "sm_90": its "ptx", or the "cubin" that it is assembled to.
 
     Both need no GPU, and a wrong instruction fails here, as with an "sm_" architecture NVRTC assembles the code.
     """
-    words = (f"--gpu-architecture={arch}", *launch.OPTIONS, *CUPY_ADDS, *options)
+    words = (f"--gpu-architecture={arch}", *launch.OPTIONS, *CUPY_ADDS)
+    source = source_of(name, variants)
 
     def make(path: Path) -> None:
-        program = nvrtc.createProgram(launch._source(name), f"{name}.cu", [], [])
+        program = nvrtc.createProgram(source, f"{name}.cu", [], [])
         try:
             nvrtc.compileProgram(program, words)
         except nvrtc.NVRTCError:
-            pytest.fail(f"{name} for {arch}, {options}:\n{nvrtc.getProgramLog(program)}")
+            pytest.fail(f"{name} for {arch}, {variants}:\n{nvrtc.getProgramLog(program)}")
         # Of a cubin CuPy takes a last byte off, as if it were text.
         path.write_bytes(nvrtc.getPTX(program) if kind == "ptx" else nvrtc.getCUBIN(program) + b"\0")
 
-    return kept.file(f"{name}.{arch}.{kind}", [str(nvrtc.getVersion()), launch._source(name), *words], make)
+    return kept.file(f"{name}.{arch}.{kind}", [str(nvrtc.getVersion()), source, *words], make)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -62,8 +74,8 @@ def test_nvrtc_compiles_the_variants(kept: Kept, name: str, arch: str, every: bo
     """Each assembles for each architecture, keeps subnormals, stays in registers and moves whole vectors."""
     variants = KERNELS[name].variants
     for options in variants if every else some_of(variants, arch):
-        ptx = compiled(kept, name, arch, options).read_text()
-        assert f".entry {name}(" in ptx, options
+        ptx = compiled(kept, name, arch, (options,)).read_text()
+        assert f".entry {name}_0(" in ptx, options
         assert ".ftz" not in ptx, f"CuPy's -ftz=true reached an operation that can round: {options}"
         assert ".local" not in ptx, f"an index is not a constant: {options}"
         # On sm_75 bfloat16 is rounded by integer arithmetic.
@@ -76,15 +88,17 @@ def test_nvrtc_compiles_the_variants(kept: Kept, name: str, arch: str, every: bo
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize(
-    ("name", "options"), [*(("finish", each) for each in WHOLE_VECTORS), ("jitter", KERNELS["jitter"].variants[0])]
-)
-def test_assembled_it_stores_sixteen_bytes_at_a_time(kept: Kept, name: str, options: Options, arch: str) -> None:
-    """All that a usual variant writes are stores of 16 bytes, and all it keeps lies in registers."""
-    assert options in KERNELS[name].variants
-    found = instructions(kept, name, arch, options)
-    assert named(found, "STG") == {"STG.E.128"}
-    assert not named(found, "STL") | named(found, "LDL")
+@pytest.mark.parametrize(("name", "variants"), [("finish", WHOLE_VECTORS), ("jitter", KERNELS["jitter"].variants[:1])])
+def test_assembled_they_store_sixteen_bytes_at_a_time(
+    kept: Kept, name: str, variants: tuple[Options, ...], arch: str
+) -> None:
+    """All that usual variants write are stores of 16 bytes, and all they keep lies in registers."""
+    assert {*variants} <= {*KERNELS[name].variants}
+    found = instructions(kept, name, arch, variants)
+    assert len(found) == len(variants)
+    for options, counts in zip(variants, found, strict=True):
+        assert named(counts, "STG") == {"STG.E.128"}, options
+        assert not named(counts, "STL") | named(counts, "LDL"), options
 
 
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
@@ -100,12 +114,14 @@ def nvdisasm() -> str:
     pytest.skip("no nvdisasm: triton, which torch for CUDA comes with, is not installed")
 
 
-def instructions(kept: Kept, name: str, arch: str, options: tuple[str, ...]) -> Counter[str]:
-    """How many instructions of each name `name`.cu has when it is assembled for `arch`, "sm_90"."""
+def instructions(kept: Kept, name: str, arch: str, variants: tuple[Options, ...]) -> list[Counter[str]]:
+    """How many instructions of each name each variant of `name`.cu has when it is assembled for `arch`, "sm_90"."""
     tool = nvdisasm()
-    binary = compiled(kept, name, arch, options, "cubin")
+    binary = compiled(kept, name, arch, variants, "cubin")
     done = subprocess.run([tool, str(binary)], capture_output=True, text=True, check=True)
-    return Counter(_INSTRUCTION.findall(done.stdout))
+    kernel = re.compile(rf"\n\.text\.{name}_(\d+):\n(.*?)(?=\n\.text\.|\Z)", re.DOTALL)
+    kernels = sorted((int(n), text) for n, text in kernel.findall(done.stdout))
+    return [Counter(_INSTRUCTION.findall(text)) for _, text in kernels]
 
 
 def named(found: Counter[str], name: str) -> set[str]:

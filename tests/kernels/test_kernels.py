@@ -164,18 +164,20 @@ def untouched(*shape: int) -> Array:
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_positions_beyond_32_bits(compiled: Callable[[str], HostKernel], layout: str) -> None:
     """The last sample of a batch of more than 2^32 bytes is read from and written to where it belongs."""
-    images = untouched(1500, 1000, 1000, 3)
-    images[-1] = np.random.default_rng(0).integers(0, 256, (1000, 1000, 3), np.uint8)
-    out = untouched(1500, *((3, 1000, 1000) if layout == "NCHW" else (1000, 1000, 3)))
-    case = {"images": images, "out": out, "dtype": "uint8", "layout": layout, "flip_x": np.ones(1500, np.uint8)}
-    compiled("finish").run(prepared("finish", case), begin=(0, 1499, 0))
+    count, rows = 60_000, 25
+    images = untouched(count, rows, 1000, 3)
+    images[-1] = np.random.default_rng(0).integers(0, 256, (rows, 1000, 3), np.uint8)
+    out = untouched(count, *((3, rows, 1000) if layout == "NCHW" else (rows, 1000, 3)))
+    case = {"images": images, "out": out, "dtype": "uint8", "layout": layout, "flip_x": np.ones(count, np.uint8)}
+    job = prepared("finish", case)
+    compiled("finish").run(job, begin=(0, job.grid[1] - 1, 0))
     expected = finish_reference(images[-1:], dtype="uint8", layout=layout, flip_x=[1])
     np.testing.assert_array_equal(out[-1:], expected)
     for width, order in itertools.product((1000, 1001), ("interleaved", "planar")):
-        form: dict[str, Any] = {"shape": (999, width, 3), "order": order, "dtype": "uint8", "layout": layout}
-        records = untouched(-(-(2**32 + 2**28) // (999 * width * 3)), 999 * width * 3)
+        form: dict[str, Any] = {"shape": (rows, width, 3), "order": order, "dtype": "uint8", "layout": layout}
+        records = untouched(-(-(2**32 + 2**28) // (rows * width * 3)), rows * width * 3)
         records[-1] = np.random.default_rng(0).integers(0, 256, records.shape[1], np.uint8)
-        out = untouched(len(records), *((3, 999, width) if layout == "NCHW" else (999, width, 3)))
+        out = untouched(len(records), *((3, rows, width) if layout == "NCHW" else (rows, width, 3)))
         job = prepared("unpack", {"records": records, "out": out, **form})
         compiled("unpack").run(job, begin=(0, job.grid[1] - 1, 0))
         np.testing.assert_array_equal(out[-1:], unpack_reference(records[-1:], **form))

@@ -1,7 +1,7 @@
 """Files that cost a decoder much for what they say or are, each made to just pass a bound on pixels.
 
-`python hostile.py EXPONENT` decodes each in a process of its own, at most 2**EXPONENT pixels and sixteen passes over
-them, and prints as JSON: name -> what became of it, seconds of processor time, MB of memory at its most.
+`python hostile.py EXPONENT...` decodes each in a process of its own, at most 2**EXPONENT pixels and sixteen passes over
+them, and prints a line of JSON each: name -> what became of it, seconds of processor time, MB of memory at its most.
 """
 
 from __future__ import annotations
@@ -224,20 +224,21 @@ def _memory(name: str) -> float:
 
 
 def main() -> None:
-    """Print what each file costs."""
+    """Print what each file costs, a line for each bound."""
     warnings.simplefilter("ignore")
-    most, costs = 1 << int(sys.argv[1]), {}
     screen([memoryview(gif())])  # so that Pillow has been imported
-    for name, make in FILES.items():
-        payload, (reading, writing) = make(most), os.pipe()
-        if not os.fork():
-            os.write(writing, json.dumps(cost(payload, most)).encode())
-            os._exit(0)
-        os.close(writing)
-        costs[name] = json.loads(os.read(reading, 1 << 16) or '["died", 0, 0]')
-        os.close(reading)
-        os.wait()
-    print(json.dumps(costs))  # noqa: T201  its answer
+    for most in (1 << int(exponent) for exponent in sys.argv[1:]):
+        costs = {}
+        for name, make in FILES.items():
+            payload, (reading, writing) = make(most), os.pipe()
+            if not os.fork():
+                os.write(writing, json.dumps(cost(payload, most)).encode())
+                os._exit(0)
+            os.close(writing)
+            costs[name] = json.loads(os.read(reading, 1 << 16) or '["died", 0, 0]')
+            os.close(reading)
+            os.wait()
+        print(json.dumps(costs), flush=True)  # noqa: T201  its answer
 
 
 if __name__ == "__main__":
