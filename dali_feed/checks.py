@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from numbers import Real
 from types import CodeType
 from typing import Any
 
@@ -27,6 +28,12 @@ def whole(subject: str, value: object, least: int) -> int:
         msg = f"{subject}: must be an int of at least {least}; found {value!r}"
         raise ConfigError(msg)
     return int(value)
+
+
+def number(subject: str, value: object, rule: str, fits: Callable[[float], bool] = lambda value: value > 0) -> None:
+    """ConfigError, with the rule, for what is no number that fits; above 0 unless that is said."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not fits(float(value)):
+        raise ConfigError(f"{subject} must be {rule}; found {value!r}")
 
 
 def flag(subject: str, value: object) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dali_feed.checks import number
 from dali_feed.errors import ConfigError
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
@@ -54,8 +55,7 @@ class Connection:
         if not isinstance(topic, str) or not topic:
             raise ConfigError(f"topic: a topic's name is needed; found {topic!r}")
         at = addresses(f"{topic}: ", servers)
-        if not timeout > 0:
-            raise ConfigError(f"{topic}: timeout must be above 0 seconds; found {timeout!r}")
+        number(f"{topic}: timeout", timeout, "above 0 seconds")
         if not isinstance(config, Mapping | None):
             msg = f"{topic}: config must be a mapping of librdkafka's options, or None; found {type(config).__name__}"
             raise ConfigError(msg)

@@ -30,6 +30,7 @@ from typing import Any, Literal
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dali_feed import sync
+from dali_feed.checks import number
 from dali_feed.errors import ConfigError, DataLostError, SourceChangedError, SourceError, StateError
 from dali_feed.external_sources.kafka.cluster import Cluster, raise_first
 from dali_feed.external_sources.kafka.connection import Connection
@@ -97,13 +98,10 @@ class ConsumerGroup:
                     f'ConsumerGroup(session=): with protocol="consumer" the broker sets it; found {self.session!r}; '
                     "set consumer.session.timeout.ms of the group there, and leave session= out"
                 )
-            if not 0 < self.session <= MOST_SESSION:
-                raise ConfigError(
-                    f"ConsumerGroup(session=): must be seconds, above 0 and at most {MOST_SESSION:.0f}; found "
-                    f"{self.session!r}"
-                )
-        if not 0 <= self.drain <= MOST_SESSION:
-            raise ConfigError(f"ConsumerGroup(drain=): must be seconds, 0 to {MOST_SESSION:.0f}; found {self.drain!r}")
+            rule = f"seconds, above 0 and at most {MOST_SESSION:.0f}"
+            number("ConsumerGroup(session=):", self.session, rule, lambda n: 0 < n <= MOST_SESSION)
+        rule = f"seconds, 0 to {MOST_SESSION:.0f}"
+        number("ConsumerGroup(drain=):", self.drain, rule, lambda n: 0 <= n <= MOST_SESSION)
 
     def settings(self, rank: int = 0, world_size: int = 1) -> dict[str, Any]:
         """The options of librdkafka that make a member."""

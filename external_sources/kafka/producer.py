@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Self
 from confluent_kafka import Consumer, TopicPartition
 
 from dali_feed.bad_records import Letter
-from dali_feed.checks import of_kind, path_of
+from dali_feed.checks import number, of_kind, path_of
 from dali_feed.errors import ConfigError, ProduceError
 from dali_feed.external_sources.kafka.claims import Claim
 from dali_feed.external_sources.kafka.connection import Connection
@@ -85,7 +85,7 @@ class Producer:
         if transactional_id is not None and (not isinstance(transactional_id, str) or not transactional_id):
             raise ConfigError(f"{topic}: transactional_id must be a name, 'auto' or None; found {transactional_id!r}")
         of_kind(f"{topic}: claim", claim, Claim)
-        self._at_least("queue_bytes", queue_bytes, 1024)
+        number(f"{topic}: queue_bytes", queue_bytes, "1024 or more", lambda size: size >= 1024)
         self._by, self._compression, self._transactional_id = by, compression, transactional_id
         self._queue_bytes, self._claim = queue_bytes, claim
         self._sender: Sender | None = None  # of `send`; a run has its own
@@ -260,8 +260,8 @@ class Producer:
         """
         topic = self._to.topic
         writing = Writing(topic, source, columns, format, copy, key, headers, label, map, self._claim)
-        self._at_least("readers", readers, 1)
-        self._at_least("every", every, 0)
+        number(f"{topic}: readers", readers, "a whole number, 1 or more", lambda count: count >= 1 and count % 1 == 0)
+        number(f"{topic}: every", every, "0 or more", lambda seconds: seconds >= 0)
         path = None if journal is None else Path(path_of(f"{topic}: journal", journal))
         self.flush()
         self.close()  # of an id of transactions there may be one client at a time
@@ -269,7 +269,7 @@ class Producer:
             return ProduceRun(
                 self._to,
                 writing,
-                readers=readers,
+                readers=int(readers),
                 every=every,
                 by=self._by,
                 compression=self._compression,
@@ -294,10 +294,6 @@ class Producer:
         A record that is no letter is skipped. Raises a SourceError where the topic is not there or cannot be read.
         """
         return read_letters(self._to)
-
-    def _at_least(self, name: str, number: float, least: int) -> None:
-        if not number >= least:
-            raise ConfigError(f"{self._to.topic}: {name} must be {least} or more; found {number!r}")
 
     def _opened(self, value: bytes | None) -> Sender:
         """What sends; the first record says how all are compressed."""

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dali_feed.checks import number
 from dali_feed.errors import ConfigError, SourceChangedError, SourceEmptyError, SourceError, StateError
 from dali_feed.external_sources.kafka.cluster import Cluster, Identity
 from dali_feed.external_sources.kafka.codec import Codec
@@ -289,10 +290,10 @@ class KafkaStream(TopicSource, Stream):
         named = group.group if isinstance(group, ConsumerGroup) else group
         super().__init__(topic, servers, label, codec, config, timeout, named, format, claims)
         self._pace = Pace(batch_timeout, batch_bytes, idle_timeout)
-        names = ("batch_timeout", "batch_bytes", "idle_timeout")
-        for name, value in zip(names, (batch_timeout, batch_bytes, idle_timeout), strict=True):
-            if value is not None and not value > 0:
-                raise ConfigError(f"{topic}: {name} must be above 0, or None; found {value!r}")
+        waits = {"batch_timeout": batch_timeout, "batch_bytes": batch_bytes, "idle_timeout": idle_timeout}
+        for name, value in waits.items():
+            if value is not None:
+                number(f"{topic}: {name}", value, "above 0, or None")
         if self._joins is not None:
             self._joins.check(topic, self._to.config, start)
         self._start = checked_start(topic, start, named)

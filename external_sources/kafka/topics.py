@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dali_feed.checks import whole
+from dali_feed.checks import number, whole
 from dali_feed.errors import ConfigError, SourceDeniedError
 from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection, addresses
@@ -261,8 +261,7 @@ class Topics:
     ) -> None:
         self._servers = addresses("", servers)
         self._config, self._timeout = dict(config or {}), timeout
-        if not timeout > 0:
-            raise ConfigError(f"timeout must be above 0 seconds; found {timeout!r}")
+        number("timeout", timeout, "above 0 seconds")
 
     def __repr__(self) -> str:
         return f"Topics({self._servers!r})"
@@ -308,8 +307,8 @@ class Topics:
             raise ConfigError(f"{topic}: at most {MAX_PARTITION} partitions are supported; found {partitions}")
         if compression not in CODECS:
             raise ConfigError(f"{topic}: compression must be one of {', '.join(CODECS)}; found {compression!r}")
-        if retention is not None and not retention > 0:
-            raise ConfigError(f"{topic}: retention must be above 0 seconds, or None for ever; found {retention!r}")
+        if retention is not None:
+            number(f"{topic}: retention", retention, "above 0 seconds, or None for ever")
         settings = {
             "cleanup.policy": "delete",
             "compression.type": compression,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dali_feed.bad_records import place_of
-from dali_feed.checks import name_of
+from dali_feed.checks import name_of, of_kind
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import Request, open_reader
 from dali_feed.errors import ConfigError, DaliFeedError, FormatError, MissingPackageError
@@ -66,6 +66,8 @@ class Writing:
         self.source, self.map, self.claim, self._copy, self._format = source, map, claim, copy, format
         self._key, self._headers, self._label = key, headers, label
         _check_names("headers", headers)
+        for name, text in (("key", key), ("label", label)):
+            of_kind(f"{subject}: {name}", text, str)
         others = {"columns": columns, "format": format, "key": key, "headers": headers or None}
         if copy and (odd := [f"{name}=" for name, value in others.items() if value is not None]):
             msg = f"copy: records are written as they are; found {', '.join(odd)} too; leave one of them out"

@@ -141,6 +141,8 @@ def test_options_of_both(make: Any, call: Any, error: Any, said: str) -> None:
     (lambda: stream(batch_bytes=0), "batch_bytes must be above 0"),
     (lambda: stream(batch_timeout=-1), "batch_timeout must be above 0"),
     (lambda: stream(timeout=0), "timeout must be above 0 seconds"),
+    (lambda: stream(timeout=None), "timeout must be above 0 seconds; found None"),
+    (lambda: stream(batch_timeout="1 s"), "batch_timeout must be above 0, or None; found '1 s'"),
     (lambda: stream(config={"auto.offset.reset": "latest"}), "must not set the options that decide"),
     (lambda: stream(group=3), "a consumer group's name, or a ConsumerGroup"),
     (lambda: ConsumerGroup(""), r"ConsumerGroup\(group=\): a name is needed"),
@@ -149,6 +151,8 @@ def test_options_of_both(make: Any, call: Any, error: Any, said: str) -> None:
     (lambda: ConsumerGroup("g", session=0), "session=.*at most 3600; found 0"),
     (lambda: ConsumerGroup("g", "consumer", session=9), "the broker sets it"),
     (lambda: ConsumerGroup("g", drain=-1), "drain=.*found -1"),
+    (lambda: ConsumerGroup("g", drain=None), "drain=.*found None"),  # type: ignore[arg-type]
+    (lambda: ConsumerGroup("g", session="45 s"), "session=.*found '45 s'"),  # type: ignore[arg-type]
     (lambda: worker(start={"topic": "t"}), "cannot be a state"),
     (lambda: worker(start="yesterday"), "start must be"),
     (lambda: worker(config={"group.instance.id": "x"}), "found group.instance.id"),
@@ -165,6 +169,7 @@ def test_options_of_a_stream_and_of_a_group(call: Any, error: Any, said: str) ->
 @refusals(
     ConfigError,
     (lambda: Topics(NOWHERE, timeout=0), "timeout"),
+    (lambda: Topics(NOWHERE, timeout="5"), "timeout must be above 0 seconds; found '5'"),  # type: ignore[arg-type]
     (lambda: Topics(NOWHERE).describe(""), "topic"),
     (lambda: Topics(NOWHERE, config={"no.such.option": "x"}).describe("t"), r"no\.such\.option"),
     (lambda: create(partitions=0), "^t: .*partitions"),
@@ -176,10 +181,15 @@ def test_options_of_a_stream_and_of_a_group(call: Any, error: Any, said: str) ->
     (lambda: create(min_insync_replicas=0), "^t: .*min_insync_replicas"),
     (lambda: create(compression="zip"), "^t: .*compression"),
     (lambda: create(retention=0), "^t: .*retention"),
+    (lambda: create(retention="7d"), "^t: retention must be above 0 seconds, or None for ever; found '7d'"),
     (lambda: run(produce={"by": "label"}), "by must be"),
     (lambda: run(produce={"compression": "zip"}), "compression must be"),
     (lambda: run(produce={"config": {"transactional.id": "x"}}), "found transactional.id"),
     (lambda: run(produce={"queue_bytes": 10}), "queue_bytes must be"),
+    (lambda: run(produce={"queue_bytes": "64MB"}), "queue_bytes must be 1024 or more; found '64MB'"),
+    (lambda: run(every="2 s"), "every must be"),
+    (lambda: run(readers=1.5), "readers must be a whole number, 1 or more; found 1.5"),
+    (lambda: run(topic(), key=5), "key: must be a str or None; found 5"),
     (lambda: run(produce={"claim": "/folder"}), "claim: must be a Claim or None"),
     (lambda: run(every=-1), "every must be"),
     (lambda: run(map=bytes, columns=("bytes",), format=Json(("bytes",))), "writes none"),
