@@ -22,7 +22,7 @@ from dali_feed.records.source import Reader, Snapshot, unpack_id
 
 PIECE_BYTES = 8 << 20
 MOST = 8192  # records of a piece
-CHUNK_BYTES = 8 << 20  # that map= makes at once, but for one record of any size
+CHUNK_BYTES = 2 << 20  # that map= makes at once, but for one record of any size
 ALL = 1 << 40  # more records than a piece has
 SLICE_SECONDS = 0.1  # until nothing is given
 

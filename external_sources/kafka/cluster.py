@@ -310,6 +310,10 @@ class Cluster:
 
         return self._answer(ask, where)
 
+    def known_id(self) -> str:
+        """The topic's id; "" where there is none, or nobody who would say it."""
+        return (self.topic_id() or "") if self.has_controller() else ""
+
     def check_identity(self, known: str, where: str) -> None:
         """Raise SourceChangedError where the topic is gone, or no longer the one whose id is `known`."""
         now = self.topic_id(where)

@@ -271,7 +271,7 @@ def look(to: Connection, reader: str | Stand) -> LagFacts:
         same = {p: waits[p] for p, offset in needed.items() if p in waits and offset == stand.positions.get(p)}
         oldest = same | _times_at(cluster, {p: offset for p, offset in needed.items() if p not in same})
         settings, unknown = cluster.settings()
-        topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
+        topic_id = cluster.known_id()
     timed = [replace(each, waits=waits.get(each.partition), oldest=oldest.get(each.partition)) for each in parts]
     return LagFacts(to.topic, to.servers, stand, topic_id, tuple(timed), retention(settings), unknown, now)
 

@@ -467,5 +467,4 @@ def topic_at(to: Connection) -> tuple[int, str, int | None]:
             msg = f"{error}; `dali-feed topic create kafka://{to.servers}/{to.topic}` makes one"
             raise SourceNotFoundError(msg) from None
         most = cluster.settings()[0].get("max.message.bytes", "")
-        topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
-    return count, topic_id, int(most) if most.isdecimal() else None
+        return count, cluster.known_id(), int(most) if most.isdecimal() else None

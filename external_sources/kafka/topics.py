@@ -346,7 +346,7 @@ class Topics:
             ids = [p for p, _ in partitions]
             starts, ends = cluster.bounds(ids)
             (settings, unknown), (firsts, lasts) = cluster.settings(), cluster.times(ids)
-            topic_id = (cluster.topic_id() or "") if cluster.has_controller() else ""
+            topic_id = cluster.known_id()
             sample, (packing, codecs) = self._sample(cluster.to, starts, ends)
         parts = tuple(
             PartitionFacts(
