@@ -18,7 +18,7 @@ from dali_feed import DataLoader, Mixing
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.feed import Batch, machine
 from dali_feed.feed.batch import MIX, Uploads
-from dali_feed.loader.mixup import spread
+from dali_feed.loader.items import spread
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.mixing import Mixed, label_pairs, soft_labels
 from dali_feed.transforms.program import Finish, Tail
