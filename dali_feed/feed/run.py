@@ -219,62 +219,6 @@ class Supply(ABC):
         return Letter(where, self.source, partition, position, bad.sample, bad.stage, bad.reason, payload)
 
 
-class Worker:
-    """A thread that uses the engine. `start` it once."""
-
-    def __init__(self, run: Callable[[], None], name: str) -> None:
-        self._target: Callable[[], None] | None = run
-        self._begun, self._runs, self._over = False, False, False
-        self._then = list[Callable[[], None]]()
-        self._ended = sync.Event()
-        self._lock = sync.RLock()  # guards whether it has begun, and what is called at its end
-        self.thread = sync.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Whatever comes out of here, as an interrupt does, `alive` says whether the thread runs."""
-        self._begun = True
-        try:
-            self.thread.start()
-        except BaseException:
-            with self._lock:
-                self._begun = self._runs
-            raise
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, up to `timeout` seconds; for nothing where it has not begun."""
-        if self._begun and self._ended.wait(timeout) and self.thread.is_alive():
-            self.thread.join(timeout)
-
-    def _run(self) -> None:
-        with self._lock:
-            if not self._begun:  # nobody waits for it any more
-                return
-            self._runs = True
-        run, self._target = self._target, None  # what is over is not held
-        try:
-            if run is not None:
-                run()
-        finally:
-            with self._lock:
-                self._over = True
-            for call in self._then:
-                call()
-            self._ended.set()
-
-    @property
-    def alive(self) -> bool:
-        """Whether it may still use the engine: it may be inside a decoder."""
-        return self._begun and not self._over
-
-    def at_end(self, call: Callable[[], None]) -> None:
-        """Call it when the thread no longer uses the engine: in that thread, or at once."""
-        with self._lock:
-            if self.alive:
-                self._then.append(call)
-                return
-        call()
-
-
 class Pass:
     """One thread that feeds, one supply, one channel to the training loop. `begin` it once."""
 
@@ -287,15 +231,28 @@ class Pass:
         self._flying: deque[Flight | Late | EpochEnd | FailedTake] = deque()
         self._out: sync.Channel[Batch | EpochEnd | BaseException] = sync.Channel(machine.tuning.prefetch)
         self._stop = sync.Event()  # set at its end: its batches are not worked on any more
-        self._worker = Worker(self._run, "dali_feed-feed")
+        self.thread = sync.Thread(target=self._run, name="dali_feed-feed", daemon=True)
+        self._begun = self._runs = self._over = False
+        self._then = list[Callable[[], None]]()  # called at the thread's end
+        self._ended = sync.Event()
+        self._lock = sync.RLock()  # guards whether the thread has begun, and what is called at its end
         self._noted = PassMeter(machine.meter)
 
     # For the training loop, and whoever closes.
 
     def begin(self) -> None:
-        """Have its thread feed it; whoever closes it is known by then, for an interrupt may come out of here."""
+        """Have its thread feed it, once; whoever closes it is known by then, for an interrupt may come out of here.
+
+        Whatever does, `alive` says whether the thread runs.
+        """
         self.supply.begin()
-        self._worker.start()
+        self._begun = True
+        try:
+            self.thread.start()
+        except BaseException:
+            with self._lock:
+                self._begun = self._runs
+            raise
 
     def request(self, epoch: int) -> bool:
         """The loop asks for that epoch, of which this pass may have batches already; False where it cannot go on."""
@@ -363,30 +320,39 @@ class Pass:
         self._out.close()  # before the gate: what that raises is no error for the loop
         self.gate.close()
         self.engine.halt()
-        if sync.current_thread() is self._worker.thread:
+        if sync.current_thread() is self.thread:
             return  # the garbage collector ran here; the next put ends the thread
         ends = sync.monotonic() + PATIENCE
         self.supply.halt()  # for as long as the thread may still ask for reads
         try:
-            self._worker.join(PATIENCE)
+            self._join(PATIENCE)
         finally:  # a second Ctrl-C: the next pass reads all the same
             self.supply.resume(max(0.0, ends - sync.monotonic()))
         if self.alive:
-            linger(self._worker.thread)
+            linger(self.thread)
 
     @property
     def alive(self) -> bool:
         """Whether its thread may still use the engine: it may be inside a decoder."""
-        return self._worker.alive
+        return self._begun and not self._over
 
     @property
     def threads(self) -> list[sync.Thread]:
         """Its threads that have not ended."""
-        return [thread for thread in (self._worker.thread, *self.supply.threads()) if thread.is_alive()]
+        return [thread for thread in (self.thread, *self.supply.threads()) if thread.is_alive()]
 
     def at_end(self, call: Callable[[], None]) -> None:
         """Call it when the thread no longer uses the engine: in that thread, or at once."""
-        self._worker.at_end(call)
+        with self._lock:
+            if self.alive:
+                self._then.append(call)
+                return
+        call()
+
+    def _join(self, timeout: float | None) -> None:
+        """Wait for its thread's end, up to `timeout` seconds; for nothing where that has not begun."""
+        if self._begun and self._ended.wait(timeout) and self.thread.is_alive():
+            self.thread.join(timeout)
 
     def wait_ended(self) -> None:
         """Wait until the thread of a pass that is over has ended, and log now and then what it does."""
@@ -395,7 +361,7 @@ class Pass:
             self.close()  # an interrupt may have ended the last try before the thread could hear of it
         while self.alive:
             watchdog = self.machine.tuning.watchdog
-            self._worker.join(watchdog if watchdog < LONGEST else None)
+            self._join(watchdog if watchdog < LONGEST else None)
             if self.alive:
                 log.warning(
                     "the pass before is still ending after %.0f s: %s",
@@ -406,6 +372,20 @@ class Pass:
     # The thread's own.
 
     def _run(self) -> None:
+        with self._lock:
+            if not self._begun:  # nobody waits for it any more
+                return
+            self._runs = True
+        try:
+            self._work()
+        finally:
+            with self._lock:
+                self._over = True
+            for call in self._then:
+                call()
+            self._ended.set()
+
+    def _work(self) -> None:
         begun = time.thread_time()
         last: BaseException | None
         try:

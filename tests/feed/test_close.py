@@ -146,7 +146,7 @@ def test_an_iterator_that_is_collected_takes_no_lock() -> None:
         free.set()
         thread.join(LONG)
         assert alive
-        run._worker.join(LONG)
+        run.thread.join(LONG)
         assert not run.alive
         feed.set_epoch(0)
         assert len(list(feed)) == 6
