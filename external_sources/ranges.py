@@ -271,7 +271,7 @@ class RangeReader(RowReader):
                 members = self._read_apart(_Rows(block.lease, row, file, *_bounds(at, size)), position, at, size)
         finally:
             self._keep(sum(each.kept for each in self._open.values()))
-        for k in np.unique(file).tolist():
+        for k in np.flatnonzero(np.bincount(file)).tolist():
             if k in self._open:  # what was closed was looked at then
                 self._check(k, self._open[k])
         for nth, (name, pieces, crc) in enumerate(zip(self._spans.names, members, self._spans.crc, strict=True)):
@@ -286,19 +286,24 @@ class RangeReader(RowReader):
 
     def _read_dense(self, rows: _Rows, at: Int64s, size: Int64s) -> list[Pieces]:
         """All rows of a member side by side, and one member behind the other, in one memory."""
-        length = np.where(at >= 0, size, 0)
+        has = at >= 0
+        length = size if has.all() else np.where(has, size, 0)
         sums = -(-length.sum(axis=1) // ALIGNED) * ALIGNED
         to = (np.cumsum(sums) - sums)[:, None] + np.cumsum(length, axis=1) - length
         room = rows.lease.room(int(sums.sum()))
-        member, nth = np.nonzero(length)
-        wanted = FileRows(rows.file[nth], at[member, nth], length[member, nth], to[member, nth], room)
+        # Record by record, as they lie in their files where they are read in order: then nobody has to sort them.
+        file = np.repeat(rows.file, len(at))
+        wanted = FileRows(file, at.T.ravel(), length.T.ravel(), to.T.ravel(), room)
+        there = np.flatnonzero(wanted.size)
+        wanted = wanted if len(there) == len(file) else wanted.taken(there)
         counts = fill_rows(self._store, self._file, wanted, self._stop)
         for k in np.flatnonzero(counts != wanted.size).tolist():  # short, stopped, or an error
             first = int(wanted.to[k])
-            self._lone(rows, int(nth[k]), room[first : first + int(wanted.size[k])], int(wanted.at[k]))
+            self._lone(rows, int(there[k]) // len(at), room[first : first + int(wanted.size[k])], int(wanted.at[k]))
+        evens = [int(its[0]) if len(its) and (its == its[0]).all() else 0 for its in length]
         return [
-            Pieces([room], np.where(has, 0, NONE), its, sizes, lent=True)
-            for has, its, sizes in zip(at >= 0, to, length, strict=True)
+            Pieces([room], each - 1, its, sizes, lent=True, even=even)
+            for each, its, sizes, even in zip(has.astype(np.int64), to, length, evens, strict=True)
         ]
 
     def _read_apart(self, rows: _Rows, position: Int64s, at: Int64s, size: Int64s) -> list[Pieces]:

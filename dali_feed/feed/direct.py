@@ -21,7 +21,7 @@ from dali_feed.feed.lane import Chunk, Draw, Lane, Piece
 from dali_feed.feed.reading import ReadTask
 from dali_feed.feed.window import Window, WindowSource
 from dali_feed.plan.order import EpochPlan
-from dali_feed.records.extents import Extents, unpack_ids
+from dali_feed.records.extents import Extents
 
 Int64s = NDArray[np.int64]
 
@@ -221,8 +221,7 @@ class DirectLanes:
         first = self._planned
         lanes = [self._ids(n, first, first + count * batches) for n in range(len(self._lanes))]
         ids = np.stack(lanes).reshape(len(lanes), batches, count).swapaxes(0, 1).ravel()  # as batches have them
-        partition, position = unpack_ids(ids)
-        task = ReadTask(Extents(partition, position, position + 1), partial(sizes.dense, len(ids)), lent=True)
+        task = ReadTask(Extents.of_samples(ids), partial(sizes.dense, len(ids)), lent=True)
         self._planned, self._batch = first + count * batches, batch + batches
         return _Read(first, count, batch, batches, task)
 

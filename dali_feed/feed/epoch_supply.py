@@ -108,6 +108,8 @@ class EpochSupply(Supply):
         self._look = True  # reads may be asked for since the last look
         self._over = False  # nothing comes behind the epochs that were given
         self._wrong: tuple[int, Exception] | None = None  # what was found in an epoch while the one before was fed
+        fits = planning.plan_bytes <= machine.tuning.memory_bytes
+        self._ahead = machine.tuning.next_epoch and not planning.sampled and fits
         self._sizes = MeanSize(planning.snapshot.record_bytes, machine.slabs.slab_bytes, self._memory)
         self.epoch = epoch
         self._now: OpenEpoch | None = self._opened(epoch, planning.plan(epoch), consumed)
@@ -255,9 +257,7 @@ class EpochSupply(Supply):
 
     def _goes_on(self) -> bool:
         """Whether the next epoch is begun ahead: not where a sampler gives the order, or plans take much."""
-        planning, tuning = self._planning, self.machine.tuning
-        fits = self.epoch + 1 < MAX_EPOCH and planning.plan_bytes <= tuning.memory_bytes
-        return tuning.next_epoch and not planning.sampled and fits
+        return self._ahead and self.epoch + 1 < MAX_EPOCH
 
     def _look_beyond(self) -> None:
         """Where all reads of the epoch have been asked for: ask for the first of the next one."""

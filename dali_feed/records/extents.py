@@ -11,7 +11,7 @@ import binascii
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -59,11 +59,19 @@ class Extents:
 
     partition    of each run, int64 (n,)
     start, stop  its first position, and the one behind its last, int64 (n,)
+    samples      the sample id of each run's one position, int64 (n,), where they are known to have no more
     """
 
     partition: Int64s
     start: Int64s
     stop: Int64s
+    samples: Int64s | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of_samples(cls, ids: Int64s) -> Extents:
+        """A run for each of these samples."""
+        partition, position = unpack_ids(ids)
+        return cls(partition, position, position + 1, np.asarray(ids, np.int64))
 
     @classmethod
     def one(cls, partition: int, start: int, stop: int) -> Extents:
@@ -80,7 +88,8 @@ class Extents:
         return len(self.partition)
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> Extents:
-        return Extents(self.partition[rows], self.start[rows], self.stop[rows])
+        samples = None if self.samples is None else self.samples[rows]
+        return Extents(self.partition[rows], self.start[rows], self.stop[rows], samples)
 
     @property
     def lengths(self) -> Int64s:
@@ -96,6 +105,8 @@ class Extents:
 
     def ids(self) -> Int64s:
         """The sample id of every position, runs in order, int64 (sum of lengths,)."""
+        if self.samples is not None:
+            return self.samples
         lengths = self.lengths
         if len(self) == 1:
             return pack_ids(int(self.partition[0]), np.arange(self.start[0], self.stop[0], dtype=np.int64))

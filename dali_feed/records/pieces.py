@@ -30,12 +30,15 @@ class Pieces(Sequence[memoryview | None]):
     of        int64 (n,): which of them a row lies in; -1 where it has none
     at, size  int64 (n,)
     lent      whether memories stay as they are for as long as there is a view of them (`Lease.dense`)
+    even      bytes of each row, where all lie side by side in one memory and that is known; else 0
     """
 
-    __slots__ = ("_looked_up", "at", "lent", "memories", "of", "size")
+    __slots__ = ("_looked_up", "at", "even", "lent", "memories", "of", "size")
 
-    def __init__(self, memories: list[memoryview], of: Int64s, at: Int64s, size: Int64s, *, lent: bool = False) -> None:
-        self.memories, self.of, self.at, self.size, self.lent = memories, of, at, size, lent
+    def __init__(
+        self, memories: list[memoryview], of: Int64s, at: Int64s, size: Int64s, *, lent: bool = False, even: int = 0
+    ) -> None:
+        self.memories, self.of, self.at, self.size, self.lent, self.even = memories, of, at, size, lent, even
         self._looked_up = _LookedUp()
 
     @classmethod
@@ -92,7 +95,9 @@ class Pieces(Sequence[memoryview | None]):
 
     def __getitem__(self, rows: int | slice | NDArray[Any]) -> memoryview | Pieces | None:
         if isinstance(rows, slice | np.ndarray):
-            return self._of(self.of[rows], self.at[rows], self.size[rows])
+            some = self._of(self.of[rows], self.at[rows], self.size[rows])
+            some.even = self.even if isinstance(rows, slice) and rows.step in (None, 1) else 0
+            return some
         of, at = int(self.of[rows]), int(self.at[rows])
         return self.memories[of][at : at + int(self.size[rows])] if of >= 0 else None
 
@@ -101,7 +106,7 @@ class Pieces(Sequence[memoryview | None]):
         memories = values.memories if isinstance(values, Pieces) else [] if values is None else [values]
         known = {id(memory): k for k, memory in enumerate(self.memories)}
         self.memories = [*self.memories, *(memory for memory in memories if id(memory) not in known)]
-        self._looked_up = _LookedUp()
+        self._looked_up, self.even = _LookedUp(), 0
         self.lent = self.lent and isinstance(values, Pieces) and values.lent
         if isinstance(values, Pieces):
             fresh = iter(range(len(known), len(self.memories)))
@@ -132,7 +137,7 @@ class Pieces(Sequence[memoryview | None]):
 
         None where they do not lie side by side in lent memory.
         """
-        if not self.lent or not len(self) or (self.of != 0).any() or (np.diff(self.at) != size).any():
+        if not self.lent or not len(self) or self.even != size:
             return None
         first = int(self.at[0])
         whole = np.frombuffer(self.memories[0], np.uint8)[first : first + len(self) * size]

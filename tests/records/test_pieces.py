@@ -184,10 +184,10 @@ def test_no_row_is_looked_at_by_the_collector() -> None:
 
 
 def test_rows_of_lent_memory_that_lie_side_by_side_are_not_copied() -> None:
-    """Nor is what is cut of them; all else is: rows in another order, of several memories, and what nobody lent."""
+    """Nor is what is cut of them; all else is: rows in another order, of several memories, what nobody lent or told."""
     whole = bytearray(range(60))
     at, size = np.arange(0, 60, 6), np.full(10, 6)
-    lent = Pieces([memoryview(whole)], np.zeros(10, np.int64), at, size, lent=True)
+    lent = Pieces([memoryview(whole)], np.zeros(10, np.int64), at, size, lent=True, even=6)
     cut = lent[2:5].as_they_lie(6)
     assert cut is not None
     cut[0, 0] = 255
@@ -200,3 +200,4 @@ def test_rows_of_lent_memory_that_lie_side_by_side_are_not_copied() -> None:
     mended[3] = memoryview(b"others")
     assert mended.as_they_lie(6) is None
     assert lent.as_they_lie(5) is None
+    assert Pieces(lent.memories, lent.of, at, size, lent=True).as_they_lie(6) is None
