@@ -38,6 +38,7 @@ from dali_feed.storage.striping import StripedFile
 RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of its own
 FAR_BYTES = 64 << 10
 ALIGNED = 64  # bytes: of a cache line
+MANY, SMALL = 32, 32 << 10  # reads, and their mean bytes, of which Python's time would be more than the kernel's
 EXTENT_BYTES = 8 << 20  # of what is best read in one go
 SAMPLED = 64  # records that a look at a source takes
 NONE = -1  # of a member that a record lacks, and of a checksum that nobody knows
@@ -298,8 +299,8 @@ class RangeReader(RowReader):
         wanted = wanted if len(there) == len(file) else wanted.taken(there)
         counts = fill_rows(self._store, self._file, wanted, self._stop)
         for k in np.flatnonzero(counts != wanted.size).tolist():  # short, stopped, or an error
-            first = int(wanted.to[k])
-            self._lone(rows, int(there[k]) // len(at), room[first : first + int(wanted.size[k])], int(wanted.at[k]))
+            (view,) = wanted.taken(np.array([k])).views()
+            self._lone(rows, int(there[k]) // len(at), view, int(wanted.at[k]))
         evens = [int(its[0]) if len(its) and (its == its[0]).all() else 0 for its in length]
         return [
             Pieces([room], each - 1, its, sizes, lent=True, even=even)
@@ -336,24 +337,28 @@ class RangeReader(RowReader):
         if not len(begin):
             return [], run, run
         memories, of, starts = rooms_of(rows.lease, sizes)
-        places = zip(of.tolist(), starts.tolist(), (starts + sizes).tolist(), strict=True)
-        views = [memories[k][at:upto] for k, at, upto in places]
-        self._fill_views(rows, views, first.tolist(), begin)
+        for k, memory in enumerate(memories):
+            its = slice(*np.searchsorted(of, [k, k + 1]).tolist())
+            self._fill_room(
+                rows, FileRows(rows.file[begin[its]], first[its], sizes[its], starts[its], memory), begin[its]
+            )
         return memories, of[run], (first - starts)[run]
 
-    def _fill_views(self, rows: _Rows, views: list[memoryview], at: list[int], begin: Int64s) -> None:
-        """Fill views from bytes of files, each with rows from `begin` on."""
-        files = rows.file[begin].tolist()
-        counts = self._store.fill(FileReads(self._file, files, views, at, self._stop))
-        for k, (got, view) in enumerate(zip(counts, views, strict=True)):
-            if got == len(view):
-                continue
+    def _fill_room(self, rows: _Rows, wanted: FileRows, begin: Int64s) -> None:
+        """Fill a memory from bytes of files, each piece with rows from `begin` on."""
+        if len(begin) >= MANY and wanted.size.sum() <= SMALL * len(begin):
+            counts = fill_rows(self._store, self._file, wanted, self._stop)
+        else:
+            file, views, at = wanted.file.tolist(), wanted.views(), wanted.at.tolist()
+            counts = np.array(self._store.fill(FileReads(self._file, file, views, at, self._stop)), np.int64)
+        for k in np.flatnonzero(counts != wanted.size).tolist():
             # Short, stopped, or an error, of which the careful way tells.
-            row = int(begin[k])
-            got = self._read(rows, row, view, at[k])  # noqa: PLW2901
+            row, at = int(begin[k]), int(wanted.at[k])
+            (view,) = wanted.taken(np.array([k])).views()
+            got = self._read(rows, row, view, at)
             if got < len(view):
-                row += int(np.argmax(rows.high[row:] > at[k] + got))
-                raise self._lost(rows, row, at[k] + got)
+                row += int(np.argmax(rows.high[row:] > at + got))
+                raise self._lost(rows, row, at + got)
 
     def _lone(self, rows: _Rows, row: int, view: memoryview, at: int) -> memoryview:
         """`view`, filled; DataLostError where the file ends before."""

@@ -37,6 +37,10 @@ class FileRows(NamedTuple):
     to: Int64s
     room: memoryview
 
+    def views(self) -> list[memoryview]:
+        """Where each goes."""
+        return [self.room[a:b] for a, b in zip(self.to.tolist(), (self.to + self.size).tolist(), strict=True)]
+
     def taken(self, rows: Int64s) -> FileRows:
         """Those rows, in that order."""
         return FileRows(self.file[rows], self.at[rows], self.size[rows], self.to[rows], self.room)
@@ -52,16 +56,15 @@ def fill_rows(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Eve
         _at_once(store, file_of, rows, stop, counts)
     late = np.flatnonzero(counts < 0)
     if len(late) and not stop.is_set():
-        file, at, size, to, room = rows.taken(late)
-        views = [room[first:upto] for first, upto in zip(to.tolist(), (to + size).tolist(), strict=True)]
-        counts[late] = store.fill(FileReads(file_of, file.tolist(), views, at.tolist(), stop))
+        its = rows.taken(late)
+        counts[late] = store.fill(FileReads(file_of, its.file.tolist(), its.views(), its.at.tolist(), stop))
     return counts
 
 
 def _at_once(store: Store, file_of: FileOf, rows: FileRows, stop: threading.Event, counts: Int64s) -> None:
     """Read what mounted files have in the page cache, and long runs of neighbours; other counts stay as they are."""
     place = (rows.file << 44) + rows.at
-    order = None if (place[1:] >= place[:-1]).all() else np.argsort(place, kind="stable")
+    order = None if (place[1:] >= place[:-1]).all() else np.argsort(place)
     rows, out = rows if order is None else rows.taken(order), np.frombuffer(rows.room, np.uint8)
     for a, b, files, lengths in _calls(rows, store.most_open):
         if stop.is_set():

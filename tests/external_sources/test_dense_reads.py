@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,6 +97,30 @@ def test_a_dense_read_gives_what_any_read_gives(
         for path in source.paths if cold else ():
             forget(path)
         assert rows_of(read(source, members, extents, dense=True)) == wanted
+
+
+def test_small_records_that_lie_anywhere_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of each, without a call of Python's for it; and a file that has ended before is named."""
+    rows = np.random.default_rng(0).random((200, 64))
+    np.save(tmp_path / "a.npy", rows)
+    source, order = Arrays(tmp_path / "a.npy"), np.random.default_rng(1).permutation(200)
+    calls, real = list[int](), os.preadv
+
+    def counted(fd: int, views: Any, at: int, flags: int = 0) -> int:
+        calls.append(at)
+        return real(fd, views, at, flags)
+
+    source.snapshot()
+    monkeypatch.setattr(os, "preadv", counted)
+    block = read(source, ["row"], Extents.of_samples(order), dense=False)
+    assert np.array_equal(np.array(list(block.values["row"])), rows[order])
+    assert bool(calls) == (filling.library() is None)  # type: ignore[attr-defined]  # as this test has it
+    reader = source.reader(["row"])
+    reader.read(Extents.one(0, 0, 1), SlabPool().lease())
+    os.truncate(tmp_path / "a.npy", os.stat(tmp_path / "a.npy").st_size // 2)
+    with pytest.raises((DataLostError, SourceChangedError), match=r"a\.npy"):
+        reader.read(Extents.of_samples(order), SlabPool().lease())
+    reader.close()
 
 
 def test_what_was_read_is_counted(tmp_path: Path) -> None:
