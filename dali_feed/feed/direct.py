@@ -183,18 +183,16 @@ class DirectLanes:
         """
         for lane in self._ordinary:
             yield from lane.reads_ahead(narrow=True)
+        near = sum(read.task.memory for read in self._reads) + self._source.sizes.slab_bytes  # and one more
         while True:
-            waiting = [read.task for read in self._reads if not read.task.requested]
-            if waiting:
-                yield waiting[0]
-            elif self._batch == len(self._counts) or (self._reads and self._near() > self._most(narrow=narrow)):
+            waiting = next((read.task for read in self._reads if not read.task.requested), None)
+            if waiting is not None:
+                yield waiting
+            elif self._batch == len(self._counts) or (self._reads and near > self._most(narrow=narrow)):
                 return
             else:
                 self._reads.append(self._planned_read())
-
-    def _near(self) -> int:
-        """Bytes of the chunks that are asked for, and of one more."""
-        return sum(read.task.memory for read in self._reads) + self._source.sizes.slab_bytes
+                near += self._reads[-1].task.memory
 
     def _most(self, *, narrow: bool) -> int:
         """Bytes that chunks may take which are asked for."""
@@ -220,7 +218,9 @@ class DirectLanes:
             batches -= 1
         first = self._planned
         lanes = [self._ids(n, first, first + count * batches) for n in range(len(self._lanes))]
-        ids = np.stack(lanes).reshape(len(lanes), batches, count).swapaxes(0, 1).ravel()  # as batches have them
+        ids = lanes[0]
+        if len(lanes) > 1:  # as batches have them
+            ids = np.stack(lanes).reshape(len(lanes), batches, count).swapaxes(0, 1).ravel()
         task = ReadTask(Extents.of_samples(ids), partial(sizes.dense, len(ids)), lent=True)
         self._planned, self._batch = first + count * batches, batch + batches
         return _Read(first, count, batch, batches, task)
