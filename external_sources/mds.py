@@ -267,8 +267,8 @@ class PackedFile:
 
     @property
     def kept(self) -> int:
-        """The unpacked bytes."""
-        return 0 if self._whole is None else len(self._whole)
+        """The unpacked bytes, from the beginning on: any read but that of an index unpacks all."""
+        return self._raw.bytes
 
     def stamp(self) -> Stamp:
         """The packed file's, with the bytes that it unpacks to. DataLostError where it has other bytes."""

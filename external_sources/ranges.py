@@ -393,6 +393,9 @@ class RangeReader(RowReader):
             raise gone(path) from error
         try:
             self._check(k, file)
+            if self._pool is not None and self._pool.most is not None and file.kept > self._pool.most:
+                rule = f"Tuning(memory={self._pool.most}): must hold a shard that is unpacked in memory"
+                raise ConfigError(f"{rule}; {path} takes {file.kept} bytes. Give more, or write smaller shards")
         except DaliFeedError:
             file.close()
             raise

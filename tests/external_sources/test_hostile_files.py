@@ -13,15 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 from kit.blocks import pictures, rows
 from kit.images import jpeg
 from kit.packed_images import plain, striped
 from kit.properties import examples
+from kit.record_files import mds
 
 from dali_feed.errors import ConfigError, SourceError
-from dali_feed.external_sources import ShardSet, Table
+from dali_feed.external_sources import MDS, ShardSet, Table
 from dali_feed.external_sources.index import RecordIndex, TarIndex
 from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
@@ -77,6 +79,29 @@ def test_a_row_group_that_expands_is_refused_before_it_is_made(tmp_path: Path) -
     assert pa.default_memory_pool().max_memory() - max(peak, before) < 40 << 20
     reader.close()
     assert rows(source, "n", extents=Extents.one(0, 5, 7)) == [{"n": 5}, {"n": 6}]
+
+
+def test_a_packed_shard_that_is_larger_than_the_memory_is_refused(tmp_path: Path) -> None:
+    """By its size in index.json, before a byte is unpacked: 4 GB of zeros are few bytes packed."""
+    mds(tmp_path / "a", {"image": "bytes"}, [[(bytes(200_000),)] * 3])
+    described = json.loads((tmp_path / "a" / "index.json").read_text())
+    for shard in described["shards"]:
+        raw = tmp_path / "a" / shard["raw_data"]["basename"]
+        data = zstandard.ZstdCompressor().compress(raw.read_bytes())
+        zipped = {"basename": f"{raw.name}.zstd", "bytes": len(data), "hashes": {}}
+        raw.with_name(zipped["basename"]).write_bytes(data)
+        raw.unlink()
+        shard |= {"compression": "zstd", "zip_data": zipped}
+    (tmp_path / "a" / "index.json").write_text(json.dumps(described))
+    source = MDS(tmp_path / "a")
+    member, pool = source.members()[0].name, SlabPool(1 << 16, most=500_000)
+    with pytest.raises(ConfigError, match=r"memory=500000\): must hold a shard .*\.mds takes 60\d{4} bytes"):
+        source.reader([member]).read(Extents.one(0, 0, 1), pool.lease())
+    reader, pool = source.reader([member]), SlabPool(1 << 16, most=1_000_000)
+    reader.read(Extents.one(0, 0, 1), pool.lease())
+    assert pool.kept > 600_000
+    reader.close()
+    assert pool.kept == 0
 
 
 def test_a_wrong_byte_of_a_striped_set_names_its_disk(plain: Path, tmp_path: Path) -> None:
