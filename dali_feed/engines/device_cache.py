@@ -55,7 +55,8 @@ class CachedImages(ImageMaker):
     """`maker` makes what is not kept yet; `finish` is the step that is left then.
 
     Images of one shape are kept, in up to `limit` bytes of the GPU, each for its key; none is taken away until all are.
-    Where the GPU has no memory nothing is kept, which is never an error. Used by one thread.
+    Where the GPU has less memory, half as many are kept, or a quarter, or none, which is never an error. Used by one
+    thread.
     """
 
     def __init__(self, maker: ImageMaker, finish: Finish | None, limit: int, gpu: Device) -> None:
@@ -160,15 +161,20 @@ class CachedImages(ImageMaker):
     def _memory(self, images: torch.Tensor) -> torch.Tensor | None:
         """Memory for all images like these that there may be; None where there is none."""
         size = images[0].numel() * images.itemsize
-        count = min(self._most, self._limit // size)
-        try:
-            return self._gpu.empty((count, *images.shape[1:]), images.dtype) if count else None
-        except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
-                raise
-            missing = f"{count * size / 1e6:,.0f} MB for {count:,} images; none are kept there"
+        count = wanted = min(self._most, self._limit // size)
+        memory = None
+        while count and memory is None:
+            try:
+                memory = self._gpu.empty((count, *images.shape[1:]), images.dtype)
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                count //= 2
+        if count < wanted:
+            kept = f"{count:,}" if count else "none"
+            missing = f"{wanted * size / 1e6:,.0f} MB for {wanted:,} images; {kept} are kept there"
             log.warning("%s: cuda:%d has no %s. Give a smaller size", SUBJECT, self._gpu.number, missing)
-            return None
+        return memory
 
     def _there(self, numbers: NDArray[np.int64]) -> torch.Tensor:
         here = self._gpu.pinned(numbers.shape, torch.int64)

@@ -272,11 +272,11 @@ def test_memory_ends(played: Played) -> None:
 def test_a_device_fails_when_a_test_says_so(played: Played) -> None:
     """At the n-th call of a kind; and for good."""
     machine = played()
-    machine.fail("record", RuntimeError("CUDA error: out of memory"), 2)
+    machine.fail("record", lambda: RuntimeError("CUDA error: out of memory"), 2)
     torch.cuda.current_stream().record_event()
     with pytest.raises(RuntimeError, match="out of memory"):
         torch.cuda.current_stream().record_event()
-    machine.broken.add(0)
+    machine.break_down(0)
     with pytest.raises(RuntimeError, match="an illegal memory access was encountered"):
         torch.ones(1, device="cuda")
     machine.broken.clear()

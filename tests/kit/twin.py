@@ -193,7 +193,7 @@ class Machine:
         self._free: defaultdict[tuple[str, Stream], list[Block]] = defaultdict(list)
         self._blocks: list[Block] = []  # by address
         self._next = [0x7000_0000_0000 + (device << 40) for device in range(devices)]
-        self._faults: defaultdict[str, list[tuple[int, BaseException]]] = defaultdict(list)
+        self._faults: defaultdict[str, list[tuple[int, Callable[[], BaseException]]]] = defaultdict(list)
         self.broken: set[int] = set()
         self.captures: list[Capture] = []
         self.pinned: dict[int, int] = {}  # sizes by address
@@ -220,12 +220,22 @@ class Machine:
                     raise torch.AcceleratorError(CAPTURED)
             for number, error in self._faults[kind]:
                 if number == self.calls[kind]:
-                    raise error
+                    raise error()
         return at
 
-    def fail(self, kind: str, error: BaseException, number: int = 1) -> None:
-        """The `number`th call of that kind from now on raises `error`."""
+    def fail(self, kind: str, error: Callable[[], BaseException], number: int = 1) -> None:
+        """The `number`th call of that kind from now on raises what `error` makes."""
         self._faults[kind].append((self.calls[kind] + number, error))
+
+    def break_down(self, device: int) -> None:
+        """From here on every call raises the error that stays; work that was under way has ended."""
+        with self.lock:
+            self.broken.add(device)
+            for stream in self.streams:
+                if stream.device == device:
+                    stream.queue.clear()
+                    stream.done = stream.last
+                    join(self.host, stream.clock)
 
     def error(self, text: str) -> None:
         """Something was done that no GPU promises to survive."""

@@ -89,6 +89,12 @@ class DeviceTensor(torch.Tensor):
         """Not torch's own either."""
         return self if self.is_contiguous(memory_format=memory_format) else self.clone(memory_format=memory_format)
 
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
     def tolist(self) -> Any:
         """A copy, which the host waits for."""
         return self.cpu().tolist()

@@ -225,8 +225,13 @@ class Device:
             try:
                 yield
             finally:
-                done = _event()
-                done.record(stream)
+                try:
+                    done = _event()
+                    done.record(stream)
+                except BaseException:  # no event will say when the work is done, and what it reads is let go here
+                    with suppress(RuntimeError):
+                        stream.synchronize()
+                    raise
                 self.in_use.keep(objects, done)
 
     @contextmanager
