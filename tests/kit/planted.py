@@ -214,10 +214,10 @@ def _copied(folder: Path) -> None:
 
 def _seen(folder: Path) -> str:
     """The first test that fails, and by what."""
-    command = [sys.executable, "-Im", "pytest", "-qx", "-m", "not long and not gpu", "-p", "no:cacheprovider", *TESTS]
     paths = os.pathsep.join(map(str, (folder, folder / "tests")))
     runs = "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    command = [sys.executable, "-P", "-c", runs, paths, *command[3:]]
+    words = ["-qx", "-m", "not long and not gpu", "-o", f"cache_dir={ROOT}/.pytest_cache", *TESTS]
+    command = [sys.executable, "-P", "-c", runs, paths, *words]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     if not done.returncode:
         return ""
