@@ -28,6 +28,7 @@ CONNECT = "__connect.errors."
 WHERE = "dali_feed.where"
 ADDED = "dali_feed."
 SOURCE = ADDED + "source"
+DIGITS = 18  # of a number that fits
 KEPT, GONE, NONE = b"kept", b"gone", b"none"  # what became of the original
 
 
@@ -149,7 +150,8 @@ def _letter(full: WholeRecord) -> Letter:
         return headers.get(name, b"").decode(errors="surrogateescape")
 
     def number(name: str) -> int:
-        return int(headers[name]) if headers.get(name, b"").isdigit() else -1
+        digits = headers.get(name, b"")
+        return int(digits) if digits.isdigit() and len(digits) <= DIGITS else -1
 
     kept = headers.get(ADDED + "original") == KEPT
     own = tuple((name, text) for name, text in full.headers if not name.startswith((CONNECT, ADDED)))

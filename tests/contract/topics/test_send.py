@@ -164,3 +164,15 @@ def test_a_transaction_is_there_whole_or_not_at_all(real_kafka: Kafka) -> None:
         Producer(topic, real_kafka.servers).transaction(),
     ):
         pass
+
+
+def test_letters_that_somebody_else_wrote_are_read_as_far_as_they_go(embedded: Kafka) -> None:
+    """A number of thousands of digits is none; a record that is no letter is passed over."""
+    topic = embedded.create(embedded.topic)
+    numbers = [(f"__connect.errors.{name}", b"9" * 5000) for name in ("partition", "offset")]
+    headers = (("dali_feed.where", b"t[0]@1"), *numbers, ("dali_feed.sample", None))
+    with Producer(topic, embedded.servers) as producer:
+        producer.send(b"x", headers=headers)
+        producer.send(b"no letter")
+    (letter,) = producer.read()
+    assert (letter.where, letter.partition, letter.position, letter.sample) == ("t[0]@1", -1, -1, -1)
