@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,12 @@ def test_any_header_of_mxnet_gives_members_or_a_fault(value: bytes, tmp_path_fac
     """Of a record that is too short for its header or for the labels that it announces; its neighbour is whole."""
     path = tmp_path_factory.mktemp("rec") / "a.rec"
     path.write_bytes(frame(0, value) + frame(0, packed(b"good", 3.0)))
-    block = Reads(RecordIO(path), "image", "label", "id").first(2)
-    assert set(block.faults) <= {0}
-    assert (bytes(block.values["image"][1]), float(block.values["label"][1])) == (b"good", 3.0)
-    if not block.faults:
-        assert len(block.values["image"][0]) <= len(value)
+    with closing(Reads(RecordIO(path), "image", "label", "id")) as reads:
+        block = reads.first(2)
+        assert set(block.faults) <= {0}
+        assert (bytes(block.values["image"][1]), float(block.values["label"][1])) == (b"good", 3.0)
+        if not block.faults:
+            assert len(block.values["image"][0]) <= len(value)
 
 
 @given(
