@@ -69,6 +69,11 @@ def _limits(race: Race, best: Turnout) -> list[str]:
     if ratio is None:
         return []
     start = f"{best.who} reaches {ratio.median:.2f} of the ceiling, which is the same engine fed from memory: "
+    if ratio.chance:
+        says = (
+            f"their turns overlap, so the difference {CHANCE}: decoding is about the limit, and more --rounds say more."
+        )
+        return [start + says]
     if ratio.median >= NEAR:
         return [start + "decoding is the limit, and a faster source would change little."]
     return [start + "its own verdict says where the rest goes; `dali-feed bench storage` measures a disk alone."]

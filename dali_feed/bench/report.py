@@ -143,7 +143,7 @@ def page(race: Race) -> str:
     columns = shown_columns(race)
     table = {"columns": columns, "rows": [[_cell(race, row, name) for name in columns] for row in race.rows]}
     best = max(race.rows, key=lambda row: median(row.rates), default=None)
-    answer = "Nothing was measured"
+    answer = "; ".join(["Nothing was measured", *dict.fromkeys(race.missing.values())])
     if race.findings:
         answer = race.findings[0]
     elif best is not None:

@@ -188,6 +188,8 @@ def _quick(options: SimpleNamespace, contestants: Sequence[Contestant]) -> list[
 def finish(race: Race, out: Sequence[Path] | None) -> Iterator[None]:
     """Around what measures: at its end the race is shown and kept, after Ctrl-C too, which then exits with 130.
 
+    Exits with 1 where nothing was measured.
+
     Raises:
         ConfigError: at once, for what could not be written at the end.
     """
@@ -204,8 +206,8 @@ def finish(race: Race, out: Sequence[Path] | None) -> Iterator[None]:
     for path in out or ():
         kept(race, path)
         typer.echo(f"kept in {path}", err=True)
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
+    if interrupted or not race.rows:
+        raise typer.Exit(INTERRUPTED if interrupted else 1)
 
 
 def _check_out(out: Sequence[Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import threading
 from dataclasses import replace
@@ -16,8 +17,9 @@ from PIL import Image
 from dali_feed.bench.data import BenchJob, cached, own_images, payloads_of, topic_here
 from dali_feed.bench.loading import contestants
 from dali_feed.bench.ours import MEAN, STD
-from dali_feed.bench.peers import kafka_peer
+from dali_feed.bench.peers import beside, kafka_peer
 from dali_feed.bench.runner import Contestant
+from dali_feed.cli.options import load_object
 from dali_feed.errors import SourceEmptyError
 from dali_feed.external_sources import FileList, ShardSet
 
@@ -145,3 +147,20 @@ def test_of_two_first_runs_at_once_the_second_takes_what_the_first_made(
     assert (cached("some", make) / "a").read_text() == "first"
     assert cached("some", make) == home / "some"
     assert list(home.iterdir()) == [home / "some"]
+
+
+@pytest.mark.parametrize("name", ["spdl", "litdata"])
+def test_the_examples_of_other_loaders_are_contestants(name: str, tmp_path: Path) -> None:
+    """Each is found by its name; where the package is installed it gives normalized crops, more than an epoch."""
+    path = Path(__file__).parents[2] / "examples" / "other_loaders.py"
+    function = load_object("--beside", f"{path}:{name}")
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"no {name} is installed")
+    records = ((jpeg(k), k % 3) for k in range(COUNT))
+    job = BenchJob(own_images(records, "mine", tmp_path), BATCH, "cpu", 2, CROP)
+    with beside(function, job, name).opens("") as steps:
+        steps.keeps = True
+        for _ in range(2 * COUNT // BATCH):
+            assert next(steps) == BATCH
+        assert steps.images.shape == (BATCH, 3, CROP, CROP)
+        assert steps.images.dtype == torch.float32

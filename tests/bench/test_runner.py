@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dali_feed.bench import loading
 from dali_feed.bench.report import kept, losses, page
 from dali_feed.bench.runner import Called, Contestant, Race, Steps, Turnout, opened, race
 from dali_feed.cli.app import app
@@ -252,3 +253,13 @@ def test_runs_beside_each_other_show_all_and_say_lost(tmp_path: Path) -> None:
     assert "LOST" in text
     done = CliRunner().invoke(app, ["bench", "report", files[0], files[0]])
     assert (done.exit_code, "nothing is lost" in done.stdout) == (0, True)
+
+
+def test_a_headline_says_no_more_than_its_table() -> None:
+    """Where turns of ours and of the ceiling overlap, decoding is not called the limit without a word of chance."""
+    result = Race(
+        "loader", "images", rows=[a_row("tar", "ours", [134.0, 90.0]), a_row("ceiling", "top", [100.0, 101.0])]
+    )
+    assert result.chance(result.rows[0], "of ceiling")
+    (limit,) = [each for each in loading.findings(result) if "of the ceiling" in each]
+    assert "may be chance" in limit

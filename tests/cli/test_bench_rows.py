@@ -50,11 +50,13 @@ def test_a_loader_of_ones_own_is_a_contestant(folder: Path, tmp_path: Path) -> N
 def test_a_quick_run_begins_no_turn_when_its_time_is_up(
     command: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever had none is named with the reason, and the command ends well."""
+    """Whoever had none is named with the reason; where nobody had one the exit code is 1, and the page says why."""
     monkeypatch.setattr(bench, "QUICK_LIMIT", 0.0)
-    out = tmp_path / "kept.json"
-    done = run(command, folder, "--batch", 2, "--device", "cpu", "--no-peers", "--quick", "--out", out)
-    assert done.exit_code == 0, done.output
+    out, page = tmp_path / "kept.json", tmp_path / "kept.html"
+    outs = ("--out", out, "--out", page)
+    done = run(command, folder, "--batch", 2, "--device", "cpu", "--no-peers", "--quick", *outs)
+    assert done.exit_code == 1, done.output
+    assert "Nothing was measured; there was no time for its turn; leave --quick out" in page.read_text()
     result = read(out)
     assert result.rows == []
     assert list(result.missing) == COMMANDS[command][1]
