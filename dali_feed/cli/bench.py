@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dali_feed.cli.options import Config, Names, Timeout, load_object, size_of
+from dali_feed.cli.options import Config, Names, Storage, Timeout, load_object, size_of
 from dali_feed.cli.view import Report, show, table
 from dali_feed.errors import ConfigError
 
@@ -73,10 +73,11 @@ OPTIONS: dict[str, tuple[Any, Any]] = {  # name -> annotation, usual default
     "quick": _of(bool, False, "Under a minute: short turns, rough figures.", "--quick"),
     "out": _of(list[Path] | None, None, _OUT, metavar="FILE"),
     "config": (Config, None),
+    "storage_option": (Storage, None),
     "timeout": (Timeout, 10.0),
 }
 MEASURED = ("rounds", "quick", "out")
-LOADING = ("source", "batch", "threads", "device", "engine", "images", *MEASURED, "config", "timeout")
+LOADING = ("source", "batch", "threads", "device", "engine", "images", *MEASURED, "config", "storage_option", "timeout")
 
 
 def _takes(*names: str, **defaults: Any) -> Callable[[Callable[[SimpleNamespace], None]], Callable[..., None]]:
@@ -140,7 +141,7 @@ def _records(options: SimpleNamespace) -> tuple[Iterator[tuple[memoryview, int]]
     from dali_feed.columns.columns import Columns
     from dali_feed.records.source import LABEL
 
-    source = source_of(options.source, Access.of(options.config, options.timeout))
+    source = source_of(options.source, Access.of(options.config, options.timeout, options.storage_option))
     snapshot = source.snapshot()
 
     def records() -> Iterator[tuple[memoryview, int]]:
@@ -329,7 +330,7 @@ def loader(options: SimpleNamespace) -> None:
         run(_quick(options, chosen))
 
 
-@_takes("target", *LOADING[1:], "seconds", "peers", "beside")
+@_takes("target", *LOADING[1:6], *MEASURED, "config", "timeout", "seconds", "peers", "beside")
 def kafka(options: SimpleNamespace) -> None:
     """Measure records per second of a topic, as tensors and read alone, beside librdkafka's plain consumer, in turns.
 
@@ -392,7 +393,7 @@ def _topic(options: SimpleNamespace, stack: ExitStack) -> tuple[Data, Topic, str
     return replace(data, topic=topic), topic, None
 
 
-@_takes(*LOADING[:4], "images", *MEASURED, "config", "timeout", "seconds", batch=32, seconds=2.0)
+@_takes(*LOADING[:4], "images", *MEASURED, "config", "storage_option", "timeout", "seconds", batch=32, seconds=2.0)
 def decode(options: SimpleNamespace) -> None:
     """Measure images per second of decoding alone, from memory: our decoder, DALI's, Pillow, torchvision.
 
@@ -491,7 +492,7 @@ def storage(options: SimpleNamespace) -> None:
         run(chosen)
 
 
-@_takes("source", "device", "out", "config", "timeout")
+@_takes("source", "device", "out", "config", "storage_option", "timeout")
 def gpu(options: SimpleNamespace) -> None:
     """Check that everything is right on this GPU, measure it in under ten minutes, and say what it comes to.
 
