@@ -21,7 +21,7 @@ from dali_feed.options import Decode, Tuning
 from dali_feed.packages import needed
 from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.op import Recipe, walk
+from dali_feed.transforms.op import Recipe
 from dali_feed.transforms.program import Followed, ImageProgram, Output, Program, as_views, compile_following
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def make_engine(
 def compiled(transform: object, decode: Decode, device: int | None) -> Program:
     """The program of one image, by the engine that the user chose.
 
-    On a GPU, where nobody chose, by the host engine if DALI cannot do it; Pillow's operations and functions of PIL
-    images go there, too. Raises ConfigError, TransformError where no engine can run the transform.
+    On a GPU, where nobody chose, by the host engine if DALI cannot do it. Raises ConfigError, TransformError where no
+    engine can run the transform.
     """
     graph = isinstance(transform, PipelineProgram) or is_graph_function(transform)
     name = choose_engine(decode.engine, device, graph=graph)
@@ -110,8 +110,6 @@ def compiled(transform: object, decode: Decode, device: int | None) -> Program:
 
     if device is None or decode.engine is not None:
         return compile_by(name)
-    if any(op.of_pil for recipe in recipes for _, op in walk(recipe.ops)):
-        return compile_by(ON_CPU)
     try:
         return compile_by(name)
     except TransformError as error:

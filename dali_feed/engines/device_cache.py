@@ -8,7 +8,7 @@ decoded is never kept, and is found bad every time. All that is done to rows is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -23,9 +23,8 @@ from dali_feed.engines.failures import engine_error, out_of_memory
 from dali_feed.errors import ConfigError
 from dali_feed.transforms.convert import UserFunction, name_of
 from dali_feed.transforms.crops import Flip
-from dali_feed.transforms.host import compile_host
-from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays, Key
-from dali_feed.transforms.op import Op, Recipe, walk
+from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays
+from dali_feed.transforms.op import Draws, walk
 from dali_feed.transforms.program import Finish, ImageProgram, Output, Program, Tail
 
 log = logging.getLogger("dali_feed")
@@ -257,29 +256,27 @@ def _check(outputs: Sequence[Output]) -> None:
     if own is not None:
         why = f"found {name_of(own.function)}, a function of your own, whose result may change"
         _refuse(f"what is the same in every epoch; {why}. Use Cache(memory, pixels=True) with it")
-    first, second = (_deciding(program.finish, _drawn(program, epoch), _PROBES) for epoch in (0, 1))
-    if first != second:
+    first, second = (program.taken(_draws(program, epoch).through(enumerate(recipe.ops))).arrays for epoch in (0, 1))
+    if _deciding(program.finish, first, _PROBES) != _deciding(program.finish, second, _PROBES):
         _refuse(
             "images as they are before the first random transform; only flips and a RandomErasing at the end may be"
-            f" random; found {_culprit(recipe.ops, output.engine)}. Put flips after crops and resizes; with other"
+            f" random; found {_culprit(output)}. Put flips after crops and resizes; with other"
             " random transforms use Cache(memory, pixels=True), which keeps decoded images"
         )
 
 
-def _drawn(program: ImageProgram, epoch: int) -> Mapping[Key, NDArray[Any]]:
+def _draws(program: ImageProgram, epoch: int) -> Draws:
     sizes = np.array([(4000, 6000), (6001, 4001)] * (_PROBES // 2), np.int32)
-    return program.parameters(sizes, np.arange(_PROBES), 0, epoch).arrays
+    return Draws(program.streams, sizes, np.arange(_PROBES), 0, epoch)
 
 
-def _culprit(ops: tuple[Op, ...], engine: str) -> str:
+def _culprit(output: Output) -> str:
     """The first op whose rows differ between epochs; a graph leaves flips to the finish step wherever they stand."""
-    known: set[Key] = set()
-    for n, op in enumerate(ops):
-        first, second = (_drawn(compile_host(Recipe(ops[: n + 1])), epoch) for epoch in (0, 1))
-        new = first.keys() - known
-        known |= new
-        if isinstance(op, Flip) and engine == "dali":
-            continue
-        if any(not np.array_equal(first[key], second[key]) for key in new):
+    one, other = (_draws(output.program, epoch) for epoch in (0, 1))
+    for n, op in enumerate(output.recipe.ops):
+        known = set(one.arrays)
+        first, second = (each.through([(n, op)]).arrays for each in (one, other))
+        differs = any(not np.array_equal(first[key], second[key]) for key in first.keys() - known)
+        if differs and not (isinstance(op, Flip) and output.engine == "dali"):
             return op.title
     return "a random transform"

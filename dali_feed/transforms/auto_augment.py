@@ -310,7 +310,6 @@ class AugMix(Auto):
     fill: Background = None
 
     streams: ClassVar[int] = 0  # it draws its own numbers, since it needs more streams than an op has
-    inner_words: ClassVar[tuple[str, str]] = ("chains", "transforms that hold others")
 
     rules: ClassVar[Mapping[str, Rule]] = {
         "severity": whole(1, _BINS),  # so many of the weakest strengths are used

@@ -149,7 +149,6 @@ class UserFunction(Effect):
 
     streams: ClassVar[int] = 0
     moves: ClassVar[bool | None] = None
-    of_pil: ClassVar[bool] = True
 
     def check(self, dtype: str) -> None:
         if dtype != "uint8":

@@ -97,6 +97,10 @@ class Crop(Op):
         """Of each image, in its own coordinates."""
         raise NotImplementedError
 
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Its own; of one without a size it depends on the image's."""
+        return getattr(self, "size", None)
+
     @property
     def pads(self) -> bool:
         """Whether a window may reach outside the image."""
@@ -179,9 +183,6 @@ class RandomCrop(Crop):
     def cuts(self) -> bool:  # type: ignore[override]
         return not self.pads
 
-    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        return self.size
-
     def _edges(self, h: Ints, w: Ints) -> Window:
         """Pixels put left, above, right and below."""
         left, top, right, bottom = (np.full_like(h, edge) for edge in self.padding)
@@ -219,9 +220,6 @@ class CenterCrop(Crop):
 
     size: Size
 
-    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        return self.size
-
     def inside(self, graph: Graph) -> bool:
         return bool(graph.covers(self.size))
 
@@ -251,9 +249,6 @@ class CropOrPad(Crop):
     def of(cls, transform: Any) -> CropOrPad:
         t, anywhere = transform, type(transform).__name__ == "RandomCropOrPad"
         return cls(pair(t, t.size), anywhere, fill_of(t, "fill"), t.padding_mode, masks_of(t, "fill"))
-
-    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        return self.size
 
     def widest(self, h: Ints, w: Ints) -> Sizes:
         high, wide = np.maximum(self.size[0] - h, 0), np.maximum(self.size[1] - w, 0)
@@ -311,9 +306,6 @@ class RandomZoomOut(Crop):
     streams: ClassVar[int] = 1
     rules: ClassVar[Mapping[str, Rule]] = {"side": span(1.0, 1e3)}
     theirs: ClassVar[Mapping[str, str]] = {"side": "side_range"}
-
-    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        return None
 
     def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
         return least, self._canvas(*most, np.float32(1.0))
@@ -446,9 +438,6 @@ class TrimBorder(Crop):
 
     rules: ClassVar[Mapping[str, Rule]] = {"border": whole(0)}
     theirs: ClassVar[Mapping[str, str]] = {"border": "border_size"}
-
-    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        return None
 
     def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
         least_h, least_w, most_h, most_w = (np.maximum(edge - 2 * self.border, 1) for edge in (*least, *most))

@@ -124,7 +124,6 @@ class NoisyErasing(Effect):
     called: ClassVar[str] = "RandomErasing"
     names: ClassVar[tuple[str, ...]] = ("effect", "effect_seed")
     normalized: ClassVar[bool] = True
-    inner_words: ClassVar[tuple[str, str]] = ("rectangles", "transforms that hold others")
 
     rules: ClassVar[Mapping[str, Rule]] = _RULES
 

@@ -171,9 +171,7 @@ class Op:
     of_finish: ClassVar[bool] = False  # whether the finish step can do it
     by_boxes: ClassVar[bool] = False  # whether it draws by what follows its image
     by_level: ClassVar[bool] = False  # whether a value becomes what itself and its channel alone say, in every image
-    of_pil: ClassVar[bool] = False  # works on PIL images, so the host engine runs it unless the user chose an engine
     cuts: ClassVar[bool] = False  # whether it begins with a window of the image, of which a decoder may decode that
-    inner_words: ClassVar[tuple[str, str]] = ("transforms", "others of its kind")  # its parts, its nest, in messages
     called: ClassVar[str] = ""  # by its users, where that is not the name of the class
     rules: ClassVar[Mapping[str, Rule]] = {}  # of its fields, beside those of their types
     theirs: ClassVar[Mapping[str, str]] = {}  # what fields are called by torchvision, where they are called otherwise
@@ -320,8 +318,9 @@ def inner_numbers(op: Op, n: int) -> list[int]:
     count = op.inner()
     depth = 0 if n < 1 << TOP_BITS else 1 + (n.bit_length() - 1 - TOP_BITS) // NEST_BITS
     if depth >= DEEPEST or count >= 1 << NEST_BITS:
-        what, others = op.inner_words
-        rule = f"must have fewer than {1 << NEST_BITS} {what} and lie in fewer than {DEEPEST} {others}"
+        rule = (
+            f"must have fewer than {1 << NEST_BITS} parts and lie in fewer than {DEEPEST} transforms that hold others"
+        )
         refuse(op.title, rule, op)
     return [n + ((k + 1) << (TOP_BITS + NEST_BITS * depth)) for k in range(count)]
 

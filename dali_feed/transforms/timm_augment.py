@@ -1,4 +1,4 @@
-"""Pillow's operations of timm's AutoAugment and its kind: by name, and a strength of 0..10 that means timm's."""
+"""timm's AutoAugment and its kind: its own functions by name, and a strength of 0..10 that means timm's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TimmPart:
 
     def __post_init__(self) -> None:
         probability(self.name, "p", self.p)
-        if self.name not in _OPERATIONS:
+        if self.name not in _VALUES:
             refuse("AutoAugment", "must name operations of timm", self.name)
 
     @classmethod
@@ -64,10 +64,10 @@ class PillowLook:
         return cls((fill[0], fill[1], fill[2]), several, shift, share)
 
 
-# The table of operations: what Pillow makes of an image at a strength of 0..10 that means timm's.
+# The table of operations: what timm's own functions take at a strength of 0..10 that means timm's. Those that draw a
+# number of Python's own are called with ours.
 
 
-Run = Callable[[Any, Any, float, Mapping[str, Any]], Any]  # of Pillow, an image, the argument, and how to fill
 Value = Callable[[float, float, float, PillowLook], float]  # of a part of full strength, a sign, a random number
 
 
@@ -79,64 +79,26 @@ def _part(value: Callable[[float], float]) -> Value:
     return lambda part, *_: value(part)
 
 
-def _moved(matrix: Callable[[float, tuple[int, int]], tuple[float, ...]]) -> Run:
-    """By a matrix of the argument and the image's size."""
-    return lambda pil, image, by, how: image.transform(
-        image.size, pil.Image.Transform.AFFINE, matrix(by, image.size), **how
-    )
-
-
-def _enhanced(name: str) -> Run:
-    return lambda pil, image, value, _: getattr(pil.ImageEnhance, name)(image).enhance(value)
-
-
-def _posterized(pil: Any, image: Any, bits: float, _: Any) -> Any:
-    if bits < 1:  # some versions of Pillow refuse the other type
-        return image.point([0] * (256 * len(image.getbands())))
-    return image if bits >= 8 else pil.ImageOps.posterize(image, int(bits))
-
-
-def _solarized(pil: Any, image: Any, threshold: float, _: Any) -> Any:
-    return pil.ImageOps.solarize(image, int(threshold))
-
-
-def _added(_: Any, image: Any, by: float, __: Any) -> Any:
-    table = [min(255, level + int(by)) if level < 128 else level for level in range(256)]
-    return image.point(table * len(image.getbands()))
-
-
-def _blurred(pil: Any, image: Any, radius: float, _: Any) -> Any:
-    return image.filter(pil.ImageFilter.GaussianBlur(radius=radius))
-
-
-def _plain(name: str) -> Run:
-    return lambda pil, image, *_: getattr(pil.ImageOps, name)(image)
-
-
 _ENHANCED = ("Color", "Contrast", "Brightness", "Sharpness")
-_OPERATIONS: dict[str, tuple[Run, Value]] = {
-    "Rotate": (lambda _, image, degrees, how: image.rotate(degrees, **how), _signed(lambda _: 30.0)),
-    "ShearX": (_moved(lambda by, _: (1, by, 0, 0, 1, 0)), _signed(lambda _: 0.3)),
-    "ShearY": (_moved(lambda by, _: (1, 0, 0, by, 1, 0)), _signed(lambda _: 0.3)),
-    "TranslateX": (_moved(lambda by, _: (1, 0, by, 0, 1, 0)), _signed(lambda look: look.shift)),
-    "TranslateY": (_moved(lambda by, _: (1, 0, 0, 0, 1, by)), _signed(lambda look: look.shift)),
-    "TranslateXRel": (_moved(lambda by, size: (1, 0, by * size[0], 0, 1, 0)), _signed(lambda look: look.share)),
-    "TranslateYRel": (_moved(lambda by, size: (1, 0, 0, 0, 1, by * size[1])), _signed(lambda look: look.share)),
-    **{name: (_enhanced(name), _part(lambda part: part * 1.8 + 0.1)) for name in _ENHANCED},
-    **{
-        f"{name}Increasing": (_enhanced(name), lambda part, sign, *_: max(0.1, 1.0 + sign * (part * 0.9)))
-        for name in _ENHANCED
-    },
-    "Desaturate": (_enhanced("Color"), _part(lambda part: 1.0 - min(max(0.5 + 0.5 * part, 0.5), 1.0))),
-    "Posterize": (_posterized, _part(lambda part: int(part * 4))),
-    "PosterizeIncreasing": (_posterized, _part(lambda part: 4 - int(part * 4))),
-    "PosterizeOriginal": (_posterized, _part(lambda part: int(part * 4) + 4)),
-    "Solarize": (_solarized, _part(lambda part: min(256, int(part * 256)))),
-    "SolarizeIncreasing": (_solarized, _part(lambda part: 256 - min(256, int(part * 256)))),
-    "SolarizeAdd": (_added, _part(lambda part: min(128, int(part * 110)))),
-    "GaussianBlur": (_blurred, _part(lambda part: min(max(0.1 + (2.0 - 0.1) * part, 0.1), 2.0))),
-    "GaussianBlurRand": (_blurred, lambda part, _, u, __: 0.1 + (2.0 * min(max(part, 0.0), 1.0) - 0.1) * u),
-    **{name: (_plain(name.lower()), _part(lambda _: 0.0)) for name in ("AutoContrast", "Equalize", "Invert")},
+_VALUES: dict[str, Value | None] = {
+    "Rotate": _signed(lambda _: 30.0),
+    **dict.fromkeys(("ShearX", "ShearY"), _signed(lambda _: 0.3)),
+    **dict.fromkeys(("TranslateX", "TranslateY"), _signed(lambda look: look.shift)),
+    **dict.fromkeys(("TranslateXRel", "TranslateYRel"), _signed(lambda look: look.share)),
+    **dict.fromkeys(_ENHANCED, _part(lambda part: part * 1.8 + 0.1)),
+    **dict.fromkeys(
+        (f"{name}Increasing" for name in _ENHANCED), lambda part, sign, *_: max(0.1, 1.0 + sign * (part * 0.9))
+    ),
+    "Desaturate": _part(lambda part: min(max(0.5 + 0.5 * part, 0.5), 1.0)),
+    "Posterize": _part(lambda part: int(part * 4)),
+    "PosterizeIncreasing": _part(lambda part: 4 - int(part * 4)),
+    "PosterizeOriginal": _part(lambda part: int(part * 4) + 4),
+    "Solarize": _part(lambda part: min(256, int(part * 256))),
+    "SolarizeIncreasing": _part(lambda part: 256 - min(256, int(part * 256))),
+    "SolarizeAdd": _part(lambda part: min(128, int(part * 110))),
+    "GaussianBlur": _part(lambda part: min(max(0.1 + (2.0 - 0.1) * part, 0.1), 2.0)),
+    "GaussianBlurRand": lambda part, _, u, __: 0.1 + (2.0 * min(max(part, 0.0), 1.0) - 0.1) * u,
+    **dict.fromkeys(("AutoContrast", "Equalize", "Invert")),
 }
 
 
@@ -153,7 +115,6 @@ class Pillow(Effect):
 
     __slots__ = ()
     moves: ClassVar[bool | None] = None
-    of_pil: ClassVar[bool] = True
     look: PillowLook
     parts: tuple[TimmPart, ...]
 
@@ -208,16 +169,21 @@ class Pillow(Effect):
 
 def chained(image: Any, chain: list[list[float]], parts: tuple[TimmPart, ...], look: PillowLook) -> Any:
     """Pillow's image after a chain of steps."""
-    import PIL.ImageEnhance
-    import PIL.ImageFilter
-    import PIL.ImageOps
+    from timm.data import auto_augment as timm
 
+    def posterize(image: Any, bits: int, **_: Any) -> Any:
+        if bits < 1:  # which Pillow refuses
+            return image.point([0] * (256 * len(image.getbands())))
+        return timm.posterize(image, bits)
+
+    bits = dict.fromkeys(("Posterize", "PosterizeIncreasing", "PosterizeOriginal"), posterize)
+    functions = {**timm.NAME_TO_OP, **bits, "GaussianBlurRand": timm.gaussian_blur}
     fill = look.fill if image.mode == "RGB" else look.fill[0]
     for which, strong, sign, number, more in chain:
         if which >= 0:
-            run, value = _OPERATIONS[parts[int(which)].name]
-            how = {"resample": look.filters[int(number)], "fillcolor": fill}
-            image = run(PIL, image, value(strong / 10.0, sign, more, look), how)
+            name = parts[int(which)].name
+            value, how = _VALUES[name], {"resample": look.filters[int(number)], "fillcolor": fill}
+            image = functions[name](image, *() if value is None else (value(strong / 10.0, sign, more, look),), **how)
     return image
 
 
@@ -277,7 +243,6 @@ class TimmRandAugment(Pillow):
 
     called: ClassVar[str] = "RandAugment"
     streams: ClassVar[int] = 0  # each layer has streams of its own
-    inner_words: ClassVar[tuple[str, str]] = ("layers", "transforms that hold others")
 
     def agree(self) -> None:
         self.hold(self.layers, min(32, len(self.parts)) if self.weights else 32)
