@@ -14,8 +14,10 @@ from kit.recorded import Recorded
 from kit.unpacked import unpack_reference
 
 from dali_feed import DataLoader
-from dali_feed.columns import Array, Column, Number, Packed, Text, Tokens
+from dali_feed.columns import Array, Column, Image, Number, Packed, Text, Tokens
 from dali_feed.columns import array as arrays
+from dali_feed.columns.column import Faults
+from dali_feed.columns.graph_inputs import graph_inputs
 from dali_feed.engines.device.parcel import Parcels
 from dali_feed.external_sources import ShardSet
 from dali_feed.feed import machine
@@ -105,6 +107,16 @@ def test_bytes_travel_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sizes == [6 * 24] * 4
     assert [each.dtype for each in found] == [torch.float32] * 4
     assert (gpu.calls.count("launch"), gpu.calls.count("copy")) == (1 + 4, 0)
+
+
+def test_a_users_graph_is_given_what_was_scaled() -> None:
+    """A record's array before the batch is made, raw or a view; and a default."""
+    scaled = Array("x", "uint8", (3,), scale=(0.5, 1.0, 2.0), bias=1, default=4)
+    column = graph_inputs({"image": Image("jpg"), "x": scaled})["x"]
+    kept = column.read([memoryview(bytes([1, 2, 3])), np.array([4, 5, 6], np.uint8)], Faults())
+    assert [each.tolist() for each in kept] == [[1.5, 3.0, 7.0], [3.0, 6.0, 13.0]]
+    assert column.read_default(Faults())[0].tolist() == [3.0, 5.0, 9.0]
+    assert {each.dtype for each in kept} == {np.dtype(np.float32)}
 
 
 def test_a_room_that_is_not_filled_is_not_sent() -> None:

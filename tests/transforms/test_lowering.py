@@ -273,9 +273,9 @@ REFUSED: list[tuple[Any, str]] = [
         "RandAugment: must have uint8 pixels, as the original does; found float32. Put it before",
     ),
     # More than there are numbers for; random streams are counted by them.
-    (lambda _: RandomApply((Grayscale(),) * 64), "RandomApply: must have fewer than 64 parts, and lie in fewer"),
+    (lambda _: RandomApply((Grayscale(),) * 64), "RandomApply: must have fewer than 64 parts and lie in fewer"),
     (lambda _: RandomApply((RandomApply((RandomApply((RandomApply((Grayscale(),)),)),)),)), "lie in fewer than 3"),
-    (lambda _: AugMix(width=64), "AugMix: must have fewer than 64 parts, and lie in fewer than 3 that have such parts"),
+    (lambda _: AugMix(width=64), "AugMix: must have fewer than 64 parts and lie in fewer than 3 transforms that hold"),
     (lambda _: RandomOrder(((),) * 65), "RandomOrder: takes at most 64 transforms; found 65"),
     (
         lambda T: T.Compose([*[T.RandomInvert()] * 256, T.AugMix()]),
