@@ -6,6 +6,7 @@ Importing this loads none of torch, DALI, CuPy and confluent_kafka: each is load
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from dali_feed.packages import lazily
@@ -70,6 +71,18 @@ _get = lazily(
         "Tuning": "options",
     },
 )
+
+
+def _printable(record: logging.LogRecord) -> bool:
+    """Names of files and topics go into the log without what a terminal would obey."""
+    text = record.getMessage()
+    if not text.isprintable():
+        record.msg, record.args = "".join(each if each.isprintable() or each == "\n" else " " for each in text), None
+    return True
+
+
+for _name in ("dali_feed", "dali_feed.kafka"):  # a filter is of its own logger alone
+    logging.getLogger(_name).addFilter(_printable)
 
 
 def __getattr__(name: str) -> Any:

@@ -169,11 +169,12 @@ def _loader(job: BenchJob, items: Sequence[Any], batch: int, **options: Any) -> 
     return loader(ScriptedSource(items), batch, **every)
 
 
-def _epoch(job: BenchJob, items: Sequence[Any], batch: int, **options: Any) -> Pixels:
-    """The pixels of each record that was good, by its number."""
+def _epoch(job: BenchJob, items: Sequence[Any], batch: int, work: Callable[[], object] = int, **options: Any) -> Pixels:
+    """The pixels of each record that was good, by its number; `work` is done behind each batch."""
     seen: Pixels = {}
     with _loader(job, items, batch, **options) as batches:
         for images, _, info in batches:
+            work()
             for sample, good, image in zip(info.ids.tolist(), info.ok.tolist(), images.cpu(), strict=True):
                 if good:
                     seen[sample] = image.numpy().copy()
@@ -310,13 +311,8 @@ def torn(job: BenchJob) -> str:
         whole = _epoch(job, items, job.batch, engine=engine)
         idle: Any = nullcontext(int)
         for keep in (idle, _loaded(job)):
-            with keep as work, _loader(job, broken, job.batch, engine=engine) as feeding:
-                seen: Pixels = {}
-                for images, _, info in feeding:
-                    work()
-                    for sample, good, image in zip(info.ids.tolist(), info.ok.tolist(), images.cpu(), strict=True):
-                        if good:
-                            seen[sample] = image.numpy().copy()
+            with keep as work:
+                seen = _epoch(job, broken, job.batch, work, engine=engine)
             changed = [sample for sample in _differ(whole, seen) if sample not in places]
             missing = [sample for sample in whole.keys() - seen.keys() if sample not in places]
             if changed or missing:

@@ -82,7 +82,7 @@ def test_a_check_sees_other_pixels(name: str, job: BenchJob, monkeypatch: pytest
     def other(*arguments: Any, **options: Any) -> right.Pixels:
         nonlocal number
         seen, number = epoch(*arguments, **options), number + 1
-        if options["engine"] == "host" and (name != "pixels" or number > 1):
+        if number == {"pixels": 3, "torn": 4}.get(name):  # host there; host without a broken JPEG
             seen[0] = 255 - seen[0]
         return seen
 

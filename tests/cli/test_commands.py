@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib
+import logging
 import os
 import re
 import signal
@@ -127,6 +128,13 @@ def test_tune_tries_readers_first_where_reading_takes_long(
     assert done.code == 0, done.err
     assert done.out == f"{line}\n"
     assert next(each for each in tried if each).startswith(first)
+
+
+@pytest.mark.parametrize("name", ["dali_feed", "dali_feed.kafka"])
+def test_no_name_reaches_a_terminal_through_the_log(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What a terminal would obey is left out of messages; lines of theirs stay."""
+    logging.getLogger(name).warning("%s: of %d", "a\x1b[31mred\x07.tar\nnext", 7)
+    assert caplog.messages == ["a [31mred .tar\nnext: of 7"]
 
 
 def test_the_version(cli: Cli) -> None:
