@@ -349,9 +349,9 @@ def rows_from(dtype: np.dtype[Any], sides: tuple[int, ...], value: Any) -> NDArr
     array = array_of(value) if exact else _plain(value)
     if not array.size:
         array = array.reshape(0, *sides)
-    if array.shape[1:] != sides or not array.ndim:
+    if array.ndim != len(sides) + 1:
         raise FormatError(f"array: shape must be ({', '.join(map(str, ('rows', *sides)))}); found {array.shape}")
-    return _fitted(dtype, array.shape, array, exact=exact)
+    return _fitted(dtype, (len(array), *sides), array, exact=exact)
 
 
 def _plain(value: Any) -> NDArray[Any]:
