@@ -350,6 +350,32 @@ def test_a_global_capture_ends_neither_the_feed_nor_itself(play: Any, engine: st
         assert not machine.errors
 
 
+def test_a_batch_cannot_be_captured(play: Any) -> None:
+    """One sentence, which ends the pass; the capture is whole."""
+    with play(), loader() as made:
+        batches, one = iter(made), torch.zeros(1, device="cuda")
+        next(batches)
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            one.add_(1)
+            with pytest.raises(DaliFeedError, match=r"next\(\) cannot be captured"):
+                next(batches)
+
+
+@pytest.mark.parametrize("engine", ["dali", "host"])
+def test_a_loop_far_ahead_of_its_gpu_keeps_few_batches(play: Any, engine: str) -> None:
+    """The feed thread waits for the GPU, and the loop for nothing of its own."""
+    with play() as machine, loader(decode=Decode(engine=engine), tuning=Tuning(prefetch=1, next_epoch=False)) as made:
+        kept = []
+        for _ in range(4):
+            for images, _ in made:
+                del images
+                running = made._feed._machine.engine
+                kept.append(len(running.device.in_use))
+        assert max(kept) <= running.depth + 4  # two more than its depth, one that waits, one that is made
+        assert len(kept) == 20
+        assert not [each for each in machine.waits if each[1] == "MainThread"]
+
+
 @pytest.mark.parametrize("engine", ["dali", "host"])
 def test_a_consumer_takes_a_batch_on_its_own_stream(play: Any, engine: str) -> None:
     """By DLPack: ready there, and the event behind what it reads is of that stream."""
