@@ -28,7 +28,7 @@ __all__ = ["FAULTS", "ROOT", "Fault"]
 _LIBRARIES = torch, torchvision, fn  # imported once, for all children
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = ("tests/engines/test_twin_lives.py", "tests/engines/test_twin.py")
+TESTS = ("tests/engines/test_twin_lives.py", "tests/engines/test_twin.py", "tests/feed/test_next_gpu.py")
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ FAULTS = (
         ENGINE,
         "(self.device.drain,)",
         "(self.device.free_memory,)",
-        "closed",
+        "dropped_on",
     ),
     Fault(
         "nothing bounds what is held",
@@ -250,7 +250,7 @@ FAULTS = (
         KEPT,
         "self._gpu.hold(*read)",
         "self._gpu.hold()",
-        "any_order or closed",
+        "memory_may and kept",
     ),
     Fault(
         "images are read before they are held",
