@@ -2,8 +2,8 @@
 
     python tests/house/names.py CHECKOUT > tests/house/names.tsv
 
-It reads docs/reference.md and docs/cli.md of a checkout. A line is: what it is, its name, and its fate, which is empty
-until somebody knows: kept, renamed to what, or dropped and why. Fates that stand in the file already are kept.
+It reads docs/reference.md and docs/cli.md of a checkout; the list is of commit 4bf1ae6. A line is: what it is, its
+name, and its fate: kept, renamed to what, or dropped and why. Fates that stand in the file already are kept.
 """
 
 from __future__ import annotations

@@ -75,6 +75,12 @@ def test_public_names_are_listed() -> None:
         assert sorted({*importlib.import_module(module).__all__} - {"__version__"}) == names.split(), module
 
 
+def test_no_name_of_before_is_lost() -> None:
+    """Each name, argument and option that commit 4bf1ae6 had is kept, renamed or dropped, and the list says which."""
+    rows = [line.split("\t") for line in Path(__file__).with_name("names.tsv").read_text().splitlines()]
+    assert [name for _, name, fate in rows if not fate.startswith(("kept", "renamed to ", "dropped: "))] == []
+
+
 def test_a_file_is_one_subject() -> None:
     """A file of more than 800 lines has its reason, and a folder at most 25 files."""
     assert {name for name, text in FILES.items() if text.count("\n") > MOST_LINES} - LONG.keys() == set()
