@@ -23,6 +23,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import Grayscale
+from dali_feed.transforms.crops import RandomIoUCrop
 from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.mixing import Mixing, mixed
@@ -242,6 +243,13 @@ def _graph() -> Any:
     program.taken(Draws((), np.full((3, 2), 40), SAMPLES, 5, 0))
 
 
+def _by_boxes() -> Any:
+    op = RandomIoUCrop()
+    draws = Draws(range(op.streams), np.full((3, 2), 40), SAMPLES, 5, 0)
+    draws.boxes = lambda _: [np.array([[2, 2, 9, 9]], np.float32)] * 3
+    op.draw(draws)
+
+
 @pytest.mark.parametrize(
     ("draw", "owners"),
     [
@@ -250,8 +258,9 @@ def _graph() -> Any:
         (_order, {"ORDER"}),
         (_graph, {"PROGRAM"}),
         (lambda: random_states(5, 0, SAMPLES, 6), {"PROGRAM"}),
+        (_by_boxes, {"PROGRAM"}),
     ],
-    ids=["MixUp and CutMix", "views", "order", "a user's graph", "a user's pipeline"],
+    ids=["MixUp and CutMix", "views", "order", "a user's graph", "a user's pipeline", "a window by boxes"],
 )
 def test_who_draws_where(draw: Any, owners: set[str], drawn: _Drawn) -> None:
     """Each draws from its own range."""
@@ -264,4 +273,4 @@ def test_whoever_draws_is_known() -> None:
     files = [path for room in ("dali_feed", "kernels", "external_sources") for path in (ROOT / room).rglob("*.py")]
     calls = re.compile(r"(?<![.\w])(uniforms|philox4x32|permutation)\(")
     drawing = {path.name for path in files if calls.search(path.read_text())}
-    assert drawing == {"draws.py", "order.py", "user_graph.py", "mixing.py", "op.py"}
+    assert drawing == {"draws.py", "order.py", "user_graph.py", "mixing.py", "op.py", "crops.py"}

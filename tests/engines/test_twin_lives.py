@@ -137,7 +137,7 @@ def test_any_order_of_the_streams_gives_the_same(play: Any, name: str) -> None:
     assert same(*seen)
 
 
-@pytest.mark.long
+@pytest.mark.long(form="test_any_order_of_the_streams_gives_the_same")
 @every_way
 def test_two_hundred_orders_of_the_streams(play: Any, name: str) -> None:
     """The same of many."""
@@ -371,7 +371,8 @@ def test_a_loop_far_ahead_of_its_gpu_keeps_few_batches(play: Any, engine: str) -
                 del images
                 running = made._feed._machine.engine
                 kept.append(len(running.device.in_use))
-        assert max(kept) <= running.depth + 4  # two more than its depth, one that waits, one that is made
+        # Two more than its depth when a batch is begun; then that one, one in the channel and one that waits for room.
+        assert max(kept) <= running.depth + 5
         assert len(kept) == 20
         assert not [each for each in machine.waits if each[1] == "MainThread"]
 

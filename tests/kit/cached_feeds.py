@@ -116,4 +116,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "kill":
         _killed(Path(sys.argv[2]), int(sys.argv[3]))
     else:
-        sys.stdout.write(json.dumps([hash("text"), keys(Path(sys.argv[1]))]))
+        sys.stdout.write(json.dumps(keys(Path(sys.argv[1]))))

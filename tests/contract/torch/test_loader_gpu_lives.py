@@ -61,7 +61,10 @@ def taken(twin: Machine | None = None) -> int:
 
 
 def test_epochs_that_end_in_any_way_leak_nothing(engine: str, on_device: Machine | None) -> None:
-    """Whole ones, ones left early and ones ended by an exception, 200 of them; 12 where nothing else takes memory."""
+    """Whole ones, ones left early and ones ended by an exception, 200 of them; 20 where nothing else takes memory.
+
+    A pass that was left may have a batch on its way at either count, which is no leak.
+    """
 
     def epoch(n: int) -> None:
         for images, _ in each:
@@ -72,13 +75,13 @@ def test_epochs_that_end_in_any_way_leak_nothing(engine: str, on_device: Machine
                 raise RuntimeError
 
     with loader(engine) as each:
-        before, (settled, epochs) = 0, (20, EPOCHS) if on_device is None else (5, 12)
+        before, (settled, epochs) = 0, (20, EPOCHS) if on_device is None else (5, 20)
         for n in range(epochs):
             with contextlib.suppress(RuntimeError):
                 epoch(n)
             if n == settled:
                 before = held(on_device)
-        assert held(on_device) - before < (LEAK if on_device is None else 1)
+        assert held(on_device) - before < (LEAK if on_device is None else 4 * BATCH)
 
 
 def test_memory_returns_when_a_loader_closes(engine: str, on_device: Machine | None) -> None:
