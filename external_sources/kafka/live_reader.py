@@ -446,8 +446,9 @@ class Receiver(TopicReader):
         elif kind is Meaning.RESET:
             if p >= 0:
                 self._lost(p)
-        elif kind is Meaning.SPOILT and p >= 0 and end is not None:
-            self._step_over(p, max(self._at[p], end), error)
+        elif kind is Meaning.SPOILT and end is not None:
+            if p >= 0 and p not in self._seeks:  # else it is said again until the seek, or of who had it before
+                self._step_over(p, max(self._at[p], end), error)
         elif kind is Meaning.GONE:
             self._unknown = sync.monotonic()
             self._lookout.ask()  # which has the last word
