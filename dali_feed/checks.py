@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from numbers import Real
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 
 from dali_feed.errors import ConfigError
 
-_PLAIN = str | bytes | int | float | bool | None
+_PLAIN = (str, bytes, int, float, bool)
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _SIZES = {"": 1, "B": 1}
 _SIZES |= {f"{letter}B": 10 ** (3 * n) for n, letter in enumerate("kMGT", 1)}
@@ -79,25 +78,52 @@ def of_kind(option: str, value: object, kind: type) -> None:
         raise ConfigError(msg)
 
 
-def name_of(function: Any) -> str:
-    """A user's function, the same in another process: two lambdas are not the same, nor is one that was edited.
+def name_of(function: Any) -> Any:
+    """A user's function, as a journal names it: its `facts`, or else what is the same in another process.
 
-    By its name and code; of `functools.partial` with its arguments, of an object with its class and plain attributes.
+    That is its name and code: two lambdas are not the same, nor is one that was edited. Of an object it is the class,
+    and a digest of all that `copy` or `pickle` would take along: attributes, or the arguments of `functools.partial`.
+    ConfigError for an object that holds what neither can take, such as a lock.
     """
-    if isinstance(function, partial):
-        return f"{name_of(function.func)} {function.args} {function.keywords}"
-    code, more = getattr(function, "__code__", None), ""
-    name = getattr(function, "__qualname__", "")
-    if not name:
-        kind = type(function)
-        code, name = getattr(kind.__call__, "__code__", None), kind.__qualname__
-        plain = {key: value for key, value in vars(function).items() if isinstance(value, _PLAIN)}
-        more = f" {plain}" if plain else ""
-    return (
-        f"{name}{more}"
-        if code is None
-        else f"{name} {hashlib.sha256(repr(_code(code)).encode()).hexdigest()[:16]}{more}"
-    )
+    if facts := getattr(function, "facts", None):
+        return facts
+    if name := getattr(function, "__qualname__", ""):
+        return _with_code(name, function)
+    kind = type(function)
+    try:
+        settings = _settings(function)
+    except Exception as error:
+        rule = "what an object holds must be the same in another process"
+        cure = "Give it an attribute facts, of plain JSON, that says what it does"
+        raise ConfigError(f"map: {rule}; found a {kind.__qualname__}: {error}. {cure}") from error
+    return f"{_with_code(kind.__qualname__, kind.__call__)} {_digest(settings)}"
+
+
+def _with_code(name: str, function: Any) -> str:
+    code = getattr(function, "__code__", None)
+    return name if code is None else f"{name} {_digest(_code(code))}"
+
+
+def _digest(part: Any) -> str:
+    return hashlib.sha256(repr(part).encode()).hexdigest()[:16]
+
+
+def _settings(part: Any) -> Any:
+    """Texts and numbers alone, in lists."""
+    if part is None or type(part) in _PLAIN:
+        return part
+    if isinstance(part, FunctionType):
+        return name_of(part)
+    if isinstance(part, type):
+        return part.__qualname__
+    if type(part) in (tuple, list):
+        return [_settings(each) for each in part]
+    if type(part) in (set, frozenset, dict):  # in whichever order
+        return sorted(repr(_settings(each)) for each in (part.items() if isinstance(part, dict) else part))
+    reduced = part.__reduce_ex__(2)
+    if isinstance(reduced, str):
+        return reduced
+    return [_settings(list(each) if isinstance(each, Iterator) else each) for each in reduced]
 
 
 def _code(part: Any) -> Any:

@@ -30,7 +30,7 @@ class OnImages:
 
     def __init__(self, change: Callable[[bytes], bytes]) -> None:
         self._change = change
-        self.facts: Any = getattr(change, "facts", None) or name_of(change)
+        self.facts: Any = name_of(change)
 
     def __call__(self, files: list[File]) -> list[File]:
         """The files, changed."""

@@ -101,7 +101,8 @@ def pack(  # noqa: PLR0913  an option each
         resize: make the shorter side of larger images so many pixels long.
         quality: 1..100, of JPEG and WebP that are encoded again; 90 with `resize`. None without it: no encoding.
         map: a function of an encoded image that gives another. It runs before `decoded`, in place of `resize`. A run
-            goes on with the same code alone.
+            goes on with the same code alone, and of an object with the same attributes, or the same `facts` if it has
+            an attribute of that name.
         tokens: a tokenizer's file: samples get `tokens.npy`, int64 (n,).
         text: suffix of the text that `tokens` is of.
         decoded: images as pixels, binary PPM.

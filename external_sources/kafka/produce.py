@@ -267,7 +267,8 @@ class ProduceRun:
             topic=topic,
             topic_id=topic_id,
             partitions=partitions,
-            options={**writing.to_json(), "by": self.by, "transactional": self.transactional},
+            options=({} if path is None else writing.to_json())  # without a journal nobody compares them
+            | {"by": self.by, "transactional": self.transactional},
         )
         self._journal = fresh if known is None else known.resumed(fresh, str(path))
         if partitions < self._journal.partitions:

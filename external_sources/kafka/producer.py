@@ -235,7 +235,8 @@ class Producer:
             headers: members that become headers of their names.
             label: the header that the source's label becomes, in decimal text, beside a payload; None: no such header.
             map: a function of a payload (bytes) that gives another. It runs in the threads that read; what it raises is
-                a failure of that record.
+                a failure of that record. A run with a journal goes on with the same code alone, and of an object with
+                the same attributes, or the same `facts` if it has an attribute of that name.
             readers: how many of those threads.
             journal: a file that says how far the run is. With it a run that was killed continues where it was; a
                 journal of another source or other options is an error. One process at a time may use it. None: a

@@ -193,9 +193,9 @@ class Writing:
         return Written(bytes(value), key, headers)
 
     def to_json(self) -> dict[str, Any]:
-        """All that decides what it writes, as plain JSON: a run goes on with the same. Of a function name and code."""
-        changed = None if self.map is None else getattr(self.map, "facts", None) or name_of(self.map)
-        others = {"map": changed} | ({} if self.claim is None else {"claim": self.claim.to_json()})
+        """All that decides what it writes, as plain JSON: a run goes on with the same."""
+        others: dict[str, Any] = {"map": None if self.map is None else name_of(self.map)}
+        others |= {} if self.claim is None else {"claim": self.claim.to_json()}
         if self._copy:
             return {"writes": "copied"} | others
         about: dict[str, Any] = {"key": self._key, "headers": list(self._headers), **others}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,16 @@ def test_a_function_that_is_an_object_is_the_same_in_another_process(
     assert Producer(topic, embedded.servers).run(source, map=same, journal=journal).begun == 4
     with pytest.raises(StateError, match="map: "):
         Producer(topic, embedded.servers).run(source, map=made(1), journal=journal)
+
+
+def test_an_object_without_a_name_runs_where_no_journal_needs_one(embedded: Kafka, tmp_path: Path) -> None:
+    """It holds a lock: with a journal it is asked for its `facts`."""
+    source, topic = shard_of(tmp_path, numbered(4)), embedded.create(embedded.topic, 2)
+    one: Any = Suffixed("a")
+    one.lock = threading.Lock()
+    assert Producer(topic, embedded.servers).run(source, map=one).tally.records == 4
+    with pytest.raises(ConfigError, match=r"found a Suffixed: .* Give it an attribute facts"):
+        Producer(topic, embedded.servers).run(source, map=one, journal=tmp_path / "journal")
 
 
 def test_a_run_whose_consumer_cannot_be_made_leaves_no_client(
