@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from numbers import Real
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -114,8 +114,8 @@ def _settings(part: Any) -> Any:
         return part
     if isinstance(part, FunctionType):
         return name_of(part)
-    if isinstance(part, type):
-        return part.__qualname__
+    if isinstance(part, type | ModuleType):
+        return part.__name__
     if type(part) in (tuple, list):
         return [_settings(each) for each in part]
     if type(part) in (set, frozenset, dict):  # in whichever order

@@ -56,7 +56,7 @@ def cut(payload: bytes, by: Any) -> bytes:
 
 MADE = {
     "tuple": lambda n: Padded((n, 2)),
-    "nested": lambda n: partial(Padded((0,)), by={"sizes": [Padded((n,))]}),
+    "nested": lambda n: partial(cut, by={"sizes": [Padded((n,)), operator]}),
     "slots": lambda n: Slotted((n,)),
     "of C": lambda n: operator.itemgetter(slice(n, None)),
     "array": lambda n: partial(cut, by=np.arange(n)),
