@@ -12,19 +12,22 @@ from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from dali_feed.external_sources.kafka.writes import Item, Writing, Written
 from dali_feed.records.extents import Extents, Int64s
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Reader, Snapshot, unpack_id
+from dali_feed.records.source import Block, Reader, Snapshot, unpack_id
 
 PIECE_BYTES = 8 << 20
 MOST = 8192  # records of a piece
 CHUNK_BYTES = 2 << 20  # that map= makes at once, but for one record of any size
-ALL = 1 << 40  # more records than a piece has
+ALL = 1 << 40  # more records, or bytes, than a piece has
 SLICE_SECONDS = 0.1  # until nothing is given
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,60 +77,95 @@ class Numbered:
 def made_ahead(writing: Writing, readers: int, line: Numbered, number: int) -> Generator[list[Item]]:
     """The records of a line from a number on, in order, that threads make ahead; none where they take their time.
 
-    Without map= a thread makes a piece. With it what has CHUNK_BYTES: less where a record grew to more than expected,
-    and the rest is begun again. So memory is bounded by a chunk and a record of each thread, whatever map= makes.
+    A thread reads a piece and makes its records. With map= it makes what has CHUNK_BYTES; when it is the piece's turn,
+    all threads make what is left of it, in such chunks. So memory is bounded by the pieces, which are of the source,
+    and by two chunks and two records for each thread, whatever map= makes.
 
     Raises what a reader raises. To be closed: that ends the threads, whose readers see the stop event.
     """
-    mapped, stop, slabs = writing.map is not None, threading.Event(), SlabPool()
-    opened: dict[int, Reader] = {}  # of each thread its own
-    waiting: deque[tuple[int, int, Future[list[Item]]]] = deque()  # the first number, how many, and those records
-    largest = 0  # bytes that a record was made to
-
-    def make(extents: Extents) -> list[Item]:
-        lease, own = slabs.lease(), threading.get_ident()
-        try:
-            if own not in opened:
-                opened[own] = writing.reader(stop)
-            items: list[Item] = []
-            size = 0
-            for item in writing.items(opened[own].read(extents, lease)):
-                items.append(item)
-                size += _size(item)
-                if stop.is_set() or (mapped and size >= CHUNK_BYTES):
-                    break
-            return items
-        finally:
-            lease.release()
-
-    def begin(first: int, most: int) -> tuple[int, int, Future[list[Item]]]:
-        extents = line.run(first, most)
-        return first, int(extents.lengths.sum()), pool.submit(make, extents)
-
-    pool = ThreadPoolExecutor(readers, "dali-feed-produce")
+    makers = _Makers(writing, readers)
+    pieces: deque[Future[tuple[list[Item], Block | None]]] = deque()
     try:
         while True:
-            most = max(1, CHUNK_BYTES // max(largest, line.snapshot.record_bytes)) if largest else 1
-            while number < len(line) and len(waiting) < (readers + 1 if largest or not mapped else 1):
-                waiting.append(begin(number, most if mapped else ALL))
-                number += waiting[-1][1]
-            if not waiting:
+            while number < len(line) and len(pieces) <= readers:
+                extents = line.run(number)
+                pieces.append(makers.pool.submit(makers.read, extents))
+                number += int(extents.lengths.sum())
+            if not pieces:
                 return
-            first, count, coming = waiting[0]
-            if not wait([coming], SLICE_SECONDS).done:
-                yield []
-                continue
-            items = coming.result()
-            waiting.popleft()
-            if len(items) < count:
-                waiting.appendleft(begin(first + len(items), count - len(items)))
-            largest = max(1, largest, *map(_size, items))
+            items, block = yield from _result(pieces[0])
             yield items
+            if block is not None:
+                yield from makers.rest(block, items)
+            pieces.popleft()
     finally:
-        stop.set()
-        pool.shutdown(wait=True, cancel_futures=True)
-        for reader in opened.values():
+        makers.close()
+
+
+class _Makers:
+    """Threads that read pieces and make records, each with a reader of its own."""
+
+    def __init__(self, writing: Writing, readers: int) -> None:
+        self._writing, self._readers = writing, readers
+        self._limit = ALL if writing.map is None else CHUNK_BYTES  # bytes that are made at once
+        self._stop, self._slabs = threading.Event(), SlabPool()
+        self._opened: dict[int, Reader] = {}  # by thread
+        self.pool = ThreadPoolExecutor(readers, "dali-feed-produce")
+
+    def read(self, extents: Extents) -> tuple[list[Item], Block | None]:
+        """The first records of a piece, all of them where map= allows; else the block that has the others too."""
+        lease, own = self._slabs.lease(), threading.get_ident()
+        if own not in self._opened:
+            self._opened[own] = self._writing.reader(self._stop)
+        block = self._opened[own].read(extents, lease)
+        items = self._make(block, range(len(block.ids)))
+        if len(items) < len(block.ids):
+            return items, block
+        lease.release()
+        return items, None
+
+    def rest(self, block: Block, items: list[Item]) -> Generator[list[Item]]:
+        """The records behind the first of a block, in chunks; how many one has goes by those before it."""
+        rows = range(len(items), len(block.ids))
+        chunks: deque[tuple[range, Future[list[Item]]]] = deque()
+        while rows or chunks:
+            most = max(1, CHUNK_BYTES * len(items) // max(1, sum(map(_size, items))))
+            while rows and len(chunks) <= self._readers:
+                chunks.append(self._begun(block, rows[:most]))
+                rows = rows[most:]
+            chunk, coming = chunks.popleft()
+            items = yield from _result(coming)
+            if len(items) < len(chunk):
+                chunks.appendleft(self._begun(block, chunk[len(items) :]))
+            yield items
+        block.lease.release()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._stop.set()
+        self.pool.shutdown(wait=True, cancel_futures=True)
+        for reader in self._opened.values():
             reader.close()
+
+    def _begun(self, block: Block, rows: range) -> tuple[range, Future[list[Item]]]:
+        return rows, self.pool.submit(self._make, block, rows)
+
+    def _make(self, block: Block, rows: range) -> list[Item]:
+        items: list[Item] = []
+        size = 0
+        for item in self._writing.items(block, rows):
+            items.append(item)
+            size += _size(item)
+            if self._stop.is_set() or size >= self._limit:
+                break
+        return items
+
+
+def _result(coming: Future[T]) -> Generator[list[Item], None, T]:
+    """What comes; no records as long as it does not."""
+    while not wait([coming], SLICE_SECONDS).done:
+        yield []
+    return coming.result()
 
 
 def _size(item: Item) -> int:

@@ -328,7 +328,8 @@ class ProduceRun:
             return known or "none"
         lease = SlabPool().lease()
         with contextlib.closing(self.writing.reader(threading.Event())) as reader:
-            items = self.writing.items(reader.read(self._line.run(0, SAMPLE), lease))
+            block = reader.read(self._line.run(0, SAMPLE), lease)
+            items = self.writing.items(block, range(len(block.ids)))
             packed = [is_packed(item.value or b"") for item in items if isinstance(item, Written)]
         lease.release()
         return "none" if 2 * sum(packed) > len(packed) else "lz4"

@@ -133,13 +133,13 @@ class Writing:
         names = dict.fromkeys(filter(None, (self._payload, self._class, *self._members)))
         return open_reader(self.source, tuple(names), stop, set(self._members) - own)
 
-    def items(self, block: Block) -> Iterator[Item]:
-        """Of each row the record that is sent, why there is none, or None where none is to be had.
+    def items(self, block: Block, rows: range) -> Iterator[Item]:
+        """Of each of these rows the record that is sent, why there is none, or None where none is to be had.
 
         A record has memory of its own, and a value that is stored elsewhere is none of its parts.
         """
         absent = set(block.absent_rows())
-        for row in range(len(block.ids)):
+        for row in rows:
             if row in absent:
                 yield None
             elif row in block.faults:

@@ -22,14 +22,15 @@ from dali_feed.bad_records import KINDS, Tally
 from dali_feed.errors import ConfigError, DataLostError, ProduceError, SourceChangedError, StateError
 from dali_feed.external_sources import Producer
 from dali_feed.external_sources.kafka import ahead, sender
-from dali_feed.external_sources.kafka.ahead import Numbered
+from dali_feed.external_sources.kafka.ahead import Numbered, made_ahead
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.produce import Acks, journal_lock
 from dali_feed.external_sources.kafka.sender import Sender
-from dali_feed.external_sources.kafka.writes import Written
+from dali_feed.external_sources.kafka.writes import Writing, Written
 from dali_feed.packing.changes import Reencode
 from dali_feed.records.extents import Extents, Present
 from dali_feed.records.source import Snapshot
+from dali_feed.testing import ScriptedSource
 
 
 def _snapshot(*, interleaved: bool, present: bool) -> Snapshot:
@@ -187,6 +188,22 @@ def test_chunks_of_a_map_come_in_order_and_are_begun_again(
         topic = embedded.create(f"{embedded.topic}-{readers}", 4)
         assert Producer(topic, embedded.servers).run(source, map=uneven, readers=readers).tally.records == 500
         assert values_in(embedded.servers, topic) == [[uneven(v) for v in values[p::4]] for p in range(4)]
+
+
+def test_one_large_record_costs_no_reads() -> None:
+    """Of 1,000 records map= makes one large: each piece is read once, and those behind it are made many at once."""
+    values = numbered(1_000)
+    source = ScriptedSource(values, extent=50, interleaved=True)
+
+    def outlier(payload: bytes) -> bytes:
+        return payload * (25_000 if payload.startswith(b"000300") else 1)
+
+    line = Numbered.of(source.snapshot())
+    chunks = [items for items in made_ahead(Writing("t", source, map=outlier), 2, line, 0) if items]
+    records = [item for items in chunks for item in items if isinstance(item, Written)]
+    assert [item.value for item in records] == [outlier(value) for value in values]
+    assert (len(source.reads), len(line.pieces)) == (20, 20)
+    assert len(chunks) < 30
 
 
 def shifted(payload: bytes, by: int) -> bytes:
