@@ -80,7 +80,7 @@ class TorchPlanning(Planning):
 
     def look(self) -> None:
         """Look at the dataset again, as it may have grown: later epochs have all its samples."""
-        if length_of(self._dataset) != len(self.snapshot):
+        if (length_of(self._dataset) or 0) != len(self.snapshot):  # 0 of one without a length
             self._snapshot = self._shares = self._plan = None
 
     def _ordered(self, sampler: Iterable[Any], epoch: int, items: list[Any]) -> Plan:

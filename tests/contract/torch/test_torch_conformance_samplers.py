@@ -46,6 +46,13 @@ class Backwards(Sampler[int]):
         return iter(range(COUNT - 1, -1, -1))
 
 
+class ByName:
+    """Samples by their names; says no length."""
+
+    def __getitem__(self, name: str) -> str:
+        return name.upper()
+
+
 class PairsOfBatches(BatchSampler):
     """A subclass with an order of its own."""
 
@@ -147,14 +154,25 @@ def test_a_sampler_that_fails(data: Any, loader: Any) -> None:
 @both_loaders
 def test_a_sampler_of_keys_that_are_no_numbers(loader: Any) -> None:
     """A dataset may take whatever its sampler gives, and then needs no length."""
-
-    class ByName:
-        def __getitem__(self, name: str) -> str:
-            return name.upper()
-
     made = loader(ByName(), 2, sampler=["a", "b", "c"])
     assert list(made) == [["A", "B"], ["C"]]
     assert len(made) == 2
+
+
+def test_the_order_over_a_dataset_without_a_length_is_read_once_an_epoch() -> None:
+    """Whatever is asked before the first batch: the pass has the order that a state names, and an iterator serves."""
+
+    def shuffled() -> DataLoader:
+        sampler: Any = SubsetRandomSampler(list("abcdefgh"), generator=seeded(1))  # type: ignore[arg-type]
+        return DataLoader(ByName(), 2, sampler=sampler)
+
+    plain, made, again = shuffled(), shuffled(), shuffled()
+    again.load_state_dict(made.state_dict())
+    for _ in range(2):
+        assert list(made) == list(again) == list(plain)
+    keys: Any = iter("abc")
+    once = DataLoader(ByName(), 2, sampler=keys)
+    assert (len(once), once.batches_left, list(once)) == (2, 2, [["A", "B"], ["C"]])
 
 
 @both_loaders
