@@ -35,7 +35,7 @@ class Epochs(Positions):
 
     def __init__(self, source: Any, planning: Planning, machine: Machine, ranks: Shares, bad: BadRecords) -> None:
         super().__init__(machine, ranks, bad)
-        self.planning = planning
+        self._planning = planning
         self._source = source
         self._position = Position()
         self._stands: Place | None = None  # where the pass goes on, if the loop has taken all before
@@ -43,6 +43,13 @@ class Epochs(Positions):
         self._wanted: int | None = None  # the next epoch, where the user has said it while one was under way
         self._dropped: object = None  # the newest iterator's token, if that is gone
         self._placing = _Placing()
+
+    @property
+    def planning(self) -> Planning:
+        """What epochs hold. ClosedError or ConfigError where the source would have to be looked at and must not be."""
+        if not self._planning.looked:
+            self.check_open()
+        return self._planning
 
     @property
     def shares(self) -> Shares:
@@ -239,7 +246,7 @@ class Epochs(Positions):
         planning = self.planning.restored(checked, self._decode)
         with self._lock:
             self._token = None
-            self.planning, self._wanted = planning, None
+            self._planning, self._wanted = planning, None
             self._position.go_to(checked["epoch"], checked["consumed"])
         self.end()
 
@@ -255,7 +262,7 @@ class Epochs(Positions):
 
     def placed(self, stats: Stats) -> Stats:
         """See `Positions.placed`."""
-        return self._placing.placed(stats, self.planning, self._position)
+        return self._placing.placed(stats, self._planning, self._position)
 
     def describe(self) -> str:
         """See `Positions.describe`."""
@@ -264,7 +271,7 @@ class Epochs(Positions):
     def close(self) -> None:
         """See `Positions.close`."""
         self.end()
-        self.planning.close()
+        self._planning.close()
         super().close()
 
 

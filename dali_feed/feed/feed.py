@@ -308,7 +308,6 @@ class Feed(AnyFeed):
             sampler=sampler,
             seed=self.seed,
             drop_last=self.drop_last,
-            may_look=self.check,
         )
         self._positions = Epochs(source, planning, self._machine, self.ranks, bad)
 

@@ -55,10 +55,9 @@ def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool 
 class Planning:
     """Answers what an epoch holds. Of the source a snapshot is taken, and a sampler read, when an answer needs it.
 
-    `take` takes it, as `Source.snapshot` does. `may_look` is called before the source is looked at, and raises where
-    that must not be. `ranks` are the shares until its records, or a state, say how many lanes there are. Raises
-    ConfigError for a seed that cannot be, and for a sampler's indices when they are read; a SourceError where records
-    cannot be read.
+    `take` takes it, as `Source.snapshot` does. `ranks` are the shares until its records, or a state, say how many lanes
+    there are. Raises ConfigError for a seed that cannot be, and for a sampler's indices when they are read; a
+    SourceError where records cannot be read.
     """
 
     def __init__(
@@ -70,12 +69,11 @@ class Planning:
         sampler: Iterable[int] | None,
         seed: int,
         drop_last: bool,
-        may_look: Callable[[], None],
     ) -> None:
         self.seed, self.drop_last = check_seed(seed), bool(drop_last)
         self._ranks = ranks
         self._shares: Shares | None = None  # with as many lanes as there are
-        self._take, self._shuffle, self._sampler, self._may_look = take, shuffle, sampler, may_look
+        self._take, self._shuffle, self._sampler = take, shuffle, sampler
         self._snapshot: Snapshot | None = None
         self._plan: Plan | None = None
         self._digest: str | None = None  # of what the sampler gave for that plan
@@ -85,10 +83,14 @@ class Planning:
         self._ahead: tuple[int, sync.Future[Plan], sync.Thread] | None = None  # an epoch whose plan is being made
 
     @property
+    def looked(self) -> bool:
+        """Whether the snapshot has been taken."""
+        return self._snapshot is not None
+
+    @property
     def snapshot(self) -> Snapshot:
         """What the source holds, captured once."""
         if self._snapshot is None:
-            self._may_look()
             self._snapshot = self._take()
             if self._snapshot.mix is not None and self.sampled:
                 msg = (

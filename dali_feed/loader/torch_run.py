@@ -37,6 +37,12 @@ from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.records.source import Snapshot, unpack_ids
 
 
+def _of_length(dataset: Any, count: int) -> Snapshot:
+    """The dataset's positions, as if it had so many."""
+    snapshot = snapshot_of(dataset, count)
+    return replace(snapshot, source=f"{snapshot.source} with torch's own DataLoader")
+
+
 class TorchPlanning(Planning):
     """The epochs of a map-style dataset, as lists of indices for torch's loader.
 
@@ -62,21 +68,15 @@ class TorchPlanning(Planning):
                 " Give it a __len__, or the loader a sampler"
             )
         super().__init__(
-            lambda _=None: self._of_length(length_of(dataset) or 0),
+            lambda _=None: _of_length(dataset, length_of(dataset) or 0),
             ranks,
             shuffle=shuffle,
             sampler=sampler,
             seed=seed,
             drop_last=drop_last,
-            may_look=lambda: None,
         )
         self._single = single
         self._keys: list[Any] | None = None  # what the sampler gave
-
-    def _of_length(self, count: int) -> Snapshot:
-        """The dataset's positions, as if it had so many."""
-        snapshot = snapshot_of(self._dataset, count)
-        return replace(snapshot, source=f"{snapshot.source} with torch's own DataLoader")
 
     def look(self) -> None:
         """Look at the dataset again, as it may have grown: later epochs have all its samples."""
@@ -90,7 +90,7 @@ class TorchPlanning(Planning):
     def _planned(self, epoch: int, indices: NDArray[np.int64] | None = None) -> Plan:
         snapshot, order = self.snapshot, self.order
         if self._keys is not None:
-            snapshot = self._of_length(len(self._keys))
+            snapshot = _of_length(self._dataset, len(self._keys))
             order = resolve(shuffle=False, snapshot=snapshot)
         return EpochPlan(
             snapshot,
@@ -295,6 +295,7 @@ class TorchEpochs(Epochs):
     """Epochs of a map-style dataset; `own_batches`: a batch sampler of the user's says what is in a batch."""
 
     run: Any  # a TorchRun
+    _planning: TorchPlanning
 
     def __init__(
         self, planning: TorchPlanning, machine: TorchMachine, ranks: Shares, *, own_batches: bool = False
@@ -309,10 +310,6 @@ class TorchEpochs(Epochs):
         """After a look at the dataset where an epoch is yet to begin: it may have grown."""
         self._check_grown()
         return self._planning
-
-    @planning.setter
-    def planning(self, planning: Any) -> None:
-        self._planning: TorchPlanning = planning
 
     def _check_grown(self) -> None:
         if self._position.fresh and not self._under_way:
