@@ -276,8 +276,26 @@ class ResizeKeepRatio(Resizing):
         return high_out, wide_out
 
 
+class _RoundedDown(Resizing):
+    """Resizes to both edges times a ratio, rounded down; torchvision fails where that gives no pixel."""
+
+    __slots__ = ()
+
+    def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
+        """One pixel wider where an image's size is not known: h * (480 / h) is 479 for some h between two ends."""
+        varied = (least[0] < most[0]) | (least[1] < most[1])
+        (low_h, low_w), (high_h, high_w) = Resizing.bounds(self, least, most)
+        low_h, low_w = (np.maximum(edge - varied, 1) for edge in (low_h, low_w))
+        return (low_h, low_w), (high_h + varied, high_w + varied)
+
+
+def _by(ratio: NDArray[Any], h: Ints, w: Ints) -> Sizes:
+    high, wide = (np.maximum((edge.astype(ratio.dtype) * ratio).astype(np.int64), 1) for edge in (h, w))
+    return high, wide
+
+
 @dataclass(frozen=True, slots=True)
-class ScaleJitter(Resizing):
+class ScaleJitter(_RoundedDown):
     """As large as fits into `target`, by a random factor in `scale` larger or smaller; the ratio is kept."""
 
     target: Size
@@ -300,7 +318,7 @@ class ScaleJitter(Resizing):
 
 
 @dataclass(frozen=True, slots=True)
-class RandomShortestSize(Resizing):
+class RandomShortestSize(_RoundedDown):
     """The shorter edge to one of `shortest`, equally often; the longer at most `max_size`."""
 
     shortest: tuple[int, ...]
@@ -334,9 +352,3 @@ class RandomShortestSize(Resizing):
         sizes = np.array(self.shortest)[(u[0].astype(np.float64) * len(self.shortest)).astype(np.int64)]
         ratio = sizes / np.minimum(h, w)
         return _by(ratio if self.max_size is None else np.minimum(ratio, self.max_size / np.maximum(h, w)), h, w)
-
-
-def _by(ratio: NDArray[Any], h: Ints, w: Ints) -> Sizes:
-    """Both edges times a ratio, rounded down; torchvision fails where that gives no pixel."""
-    high, wide = (np.maximum((edge.astype(ratio.dtype) * ratio).astype(np.int64), 1) for edge in (h, w))
-    return high, wide

@@ -26,11 +26,13 @@ from dali_feed.columns import Boxes, Column, Keypoints
 from dali_feed.draws import uniforms
 from dali_feed.errors import TransformError
 from dali_feed.testing import assert_resumes_anywhere
+from dali_feed.transforms.crops import RandomCrop, RandomZoomOut
 from dali_feed.transforms.filters import generator_of, seeds_of
 from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.op import Draws
+from dali_feed.transforms.op import Draws, Recipe
 from dali_feed.transforms.program import Output, Program, compile_following, outline, unfit
+from dali_feed.transforms.resize import RandomShortestSize, Resizing, ScaleJitter
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
 
@@ -238,6 +240,25 @@ def test_settings_that_cannot_be_kept_are_refused(transform: Any, said: str) -> 
     """By name."""
     with pytest.raises(TransformError, match=said):
         lower(transform)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [RandomShortestSize((480,)), ScaleJitter((10_000, 480), (1.0, 1.0))],
+    ids=["in double precision", "in single precision"],
+)
+def test_an_edge_that_is_rounded_down_lies_within_the_bounds(op: Resizing) -> None:
+    """`h * (480 / h)` is 479 for some h: a crop behind it is told so, where h is not known beforehand."""
+    high, u = np.arange(500, 2000), np.zeros((4, 1500), np.float32)
+    every = op.resized(high, high, u)
+    assert set(every[0]) == {479, 480}
+    least, most = op.bounds((high[:1], high[:1]), (high[-1:], high[-1:]))
+    assert all(least[k] <= every[k].min() and every[k].max() <= most[k] for k in range(2))
+    crop = (op, RandomCrop((480, 100)))
+    (why,) = unfit(Recipe((RandomZoomOut(), *crop)), np.array([(500, 500)])).values()
+    assert "RandomCrop: 100x480 must fit into the image; found" in why
+    known = np.stack([high, high], axis=1)  # of an image whose size is known, what comes out is known exactly
+    assert set(unfit(Recipe(crop), known)) == set(np.flatnonzero(every[0] == 479).tolist())
 
 
 def test_an_image_too_small_to_be_blurred_is_a_bad_record() -> None:
