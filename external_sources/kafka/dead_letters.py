@@ -15,6 +15,7 @@ from typing import Any, cast
 from dali_feed.bad_records import Letter
 from dali_feed.errors import DaliFeedError, DeadLetterError, SourceEmptyError, SourceNotFoundError
 from dali_feed.external_sources.kafka.connection import Connection
+from dali_feed.external_sources.kafka.errors import LOG
 from dali_feed.external_sources.kafka.produce import topic_at
 from dali_feed.external_sources.kafka.rows import WHOLE, WholeRecord
 from dali_feed.external_sources.kafka.sender import Outcome, Sender
@@ -35,7 +36,8 @@ KEPT, GONE, NONE = b"kept", b"gone", b"none"  # what became of the original
 def read_letters(to: Connection) -> Iterator[Letter]:
     """Every letter of a topic once: of those with the same `source` and `where` the last.
 
-    A record that is no letter is skipped. Raises a SourceError where the topic is not there or cannot be read.
+    A record that is no letter is skipped; of those in batches that cannot be unpacked a warning says how many they are.
+    Raises a SourceError where the topic is not there or cannot be read.
     """
     try:
         source = KafkaTopic(to.topic, to.servers, config=to.config, timeout=to.timeout, holes="replace")
@@ -44,7 +46,7 @@ def read_letters(to: Connection) -> Iterator[Letter]:
         return
     last: dict[tuple[bytes | None, bytes], tuple[int, int]] = {}
     for looking in (True, False):  # first where the last of each stands, so that few letters are in memory at a time
-        for at, record in _records(source, snapshot):
+        for at, record in _records(source, snapshot, aloud=looking):
             headers = dict(record.headers)
             if (where := headers.get(WHERE)) is None:
                 continue
@@ -130,17 +132,20 @@ def _record(letter: Letter) -> Written:
     return Written(original.value, where if original.key is None else original.key, [*original.headers, *about])
 
 
-def _records(source: KafkaTopic, snapshot: Snapshot) -> Iterator[tuple[tuple[int, int], WholeRecord]]:
-    """All records of a topic with their partition and offset, an extent at a time."""
-    reader, slabs = source.whole_reader(), SlabPool()
+def _records(source: KafkaTopic, snapshot: Snapshot, *, aloud: bool) -> Iterator[tuple[tuple[int, int], WholeRecord]]:
+    """All records of a topic with their partition and offset, an extent at a time; `aloud`, what cannot be read."""
+    reader, slabs, unread = source.whole_reader(), SlabPool(), list[str]()
     with contextlib.closing(reader):
         for partition, (start, stop) in enumerate(zip(snapshot.starts.tolist(), snapshot.stops.tolist(), strict=True)):
             for first in range(start, stop, snapshot.extent):
                 lease = slabs.lease()
                 block = reader.read(Extents.one(partition, first, min(first + snapshot.extent, stop)), lease)
                 records: list[WholeRecord | None] = list(cast("Any", block.values[WHOLE]))
+                unread += (f"{source.where(partition, first + n)}: {each.reason}" for n, each in block.faults.items())
                 lease.release()
                 yield from (((partition, first + n), record) for n, record in enumerate(records) if record is not None)
+    if aloud and unread:
+        LOG.warning("%d offsets of the dead letters could not be read, the first %s", len(unread), unread[0])
 
 
 def _letter(full: WholeRecord) -> Letter:

@@ -292,7 +292,8 @@ class Producer:
     def read(self) -> Iterator[Letter]:
         """Every dead letter in the topic once: of those with the same `source` and `where` the last.
 
-        A record that is no letter is skipped. Raises a SourceError where the topic is not there or cannot be read.
+        A record that is no letter is skipped; of those in batches that cannot be unpacked a warning says how many they
+        are. Raises a SourceError where the topic is not there or cannot be read.
         """
         return read_letters(self._to)
 

@@ -2,17 +2,39 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message
+from confluent_kafka import Producer as Client
+from kit.broker.handle import Kafka
 
+from dali_feed.bad_records import Letter
+from dali_feed.external_sources import Producer
 from dali_feed.external_sources.kafka.cluster import Identity
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.live_reader import Receiver
 from dali_feed.records.live import Progress
 
 TO = Connection("t", "nowhere:1", 5.0)
+LARGE = 20 << 20  # of zeros: some kilobytes in their batch
+CONFIG = {"receive.message.max.bytes": 9 << 20}  # what a client unpacks at most
+
+
+def fill(kafka: Kafka, batches: Sequence[tuple[int, bool]]) -> str:
+    """A topic of batches, each with how many records it has, which say their offset, and whether it is spoilt."""
+    topic = kafka.create(kafka.topic)
+    options = {"compression.type": "zstd", "message.max.bytes": 2 * LARGE, "batch.size": 2 * LARGE, "linger.ms": 60_000}
+    client = Client({"bootstrap.servers": kafka.servers, "log_level": 0, **options})
+    offset = 0
+    for count, spoilt in batches:
+        for n in range(count):
+            client.produce(topic, bytes(LARGE) if spoilt and n == count - 1 else b"%d" % (offset + n), partition=0)
+        client.flush(60)
+        offset += count
+    return topic
 
 
 def refusal(partition: int, base: int) -> Message:
@@ -43,3 +65,18 @@ def test_a_refusal_of_a_partition_that_is_anothers_now_is_none(receiver: Any) ->
     """A member may be handed what was there before it gave the partition up."""
     receiver._queue([refusal(7, 100)])
     assert (receiver._at, receiver.inbox.size) == ({0: 100, 1: 100}, 0)
+
+
+def test_letters_that_cannot_be_read_are_told_of(embedded: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+    """The others are there; a warning says how many are not, the first one, and why."""
+    dead = Producer(fill(embedded, [(3, True)]), embedded.servers, config=CONFIG)
+    letter = Letter("t[0]@5", "t", 0, 5, 9, "decode", "cut off", b"\xff\xd8")
+    writer = dead.writer()
+    writer.write([letter])
+    writer.close()
+    with caplog.at_level(logging.WARNING, "dali_feed.kafka"):
+        assert [each.where for each in dead.read()] == ["t[0]@5"]
+    (line,) = caplog.messages
+    assert line.startswith(
+        f"3 offsets of the dead letters could not be read, the first {embedded.topic}[0]@0: the record's batch"
+    )
