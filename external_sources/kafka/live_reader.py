@@ -468,6 +468,7 @@ class Receiver(TopicReader):
         self._doubted[partition] = first  # it can be read after all, once
         self._put([(partition, offset + 1, spoilt_text(error)) for offset in range(first, after)])
         self._at[partition] = self._seeks[partition] = max(first, after)
+        self._overdue.rested()  # meanwhile nobody had a turn
 
     def _lost(self, partition: int) -> None:
         """The broker does not have the next offset: raise, or connect anew where it turns out that it has."""

@@ -209,6 +209,7 @@ class TopicReader:
         last, step = first - 1, 1  # the last offset that is known to be in it
         try:
             while last + 1 < stop:
+                self._guard.check()
                 at = last + max(1, min(step, (stop - last) // 2))
                 try:
                     reader.fill(Extents.one(partition, at, at + 1), lambda *_: None)
@@ -383,7 +384,10 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
             patience.progress()
             run.end_seen = None
         if event is not None:
-            run.want = max(run.want, self._event(event, run))
+            after = self._event(event, run)
+            if after > run.want:  # places that were tried meanwhile were no silence
+                patience.progress()
+                run.want = after
         elif run.want == want:
             self._silence(run, patience)
         return None

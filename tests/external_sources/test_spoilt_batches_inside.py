@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, Message
@@ -12,10 +13,14 @@ from confluent_kafka import Producer as Client
 from kit.broker.handle import Kafka
 
 from dali_feed.bad_records import Letter
+from dali_feed.errors import ClosedError
 from dali_feed.external_sources import Producer
+from dali_feed.external_sources.kafka.by_column import Event, OffsetRun
 from dali_feed.external_sources.kafka.cluster import Identity
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.live_reader import Receiver
+from dali_feed.external_sources.kafka.lookout import LookoutAnswer
+from dali_feed.external_sources.kafka.reader import KafkaReader, SpoiltBatchError
 from dali_feed.records.live import Progress
 
 TO = Connection("t", "nowhere:1", 5.0)
@@ -80,3 +85,61 @@ def test_letters_that_cannot_be_read_are_told_of(embedded: Kafka, caplog: pytest
     assert line.startswith(
         f"3 offsets of the dead letters could not be read, the first {embedded.topic}[0]@0: the record's batch"
     )
+
+
+def test_others_are_not_late_for_what_is_tried_meanwhile(receiver: Any) -> None:
+    """A partition that waited already waits anew once a batch of another one was stepped over."""
+    receiver._overdue.looked(LookoutAnswer(0.0, 2, {0: 1000, 1: 1000}, {}), receiver._at, 0, 1.0)
+    receiver._overdue.empty(receiver._at, 1.0)
+    assert receiver._overdue.longest(9.0)[1] == 8.0
+    receiver._queue([refusal(0, 100)])
+    assert receiver._overdue.longest(9.0) == (-1, 0.0)
+
+
+class Script:
+    """A way in which a reader takes records: what comes by turns."""
+
+    def __init__(self, *events: Event | None) -> None:
+        self.events = list(events)
+
+    def fetch(self, run: OffsetRun, most: int) -> Event | None:
+        """The next; where there is none any more, the run is done."""
+        del most
+        if self.events:
+            return self.events.pop(0)
+        run.want = run.stop
+        return None
+
+
+def test_what_is_tried_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step over a batch may take longer than the timeout; what comes next has all of that."""
+    seconds = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+
+    def behind(*_: int) -> int:
+        seconds[0] += 2 * TO.timeout
+        return 120
+
+    reader: Any = KafkaReader(TO)
+    refused = refusal(0, 100)
+    script = Script(Event(cast("KafkaError", refused.error()), 0, 100), None)
+    monkeypatch.setattr(reader, "_open", lambda: (None, script))
+    monkeypatch.setattr(reader, "_assign", lambda *_, **__: None)
+    monkeypatch.setattr(reader, "_behind", behind)
+    rows: list[int] = []
+    reader._run(OffsetRun(0, 100, 200, -100, lambda *_: None, spoilt=lambda row, _: rows.append(row)))
+    assert (rows, script.events) == (list(range(20)), [])
+
+
+def test_a_reader_that_is_closed_tries_no_more_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may close it amid them."""
+    reader: Any = KafkaReader(TO)
+
+    def fill(*_: Any) -> None:
+        assert not reader._guard.closed
+        reader.close()
+        raise SpoiltBatchError("spoilt")
+
+    monkeypatch.setattr(KafkaReader, "fill", fill)
+    with pytest.raises(ClosedError):
+        reader._behind(0, 100, 200)
