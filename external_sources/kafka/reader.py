@@ -203,7 +203,8 @@ class TopicReader:
     def _behind(self, partition: int, first: int, stop: int) -> int:
         """The offset, `first` to `stop`, from which on records can be read, where some before it cannot be unpacked.
 
-        Nobody says where a batch ends, but who reads on behind it is not given it: so places are tried.
+        Nobody says where a batch ends, but who reads on behind it is not given it: so places are tried. A refusal says
+        where its batch begins: behind the first one there may be good records before that.
         """
         reader = KafkaReader(self._to, stop=self._guard.stop, identity=self._identity, modest=True)
         last, step = first - 1, 1  # the last offset that is known to be in it
@@ -214,8 +215,11 @@ class TopicReader:
                 try:
                     reader.fill(Extents.one(partition, at, at + 1), lambda *_: None)
                     stop = at
-                except SpoiltBatchError:
-                    last, step = at, 2 * step
+                except SpoiltBatchError as error:
+                    if error.base <= last + 1:
+                        last, step = at, 2 * step
+                    else:
+                        stop = min(at, error.base)
         finally:
             reader.close()
         return stop
@@ -237,7 +241,11 @@ def range_text(low: int, high: int) -> str:
 
 
 class SpoiltBatchError(SourceError):
-    """A batch of records cannot be unpacked."""
+    """A batch of records cannot be unpacked, whose first offset is `base`."""
+
+    def __init__(self, text: str, base: int) -> None:
+        super().__init__(text)
+        self.base = base
 
 
 def spoilt_text(error: KafkaError) -> str:
@@ -423,16 +431,17 @@ class KafkaReader(TopicReader, Reader):  # type: ignore[override]  # `trouble` i
         if kind is Meaning.RESET:
             self._lost(run)
         elif kind is Meaning.SPOILT and end is not None and about == run.partition:
-            return self._step_over(run, max(run.want, end), error)
+            return self._step_over(run, end, error)
         else:
             self._trouble.judge(error, self._to, self._to.where(run.partition, run.want))
         return run.want
 
-    def _step_over(self, run: OffsetRun, first: int, error: KafkaError) -> int:
-        """Go on behind a batch that cannot be unpacked, whose records from `first` on are faults."""
+    def _step_over(self, run: OffsetRun, base: int, error: KafkaError) -> int:
+        """Go on behind a batch, from `base` on, that cannot be unpacked; its records that are wanted are faults."""
+        first = max(run.want, base)
         where = self._to.where(run.partition, first)
         if run.spoilt is None:
-            raise SpoiltBatchError(f"{where}: {spoilt_text(error)}")
+            raise SpoiltBatchError(f"{where}: {spoilt_text(error)}", base)
         after = self._behind(run.partition, first, run.stop)
         if after == first == run.refused:
             self._trouble.judge(error, self._to, where)

@@ -10,17 +10,19 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import Producer as Client
-from kit.broker.handle import Kafka
+from kit.broker.handle import Kafka, Opened, OpenedStream, payloads
+from kit.groups import until
 
 from dali_feed.bad_records import Letter
 from dali_feed.errors import ClosedError
-from dali_feed.external_sources import Producer
+from dali_feed.external_sources import KafkaStream, KafkaTopic, Producer
 from dali_feed.external_sources.kafka.by_column import Event, OffsetRun
 from dali_feed.external_sources.kafka.cluster import Identity
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.live_reader import Receiver
 from dali_feed.external_sources.kafka.lookout import LookoutAnswer
 from dali_feed.external_sources.kafka.reader import KafkaReader, SpoiltBatchError
+from dali_feed.records.extents import Extents
 from dali_feed.records.live import Progress
 
 TO = Connection("t", "nowhere:1", 5.0)
@@ -138,8 +140,46 @@ def test_a_reader_that_is_closed_tries_no_more_places(monkeypatch: pytest.Monkey
     def fill(*_: Any) -> None:
         assert not reader._guard.closed
         reader.close()
-        raise SpoiltBatchError("spoilt")
+        raise SpoiltBatchError("spoilt", 100)
 
     monkeypatch.setattr(KafkaReader, "fill", fill)
     with pytest.raises(ClosedError):
         reader._behind(0, 100, 200)
+
+
+def test_good_records_between_two_such_batches_are_good(kafka: Kafka) -> None:
+    """Wherever a read begins, and where it ends; of a stream too."""
+    topic = fill(kafka, [(10, True), (4, False), (17, True), (3, True), (66, False)])
+    spoilt = {*range(10), *range(14, 34)}
+    reader = Opened(KafkaTopic(topic, kafka.servers, label=None, config=CONFIG), "value")
+    for start, stop in ((0, 100), (3, 100), (10, 100), (0, 40), (3, 13), (20, 100)):
+        block = reader.read(Extents.one(0, start, stop))
+        assert {start + row for row in block.faults} == spoilt & set(range(start, stop))
+        assert payloads(block) == [None if n in spoilt else b"%d" % n for n in range(start, stop)]
+    reader.close()
+    stream = KafkaStream(topic, kafka.servers, start="earliest", label=None, config=CONFIG)
+    live, values = OpenedStream(stream), list[bytes | None]()
+    until(lambda: len(values) >= 100, lambda: values.extend(payloads(live.poll(16, float("inf"), 0.1).block)))
+    assert values == [None if n in spoilt else b"%d" % n for n in range(100)]
+    live.close()
+
+
+@pytest.mark.parametrize("at", range(3, 20))
+def test_places_are_tried_until_the_first_batch_has_its_end(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three such batches, with a hole and good records, it is the first one's end; and no place is tried twice."""
+    batches = [range(3, 20), range(23, 40), range(48, 90)]  # behind each some good ones; of 40..47 nothing is there
+    places: list[int] = []
+
+    def fill(_: KafkaReader, extents: Extents, *__: Any) -> None:
+        place = int(extents.start[0])
+        places.append(place)
+        for batch in batches:
+            if place in batch or (place in range(40, 48) and batch.start == 48):
+                raise SpoiltBatchError("spoilt", batch.start)
+
+    monkeypatch.setattr(KafkaReader, "fill", fill)
+    reader: Any = KafkaReader(TO)
+    for stop in range(at + 1, 200):
+        places.clear()
+        assert reader._behind(0, at, stop) == min(stop, 20)
+        assert len(places) == len(set(places))
