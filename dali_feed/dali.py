@@ -64,7 +64,9 @@ class LastBatchPolicy(Enum):
     FILL     its last sample is repeated until it is full, as a reader with pad_last_batch=True does
     DROP     it is left out
     PARTIAL  it comes as it is, smaller; samples that are repeated so that all ranks have equally many batches are left
-             out, so that a rank's last batch may have no sample
+             out, so that a rank's last batch may have no sample. Where windows are shuffled (a topic's, a
+             `Shuffle(4, 2)`) they stand anywhere in the epoch's last window, each batch of which may be smaller, or
+             have no sample
     """
 
     FILL = 0

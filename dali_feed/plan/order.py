@@ -244,6 +244,7 @@ class EpochPlan(Windowed):
         self.mixes = order.shuffled and indices is None and order.extent > 1
         self.lane_length = total // lanes if drop_last else -(-total // lanes)
         self.repeats = max(0, self.lane_length * lanes - total)  # at the line's end
+        self._repeats_of: dict[int, Int64s] = {}  # by lane
         self._line = _of_length(line, total, self.lane_length * lanes)
         self._ends = np.cumsum(self._line.lengths)
 
@@ -270,8 +271,12 @@ class EpochPlan(Windowed):
         """See `Windowed.window`."""
         at = lane * self.lane_length
         extents = self._cut(at + first, at + stop)
-        order = permutation(self.seed, self.epoch, stop - first, WINDOW_ORDER, at + first) if self.mixes else None
+        order = self._mixed(at + first, stop - first) if self.mixes else None
         return WindowPlan(at + first, self._located(extents), order, np.cumsum(extents.lengths))
+
+    def _mixed(self, at: int, rows: int) -> Int64s:
+        """The order of a window's rows; `at`: its first place in the line."""
+        return permutation(self.seed, self.epoch, rows, WINDOW_ORDER, at)
 
     def others(self, lane: int, first: int) -> Iterator[WindowPlan]:
         """See `Windowed.others`."""
@@ -283,14 +288,18 @@ class EpochPlan(Windowed):
 
     def repeated(self, lane: int, first: int, stop: int) -> NDArray[np.bool_]:
         """Which of lane positions first..stop-1 have one of the `repeats`, bool (stop - first,)."""
-        at, rows = lane * self.lane_length, np.arange(first, stop, dtype=np.int64)
-        if self.mixes:
-            edges = self.bounds(lane)
-            a, b = int(np.searchsorted(edges, first, side="right")) - 1, int(np.searchsorted(edges, stop))
-            spans = itertools.pairwise(edges[a : b + 1].tolist())
-            orders = [self.window(lane, begin, end).order + begin for begin, end in spans]
-            rows = np.concatenate(orders)[first - edges[a] :][: stop - first]
-        return np.asarray(rows + at >= self.lane_length * self.lanes - self.repeats)
+        if lane not in self._repeats_of:  # asked of every batch
+            self._repeats_of[lane] = self._find_repeats(lane)
+        return np.isin(np.arange(first, stop), self._repeats_of[lane])
+
+    def _find_repeats(self, lane: int) -> Int64s:
+        """The positions of a lane that have one of the `repeats`: of its last windows alone, and of most lanes none."""
+        at = lane * self.lane_length
+        unique = self.lane_length * self.lanes - self.repeats - at  # positions of the lane before them
+        if unique >= self.lane_length or not self.mixes:
+            return np.arange(max(unique, 0), self.lane_length)
+        spans = [(a, b) for a, b in itertools.pairwise(self.bounds(lane).tolist()) if b > unique]
+        return np.concatenate([a + np.flatnonzero(self._mixed(at + a, b - a) >= unique - a) for a, b in spans])
 
     def dealt(self, consumed: int, partitions: int) -> Int64s:
         """Of the first `consumed` samples of every lane, how many are of which partition: int64 (partitions,).

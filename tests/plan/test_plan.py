@@ -111,6 +111,32 @@ def test_every_sample_once(case: Case) -> None:
         assert set(given_ids) == set(want)
 
 
+class Counted(EpochPlan):
+    """Counts how often a lane's windows are worked out."""
+
+    times = 0
+
+    def bounds(self, lane: int) -> Any:
+        """See `EpochPlan.bounds`."""
+        self.times += 1
+        return super().bounds(lane)
+
+
+@settings(deadline=None)
+@given(cases(), st.integers(1, 7))
+def test_repeats_are_known_by_their_places(case: Case, step: int) -> None:
+    """Without them each sample stands once. Asked batch by batch a plan looks for them once, where some can be."""
+    plan = Counted(case.snap, case.order, **case.args)
+    lanes, kept = range(plan.lanes), list[int]()
+    steps = [(at, min(at + step, plan.lane_length)) for at in range(0, plan.lane_length, step)]
+    repeated = [np.concatenate([plan.repeated(lane, *span) for span in steps] or [np.empty(0, bool)]) for lane in lanes]
+    times = plan.times
+    for lane, flags in zip(lanes, repeated, strict=True):
+        kept += plan.ids(lane, 0, plan.lane_length)[~flags].tolist()
+    assert len(kept) == len(set(kept)) == plan.lanes * plan.lane_length - plan.repeats
+    assert times <= sum(flags.any() for flags in repeated)
+
+
 @settings(deadline=None)
 @given(cases())
 def test_pad_and_drop(case: Case) -> None:
