@@ -1,7 +1,8 @@
 """`dali-feed bench gpu`: is our way right on this GPU, how fast is it, and so what; each part a process of its own.
 
-The law: a part that crashes, hangs or is cut costs itself alone. Its line is written when it ends, and a later run goes
-on behind those lines, as long as machine, versions and sizes are the same. Where something is wrong nothing is timed.
+The law: a part that crashes, hangs or is cut costs itself alone. Its line is written when it ends, and a later run does
+not make again what was right or measured, as long as machine, versions and sizes are the same. Where something is wrong
+nothing is timed.
 
 `python -m dali_feed.bench.gpu PART JOB SECONDS` is what runs in each process; it prints the part's line.
 """
@@ -90,6 +91,11 @@ def same_run(one: Race, other: Race) -> bool:
     """Whether two lines are of one run: the same part, machine, versions and sizes."""
     any_end = {"date": "", "outcome": ""}
     return one.about | any_end == other.about | any_end
+
+
+def _is_over(line: Race) -> bool:
+    """Whether its part need not be made again. What crashed or was WRONG may be better on a machine less busy."""
+    return bool(line.rows) or line.about.get("outcome") == RIGHT
 
 
 # In a process of its own.
@@ -231,13 +237,14 @@ def run(
 ) -> Iterator[tuple[Race, bool]]:
     """Each part's line, when it has ended, with whether it is `known`, of an earlier run; until `seconds` are over.
 
-    Where a check was WRONG, no race begins.
+    Of those known only lines that are right or have rows count: any other part is made again. Where a check was WRONG,
+    no race begins.
     """
     until, wrong = time.monotonic() + seconds, False
     for part in parts(device):
         own = replace(job, batch=part.batch)
         blank = _line(part.name, own)
-        line = next((each for each in known if same_run(blank, each)), None)
+        line = next((each for each in known if _is_over(each) and same_run(blank, each)), None)
         left = until - time.monotonic()
         if line is not None:
             yield line, True

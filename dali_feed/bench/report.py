@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -21,6 +23,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dali_feed.bench.runner import CHANCE, Race, Turnout
 from dali_feed.errors import ConfigError
+
+log = logging.getLogger("dali_feed")
 
 FORMATS = (".json", ".csv", ".html")
 KINDS = {
@@ -36,6 +40,7 @@ SAME = ("machine", "cpus", "image", "images", "batch", "threads", "device", "eng
 LEAST_LOSS = 0.03
 ENOUGH_ROUNDS = 3  # below it "every round" says little
 ONE_PART = ("part", "outcome", "batch")  # of a line of `bench gpu`
+BEGINNING = '{"kind": "'  # of a line
 PERCENT = ("waited", "others")
 
 
@@ -45,13 +50,28 @@ def read(path: Path) -> Race:
 
 
 def lines_of(path: Path) -> list[Race]:
-    """All that a file holds, the oldest first. Raises ConfigError as `read` does."""
+    """All that a file holds, the oldest first, but no last line that a kill has cut. Raises what `read` does."""
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         msg = f"{path}: must be a file that `dali-feed bench ... --out FILE.json` wrote; found {error}"
         raise ConfigError(msg) from error
-    return [Race.from_json(line, str(path)) for line in lines]
+    if cut := _cut(text):
+        log.warning("%s: a line must be whole; the last one was cut after %d letters and is skipped", path, cut)
+    lines = text[: len(text) - cut].splitlines()
+    return [Race.from_json(line, str(path)) for line in lines if line.strip()]
+
+
+def _cut(text: str) -> int:
+    """How many letters at the end are the beginning of a line of ours, whose end a kill has left out."""
+    last = text.rpartition("\n")[2]
+    if not last or not last.startswith(BEGINNING[: len(last)]):
+        return 0
+    try:
+        json.loads(last)
+    except ValueError:
+        return len(last)
+    return 0
 
 
 def kept(race: Race, path: Path) -> None:
@@ -65,8 +85,13 @@ def kept(race: Race, path: Path) -> None:
             headings = [line for line in file.read().splitlines() if line.startswith(heading.partition(",")[0] + ",")]
             file.write(rows if headings[-1:] == [heading] else f"{heading}\n{rows}")
     else:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(race.to_json() + "\n")
+        with path.open("a+b") as file:
+            file.seek(0)
+            text = file.read().decode("latin-1")  # a letter for each byte
+            cut = _cut(text)
+            file.truncate(file.tell() - cut)
+            begin = "" if cut or not text or text.endswith("\n") else "\n"
+            file.write(f"{begin}{race.to_json()}\n".encode())
 
 
 def csv_of(race: Race) -> str:

@@ -497,7 +497,8 @@ def gpu(options: SimpleNamespace) -> None:
     """Check that everything is right on this GPU, measure it in under ten minutes, and say what it comes to.
 
     Each part is a process of its own with a limit of its own: a crash costs a line. With --out FILE.json a line is kept
-    as a part ends, and the same call goes on behind it. Exits with 1 where something is WRONG; nothing is timed then.
+    as a part ends, and the same call makes the parts that are left or did not go well. Exits with 1 where something is
+    WRONG; nothing is timed then.
     --device cpu rehearses all of it at toy size, where figures mean nothing.
     """
     from dali_feed.bench import gpu as parts

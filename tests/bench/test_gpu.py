@@ -45,7 +45,8 @@ def scripted(outcomes: dict[str, str], begun: list[str]) -> Any:
 
     def each(name: str, job: BenchJob, _: float) -> list[str]:
         begun.append(name)
-        line = gpu._line(name, job, "loader" if name.startswith("loader") else "check", "images")
+        kind = name.split(" ", 1)[0]
+        line = gpu._line(name, job, kind if kind in {"loader", "train"} else "check", "images")
         if name in outcomes or not name.startswith(("loader", "train")):
             line.about["outcome"] = outcomes.get(name, "right")
             line.findings.append("is said")
@@ -139,6 +140,25 @@ def test_a_later_run_goes_on_behind_the_lines_of_before(job: BenchJob, begun: li
     assert begun == names
 
 
+def test_what_did_not_go_well_is_made_again(job: BenchJob, begun: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that was WRONG or not made, and a race that crashed; what is right or was measured stays."""
+    first = scripted({"torn": "WRONG", "waits": "not checked"}, begun)
+    second = scripted({"loader 4": "not checked"}, begun)
+    known: list[Race] = []
+    for child, made in (
+        (first, [part.name for part in parts("cpu") if not part.races]),
+        (second, ["torn", "waits", "loader 4", "train"]),
+        (scripted({}, begun), ["loader 4"]),
+        (scripted({}, begun), []),
+    ):
+        begun.clear()
+        monkeypatch.setattr(gpu, "child", child)
+        lines = list(gpu.run("cpu", job, known=known))
+        known += [line for line, before in lines if not before]
+        assert begun == made
+    assert so([line for line, _ in lines], "cpu")[0].startswith("Rehearsed on the CPU: 8 of 8 checks went well")
+
+
 def test_where_something_is_wrong_nothing_is_timed(
     job: BenchJob, begun: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +204,33 @@ def test_the_command_keeps_each_line_and_a_page(
         assert "torn; nothing is timed" in outs[1].read_text()
     done = command("gpu", "--device", "tpu")
     assert "--device: must be cpu or cuda:N; found 'tpu'" in done.output
+
+
+def test_a_line_that_a_kill_cut_is_skipped(
+    begun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a word; its part is made again, and the file is whole then. A file of others is an error as before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    out = tmp_path / "gpu.json"
+    assert command("gpu", "--device", "cpu", "--out", out).exit_code == 0
+    names, whole = [line.about["part"] for line in lines_of(out)], out.read_text()
+    last = whole.splitlines()[-1]
+    for left in (3, 200, len(last) - 1):
+        begun.clear()
+        out.write_text(whole[: -len(last) - 1] + last[:left])
+        done = command("gpu", "--device", "cpu", "--out", out)
+        assert done.exit_code == 0, done.output
+        word = f"{out}: a line must be whole; the last one was cut after {left} letters and is skipped"
+        assert caplog.messages[-1] == word
+        assert (begun, [line.about["part"] for line in lines_of(out)]) == (names[-1:], names)
+    out.write_text("\n".join(whole.splitlines()[1:]))  # a whole line at the end
+    assert command("gpu", "--device", "cpu", "--out", out).exit_code == 0
+    assert [line.about["part"] for line in lines_of(out)] == names[1:] + names[:1]
+    for text in ("notes", '{"kind": "note"}', whole + '{"kin\n'):
+        out.write_text(text)
+        done = command("gpu", "--device", "cpu", "--out", out)
+        assert f"{out}: must be a line that `dali-feed bench ... --out FILE.json` wrote" in done.output
+        assert out.read_text() == text
 
 
 @pytest.mark.parametrize(
