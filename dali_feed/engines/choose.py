@@ -204,7 +204,7 @@ def _followed(program: Program, followers: Mapping[str, Follower]) -> Followed |
     ConfigError where the images are several views, or made by a graph of the user's; TransformError where nothing can
     follow a transform.
     """
-    for op in program.recipe.ops:
+    for op in (op for output in program.outputs for op in output.recipe.ops):
         if op.by_boxes and not any(kind.has_boxes for kind in followers.values()):
             cure = "Give a column Boxes that follows it"
             raise TransformError(f"{op.title}: cuts by the boxes of an image; found no such column. {cure}")

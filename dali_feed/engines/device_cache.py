@@ -256,13 +256,19 @@ def _check(outputs: Sequence[Output]) -> None:
     if own is not None:
         why = f"found {name_of(own.function)}, a function of your own, whose result may change"
         _refuse(f"what is the same in every epoch; {why}. Use Cache(memory, pixels=True) with it")
-    first, second = (program.taken(_draws(program, epoch).through(enumerate(recipe.ops))).arrays for epoch in (0, 1))
-    if _deciding(program.finish, first, _PROBES) != _deciding(program.finish, second, _PROBES):
+    changing = next((op.title for op in recipe.ops if op.by_boxes), "")  # which needs them to draw
+    if changing or _changes(program):
         _refuse(
             "images as they are before the first random transform; only flips and a RandomErasing at the end may be"
-            f" random; found {_culprit(output)}. Put flips after crops and resizes; with other"
+            f" random; found {changing or _culprit(output)}. Put flips after crops and resizes; with other"
             " random transforms use Cache(memory, pixels=True), which keeps decoded images"
         )
+
+
+def _changes(program: ImageProgram) -> bool:
+    ops = program.recipe.ops
+    one, other = (program.taken(_draws(program, epoch).through(enumerate(ops))).arrays for epoch in (0, 1))
+    return _deciding(program.finish, one, _PROBES) != _deciding(program.finish, other, _PROBES)
 
 
 def _draws(program: ImageProgram, epoch: int) -> Draws:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torchvision.transforms import v2
 
 from dali_feed import Cache, DataLoader, Decode, Tuning
+from dali_feed.columns import Boxes
 from dali_feed.engines.choose import compiled, make_engine
 from dali_feed.engines.device.cuda import Device
 from dali_feed.engines.device_cache import CachedImages, DeviceCache
@@ -27,7 +28,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import ColorJitter
 from dali_feed.transforms.convert import Normalize, ToFloat, UserFunction
-from dali_feed.transforms.crops import Flip
+from dali_feed.transforms.crops import Flip, RandomIoUCrop
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.host import HostProgram, compile_host
 from dali_feed.transforms.keys import Key
@@ -227,6 +228,13 @@ def test_a_function_of_the_users_own_is_refused() -> None:
     program = compile_host(Recipe((UserFunction(abs), *RECIPES["a finish is left"].ops)), on_gpu=True)
     with pytest.raises(ConfigError, match="found abs, a function of your own"):
         DeviceCache(Program((Output("host", program),)), 10**6, 0)
+
+
+def test_a_window_by_boxes_is_refused_by_name() -> None:
+    """The boxes that it draws by are there; it is random, and so there is nothing to keep."""
+    program, boxes = compile_host(Recipe((RandomIoUCrop(),)), on_gpu=True), {"boxes": Boxes("boxes")}
+    with pytest.raises(ConfigError, match="before the first random transform; .* found RandomIoUCrop"):
+        DeviceCache(Program((Output("host", program, followers=boxes),)), 10**6, 0)
 
 
 @pytest.mark.device

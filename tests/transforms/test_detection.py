@@ -224,6 +224,8 @@ def test_detectors_are_trained_as_by_torchvisions_reference(tmp_path: Path) -> N
     assert_resumes_anywhere(source, columns=wanted, shuffle=Shuffle(2, 2), lanes=4, world_sizes=(1, 2), positions=2)
     with pytest.raises(TransformError, match="RandomIoUCrop: cuts by the boxes of an image; found no such column"):
         DataLoader(source, 4, transform=ssd, device="cpu")
+    with pytest.raises(TransformError, match="RandomIoUCrop: cuts by the boxes of an image; found no such column"):
+        DataLoader(source, 4, transform=[v2.Resize((30, 30)), ssd], device="cpu")
 
 
 @pytest.mark.parametrize(
