@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -94,7 +95,7 @@ class Array(Column):
         super().__post_init__()
         self._check_ragged()
         for name in ("scale", "bias"):
-            self._check_factors(name, getattr(self, name))
+            object.__setattr__(self, name, self._factors(name, getattr(self, name)))
         if self.dtype is not None:
             try:
                 dtype = np.dtype(self.dtype)
@@ -119,13 +120,17 @@ class Array(Column):
             msg = f'{self.title}: ragged="pad" needs most=, as a batch must not depend on what else is in it'
             raise ConfigError(msg)
 
-    def _check_factors(self, name: str, factors: Any) -> None:
-        each = factors if isinstance(factors, tuple) else () if factors is None else (factors,)
+    def _factors(self, name: str, factors: Any) -> Factors:
+        """In Python's own floats."""
+        several = isinstance(factors, tuple | list)
+        each = factors if several else () if factors is None else (factors,)
         last = self.shape[-1] if self.shape else None
-        sound = all(isinstance(n, int | float) and abs(n) <= _LARGEST for n in each)
-        if not sound or (isinstance(factors, tuple) and (not each or (self.shape is not None and len(each) != last))):
+        sound = all(isinstance(n, Real) and not isinstance(n, bool) for n in each)
+        sound = sound and all(abs(n) <= _LARGEST for n in each)
+        if not sound or (several and (not each or (self.shape is not None and len(each) != last))):
             rule = f"{name} must be a float32 number, or a tuple of one for each of the last side of {self.shape}"
             raise ConfigError(f"{self.title}: {rule}; found {factors!r}")
+        return None if factors is None else tuple(map(float, each)) if several else float(factors)
 
     @property
     def _own_rows(self) -> bool:

@@ -55,3 +55,19 @@ def test_a_dtype_that_is_no_number_is_refused(dtype: str) -> None:
         Number("n", dtype)
     with pytest.raises(ConfigError, match=r"Array\('n'\): dtype"):
         Array("n", dtype, (2,))
+
+
+@pytest.mark.parametrize("scale", [np.float32(0.5), np.float64(0.5), [0.5, np.float32(0.5)], (np.int64(1) / 2, 0.5)])
+def test_factors_may_be_numbers_of_numpys_and_lists(scale: Any) -> None:
+    """As people keep means and deviations; they are Python's own behind it, so that columns can be compared."""
+    column = Array("x", "uint8", (2,), scale=scale)
+    assert repr(column.scale) in ("0.5", "(0.5, 0.5)")
+    assert column.batch([b"\2\4"]).tolist() == [[1.0, 2.0]]
+    assert Array("x", "uint8", (2,), bias=scale).batch([b"\2\4"]).tolist() == [[2.5, 4.5]]
+
+
+@pytest.mark.parametrize("scale", [True, (1.0, False), np.float32("nan"), [], np.zeros(2)])
+def test_what_is_no_factor_is_refused(scale: Any) -> None:
+    """A flag is none, though Python counts with it."""
+    with pytest.raises(ConfigError, match="scale must be a float32 number"):
+        Array("x", "uint8", (2,), scale=scale)
