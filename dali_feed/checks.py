@@ -17,7 +17,7 @@ from dali_feed.errors import ConfigError
 _PLAIN = (str, bytes, int, float, bool)
 AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 _SIZES = {"": 1, "B": 1}
-_SIZES |= {f"{letter}B": 10 ** (3 * n) for n, letter in enumerate("kMGT", 1)}
+_SIZES |= {f"{letter}B": 10 ** (3 * n) for n, letter in enumerate("kMGT", 1)} | {"KB": 1000}
 _SIZES |= {f"{letter}iB": 1024**n for n, letter in enumerate("KMGT", 1)}
 
 

@@ -9,6 +9,7 @@ window's last batch has left. Of a stream a batch is a window: no other record m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,20 +39,24 @@ _NOTHING = memoryview(b"")
 
 
 SHOWN = 5
-_CURES = (  # words in a reason, and the cure for it; the first that fits
-    (("codec: ",), "Correct the codec, or what it is given; BadRecords is for single records"),
+_CURES = (  # a pattern in a reason, and the cure for it; the first that fits
+    ("codec: ", "Correct the codec, or what it is given; BadRecords is for single records"),
     (
-        ("no such member",),
+        r"column 'label' of member 'headers\..*no such member",
+        'Name the header that holds the label, label="class"; where records have none, label=None',
+    ),
+    (
+        "no such member",
         "Name members that the records have: source.members() lists them, as dali-feed inspect (--format json) does",
     ),
-    (("null there",), "Give the column default=, or leave it out"),
+    ("null there", "Give the column default=, or leave it out"),
     (
-        ("label", "decimal number"),
+        "label|decimal number",
         "Labels must be whole numbers: write such, or read only images, label=None; of a topic, codec= may make them",
     ),
-    (("must fit into the image",), "Put a Resize before it, or set pad_if_needed=True"),
+    ("must fit into the image", "Put a Resize before it, or set pad_if_needed=True"),
     (
-        ("image", "unknown format"),
+        "image|unknown format",
         "Set image= of the source (codec= of a topic) to what holds the image, or name it by columns= with format=",
     ),
 )
@@ -79,7 +84,7 @@ def hopeless(
     reasons = "; ".join(f"{where}: {reason}" for where, reason, _ in bad[:SHOWN])
     if not proof.good and len(bad) > 1 and len({(kind_of(reason), stage) for _, reason, stage in bad}) == 1:
         where, reason, stage = bad[0]
-        cure = next((cure for words, cure in _CURES if any(w in reason for w in words)), _CURE[stage])
+        cure = next((cure for pattern, cure in _CURES if re.search(pattern, reason)), _CURE[stage])
         absent = f", {rows - len(bad)} positions absent" if rows > len(bad) else ""
         return ConfigError(
             f"all {len(bad)} records of the first window are bad for one reason{absent}: {reason} (such as {where})."

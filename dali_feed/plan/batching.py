@@ -43,6 +43,11 @@ def check_epoch(epoch: object) -> int:
     return number
 
 
+def world_sizes(lanes: int) -> str:
+    """The numbers of ranks that can go on with a state of so many lanes: those that divide them."""
+    return ", ".join(str(ranks) for ranks in range(1, lanes + 1) if lanes % ranks == 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Shares:
     """How global batches are divided among lanes and ranks. ConfigError where the four do not fit together.
@@ -120,11 +125,10 @@ class Shares:
 
     def log_world_sizes(self) -> None:
         """Say at INFO which numbers of ranks can go on with a state: those that divide the lanes."""
-        sizes = ", ".join(str(ranks) for ranks in range(1, self.lanes + 1) if self.lanes % ranks == 0)
         log.info(
             "state: can be loaded at world size %s, with the same %d samples in each global batch. For others give"
             " lanes=, a multiple of each world size, when a run begins",
-            sizes,
+            world_sizes(self.lanes),
             self.batch_size * self.world_size,
         )
 

@@ -16,12 +16,13 @@ import numpy as np
 
 from dali_feed.errors import StateError
 from dali_feed.options import Decode
-from dali_feed.plan.batching import MAX_EPOCH, Shares
+from dali_feed.plan.batching import MAX_EPOCH, Shares, world_sizes
 from dali_feed.plan.mixed import MixedPlan
 from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.records.source import Int64s, Snapshot
 
 VERSION = 1
+_LISTED = 4096  # lanes of a state whose world sizes are
 _SHOWN = 8  # keys that a message names
 
 State = dict[str, Any]
@@ -122,7 +123,13 @@ def compare(state: State, own: State, snapshot: Snapshot, lane_length: int) -> N
         lines[0] += (
             f" (fingerprints: it was {of} with {samples} samples, now it is {snapshot.source} with {len(snapshot)})"
         )
-    _refuse(lines, "; world_size may change within a run, lanes may not")
+    more, lanes = "; world_size may change within a run, lanes may not", state["made_for"].get("lanes")
+    if isinstance(lanes, int) and lanes != own["lanes"] and 0 < lanes <= _LISTED:
+        more += (
+            f": one of lanes={lanes} goes to world size {world_sizes(lanes)}, with batch_size * world_size a multiple"
+            f" of {lanes}. For others give lanes=, a multiple of each world size, when a run begins"
+        )
+    _refuse(lines, more)
     if state["consumed"] > lane_length:
         rule = (
             f"consumed must be at most {lane_length}, the samples of an epoch in each lane (an equal part of its order)"

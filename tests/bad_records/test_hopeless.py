@@ -73,6 +73,14 @@ def test_a_member_that_no_record_has(embedded_broker: Broker) -> None:
         next(iter(DataLoader(source, 4, columns={"text": Text("txt")}, device="cpu", tuning=QUICK)))
 
 
+def test_a_topic_without_the_header_of_a_label(embedded_broker: Broker) -> None:
+    """The cure is an argument of the topic, and no member of its records; whichever header was named."""
+    publish(embedded_broker, [Message(jpeg(n), headers=(("class", b"1"),)) for n in range(8)])
+    for label in ("label", "kind"):
+        with pytest.raises(ConfigError, match=r'^all 8 records .*no such member .*label="class".*label=None'):
+            run(KafkaTopic("t", embedded_broker.servers, label=label))
+
+
 def wrapped(value: memoryview, _: Any, __: Any) -> Any:
     """A codec with a mistake: the field is called 'picture'."""
     record = json.loads(bytes(value))

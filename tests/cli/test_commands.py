@@ -218,6 +218,7 @@ def test_a_value_is_guessed_by_what_it_holds(name: str, value: Any, text: str, k
         *((seconds_of, "forever", None), (size_of, "1500", 1500), (size_of, "8MiB", 8 << 20)),
         *(
             (size_of, "512MB", 512_000_000),
+            (size_of, "40KB", 40_000),
             (size_of, "1.5 GB", 1_500_000_000),
             (topic_of, "kafka://h:1,/t", ("t", "h:1")),
         ),

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kit.images import QUICK, labelled
 
+from dali_feed.errors import StateError
+from dali_feed.feed import Feed
 from dali_feed.plan.batching import Shares
 from dali_feed.plan.order import Shuffle, resolve
 from dali_feed.records.source import Mixture, Snapshot
+from dali_feed.testing import ScriptedSource
 
 
 def snapshot(samples: int, *, extent: int = 1, record_bytes: int = 1000) -> Snapshot:
@@ -100,3 +104,15 @@ def test_the_log_names_the_world_sizes(caplog: pytest.LogCaptureFixture) -> None
         Shares.of(48, 0, 2, 12).log_world_sizes()
     (said,) = caplog.messages
     assert said.startswith("state: can be loaded at world size 1, 2, 3, 4, 6, 12, with the same 96 samples in each")
+
+
+@pytest.mark.parametrize(("count", "batch_size", "ranks", "said"), [(1, 4, 2, "1"), (6, 12, 4, "1, 2, 3, 6")])
+def test_a_state_of_other_lanes_says_where_it_can_go(count: int, batch_size: int, ranks: int, said: str) -> None:
+    """Two ranks cannot be made with the one lane that a state has: the cure is a world size, or lanes= of a new run."""
+    source = ScriptedSource(labelled(24), extent=4)
+    with Feed(source, batch_size, lanes=count, tuning=QUICK) as feed:
+        state = feed.state_dict()
+    with Feed(source, batch_size // ranks, rank=0, world_size=ranks, tuning=QUICK) as feed:
+        rule = f"lanes may not: one of lanes={count} goes to world size {said}, with .* For others give lanes="
+        with pytest.raises(StateError, match=rule):
+            feed.load_state_dict(state)
