@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import Producer as Client
@@ -22,7 +23,7 @@ from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.live_reader import Receiver
 from dali_feed.external_sources.kafka.lookout import LookoutAnswer
 from dali_feed.external_sources.kafka.reader import KafkaReader, SpoiltBatchError
-from dali_feed.records.extents import Extents
+from dali_feed.records.extents import Extents, unpack_ids
 from dali_feed.records.live import Progress
 
 TO = Connection("t", "nowhere:1", 5.0)
@@ -30,15 +31,17 @@ LARGE = 20 << 20  # of zeros: some kilobytes in their batch
 CONFIG = {"receive.message.max.bytes": 9 << 20}  # what a client unpacks at most
 
 
-def fill(kafka: Kafka, batches: Sequence[tuple[int, bool]]) -> str:
+def fill(kafka: Kafka, batches: Sequence[tuple[int, bool]], partitions: int = 1) -> str:
     """A topic of batches, each with how many records it has, which say their offset, and whether it is spoilt."""
-    topic = kafka.create(kafka.topic)
+    topic = kafka.create(kafka.topic, partitions)
     options = {"compression.type": "zstd", "message.max.bytes": 2 * LARGE, "batch.size": 2 * LARGE, "linger.ms": 60_000}
     client = Client({"bootstrap.servers": kafka.servers, "log_level": 0, **options})
     offset = 0
     for count, spoilt in batches:
         for n in range(count):
-            client.produce(topic, bytes(LARGE) if spoilt and n == count - 1 else b"%d" % (offset + n), partition=0)
+            value = bytes(LARGE) if spoilt and n == count - 1 else b"%d" % (offset + n)
+            for p in range(partitions):
+                client.produce(topic, value, partition=p)
         client.flush(60)
         offset += count
     return topic
@@ -66,6 +69,23 @@ def test_a_refusal_that_comes_again_is_one(receiver: Any) -> None:
     assert receiver._at == receiver._seeks == {0: 120, 1: 120}
     entries, _ = receiver.inbox.take(100, 1e9, len, (), some=False)
     assert sorted(entry[:2] for entry in entries) == [(p, after) for p in range(2) for after in range(101, 121)]
+
+
+def test_a_stream_steps_over_such_batches_of_many_partitions(embedded: Kafka) -> None:
+    """While places of one are tried, the others' refusals come again and again."""
+    topic = fill(embedded, [(30, False), (40, True), (30, False), (200, True), (30, False)], partitions=4)
+    stream = KafkaStream(topic, embedded.servers, start="earliest", label=None, config=CONFIG)
+    live, rows, faults = OpenedStream(stream), list[int](), list[int]()
+
+    def turn() -> None:
+        block = live.poll(64, float("inf"), 0.1).block
+        rows.extend(block.ids.tolist())
+        faults.extend(block.ids[sorted(block.faults)].tolist())
+
+    until(lambda: len(rows) >= 4 * 330, turn)
+    assert len(set(rows)) == 4 * 330
+    assert sorted(unpack_ids(np.array(faults))[1].tolist()) == sorted([*range(30, 70), *range(100, 300)] * 4)
+    live.close()
 
 
 def test_a_refusal_of_a_partition_that_is_anothers_now_is_none(receiver: Any) -> None:
