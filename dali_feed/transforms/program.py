@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.draws import COLUMNS, STREAMS_PER_OP, TOP_BITS, VIEWS, seed_within
-from dali_feed.errors import TransformError
+from dali_feed.errors import DaliFeedError, TransformError
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
 from dali_feed.transforms.crops import corners_of
 from dali_feed.transforms.keys import ADJUST, CANVAS, ERASE, FLIPS, Arrays, Key, of_op
@@ -252,10 +252,15 @@ class Output:
             steps = [op.follower(n) for n, op in enumerate(self.recipe.ops[:number])]
             corners = []
             for slot, size in enumerate(draws.sizes[:, :2].tolist()):
-                boxes = kind.as_boxes(values[name][slot], tuple(size))
-                for step in steps:
-                    boxes = boxes if step is None else step(boxes, draws.arrays, slot)
-                corners.append(corners_of(boxes).numpy())
+                try:
+                    boxes = kind.as_boxes(values[name][slot], tuple(size))
+                    for step in steps:
+                        boxes = boxes if step is None else step(boxes, draws.arrays, slot)
+                    corners.append(corners_of(boxes).numpy())
+                except DaliFeedError:
+                    raise
+                except Exception:  # noqa: BLE001 - it comes again when they follow, which makes their record a bad one
+                    corners.append(np.zeros((0, 4), np.float32))
             return corners
 
         return found

@@ -228,6 +228,26 @@ def test_detectors_are_trained_as_by_torchvisions_reference(tmp_path: Path) -> N
         DataLoader(source, 4, transform=[v2.Resize((30, 30)), ssd], device="cpu")
 
 
+def test_boxes_that_cannot_be_moved_cost_their_record_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those by which a window is drawn, too: the run goes on, as it does where they only follow."""
+    as_boxes = Boxes.as_boxes
+
+    def failing(self: Boxes, value: Any, size: tuple[int, int]) -> Any:
+        if len(value) == 3:
+            raise RuntimeError("three boxes")
+        return as_boxes(self, value, size)
+
+    monkeypatch.setattr(Boxes, "as_boxes", failing)
+    transform = v2.Compose([v2.RandomIoUCrop(), v2.Resize((30, 30))])
+    columns = followers(transform)
+    columns = {"image": columns["image"], "boxes": columns["boxes"]}
+    with DataLoader(pictured(tmp_path), 4, columns=columns, tuning=QUICK, device="cpu") as loader:
+        counts = [len(boxes) for batch in loader for boxes in batch["boxes"]]
+        assert loader.stats().bad == 2
+    assert len(counts) == 8
+    assert 3 not in counts
+
+
 @pytest.mark.parametrize(
     ("transform", "said"),
     [
