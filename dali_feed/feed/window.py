@@ -43,7 +43,10 @@ _CURES = (  # a pattern in a reason, and the cure for it; the first that fits
     ("codec: ", "Correct the codec, or what it is given; BadRecords is for single records"),
     (
         r"column 'label' of member 'headers\..*no such member",
-        'Name the header that holds the label, label="class"; where records have none, label=None',
+        (
+            'Name the header that holds the label, label="class"; where records have none, label=None. What stands in '
+            "the values is named by columns=: dali-feed inspect --format json lists it"
+        ),
     ),
     (
         "no such member",

@@ -126,12 +126,12 @@ def test_a_function_that_takes_no_memoryview_is_told_of_bytes() -> None:
 
 
 def test_a_json_topic_without_options(embedded: Kafka) -> None:
-    """It names columns' members, and how they are listed."""
+    """It names the header of a label, columns=, and how the members of values are listed."""
     embedded.create("plain", 1)
     embedded.publish("plain", [Message(json.dumps({"label": n}).encode()) for n in range(8)])
     source = KafkaTopic("plain", embedded.servers)
     with (
         DataLoader(source, 4, tuning=QUICK, device="cpu") as loader,
-        pytest.raises(ConfigError, match=r"Name members that the records have: .*dali-feed inspect \(--format json\)"),
+        pytest.raises(ConfigError, match=r"label=None.*columns=: dali-feed inspect --format json"),
     ):
         next(iter(loader))
