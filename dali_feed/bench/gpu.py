@@ -27,9 +27,8 @@ from statistics import median
 from typing import Any
 
 from dali_feed.bench.data import BenchJob, Data, Topic
-from dali_feed.bench.runner import Contestant, Race, Ratio, about_machine, race
+from dali_feed.bench.runner import RIGHT, UNCHECKED, WRONG, Contestant, Race, Ratio, about_machine, race
 
-RIGHT, WRONG, UNCHECKED = "right", "WRONG", "not checked"
 MARGIN = 15.0  # seconds of a part that its process needs to begin and to end
 SHARES = (0.65, 1.0)  # of the JPEGs, for the JPEG engine; DALI's own default is the first
 ALL_SECONDS = 585.0  # of a run: under ten minutes

@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 
 from dali_feed.bench.data import BenchJob, payloads_of
 from dali_feed.bench.ours import cuda_index, loader, transform
-from dali_feed.bench.runner import installed
+from dali_feed.bench.runner import RIGHT, UNCHECKED, WRONG, installed
 from dali_feed.errors import DaliFeedError, MissingPackageError
 from dali_feed.loader import DataLoader
 from dali_feed.options import BadRecords, Tuning
@@ -66,11 +66,12 @@ def _of_cupy() -> tuple[str, tuple[int, int]]:
     except ImportError:
         return "no CuPy", (0, 0)
     runtime = cupy.cuda.runtime.runtimeGetVersion()
+    words = f"CuPy {cupy.__version__} (runtime {runtime // 1000}.{runtime % 1000 // 10})"
     try:
         major, minor = nvrtc.getVersion()
     except Exception:  # noqa: BLE001  the library is not there, or is of another kind
-        return f"CuPy {cupy.__version__} (runtime {runtime // 1000}.{runtime % 1000 // 10})", (0, 0)
-    return f"CuPy {cupy.__version__} (runtime {runtime // 1000}.{runtime % 1000 // 10})", (major, minor)
+        return words, (0, 0)
+    return words, (major, minor)
 
 
 def _of_driver() -> tuple[str, tuple[int, int]]:
@@ -412,12 +413,12 @@ CHECKS: dict[str, Callable[[BenchJob], str]] = {
 
 
 def outcome(check: Callable[[BenchJob], str], job: BenchJob) -> tuple[str, str]:
-    """How it ends, "right", "WRONG" or "not checked", and what there is to say."""
+    """How it ends, RIGHT, WRONG or UNCHECKED, and what there is to say."""
     try:
-        return "right", check(job)
+        return RIGHT, check(job)
     except (NotCheckedError, MissingPackageError) as error:
-        return "not checked", str(error)
+        return UNCHECKED, str(error)
     except WrongError as error:
-        return "WRONG", str(error)
+        return WRONG, str(error)
     except Exception as error:  # noqa: BLE001  whatever it fails on is what the check is for
-        return "WRONG", " ".join(f"{type(error).__name__}: {error}".split())
+        return WRONG, " ".join(f"{type(error).__name__}: {error}".split())

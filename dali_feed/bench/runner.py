@@ -39,6 +39,7 @@ WARM_SECONDS = 0.5
 BUSY = 0.1  # share of the cores that other programs take, above which a row says "busy"
 CHANCE = "may be chance"
 LATE = "there was no time for its turn"
+RIGHT, WRONG, UNCHECKED = "right", "WRONG", "not checked"  # how a check ends
 TIMES = {"s": 1.0, "ms": 1e3, "us": 1e6}  # units of which less is better: the time of a step
 TICKS = os.sysconf("SC_CLK_TCK")
 FORM = 1  # of the line of JSON

@@ -223,9 +223,10 @@ def _check_out(out: Sequence[Path]) -> None:
 
 def _show(race: Race) -> None:
     from dali_feed.bench.report import check_text, shown_columns, text_of
+    from dali_feed.bench.runner import RIGHT, WRONG
 
     if race.kind == "check":
-        style = {"right": "green", "WRONG": "red"}.get(race.about["outcome"], "yellow")
+        style = {RIGHT: "green", WRONG: "red"}.get(race.about["outcome"], "yellow")
         show(Report(notes=[(check_text(race), style)]))
         return
 
@@ -504,6 +505,7 @@ def gpu(options: SimpleNamespace) -> None:
     from dali_feed.bench import gpu as parts
     from dali_feed.bench.data import BenchJob, own_images, scratch, textures
     from dali_feed.bench.report import kept, lines_of, pages
+    from dali_feed.bench.runner import WRONG
     from dali_feed.options import Tuning
 
     device, outs = options.device or "cuda:0", options.out or []
@@ -536,7 +538,7 @@ def gpu(options: SimpleNamespace) -> None:
         if path.suffix == ".html":
             path.write_text(pages(results, sentences), encoding="utf-8")
         typer.echo(f"kept in {path}", err=True)
-    if interrupted or sentences[0].startswith(parts.WRONG):
+    if interrupted or sentences[0].startswith(WRONG):
         raise typer.Exit(INTERRUPTED if interrupted else 1)
 
 

@@ -21,7 +21,7 @@ from dali_feed.options import Decode, Tuning
 from dali_feed.packages import needed
 from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.op import Recipe, no_boxes
 from dali_feed.transforms.program import Followed, ImageProgram, Output, Program, as_views, compile_following
 
 if TYPE_CHECKING:
@@ -206,8 +206,7 @@ def _followed(program: Program, followers: Mapping[str, Follower]) -> Followed |
     """
     for op in (op for output in program.outputs for op in output.recipe.ops):
         if op.by_boxes and not any(kind.has_boxes for kind in followers.values()):
-            cure = "Give a column Boxes that follows it"
-            raise TransformError(f"{op.title}: cuts by the boxes of an image; found no such column. {cure}")
+            raise no_boxes(op.title)
     if not followers:
         return None
     if len(program.outputs) != 1 or not program.fixed:

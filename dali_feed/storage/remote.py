@@ -14,7 +14,6 @@ import asyncio
 import atexit
 import hashlib
 import logging
-import math
 import os
 import random
 import re
@@ -377,7 +376,7 @@ class RemoteStore:
         """
         loop, answers = _running(), SimpleQueue[_Answer]()
         left, problem = len(calls), None
-        waits_since = time.monotonic()
+        since, warned = time.monotonic(), False
         meter.queued += left
         requests = asyncio.run_coroutine_threadsafe(_requests([call for _, call in calls], answers), loop)
         try:
@@ -385,8 +384,8 @@ class RemoteStore:
                 if (stop is not None and stop.is_set()) or (requests.done() and answers.empty()):
                     msg = "the read of a remote store was stopped"
                     raise ClosedError(msg)
-                if time.monotonic() - waits_since > SILENT_S:
-                    waits_since = math.inf  # once
+                if not warned and time.monotonic() - since > SILENT_S:
+                    warned = True
                     more = f" and {left - 1} more" if left > 1 else ""
                     _log.warning(
                         "%s%s: no answer for %.0f s; a request has %d tries of %d s, unless client_options and "
@@ -396,7 +395,7 @@ class RemoteStore:
                 with suppress(Empty):
                     k, answer, seconds, error = answers.get(timeout=MOMENT)
                     left -= 1
-                    waits_since = max(waits_since, time.monotonic())  # which stays infinite
+                    since = time.monotonic()
                     meter.queued -= 1
                     meter.read(seconds, len(answer) if isinstance(answer, memoryview) else 0)
                     if error is None:

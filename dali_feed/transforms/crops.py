@@ -317,7 +317,8 @@ class RandomZoomOut(Crop):
         return high, wide
 
     def window(self, d: Draws) -> Window:
-        u, (high, wide) = d.u(), self._canvas(d.h, d.w, d.u()[1])
+        u = d.u()
+        high, wide = self._canvas(d.h, d.w, u[1])
         high, wide = np.where(u[0] < self.p, high, d.h), np.where(u[0] < self.p, wide, d.w)
         spare = ((wide - d.w).astype(np.float32) * u[2]), ((high - d.h).astype(np.float32) * u[3])
         x, y = (-edge.astype(np.int64) for edge in spare)

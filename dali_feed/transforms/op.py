@@ -56,6 +56,12 @@ def rectangles(u: Floats, h: Ints, w: Ints, scale: Range, ratio: Range, *, tall:
     return ((h - th + 1) * y_u).astype(np.int64), ((w - tw + 1) * x_u).astype(np.int64), th, tw
 
 
+def no_boxes(title: str) -> TransformError:
+    """The error of an op that is `by_boxes` where no column has any."""
+    rule = "cuts by the boxes of an image; found no such column"
+    return TransformError(f"{title}: {rule}. Give a column Boxes that follows it")
+
+
 class Draws:
     """The samples of a batch on the way through a recipe's ops: random numbers, sizes, and the rows so far.
 
@@ -82,8 +88,7 @@ class Draws:
     def corners(self, title: str) -> list[Floats]:
         """Of each sample the boxes beside its image at this point, (k, 4: x, y, x, y)."""
         if self.boxes is None:
-            rule = "cuts by the boxes of an image; found no such column"
-            raise TransformError(f"{title}: {rule}. Give a column Boxes that follows it")
+            raise no_boxes(title)
         return self.boxes(self.n)
 
     def through(self, ops: Iterable[tuple[int, Op]]) -> Draws:

@@ -281,6 +281,9 @@ class _RoundedDown(Resizing):
 
     __slots__ = ()
 
+    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        return None
+
     def bounds(self, least: Sizes, most: Sizes) -> tuple[Sizes, Sizes]:
         """One pixel wider where an image's size is not known: h * (480 / h) is 479 for some h between two ends."""
         varied = (least[0] < most[0]) | (least[1] < most[1])
@@ -306,9 +309,6 @@ class ScaleJitter(_RoundedDown):
     streams: ClassVar[int] = 1
     rules: ClassVar[Mapping[str, Rule]] = {"scale": span(0.0, 1e6)}
     theirs: ClassVar[Mapping[str, str]] = {"target": "target_size", "scale": "scale_range"}
-
-    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        return None
 
     def resized(self, h: Ints, w: Ints, u: Any) -> Sizes:
         """In single precision, as torchvision's; it takes the second number of the target for the height."""
@@ -336,14 +336,9 @@ class RandomShortestSize(_RoundedDown):
 
     @classmethod
     def of(cls, transform: Any) -> RandomShortestSize:
-        t, how = (
-            transform,
-            (READ["Interpolation"](transform, "interpolation"), READ["Antialias"](transform, "antialias")),
-        )
+        t = transform
+        how = READ["Interpolation"](t, "interpolation"), READ["Antialias"](t, "antialias")
         return cls(tuple(map(int, t.min_size)), t.max_size, *how)
-
-    def output_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        return None
 
     def corners(self) -> Iterable[Any]:
         return [((k + 0.5) / len(self.shortest),) for k in range(len(self.shortest))]
