@@ -48,6 +48,16 @@ def errors_of(machine: Machine) -> str:
     return text
 
 
+def read_elsewhere() -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """A stream that reads ones of the first stream's, them, and what it makes of them."""
+    ones = torch.ones(4, device="cuda")
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        kept = ones.clone()
+    return stream, ones, kept
+
+
 def busy() -> Any:
     """A stream of its own that sleeps, and a tensor of ones on it."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -73,13 +83,12 @@ def test_with_a_seed_some_is_done_meanwhile(played: Played) -> None:
     machine = played(seed=3)
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     value = torch.zeros(1, device="cuda")
-    for n in range(20):
+    for _ in range(20):
         value.add_(1)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             value.mul_(2)
         torch.cuda.current_stream().wait_stream(stream)
-        assert n >= 0
     assert value.item() == 2**21 - 2
     assert any(each.done for each in machine.streams)
 
@@ -147,11 +156,7 @@ def test_an_event_or_a_wait_is_enough(played: Played, between: str) -> None:
 def test_memory_that_another_stream_still_reads_is_not_let_go(played: Played) -> None:
     """Nor written to: the first one may use it again at once."""
     machine = played()
-    ones = torch.ones(4, device="cuda")
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        kept = ones.clone()
+    _, ones, kept = read_elsewhere()
     del ones
     assert "is let go and used again there, while stream 0 of cuda:0 may still read it" in errors_of(machine)
     del kept
@@ -161,12 +166,8 @@ def test_memory_that_another_stream_still_reads_is_not_let_go(played: Played) ->
 def test_record_stream_is_enough_for_that(played: Played) -> None:
     """As torch promises."""
     machine = played()
-    ones = torch.ones(4, device="cuda")
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        kept = ones.clone()
-        ones.record_stream(stream)
+    stream, ones, kept = read_elsewhere()
+    ones.record_stream(stream)
     del ones
     assert torch.empty(4, device="cuda").fill_(3).tolist() == [3] * 4
     torch.cuda.current_stream().wait_stream(stream)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from kernel_cases import KERNELS
 from kernels_host import compile_for_host
+from kit.both_loaders import tensors
 from kit.images import broken_png, jpeg
 from kit.kept import Kept
 from kit.twin import Machine
@@ -97,15 +98,6 @@ every_way = pytest.mark.parametrize("name", WAYS)
 def play(kept: Kept) -> Callable[..., contextlib.AbstractContextManager[Machine]]:
     """Makes the twin's GPUs."""
     return functools.partial(twin_of, lambda name: compile_for_host(kept, name, KERNELS[name].variants))
-
-
-def tensors(item: Any) -> Iterator[torch.Tensor]:
-    """All that an item has."""
-    if isinstance(item, torch.Tensor):
-        yield item
-        return
-    for each in item.values() if isinstance(item, dict) else item:
-        yield from tensors(each)
 
 
 def epochs(made: Any, count: int = 2) -> list[torch.Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from kit.both_loaders import tensors
 from kit.images import jpeg
 from nvidia.dali import fn, pipeline_def
 from torchvision.transforms import v2
@@ -84,15 +85,6 @@ CASES: dict[str, Callable[[], Any]] = {
     "own graph, mixed": lambda: loader(transform=on_gpu, collate_fn=BOTH),
     "own pipeline": lambda: DALIClassificationIterator(pipeline, source(), seed=1),
 }
-
-
-def tensors(item: Any) -> Iterator[torch.Tensor]:
-    """All that an item holds."""
-    if isinstance(item, torch.Tensor):
-        yield item
-        return
-    for each in item.values() if isinstance(item, dict) else item:
-        yield from tensors(each)
 
 
 def made(loader: Any) -> None:

@@ -89,3 +89,12 @@ def let_go(run: Any) -> None:
 def flat(lists: Iterable[list[int]]) -> list[int]:
     """End to end."""
     return list(itertools.chain.from_iterable(lists))
+
+
+def tensors(item: Any) -> Iterator[torch.Tensor]:
+    """All that an item of a loader holds."""
+    if isinstance(item, torch.Tensor):
+        yield item
+        return
+    for each in item.values() if isinstance(item, dict) else item:
+        yield from tensors(each)
