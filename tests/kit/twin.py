@@ -340,6 +340,8 @@ class Machine:
         at = at or place()
         with self.lock:
             self.reap()
+            if stream.device in self.broken:  # since the call was counted: another thread's call has broken it
+                raise torch.AcceleratorError(ILLEGAL)
             if stream.graph is not None:
                 stream.graph.append((run, reads, writes))
                 return
