@@ -47,7 +47,7 @@ from PIL import Image
 from dali_feed.bench.runner import about_machine
 from dali_feed.external_sources import ConsumerGroup, KafkaStream, KafkaTopic, ShardSet
 from dali_feed.external_sources import Producer as OurProducer
-from dali_feed.testing.shards import write_shard
+from dali_feed.packing.sinks import write_shard
 
 PARTITIONS, BATCH, EPOCHS = 3, 16, 2
 TRANSACTION = 25  # records; every fourth transaction is aborted

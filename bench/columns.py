@@ -39,8 +39,8 @@ from dali_feed.bench.runner import Called, Contestant, Opens, Steps, installed
 from dali_feed.columns import Array, Boxes, Bytes, Column, Image, Mask, Number, Text
 from dali_feed.external_sources import Arrays, KafkaTopic, ShardSet
 from dali_feed.external_sources.tar import build
+from dali_feed.packing.sinks import write_shard
 from dali_feed.testing import publish
-from dali_feed.testing.shards import write_shard
 
 READ, CLASSES = 8 << 20, 1000
 WINDOWS = Shuffle(extent=256, window=32)

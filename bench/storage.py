@@ -31,10 +31,10 @@ from dali_feed.external_sources import ShardSet
 from dali_feed.feed.reading import ReadPool, ReadTask
 from dali_feed.packing import pack, verify
 from dali_feed.packing.plan import blocks, extents_of
+from dali_feed.packing.sinks import write_shard
 from dali_feed.plan.order import EpochPlan, Shuffle, resolve
 from dali_feed.records.pieces import nbytes
 from dali_feed.records.slabs import SLAB_BYTES, SlabPool
-from dali_feed.testing.shards import write_shard
 
 Told = tuple[float, float, dict[str, float | str]]
 RECORD, FILES, AHEAD = 100_000, 12, 8

@@ -28,7 +28,7 @@ from torchvision.transforms import v2
 
 from dali_feed import BadRecords, DataLoader, Info
 from dali_feed.external_sources import ShardSet
-from dali_feed.testing.shards import write_shard
+from dali_feed.packing.sinks import write_shard
 
 SIDE = 32
 COLOURS = ((250, 40, 40), (40, 250, 40), (40, 40, 250), (250, 250, 40))

@@ -22,7 +22,7 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader
 from dali_feed.columns import Image, Mask
 from dali_feed.external_sources import ShardSet
-from dali_feed.testing.shards import write_shard
+from dali_feed.packing.sinks import write_shard
 
 PHOTOGRAPHS = ("coins.png", "camera.png", "coffee.png", "rocket.jpg")
 WINDOW, SIDE, WINDOWS = 96, 64, 24  # pixels of a window and of a crop; windows of each photograph

@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 from dali_feed import DataLoader
 from dali_feed.columns import Image, Text, Tokens
 from dali_feed.external_sources import ShardSet
-from dali_feed.testing.shards import write_shard
+from dali_feed.packing.sinks import write_shard
 
 COLOURS = ("red", "green", "blue", "white")
 SHAPES = ("circle", "square", "triangle")

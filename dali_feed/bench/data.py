@@ -26,11 +26,11 @@ from PIL import Image
 from dali_feed.engines.host.decode import new_decoder, refusal
 from dali_feed.errors import MissingPackageError, SourceEmptyError
 from dali_feed.external_sources import Topics
+from dali_feed.packing.sinks import write_shard
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 from dali_feed.storage.durable import user_cache
 from dali_feed.testing import broker, publish
-from dali_feed.testing.shards import write_shard
 
 WIDTH, HEIGHT, QUALITY, CLASSES = 500, 375, 93, 10
 VERSION = 1  # of the photographs; another one makes them anew

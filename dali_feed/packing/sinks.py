@@ -7,10 +7,12 @@ is plain ustar; a name that is long or not ASCII, or a member of 8 GiB, gets a p
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,38 @@ class TarWriter:
         self._write(b"".join(self._parts))
         self._parts.clear()
         self._buffered = 0
+
+
+Sample = bytes | tuple[bytes, int] | Mapping[str, bytes]  # of `write_shard`
+
+
+def write_shard(path: str | os.PathLike[str], samples: Iterable[Sample], *, first: int = 0, suffix: str = "jpg") -> int:
+    """Write one tar file; return how many samples it holds. The file appears whole or not at all.
+
+    A sample is the image's bytes; (bytes, label), which also writes a `.cls` member; or a mapping from
+    suffix to bytes, which is written as it is (its key `__key__`, if there, names the sample).
+    Samples are named 00000000, 00000001, ... from `first` on; images get `suffix`.
+    """
+    target = Path(path)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            tar = TarWriter(file.write)
+            for number, sample in enumerate(samples, first):
+                members = _members(sample, suffix)
+                tar.add(members.pop("__key__", b"%08d" % number).decode(), members.items())
+            tar.finish()
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return len(tar)
+
+
+def _members(sample: Sample, suffix: str) -> dict[str, bytes]:
+    if isinstance(sample, Mapping):
+        return dict(sample)
+    return {suffix: sample[0], "cls": b"%d" % sample[1]} if isinstance(sample, tuple) else {suffix: sample}
 
 
 def _header(name: str, size: int) -> bytes:

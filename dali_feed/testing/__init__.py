@@ -12,10 +12,8 @@ from dali_feed.packages import lazily
 if TYPE_CHECKING:
     from dali_feed.testing.embedded import Broker, broker
     from dali_feed.testing.publisher import Message, publish
-    from dali_feed.testing.resumes import assert_resumes_anywhere
-    from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
-    from dali_feed.testing.scripted_stream import ScriptedStream
-    from dali_feed.testing.stream_resumes import assert_stream_resumes
+    from dali_feed.testing.resumes import assert_resumes_anywhere, assert_stream_resumes
+    from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, ScriptedStream, Stall
 
 __all__ = [
     "Abort",
@@ -41,10 +39,10 @@ __getattr__ = lazily(
         "Gap": "scripted",
         "Message": "publisher",
         "ScriptedSource": "scripted",
-        "ScriptedStream": "scripted_stream",
+        "ScriptedStream": "scripted",
         "Stall": "scripted",
         "assert_resumes_anywhere": "resumes",
-        "assert_stream_resumes": "stream_resumes",
+        "assert_stream_resumes": "resumes",
         "broker": "embedded",
         "publish": "publisher",
     },

@@ -431,7 +431,7 @@ class Cluster:
         if not self.has_controller():
             raise SourceError(
                 f"{topic}: an admin client needs a controller; {servers} has none that "
-                "answers; on the embedded broker use `dali_feed.testing.Broker.create`"
+                "answers; on the embedded broker use `dali_feed.testing.Broker.create`, in the process that runs it"
             )
         begin = time.monotonic()
         try:

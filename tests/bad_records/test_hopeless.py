@@ -21,11 +21,11 @@ from dali_feed.errors import BadRecordLimitError, ConfigError
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.feed import Feed
 from dali_feed.options import BadRecords, Decode
+from dali_feed.packing.sinks import write_shard
 from dali_feed.plan.order import Shuffle
 from dali_feed.testing import Broker, Message
 from dali_feed.testing.publisher import publish as send
 from dali_feed.testing.scripted import Corrupt, Gap, ScriptedSource
-from dali_feed.testing.shards import write_shard
 
 SIZE = v2.Resize((16, 16))
 

@@ -35,10 +35,10 @@ from dali_feed.cli.options import seconds_of, size_of
 from dali_feed.cli.targets import topic_of
 from dali_feed.errors import EngineError
 from dali_feed.native.library import used
+from dali_feed.packing.sinks import write_shard
 from dali_feed.records.source import Snapshot
 from dali_feed.testing import ScriptedSource
 from dali_feed.testing.scripted import Gap, Stall
-from dali_feed.testing.shards import write_shard
 
 __all__ = ["cli"]  # a fixture
 

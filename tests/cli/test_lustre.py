@@ -8,10 +8,10 @@ import pytest
 from kit.command import Cli, assert_one_line, cli
 
 from dali_feed.errors import ConfigError, SourceError
+from dali_feed.packing.sinks import write_shard
 from dali_feed.storage import lustre
 from dali_feed.storage.lustre import LustreLayout, magic_of, parsed, set_layout
 from dali_feed.storage.manifest import load_manifest
-from dali_feed.testing.shards import write_shard
 
 __all__ = ["cli"]  # a fixture
 

@@ -17,7 +17,7 @@ from dali_feed.cli.sheet import Cell
 from dali_feed.cli.show import Shown, cells_of
 from dali_feed.external_sources import ShardSet
 from dali_feed.feed import Feed
-from dali_feed.testing.shards import write_shard
+from dali_feed.packing.sinks import write_shard
 
 __all__ = ["cli"]  # a fixture
 

@@ -21,8 +21,8 @@ from dali_feed.cli.targets import Access
 from dali_feed.cli.verify import runs, verify, verify_all
 from dali_feed.errors import ConfigError, DeadLetterError, SourceError
 from dali_feed.external_sources import ShardSet
+from dali_feed.packing.sinks import write_shard
 from dali_feed.testing.scripted import Abort, Corrupt, Gap, ScriptedSource, Stall
-from dali_feed.testing.shards import write_shard
 
 BAD: dict[int, Any] = {3: Corrupt(), 10: (broken_png(), 0), 40: Corrupt("label: 'x' is no number", jpeg(0)), 77: Gap()}
 

@@ -13,7 +13,7 @@ from kit.images import jpeg
 from dali_feed.cli.options import load_object
 from dali_feed.cli.sheet import Sheet
 from dali_feed.errors import ConfigError
-from dali_feed.testing.shards import write_shard
+from dali_feed.packing.sinks import write_shard
 
 __all__ = ["cli"]  # a fixture
 

@@ -25,10 +25,10 @@ from kit.record_files import mds
 from dali_feed.errors import ConfigError, SourceError
 from dali_feed.external_sources import MDS, ShardSet, Table
 from dali_feed.external_sources.index import RecordIndex, TarIndex
+from dali_feed.packing.sinks import write_shard
 from dali_feed.records.extents import Extents
 from dali_feed.records.slabs import SlabPool
 from dali_feed.storage.store import Stamp
-from dali_feed.testing.shards import write_shard
 
 __all__ = ["plain"]  # a fixture
 

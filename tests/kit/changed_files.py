@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kit.images import jpeg
 
-from dali_feed.testing.shards import write_shard
+from dali_feed.packing.sinks import write_shard
 
 
 def shard(path: Path, first: int, count: int = 64) -> bytes:

@@ -31,6 +31,7 @@ from dali_feed.loader.torch_run import TorchFeed
 
 # Whether the loops in C are there; None without a compiler.
 from dali_feed.native.library import library
+from dali_feed.packing.sinks import write_shard
 
 # The contract of a source: what its authors implement.
 from dali_feed.records.extents import Extents, pack_ids, unpack_ids
@@ -41,7 +42,6 @@ from dali_feed.records.source import Block, Fault, Lease, Member, Reader, Snapsh
 
 # Faults and shards as data.
 from dali_feed.testing.scripted import GARBAGE, Abort, Corrupt, Gap, Item, Stall
-from dali_feed.testing.shards import write_shard
 
 __all__ = [
     "GARBAGE",

@@ -8,9 +8,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from kit.broker.handle import Opened
 
 from dali_feed.external_sources import ShardSet
+from dali_feed.packing.sinks import write_shard
 from dali_feed.records.extents import Extents
 from dali_feed.records.source import Block, Source
-from dali_feed.testing.shards import write_shard
 
 
 def numbered(count: int, size: int = 100) -> list[bytes]:

@@ -13,8 +13,7 @@ from torchvision.transforms import v2
 
 from dali_feed import DataLoader, Decode, Tuning
 from dali_feed.errors import ConfigError, StateError
-from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.testing.scripted_stream import ScriptedStream
+from dali_feed.testing.scripted import ScriptedSource, ScriptedStream
 
 CROP = v2.RandomResizedCrop(8)
 

@@ -16,11 +16,11 @@ from kit.changed_files import WAYS, shard
 from dali_feed.errors import SourceChangedError
 from dali_feed.external_sources import ShardSet
 from dali_feed.external_sources.index import SUFFIX
+from dali_feed.packing.sinks import write_shard
 from dali_feed.records.extents import Extents
 from dali_feed.storage import lustre
 from dali_feed.storage.local import DEPTH, LARGE, LOCAL, LocalFile, LocalStore
 from dali_feed.storage.store import FileReads
-from dali_feed.testing.shards import write_shard
 
 DATA = np.random.default_rng(0).bytes(3 << 20)
 SIZE = 2000

@@ -41,12 +41,12 @@ from dali_feed.errors import (
 from dali_feed.external_sources import KafkaTopic, Secret, ShardSet
 from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.kafka.claims import ClaimHeaders, Claims
+from dali_feed.packing.sinks import write_shard
 from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import storage_of
 from dali_feed.records.slabs import SlabPool
 from dali_feed.storage import remote
 from dali_feed.testing import Message, assert_resumes_anywhere
-from dali_feed.testing.shards import write_shard
 
 __all__ = ["plain"]  # a fixture
 

@@ -20,8 +20,8 @@ from dali_feed.errors import ConfigError, DaliFeedError, SourceDeniedError, Sour
 from dali_feed.external_sources import MDS, Arrays, DeadLetterFolder, FileList, RecordIO, ShardSet
 from dali_feed.external_sources.files import LARGEST
 from dali_feed.external_sources.kafka.produce import load_journal
+from dali_feed.packing.sinks import write_shard
 from dali_feed.storage.local import LOCAL
-from dali_feed.testing.shards import write_shard
 
 
 @pytest.mark.parametrize(("what", "cure"), [("pipe", "write it into a file"), ("folder", "name the files in it")])

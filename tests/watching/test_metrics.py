@@ -23,10 +23,10 @@ from dali_feed import metrics as module
 from dali_feed.external_sources import KafkaTopic, ShardSet
 from dali_feed.feed.stats import CpuStats, StageStats, Stats, WaitCause
 from dali_feed.metrics import Collector, Look, serve
+from dali_feed.packing.sinks import write_shard
 from dali_feed.records.gauges import BrokerStats, KafkaStats, PartitionStats, StorageMeter
 from dali_feed.records.metrics import counted, counter, derived, gauge, key, merged, metrics, nested, since, text
 from dali_feed.testing import Message, ScriptedSource
-from dali_feed.testing.shards import write_shard
 
 
 @dataclass(frozen=True)

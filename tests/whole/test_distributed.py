@@ -15,8 +15,8 @@ from kit.images import jpeg, text
 from kit.warm import Warm
 
 from dali_feed.external_sources import ShardSet
+from dali_feed.packing.sinks import write_shard
 from dali_feed.plan.order import EpochPlan, resolve
-from dali_feed.testing.shards import write_shard
 
 pytestmark = [pytest.mark.slow, pytest.mark.whole_machine]
 

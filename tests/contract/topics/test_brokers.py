@@ -60,6 +60,16 @@ def test_an_embedded_broker_serves_other_processes() -> None:
         assert done.stdout.strip() == "5"
 
 
+@pytest.mark.usefixtures("warm_children")
+def test_another_process_cannot_make_a_topic_of_an_embedded_broker() -> None:
+    """It has no admin's requests: `publish` says at once who can."""
+    with broker() as running:
+        code = f"from dali_feed.testing import publish\npublish({running.servers!r}, 't', [(b'x', 1)], partitions=3)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=LONG)
+        assert "SourceError: t: an admin client needs a controller" in done.stderr
+        assert "use `dali_feed.testing.Broker.create`, in the process that runs it" in done.stderr
+
+
 def test_an_embedded_broker_is_closed_twice_and_then_refuses() -> None:
     """close() is idempotent, and a topic that exists is refused while it runs."""
     running = broker(brokers=2)
