@@ -343,7 +343,7 @@ class _Check:
 
     @contextlib.contextmanager
     def _ranks(self, world_size: int, at: str) -> Iterator[list[Feed]]:
-        with _naming(at), _feeds(self._source, self._batch_size, world_size, self._options) as feeds:
+        with _naming(at), _feeds(self._source, self._batch_size // world_size, world_size, self._options) as feeds:
             yield feeds
 
     def _steps(self, feeds: list[Feed]) -> Iterator[_Seen]:

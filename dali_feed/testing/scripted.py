@@ -103,13 +103,21 @@ class _Entry(NamedTuple):
     stall: threading.Event | None
 
 
+def _entry(item: Item) -> _Entry:
+    stall = item.event if isinstance(item, Stall) else None
+    record = item.then if isinstance(item, Stall) else item
+    plain, label = (record[0], record[1]) if isinstance(record, tuple) else (record, None)
+    payload = plain.payload if isinstance(plain, Corrupt) else plain if isinstance(plain, bytes) else b""
+    return _Entry(Gap() if plain is None else plain, payload, label, stall)
+
+
 class _Scripted(Records):
     """Items in partitions, which subclasses give out."""
 
     def __init__(self, partitions: Iterable[Iterable[Item]], name: str) -> None:
         self._name = name
-        self._items = [self._entries(items) for items in partitions]
-        self._labelled = any(entry.label is not None for entries in self._items for entry in entries)
+        self._items = [self._checked(items) for items in partitions]
+        self._labelled = any(_entry(item).label is not None for items in self._items for item in items)
 
     def __repr__(self) -> str:
         return self._name
@@ -124,19 +132,13 @@ class _Scripted(Records):
         """`scripted[0]@17`."""
         return f"{self._name}[{partition}]@{position}"
 
-    def _entries(self, items: Iterable[Item]) -> list[_Entry]:
-        entries = []
-        for k, item in enumerate(items):
-            stall = item.event if isinstance(item, Stall) else None
-            record = item.then if isinstance(item, Stall) else item
-            plain, label = (record[0], record[1]) if isinstance(record, tuple) else (record, None)
-            plain = Gap() if plain is None else plain
-            if not isinstance(plain, bytes | Corrupt | Gap | Abort):
+    def _checked(self, items: Iterable[Item]) -> list[Item]:
+        every = list(items)
+        for k, item in enumerate(every):
+            if not isinstance(_entry(item).plain, bytes | Corrupt | Gap | Abort):
                 rule = "items must be bytes, (bytes, label) or scripted faults"
                 raise ConfigError(f"{type(self).__name__}: {rule}; found {item!r} at {k}")
-            payload = plain.payload if isinstance(plain, Corrupt) else plain if isinstance(plain, bytes) else b""
-            entries.append(_Entry(plain, payload, label, stall))
-        return entries
+        return every
 
     def _raise_abort(self, abort: Abort, partition: int, position: int) -> None:
         raise abort.exception or SourceError(f"{self.where(partition, position)}: the script aborts the read here")
@@ -196,7 +198,7 @@ class ScriptedSource(_Scripted, Source):
         self._items = [dealt[a:b] for a, b in itertools.pairwise(borders)]
         self._first, self._extent = first, extent
         self._random_access, self._interleaved = random_access, interleaved
-        sizes = [len(entry.payload) for entry in dealt]
+        sizes = [len(_entry(item).payload) for item in dealt]
         self._mean = round(sum(sizes) / max(1, len(sizes)))
         self._begin()
 
@@ -237,16 +239,16 @@ class ScriptedSource(_Scripted, Source):
                 f"{self._name}: pin must be None, as the items of a scripted source do not change; found {dict(pin)!r}"
             )
         digest = hashlib.sha256(b"%d" % self._first)
-        for entries in self._items:
+        for items in self._items:
             digest.update(b"\npartition")
-            for plain, payload, label, _ in entries:
+            for plain, payload, label, _ in map(_entry, items):
                 digest.update(f"\n{type(plain).__name__} {label} {len(payload)} ".encode() + payload)
         starts = np.full(len(self._items), self._first, np.int64)
         return Snapshot(
             source=self._name,
             names=tuple(f"{self._name}[{p}]" for p in range(len(self._items))),
             starts=starts,
-            stops=starts + np.array([len(entries) for entries in self._items], np.int64),
+            stops=starts + np.array([len(items) for items in self._items], np.int64),
             extent=self._extent,
             record_bytes=max(1, self._mean),
             random_access=self._random_access,
@@ -300,7 +302,7 @@ class ScriptedReader(Reader):
         where = source.where(partition, position)
         if partition >= len(source._items) or not 0 <= row < len(source._items[partition]):
             raise ConfigError(f"{where}: reads must lie inside the snapshot; this one does not")
-        entry = source._items[partition][row]
+        entry = _entry(source._items[partition][row])
         while entry.stall is not None and not self._stop.is_set() and not entry.stall.wait(_STOP_SECONDS):
             pass
         if self._stop.is_set():
@@ -332,13 +334,13 @@ class ScriptedStream(_Scripted, Stream):
     def append(self, partition: int, *items: Item) -> None:
         """Add items to a partition."""
         with self._changed:
-            self._items[partition] += self._entries(items)
+            self._items[partition] += self._checked(items)
             self._changed.notify_all()
 
     def grow(self, *items: Item) -> None:
         """Add a partition."""
         with self._changed:
-            self._items.append(self._entries(items))
+            self._items.append(self._checked(items))
             self._changed.notify_all()
 
     # A source's.
@@ -467,12 +469,12 @@ class ScriptedStreamReader(LiveReader):
     def _take(self, taken: list[tuple[int, int, _Entry]], records: int, size: float) -> bool:
         """Take what is there, a partition after the other; whether that is enough."""
         bytes_taken = sum(len(entry.payload) for _, _, entry in taken)
-        for p, entries in enumerate(self._source._items):
+        for p, items in enumerate(self._source._items):
             if p % self._world_size != self._rank or p in self._gone:
                 continue
             self._at.setdefault(p, 0)
-            while len(taken) < records and self._at[p] < len(entries):
-                entry = entries[self._at[p]]
+            while len(taken) < records and self._at[p] < len(items):
+                entry = _entry(items[self._at[p]])
                 if entry.stall is not None and not entry.stall.is_set():
                     break
                 if isinstance(entry.plain, Abort):
