@@ -21,6 +21,8 @@ _STORES = re.compile(r"_key$|access_key_id|authori[sz]ation|credential|cookie|\b
 _NO_SECRETS = re.compile(r"\.location$|\.url$|\.file$")  # where something is
 _VALUES = re.compile(r"=(\S+)")  # of "principal=... scope=...", as sasl.oauthbearer.config has them
 _HIDDEN: set[str] = set()
+# Headers that say nothing of who asks.
+PLAIN_HEADERS = frozenset({"accept", "accept-encoding", "accept-language", "cache-control", "pragma", "user-agent"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +66,14 @@ def revealed(subject: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def revealed_options(subject: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """As `revealed`, of options of a file system, which may hold further ones: {"client_kwargs": {...}}."""
+    """As `revealed`, of options of a store, which may hold further ones: {"client_options": {...}}."""
     read: dict[str, Any] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
             read[name] = revealed_options(f"{subject}[{name!r}]", value)
         else:
-            secret = is_secret(name.lower()) or bool(_STORES.search(name.lower()))
+            header = subject.endswith("['default_headers']") and name.lower() not in PLAIN_HEADERS
+            secret = header or is_secret(name.lower()) or bool(_STORES.search(name.lower()))
             read[name] = _read(f"{subject}[{name!r}]", value, secret)
     return read
 

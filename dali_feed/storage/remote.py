@@ -43,6 +43,7 @@ from dali_feed.records.gauges import StorageMeter
 from dali_feed.secrets import hidden, revealed_options
 from dali_feed.storage.paths import INDEXES, MASK, braces, called, has_magic, pattern_of, shown
 from dali_feed.storage.store import FileReads, Stamp
+from dali_feed.storage.web import OPTIONS, WebStore, private, seconds
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -66,6 +67,7 @@ _TIMES = re.compile(r" in [\d.]+[nµm]?s(, after \d+ retries, [^-]*?)?(?= - )")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _OTHER_BYTES = re.compile(r"non-partial response|Range request not supported|Requested \d+\.\.\d+, got|short answer")
 _NO_RANGE = re.compile(r"status code: 416|CONTENT_RANGE")  # what an empty object answers
+_SAYS_WHO = re.compile(r"token|auth|secret|password|credential|key|session|cookie")  # of a header's name
 _RENAMED = {  # options of fsspec's file systems, and what obstore calls them
     "key": "access_key_id",
     "secret": "secret_access_key",
@@ -186,7 +188,7 @@ class RemoteStore:
     meter: StorageMeter | None = None
     # What is shared by all stores that `metered` makes of one: stores of buckets and hosts, and what objects were when
     # their stamps were looked at.
-    _stores: dict[str, ObjectStore] = field(default_factory=dict)
+    _stores: dict[str, ObjectStore | WebStore] = field(default_factory=dict)
     _known: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -279,6 +281,10 @@ class RemoteStore:
 
         store, key = self._where(file.path)
         match = {"if_match": file.tag} if file.tag.startswith('"') else {}  # a weak ETag (W/"...") matches nothing here
+        if isinstance(store, WebStore):
+            meta, data = await store.get(key, start, end, match.get("if_match", ""))
+            _check_same(file, meta)
+            return data
         options = cast("GetOptions", {"range": (start, end), **match})
         for tried in range(1, TRIES + 1):
             try:
@@ -304,13 +310,16 @@ class RemoteStore:
 
         store, key = self._where(path)
         try:
-            answer = await obstore.get_async(store, key, options={"range": (0, 1)})
-            meta = answer.meta
-            await answer.bytes_async()  # the connection is free again
-        except obstore.exceptions.GenericError as error:
+            if isinstance(store, WebStore):
+                meta = (await store.get(key, 0, 1))[0]
+            else:
+                answer = await obstore.get_async(store, key, options={"range": (0, 1)})
+                meta = answer.meta
+                await answer.bytes_async()  # the connection is free again
+        except (obstore.exceptions.GenericError, OSError) as error:
             if not _NO_RANGE.search(str(error)):
                 raise
-            meta = await obstore.head_async(store, key)
+            meta = await (store.head(key) if isinstance(store, WebStore) else obstore.head_async(store, key))
         tag = _tag(meta)
         return _stamp(meta["size"], tag), tag
 
@@ -318,7 +327,10 @@ class RemoteStore:
         import obstore
 
         root, key = _split(pattern)
-        store, folder = self._store(root), re.split(r"[*?\[]", key, maxsplit=1)[0].rpartition("/")[0]
+        store, folder = (
+            cast("ObjectStore", self._store(root)),
+            re.split(r"[*?\[]", key, maxsplit=1)[0].rpartition("/")[0],
+        )
         if "/" in key.removeprefix(folder + "/") or "**" in key:
             metas = [meta async for chunk in obstore.list(store, folder or None) for meta in chunk]
         else:
@@ -330,11 +342,14 @@ class RemoteStore:
         import obstore
 
         root, key = _split(folder)
-        async for chunk in obstore.list(self._store(root), key or None, chunk_size=1):
+        store = self._store(root)
+        if isinstance(store, WebStore):  # which lists nothing
+            return ()
+        async for chunk in obstore.list(store, key or None, chunk_size=1):
             return chunk
         return ()
 
-    def _where(self, path: str) -> tuple[ObjectStore, str]:
+    def _where(self, path: str) -> tuple[ObjectStore | WebStore, str]:
         """The store that has an object, and its name there.
 
         Raises SourceNotFoundError for what stands beside an address with a query: it has none.
@@ -348,7 +363,7 @@ class RemoteStore:
             return self._store(address), ""  # to the letter, since it is signed
         return self._store(root), unquote(key) if self.kind in _WEB else key
 
-    def _store(self, root: str) -> ObjectStore:
+    def _store(self, root: str) -> ObjectStore | WebStore:
         """Made at its first use. By the thread of the loop alone."""
         if root not in self._stores:
             self._stores[root] = _store_of(root, self.options)
@@ -447,8 +462,8 @@ def _running() -> asyncio.AbstractEventLoop:
         return _loop
 
 
-def _store_of(root: str, raw: Mapping[str, Any]) -> ObjectStore:
-    """The store of a bucket or host. Raises ConfigError for options that it does not take."""
+def _store_of(root: str, raw: Mapping[str, Any]) -> ObjectStore | WebStore:
+    """The store of a bucket or host, or of an address that is signed. ConfigError for options that it does not take."""
     from obstore.exceptions import BaseError
     from obstore.store import HTTPStore, from_url
 
@@ -463,6 +478,15 @@ def _store_of(root: str, raw: Mapping[str, Any]) -> ObjectStore:
     endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")
     plain = kind == "http" or str(endpoint).startswith("http://")
     client = {"timeout": timedelta(seconds=LIMIT_S), "allow_http": plain} | options.pop("client_options", {})
+    headers = private(client.get("default_headers", {}))
+    if kind in _WEB and (headers or "?" in root):
+        return _private_web(root, client, retry, options, headers)
+    if any(_SAYS_WHO.search(name.lower()) for name in headers):
+        msg = (
+            f"{subject}['client_options']['default_headers']: a header that says who asks must not follow a redirect of"
+            f" {kind}:// to another host; found {', '.join(headers)}; leave it to Authorization, or to the store's own"
+        )
+        raise ConfigError(f"{msg} credentials")
     if kind.startswith("s3") and not options.keys() & {"access_key_id", "skip_signature", "credential_provider"}:
         options |= _profile()
     try:
@@ -474,6 +498,25 @@ def _store_of(root: str, raw: Mapping[str, Any]) -> ObjectStore:
     names = ", ".join(sorted(raw)) or "none"
     msg = f"{subject} must be options of obstore's {kind}:// (given: {names}); found: {said}"
     raise ConfigError(msg)
+
+
+def _private_web(
+    root: str, client: Mapping[str, Any], retry: Mapping[str, Any], options: Mapping[str, Any], headers: Sequence[str]
+) -> WebStore:
+    """The web server whose credentials obstore would take along to another host. ConfigError for other options."""
+    subject, why = "ShardSet: storage_options", "an address with a query" if "?" in root else f"header {headers[0]!r}"
+    pauses = {"init_backoff": FIRST_PAUSE_S, "max_backoff": LONGEST_PAUSE_S} | retry.get("backoff", {})
+    others = [f"client_options[{name!r}]" for name in client.keys() - OPTIONS]
+    others += [f"retry_config[{name!r}]" for name in retry.keys() - {"max_retries", "backoff"}] + list(options)
+    if others:
+        found = ", ".join(sorted(others))
+        raise ConfigError(f"{subject}: {why} goes to its own host alone, for which there is no {found}; leave it out")
+    tries, first, longest = retry["max_retries"] + 1, pauses["init_backoff"], pauses["max_backoff"]
+    try:
+        return WebStore(root, client, tries=tries, first=seconds(first), longest=seconds(longest))
+    except (ValueError, TypeError, OSError) as error:
+        said = _said(error)
+    raise ConfigError(f"{subject}: client_options and retry_config must be as obstore takes them; found: {said}")
 
 
 def _profile() -> dict[str, Any]:

@@ -27,12 +27,14 @@ class Web:
     """Serves `files`, name -> bytes, at `url` until it is closed. A context manager.
 
     faults    name -> what its next requests for ranges meet
+    moved     name -> where else its requests are sent (302)
     requests  (method, name, the range asked for or ""), in the order of their coming
     delay     seconds before each answer
     """
 
     def __init__(self, files: dict[str, bytes], *, delay: float = 0, tags: bool = True) -> None:
         self.files, self.delay, self.tags = files, delay, tags
+        self.moved: dict[str, str] = {}
         self.headers: list[dict[str, str]] = []
         self.queries: list[str] = []
         self.faults: defaultdict[str, deque[str]] = defaultdict(deque)
@@ -128,6 +130,9 @@ class _Handler(BaseHTTPRequestHandler):
         site.queries.append(self.path.partition("?")[2])
         site.headers.append(dict(self.headers))
         time.sleep(site.delay)
+        if name in site.moved:
+            self._head(302, 0, {"Location": site.moved[name]})
+            return
         if fault == "hang":
             site.hanging.set()
             site.closed.wait(60)

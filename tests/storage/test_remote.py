@@ -87,12 +87,14 @@ def rows(source: ShardSet, stop: threading.Event | None = None) -> list[tuple[An
     return [row[:2] for row in pictures(source, stop=stop)]
 
 
-@pytest.fixture(params=["http", "s3"])
+@pytest.fixture(params=["http", "private", "s3"])
 def source(request: pytest.FixtureRequest, tars: dict[str, bytes]) -> Iterator[tuple[ShardSet, Web]]:
-    """Three shards behind a server, by its address or as a bucket of S3, whose index is known."""
+    """Three shards of known indexes: by an address, the same with a header of one's own, and as a bucket of S3."""
     with Web({f"train/{name}": data for name, data in tars.items()}) as web:
-        if request.param == "http":
-            found = ShardSet(f"{web.url}/train/{{0..2}}.tar")
+        if request.param != "s3":
+            options = {"client_options": {"default_headers": {"X-Api-Key": "5ecret"}}}
+            private = options if request.param == "private" else None
+            found = ShardSet(f"{web.url}/train/{{0..2}}.tar", storage_options=private)
         else:
             found = ShardSet("s3://train/{0..2}.tar", storage_options=s3_options(web.url))
         found.snapshot()
@@ -417,6 +419,71 @@ def test_an_empty_shard_is_told_as_an_empty_file_is(tmp_path: Path) -> None:
                 ShardSet(path).snapshot()
             errors.append((type(caught.value), str(caught.value).replace(path, "PATH")))
     assert errors[0] == errors[1]
+
+
+# Redirects.
+
+
+WHO = {"X-Api-Key": "5ecret-key", "Authorization": "Bearer 5ecret", "Cookie": "id=5ecret", "Private-Token": "5ecret"}
+
+
+@pytest.mark.parametrize("headers", [WHO, {"Authorization": "Bearer 5ecret"}, {}], ids=["all", "obstore's", "signed"])
+def test_credentials_stay_with_the_host_that_they_were_given_for(
+    web: Web, tmp_path: Path, headers: dict[str, str]
+) -> None:
+    """Headers and what signs an address: one that redirects to another port has them, and the other has none."""
+    sign = "" if headers else "?X-Amz-Signature=5ecret"
+    with Web({}) as home:
+        for name in web.files:
+            home.moved[name] = f"{web.url}/{name}"
+        options = {"client_options": {"default_headers": {"Accept-Language": "da", **headers}}}
+        source = ShardSet([f"{home.url}/{k}.tar{sign}" for k in range(3)], storage_options=options)
+        assert rows(source) == rows(ShardSet(str(tmp_path / "*.tar")))
+        assert all(headers.items() <= {name.title(): it for name, it in each.items()}.items() for each in home.headers)
+        assert all(query == sign[1:] for query in home.queries)
+    assert {name.title(): it for each in web.headers for name, it in each.items()}["Accept-Language"] == "da"
+    assert [each for each in web.headers if "5ecret" in str(each)] == []
+    assert not any(web.queries)
+
+
+def test_a_redirect_within_a_host_keeps_its_credentials(web: Web, tmp_path: Path) -> None:
+    """So does one that leads to a name beside it."""
+    for name in list(web.files):
+        web.files[f"real/{name}"] = web.files.pop(name)
+        web.moved[name] = f"/real/{name}"
+    options = {"client_options": {"default_headers": {"X-Api-Key": "5ecret"}}}
+    source = ShardSet(f"{web.url}/{{0..2}}.tar", storage_options=options)
+    assert rows(source) == rows(ShardSet(str(tmp_path / "*.tar")))
+    assert {each["X-Api-Key"] for each in web.headers} == {"5ecret"}
+
+
+def test_redirects_that_lead_nowhere_or_to_another_kind_of_address_are_errors(web: Web, tmp_path: Path) -> None:
+    """A circle, a file of this machine, and FTP: by name, at once, with nothing of the header."""
+    options = {"client_options": {"default_headers": {"X-Api-Key": "5ecret"}}}
+    for to in ("0.tar", f"file://{tmp_path / '1.tar'}", "ftp://127.0.0.1/0.tar"):
+        web.moved["0.tar"] = to
+        with pytest.raises(SourceError, match=r"/0\.tar: a shard must be readable") as caught:
+            ShardSet(f"{web.url}/0.tar", storage_options=options).snapshot()
+        assert "5ecret" not in repr(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "more", "words"),
+    [
+        ("s3://bucket/0.tar", {"X-Api-Key": "a"}, {}, r"must not follow a redirect of s3://.*found X-Api-Key"),
+        ("{url}/0.tar", {"X-Api-Key": "a"}, {"http2_only": True}, r"there is no client_options\['http2_only'\]"),
+        ("{url}/0.tar", {"X-Api-Key": "a"}, {"timeout": "soon"}, r"'soon' is no time"),
+        ("{url}/0.tar?sig=1", {}, {"randomize_addresses": True}, r"an address with a query goes to its own host alone"),
+    ],
+)
+def test_what_cannot_be_kept_to_its_host_is_refused(
+    web: Web, address: str, headers: dict[str, str], more: dict[str, Any], words: str
+) -> None:
+    """A header of a store whose library follows redirects, and options that only that library has."""
+    options = {"client_options": {"default_headers": headers, **more}}
+    with pytest.raises(ConfigError, match=words):
+        ShardSet(address.format(url=web.url), storage_options=options).snapshot()
+    assert not web.requests
 
 
 # Sets.
