@@ -22,9 +22,8 @@ from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.options import BadRecords, Decode
 from dali_feed.records.source import LABEL, Extents, Source, unpack_ids
-from dali_feed.transforms.keys import WINDOW, Arrays, numbered
 from dali_feed.transforms.nest import Nest
-from dali_feed.transforms.op import Op, Place, Recipe
+from dali_feed.transforms.op import WINDOW, Arrays, Op, Place, Recipe, numbered
 from dali_feed.transforms.program import Program
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from dali_feed.columns.column import Column
     from dali_feed.columns.follow import Boxes, Keypoints, Mask
     from dali_feed.columns.image import Image
-    from dali_feed.columns.number import Number
     from dali_feed.columns.packed import Packed, PackedBatch
-    from dali_feed.columns.text import Bytes, JsonValue, Text
+    from dali_feed.columns.plain import Bytes, JsonValue, Number, Text
     from dali_feed.columns.tokens import TokenBatch, Tokens
 
 __all__ = [
@@ -42,17 +41,17 @@ __getattr__ = lazily(
     {
         "Array": "array",
         "Boxes": "follow",
-        "Bytes": "text",
+        "Bytes": "plain",
         "Column": "column",
-        "Counted": "ragged",
+        "Counted": "array",
         "Image": "image",
-        "JsonValue": "text",
+        "JsonValue": "plain",
         "Keypoints": "follow",
         "Mask": "follow",
-        "Number": "number",
+        "Number": "plain",
         "Packed": "packed",
         "PackedBatch": "packed",
-        "Text": "text",
+        "Text": "plain",
         "TokenBatch": "tokens",
         "Tokens": "tokens",
     },

@@ -7,7 +7,6 @@ record, and its slot goes to another. Nothing is copied before a batch is made, 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -103,33 +102,3 @@ class Column:
         """
         del lanes
         return self.batch(values)
-
-
-# Columns that follow the image they belong to: what is kept of a record, and what becomes of it in a slot.
-
-
-Moved = Callable[[Any], Any]  # a tv_tensor, as its image's transforms move it
-
-
-class Follower(Column):
-    """A column whose values are finished by threads, slot by slot, with the draws of the image in the slot."""
-
-    of: str  # the image column that it follows
-
-    @property
-    def boxes(self) -> bool:
-        """Whether it is moved by arithmetic, not pixel by pixel."""
-        return True
-
-    has_boxes: ClassVar[bool] = False  # whether there is `as_boxes`
-
-    def as_boxes(self, value: Any, size: tuple[int, int]) -> Any:
-        """A value as torchvision's BoundingBoxes of an image (height, width)."""
-        raise NotImplementedError
-
-    def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
-        """The value of one slot; `size` (height, width) is that of the image before any transform.
-
-        A ValueError says why the record cannot be used. Torch is loaded where this is called.
-        """
-        raise NotImplementedError

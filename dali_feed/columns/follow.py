@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -10,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns.column import Faults, Follower, Moved
+from dali_feed.columns.array import end_to_end
+from dali_feed.columns.column import Column, Faults
 from dali_feed.columns.image import EncodedColumn
-from dali_feed.columns.ragged import end_to_end
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.json_text import loads
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
@@ -20,6 +21,33 @@ from dali_feed.screen.pillow import opened
 from dali_feed.screen.screen import header_of
 
 _MODES = ("1", "L", "P", "I;16", "I")  # of Pillow: one number a pixel; a palette's indices, not its colours
+
+
+Moved = Callable[[Any], Any]  # a tv_tensor, as its image's transforms move it
+
+
+class Follower(Column):
+    """A column whose values are finished by threads, slot by slot, with the draws of the image in the slot."""
+
+    of: str  # the image column that it follows
+
+    @property
+    def boxes(self) -> bool:
+        """Whether it is moved by arithmetic, not pixel by pixel."""
+        return True
+
+    has_boxes: ClassVar[bool] = False  # whether there is `as_boxes`
+
+    def as_boxes(self, value: Any, size: tuple[int, int]) -> Any:
+        """A value as torchvision's BoundingBoxes of an image (height, width)."""
+        raise NotImplementedError
+
+    def followed(self, value: Any, size: tuple[int, int], moved: Moved) -> Any:
+        """The value of one slot; `size` (height, width) is that of the image before any transform.
+
+        A ValueError says why the record cannot be used. Torch is loaded where this is called.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

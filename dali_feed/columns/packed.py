@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dali_feed.checks import whole
 from dali_feed.columns.column import Column, Faults
-from dali_feed.columns.text import texts
+from dali_feed.columns.plain import texts
 from dali_feed.columns.tokens import MOST, Tokenize, tokenized, tokenizing
 from dali_feed.errors import ConfigError
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dali_feed.checks import whole
 from dali_feed.columns.column import Column, Faults
-from dali_feed.columns.text import texts
+from dali_feed.columns.plain import texts
 from dali_feed.errors import ConfigError
 
 # Tokenizing: from texts to token ids, by a file or an object of the `tokenizers` library, or by any callable.

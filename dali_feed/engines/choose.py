@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dali_feed.columns.column import Follower
 from dali_feed.columns.columns import Columns
-from dali_feed.columns.text import Bytes
+from dali_feed.columns.follow import Follower
+from dali_feed.columns.plain import Bytes
 from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.engines.dali.user_graph import PipelineProgram, compile_function, is_graph_function
 from dali_feed.engines.engine import Engine, ImageMaker

@@ -23,8 +23,7 @@ from dali_feed.engines.failures import engine_error, out_of_memory
 from dali_feed.errors import ConfigError
 from dali_feed.transforms.convert import UserFunction, name_of
 from dali_feed.transforms.crops import Flip
-from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, Arrays
-from dali_feed.transforms.op import Draws, walk
+from dali_feed.transforms.op import ADJUST, ERASE, FLIPS, Arrays, Draws, walk
 from dali_feed.transforms.program import Finish, ImageProgram, Output, Program, Tail
 
 log = logging.getLogger("dali_feed")

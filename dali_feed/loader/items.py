@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +13,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.columns.array import Scaled
-from dali_feed.columns.column import Column, Follower
+from dali_feed.columns.array import Jagged, Scaled
+from dali_feed.columns.column import Column
 from dali_feed.columns.columns import Columns
+from dali_feed.columns.follow import Follower
 from dali_feed.columns.image import Image
-from dali_feed.columns.number import Number
 from dali_feed.columns.packed import PackedBatch
-from dali_feed.columns.ragged import Jagged
+from dali_feed.columns.plain import Number
 from dali_feed.engines.engine import Pixels
 from dali_feed.engines.finish import finished, mixed_up, scaled, shape_of, size_of
 from dali_feed.errors import ConfigError
 from dali_feed.feed import Batch, Feed
 from dali_feed.feed.batch import MIX
 from dali_feed.kernels.finish import MixArrays
-from dali_feed.loader.arguments import moved
 from dali_feed.loader.functions import UserTransforms
 from dali_feed.plan.batching import Shares
 from dali_feed.records.extents import unpack_id
@@ -469,3 +469,34 @@ class Items:
         """With as many channels as the user's transform gives: where that is one, the engine gives three equal ones."""
         channels = self._channels[view]
         return images if channels == 3 else images[:, :channels].contiguous()
+
+
+# A batch of any kind on its way to the device.
+
+
+def moved(item: Any, device: torch.device) -> Any:
+    """A batch with its tensors on the device, inside any lists, tuples and mappings; unchanged on the CPU."""
+    if device.type == "cpu":
+        return item
+    if isinstance(item, torch.Tensor):
+        return _pinned(item, device).to(device, non_blocking=True)
+    if callable(getattr(item, "to", None)):
+        return item.to(device)
+    if isinstance(item, MutableMapping):
+        out = copy.copy(item)  # of its own class
+        out.update({key: moved(value, device) for key, value in item.items()})
+        return out
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        return type(item)(*(moved(value, device) for value in item))
+    if isinstance(item, list | tuple):
+        there = [moved(value, device) for value in item]
+        return tuple(there) if isinstance(item, tuple) else there
+    return item
+
+
+def _pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """In page-locked memory where it goes to a GPU: a copy from other memory waits for the GPU's queued work."""
+    plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and not tensor.requires_grad
+    if device.type == "cuda" and tensor.device.type == "cpu" and plain and not tensor.is_pinned():
+        return tensor.pin_memory()  # of a tensor with a class of its own it would make a plain one
+    return tensor

@@ -32,7 +32,6 @@ from dali_feed.feed.passes import Batches
 from dali_feed.loader.adapters import Lowered, Unchanged, lower_dataset
 from dali_feed.loader.arguments import (
     check_by_torch,
-    moved,
     ranks,
     refuse,
     seeded,
@@ -44,7 +43,7 @@ from dali_feed.loader.arguments import (
 from dali_feed.loader.dataset_source import DatasetSource, title_of
 from dali_feed.loader.frameworks import NoBatchSampler, Registration, Skipped, check_ranks
 from dali_feed.loader.functions import UserTransforms, leaves_pil, split
-from dali_feed.loader.items import Items, Mixes
+from dali_feed.loader.items import Items, Mixes, moved
 from dali_feed.loader.torch_run import TorchFeed
 from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.batching import has_dealt, length_of

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.transforms.crops import Flip
-from dali_feed.transforms.keys import ERASE, FLIPS, SIZE, TURN, WINDOW, Key, of_op
-from dali_feed.transforms.op import Draws, Ints, Op, Recipe
+from dali_feed.transforms.op import ERASE, FLIPS, SIZE, TURN, WINDOW, Draws, Ints, Key, Op, Recipe, of_op
 from dali_feed.transforms.program import ImageProgram, Parameters, finish_of, last_erasing, outline, turns
 from dali_feed.transforms.settings import DType, Layout
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.draws import STREAMS_PER_OP
-from dali_feed.transforms.keys import Arrays, of_op
-from dali_feed.transforms.op import Draws, Graph, Ints, OnImage, Op, inner_numbers
+from dali_feed.transforms.op import Arrays, Draws, Graph, Ints, OnImage, Op, inner_numbers, of_op
 from dali_feed.transforms.settings import Probability, refuse
 
 Branches = tuple[tuple[Op, ...], ...]

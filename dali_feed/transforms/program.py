@@ -14,13 +14,26 @@ from dali_feed.draws import COLUMNS, STREAMS_PER_OP, TOP_BITS, VIEWS, seed_withi
 from dali_feed.errors import DaliFeedError, TransformError
 from dali_feed.screen.header import MIRRORED_X, MIRRORED_Y, SIDEWAYS
 from dali_feed.transforms.crops import corners_of
-from dali_feed.transforms.keys import ADJUST, CANVAS, ERASE, FLIPS, Arrays, Key, of_op
 from dali_feed.transforms.lower import unwrap
-from dali_feed.transforms.op import Draws, OnImage, Op, Place, Recipe, walk
+from dali_feed.transforms.op import (
+    ADJUST,
+    CANVAS,
+    ERASE,
+    FLIPS,
+    Arrays,
+    Draws,
+    Key,
+    OnImage,
+    Op,
+    Place,
+    Recipe,
+    of_op,
+    walk,
+)
 from dali_feed.transforms.settings import DType, Layout, refuse
 
 if TYPE_CHECKING:
-    from dali_feed.columns.column import Follower
+    from dali_feed.columns.follow import Follower
 
 Ints = NDArray[np.int64]
 

@@ -21,9 +21,8 @@ from dali_feed.columns import Boxes, Keypoints, Mask
 from dali_feed.columns.column import Faults
 from dali_feed.errors import TransformError
 from dali_feed.transforms.host import compile_host
-from dali_feed.transforms.keys import Key
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.op import Draws
+from dali_feed.transforms.op import Draws, Key
 from dali_feed.transforms.program import compile_following, outline
 
 

@@ -31,8 +31,7 @@ from dali_feed.transforms.convert import Normalize, ToFloat, UserFunction
 from dali_feed.transforms.crops import Flip, RandomIoUCrop
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.host import HostProgram, compile_host
-from dali_feed.transforms.keys import Key
-from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.op import Key, Recipe
 from dali_feed.transforms.program import Output, Program
 from dali_feed.transforms.resize import Resize
 

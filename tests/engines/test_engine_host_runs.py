@@ -26,8 +26,7 @@ from dali_feed.screen.header import UnusableError
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.host import compile_host
-from dali_feed.transforms.keys import Key
-from dali_feed.transforms.op import Recipe
+from dali_feed.transforms.op import Key, Recipe
 from dali_feed.transforms.resize import RandomResizedCrop
 
 BATCH = Recipe((RandomResizedCrop((32, 24)), Flip("x"), ToFloat(), Normalize((0.5,) * 3, (0.2,) * 3)))

@@ -37,7 +37,7 @@ from dali_feed.engines.engine import Work
 from dali_feed.errors import ConfigError, DaliFeedError, EngineError, TransformError
 from dali_feed.options import Decode
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.keys import numbered
+from dali_feed.transforms.op import numbered
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from kit.both_loaders import OURS_BY_TORCH, Numbers
 from kit.images import QUICK, labelled
 
 from dali_feed import DataLoader, Tuning
-from dali_feed.loader import arguments
+from dali_feed.loader import arguments, items
 from dali_feed.plan.state import LOOKS
 from dali_feed.testing import ScriptedSource
 
@@ -28,8 +28,8 @@ def test_batches_of_any_class_move() -> None:
     packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(3), torch.zeros(2)])
     pair = Pair(torch.zeros(2), 1)
     item = {"a": [torch.zeros(2), "text"], "b": OrderedDict(x=torch.zeros(1)), "c": packed, "d": pair}
-    assert arguments.moved(item, torch.device("cpu")) is item
-    there = arguments.moved({key: item[key] for key in ("a", "b", "d")}, torch.device("meta"))
+    assert items.moved(item, torch.device("cpu")) is item
+    there = items.moved({key: item[key] for key in ("a", "b", "d")}, torch.device("meta"))
     assert there["a"][0].is_meta
     assert there["b"]["x"].is_meta
     assert there["d"].value.is_meta

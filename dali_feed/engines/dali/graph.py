@@ -20,8 +20,24 @@ from numpy.typing import NDArray
 
 from dali_feed.kernels.launch import compiles
 from dali_feed.transforms.colour import KIND, MAX_STEPS
-from dali_feed.transforms.keys import ADJUST, ERASE, FLIPS, TURN, WINDOW, Key, numbered, of_op, viewed
-from dali_feed.transforms.op import Draws, Floats, Op, Place, Recipe, Window, columns
+from dali_feed.transforms.op import (
+    ADJUST,
+    ERASE,
+    FLIPS,
+    TURN,
+    WINDOW,
+    Draws,
+    Floats,
+    Key,
+    Op,
+    Place,
+    Recipe,
+    Window,
+    columns,
+    numbered,
+    of_op,
+    viewed,
+)
 from dali_feed.transforms.program import (
     Colours,
     Finish,

@@ -32,7 +32,7 @@ from dali_feed.options import Tuning
 from dali_feed.screen import pillow
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
-from dali_feed.transforms.keys import Key, viewed
+from dali_feed.transforms.op import Key, viewed
 from dali_feed.transforms.program import Output, Tail
 
 # A batch that fails then fails alone, and it is the caller who says how many are in flight.

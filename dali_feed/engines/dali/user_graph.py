@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from dali_feed.draws import PROGRAM, philox4x32, uniforms
 from dali_feed.engines.dali.graph import DaliProgram, Fold, Inputs, Step
 from dali_feed.errors import TransformError
-from dali_feed.transforms.keys import Key, numbered
-from dali_feed.transforms.op import Draws, Recipe
+from dali_feed.transforms.op import Draws, Key, Recipe, numbered
 
 Column = tuple[str, float, float]
 

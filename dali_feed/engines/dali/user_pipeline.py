@@ -19,7 +19,7 @@ from dali_feed.engines.engine import Pixels
 from dali_feed.engines.workers import Workers
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.records.source import LABEL
-from dali_feed.transforms.keys import Key
+from dali_feed.transforms.op import Key
 from dali_feed.transforms.program import Output
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.engines.device.cuda import Device
-from dali_feed.transforms.keys import Key, viewed
+from dali_feed.transforms.op import Key, viewed
 from dali_feed.transforms.program import Tail
 
 ALIGNED = 16  # bytes: the widest that a thread of a GPU loads at once, and a multiple of every item's size

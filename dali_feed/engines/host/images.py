@@ -8,6 +8,8 @@ Workers share the chunks of all batches in flight, so a slow image holds back it
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -21,19 +23,22 @@ from dali_feed.engines.engine import ImageMaker, Part, Pixels
 from dali_feed.engines.failures import engine_error
 from dali_feed.engines.finish import DTYPES
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder, turned
-from dali_feed.engines.host.steps import ImageSteps, Kind, memory_of
+from dali_feed.engines.host.steps import ImageSteps
 from dali_feed.engines.workers import Job, Workers, WorkerThread
 from dali_feed.errors import EngineError, TransformError
 from dali_feed.options import Tuning
-from dali_feed.records.slabs import Reused
+from dali_feed.records.slabs import ALIGNED, Reused
 from dali_feed.screen.header import UnusableError
 from dali_feed.transforms.host import HostProgram
-from dali_feed.transforms.keys import SIZE, TURN, WINDOW
+from dali_feed.transforms.op import SIZE, TURN, WINDOW
 from dali_feed.transforms.program import Output, Tail, stored
 
 _ENGINE = "host engine"  # its name in errors
 # Images of a task: few enough to share a batch out evenly, enough to pay for the hand-over and to decode many together.
 CHUNK, MOST = 8, 32
+
+
+Kind = tuple[tuple[int, ...], torch.dtype]  # of a tensor
 
 
 class HostImages(ImageMaker):
@@ -179,3 +184,21 @@ class _Decoding(Job):
         for program, steps, own, images in zip(self._programs, self._steps, self._rows, self.images, strict=True):
             y, x, height, width = own[WINDOW][slot].tolist() if program.window else (0, 0, *pixels.shape[:2])
             steps.run(pixels[y : y + height, x : x + width], own, slot, images[slot])
+
+
+# Memory of batches, which goes back to a pool when the last tensor over it is deleted.
+
+
+_IN_NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: np.int16}
+
+
+def memory_of(pool: Reused, kinds: Sequence[Kind]) -> list[torch.Tensor]:
+    """Tensors whose memory is not used again until the last tensor over any of them is deleted. For any thread."""
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
+    starts = [0, *itertools.accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
+    whole, out = pool(starts[-1]), []
+    for (shape, dtype), start, length in zip(kinds, starts, sizes, strict=False):
+        # Shaped by NumPy: an operation of torch lets go of the interpreter's lock and queues for it.
+        shaped = torch.from_numpy(whole[start : start + length].view(_IN_NUMPY[dtype]).reshape(shape))
+        out.append(shaped.view(dtype) if dtype == torch.bfloat16 else shaped)
+    return out

@@ -8,8 +8,6 @@ the steps from the mirror on in one pass.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,13 +17,40 @@ from numpy.typing import NDArray
 
 from dali_feed.engines.finish import DTYPES
 from dali_feed.native.pixels import PixelWriter, steps_of, writer
-from dali_feed.records.slabs import ALIGNED, Reused
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.erasing import colour_of
 from dali_feed.transforms.host import HostProgram
-from dali_feed.transforms.keys import Arrays, Key, of_op
-from dali_feed.transforms.op import OnImage, Op
+from dali_feed.transforms.op import Arrays, Key, OnImage, Op, of_op
+
+
+class ImageSteps:
+    """A program's steps, ready to run. Used by many threads at once."""
+
+    def __init__(self, program: HostProgram) -> None:
+        self._apply: list[OnImage] = [op.step(n) for n, op in program.steps]
+        self._channels_first = program.layout == "NCHW"
+        self._levels = levels_of(program)
+        self._before = 0 if self._levels is None else self._levels.first  # steps that the pass is behind
+
+    def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor) -> None:
+        """`pixels` (height, width, 3), with row `slot` of the parameters, into `out`, the slot's place in the batch."""
+        self.run_on(torch.from_numpy(pixels).permute(2, 0, 1), arrays, slot, out)
+
+    def run_on(self, image: torch.Tensor, arrays: Arrays, slot: int, out: torch.Tensor) -> None:
+        """The same for an image (3, height, width), on any device."""
+        done = 0
+        if self._levels is not None:
+            for apply in self._apply[: self._before]:
+                image = apply(image, arrays, slot)
+            if self._levels.run(image, out, arrays, slot):
+                return
+            done = self._before
+        for apply in self._apply[done:] if done else self._apply:
+            image = apply(image, arrays, slot)
+        image = image.expand(3, -1, -1)  # of one channel three that are equal: a batch has three
+        out.copy_(image if self._channels_first else image.permute(1, 2, 0))
+
 
 # The end of a program in one pass of C: flips, to float, Normalize, and the way into the batch.
 #
@@ -136,53 +161,3 @@ def _table(steps: Sequence[tuple[int, Op]]) -> NDArray[Any]:
         image = op.step(n)(image, {}, 0)
     bits: torch.Tensor = image.contiguous()
     return bits.view(_BITS[bits.itemsize])[:, 0].numpy()
-
-
-class ImageSteps:
-    """A program's steps, ready to run. Used by many threads at once."""
-
-    def __init__(self, program: HostProgram) -> None:
-        self._apply: list[OnImage] = [op.step(n) for n, op in program.steps]
-        self._channels_first = program.layout == "NCHW"
-        self._levels = levels_of(program)
-        self._before = 0 if self._levels is None else self._levels.first  # steps that the pass is behind
-
-    def run(self, pixels: NDArray[np.uint8], arrays: Arrays, slot: int, out: torch.Tensor) -> None:
-        """`pixels` (height, width, 3), with row `slot` of the parameters, into `out`, the slot's place in the batch."""
-        self.run_on(torch.from_numpy(pixels).permute(2, 0, 1), arrays, slot, out)
-
-    def run_on(self, image: torch.Tensor, arrays: Arrays, slot: int, out: torch.Tensor) -> None:
-        """The same for an image (3, height, width), on any device."""
-        done = 0
-        if self._levels is not None:
-            for apply in self._apply[: self._before]:
-                image = apply(image, arrays, slot)
-            if self._levels.run(image, out, arrays, slot):
-                return
-            done = self._before
-        for apply in self._apply[done:] if done else self._apply:
-            image = apply(image, arrays, slot)
-        image = image.expand(3, -1, -1)  # of one channel three that are equal: a batch has three
-        out.copy_(image if self._channels_first else image.permute(1, 2, 0))
-
-
-# Memory of the host engine's batches.
-#
-# It goes back to a pool when the last tensor over it is deleted.
-
-
-_IN_NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: np.int16}
-
-Kind = tuple[tuple[int, ...], torch.dtype]  # of a tensor
-
-
-def memory_of(pool: Reused, kinds: Sequence[Kind]) -> list[torch.Tensor]:
-    """Tensors whose memory is not used again until the last tensor over any of them is deleted. For any thread."""
-    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
-    starts = [0, *itertools.accumulate(-(-size // ALIGNED) * ALIGNED for size in sizes)]
-    whole, out = pool(starts[-1]), []
-    for (shape, dtype), start, length in zip(kinds, starts, sizes, strict=False):
-        # Shaped by NumPy: an operation of torch lets go of the interpreter's lock and queues for it.
-        shaped = torch.from_numpy(whole[start : start + length].view(_IN_NUMPY[dtype]).reshape(shape))
-        out.append(shaped.view(dtype) if dtype == torch.bfloat16 else shaped)
-    return out
