@@ -2,12 +2,12 @@
 #
 #   CUDA=12|13      which DALI and CuPy to install; changing it builds .venv anew
 #   KILLS=20        of `make chaos`
-#   JOBS=3          test files at a time; default: the CPUs and two more, as a third of the time is waiting
+#   JOBS=3          test files at a time; default: the CPUs and four more, as two thirds of the time are waiting
 #   PYTHON=python3  what .venv is made from, 3.11 or newer
 
 CUDA ?= 12
 KILLS ?= 20
-JOBS ?= $(shell echo $$(($$(nproc) + 2)))
+JOBS ?= $(shell echo $$(($$(nproc) + 4)))
 PYTHON ?= python3
 # A worker that dies ends the run and names its test: one in its place is dealt tests until all wait for each other.
 WORKERS := -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0

@@ -2,69 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from kit.numbered import Numbers, StatefulStream, flat, ours
+from kit.numbered import Numbers, StatefulStream, ours
 from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import DistributedSampler
 
-lightning = pytest.importorskip("lightning.pytorch")
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
-logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-
-
-class Net(lightning.LightningModule):  # type: ignore[misc,name-defined]
-    """Notes the samples that it sees in each epoch, and where it validates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.layer = torch.nn.Linear(1, 1)
-        self.seen: list[tuple[int, list[int]]] = []
-        self.checks: list[tuple[int, list[int]]] = []
-
-    def training_step(self, batch: Any, _: int) -> Any:
-        """A step over the numbers of a batch; of several loaders over those of the first."""
-        batch = batch["a"] if isinstance(batch, dict) else batch
-        self.seen.append((self.trainer.current_epoch, flat(batch)))
-        return self.layer(batch[0]).pow(2).mean()
-
-    def validation_step(self, batch: Any, _: int) -> None:
-        """Where it is asked for."""
-        self.checks.append((len(self.seen), flat(batch)))
-
-    def predict_step(self, batch: Any, _: int) -> list[int]:
-        """The samples themselves."""
-        return flat(batch)
-
-    def configure_optimizers(self) -> Any:
-        """Plain steps."""
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class Save(lightning.Callback):  # type: ignore[misc,name-defined]
-    """Saves after so many batches of the second epoch."""
-
-    def __init__(self, path: Path, batches: int) -> None:
-        self.path, self.batches = path, batches
-
-    def on_train_batch_end(self, trainer: Any, module: Net, *_: Any) -> None:
-        """See the class."""
-        if sum(epoch == 1 for epoch, _ in module.seen) == self.batches and trainer.current_epoch == 1:
-            trainer.save_checkpoint(self.path)
-
-
-def trainer(folder: Path, **options: Any) -> Any:
-    """A quiet one on the CPU, of two epochs unless told."""
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
-    return lightning.Trainer(
-        **{"accelerator": "cpu", "devices": 1, "max_epochs": 2, "default_root_dir": folder, **quiet, **options}
-    )
-
 
 PLACES: list[dict[str, Any]] = [
     {},
@@ -80,6 +27,7 @@ PLACES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("dealt", [False, True])
 def test_limits_and_validation_come_where_torchs_do(options: dict[str, Any], dealt: bool, tmp_path: Path) -> None:
     """As many batches, validation in the same places on the same samples, with a DistributedSampler given too."""
+    from kit.lightning_net import Net, trainer
 
     def run(make: Any) -> tuple[list[int], list[tuple[int, list[int]]], list[Any]]:
         net, whole = Net(), trainer(tmp_path, enable_checkpointing=False, **options)
@@ -93,8 +41,10 @@ def test_limits_and_validation_come_where_torchs_do(options: dict[str, Any], dea
     assert run(ours) == run(TorchLoader)
 
 
-def resumed(folder: Path, at: int, **options: Any) -> tuple[Net, Net]:
+def resumed(folder: Path, at: int, **options: Any) -> tuple[Any, Any]:
     """A run of three epochs, and one that goes on from the checkpoint after `at` batches of the second."""
+    from kit.lightning_net import Net, Save, trainer
+
     path, combined = folder / "at.ckpt", options.pop("combined", None)
 
     def data() -> Any:
@@ -135,6 +85,8 @@ def test_a_run_that_resumes_in_an_epoch_sees_what_the_unbroken_one_saw(
 @pytest.mark.parametrize("when", [{}, {"every_n_train_steps": 9}], ids=["end of epoch", "last batch"])
 def test_a_checkpoint_at_the_end_of_an_epoch_loses_none(when: dict[str, int], tmp_path: Path) -> None:
     """A run of two epochs goes on to four: 36 steps in the order of the unbroken run."""
+    from kit.lightning_net import Net, lightning, trainer
+
     keep = lightning.callbacks.ModelCheckpoint(tmp_path, filename="last", **when)
     with ours(Numbers(), shuffle=True) as mine:
         trainer(tmp_path, callbacks=[keep]).fit(Net(), mine)
@@ -152,6 +104,8 @@ def test_a_checkpoint_at_the_end_of_an_epoch_loses_none(when: dict[str, int], tm
 
 def test_an_iterable_dataset_trains_and_is_saved(tmp_path: Path) -> None:
     """Each epoch has all its samples, and a checkpoint keeps the dataset's own state."""
+    from kit.lightning_net import Net, Save, trainer
+
     net = Net()
     with ours(StatefulStream()) as mine:
         whole = trainer(tmp_path, callbacks=[Save(tmp_path / "at.ckpt", 4)], enable_checkpointing=False)

@@ -13,7 +13,6 @@ from kit.warm import Warm
 
 import dali_feed
 
-transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
 
@@ -39,14 +38,6 @@ def collate(samples: list[Any]) -> dict[str, torch.Tensor]:
     return {"x": torch.stack([x for x, _ in samples]), "labels": torch.tensor([y for _, y in samples])}
 
 
-class Trainer(transformers.Trainer):  # type: ignore[misc,name-defined]
-    """With our loaders."""
-
-    def get_train_dataloader(self) -> Any:
-        """Shuffled batches of three."""
-        return self.accelerator.prepare(ours(self.train_dataset, shuffle=True, collate_fn=collate))
-
-
 def skipping(loader: Any, batches: int = 0) -> Any:
     """In the place of Accelerate's function: the three lines of docs/frameworks.md."""
     from accelerate import skip_first_batches
@@ -56,6 +47,12 @@ def skipping(loader: Any, batches: int = 0) -> Any:
 
 def trained(folder: Path, resume: Path | None, steps: int, accumulate: int) -> tuple[Any, Net]:
     """Two epochs of 9 batches, saved every so many updates."""
+    transformers = pytest.importorskip("transformers")  # two seconds: not while tests are collected
+
+    class Trainer(transformers.Trainer):  # type: ignore[misc,name-defined]
+        def get_train_dataloader(self) -> Any:
+            return self.accelerator.prepare(ours(self.train_dataset, shuffle=True, collate_fn=collate))
+
     net = Net()
     arguments = transformers.TrainingArguments(
         str(folder),
@@ -79,6 +76,7 @@ def test_a_run_resumes_in_an_epoch(
     at: int, accumulate: int, updates: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of the batches, all updates, equal weights; no file of the loader's is needed."""
+    pytest.importorskip("transformers.trainer")
     monkeypatch.setattr("transformers.trainer.skip_first_batches", skipping)
     first, whole = trained(tmp_path, None, at, accumulate)
     second, rest = trained(tmp_path, tmp_path / f"checkpoint-{at}", 1000, accumulate)
