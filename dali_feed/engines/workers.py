@@ -11,6 +11,7 @@ worked and the images it has made are written by itself alone; any thread may lo
 from __future__ import annotations
 
 import atexit
+import ctypes
 import logging
 import os
 import sys
@@ -288,14 +289,15 @@ def _alive(worker: WorkerThread) -> bool:
     return worker.thread is not None and worker.thread.is_alive()
 
 
-# Threads that should end but are inside a decoder, or a read: the interpreter does not end before they do.
+# Threads that should end but are inside a decoder, or a read: the interpreter waits for them before it ends.
 #
 # Native code cannot be stopped from outside, and a thread that is still in it when a library shuts down crashes
-# the process. So the end of the interpreter waits, as it does for any thread that is no daemon. Ctrl-C
-# meanwhile ends the process at once, without shutting anything down.
+# the process. So the end of the interpreter waits, but not for ever: an image may be made to take hours. The process
+# then ends with its own status, and before the libraries shut down. Ctrl-C meanwhile ends it at once.
 
 
 TELL = 5.0  # seconds after which a message says what the end waits for
+LAST = 15.0  # and after which it waits no longer
 
 log = logging.getLogger("dali_feed")
 _threads: weakref.WeakSet[sync.Thread] = weakref.WeakSet()
@@ -309,14 +311,27 @@ def linger(thread: sync.Thread) -> None:
 
 
 def wait() -> None:
-    """Wait for all of them."""
+    """Wait for all of them, LAST seconds at most."""
+    ends = sync.monotonic() + LAST
     for thread in list(_threads):
-        while thread.is_alive():
-            thread.join(TELL)
+        while thread.is_alive() and (left := ends - sync.monotonic()) > 0:
+            thread.join(min(TELL, left))
             if thread.is_alive():
                 log.warning(
-                    "the process waits for a decoder or a read to finish (%s); Ctrl-C ends it at once", thread.name
+                    "the process waits for a decoder or a read to finish (%s), %.0f s at most; Ctrl-C ends it at once",
+                    *(thread.name, LAST),
                 )
+    stuck = sorted(thread.name for thread in _threads if thread.is_alive())
+    if stuck:
+        log.warning("the process ends without waiting any longer for %s", ", ".join(stuck))
+        _end_before_libraries()
+
+
+def _end_before_libraries() -> None:
+    """Behind all that Python does at its end the process is over: no library shuts down under the threads in it."""
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)
+    libc.on_exit(libc._exit, None)  # called with the status, before what was registered earlier
 
 
 def abandon() -> None:

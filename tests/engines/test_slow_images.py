@@ -114,11 +114,11 @@ sys.path[:0] = [{tests!r}]
 from kit.images import labelled
 from kit.kinds import slow_jpeg
 from dali_feed import DataLoader, Tuning
-from dali_feed.engines import choose
+from dali_feed.engines import choose, workers
 from dali_feed.feed import run as epoch
 from dali_feed.testing.scripted import ScriptedSource
 from torchvision.transforms import v2
-choose.ON_CPU, epoch.PATIENCE = {engine!r}, 0.01
+choose.ON_CPU, epoch.PATIENCE, workers.LAST = {engine!r}, 0.01, {seconds}
 items = [*labelled(8), *[(slow_jpeg({side}, 250), 1)] * 16]
 loader = DataLoader(ScriptedSource(items), 8, device="cpu", transform=v2.Resize((8, 8)), tuning=Tuning(threads=1))
 batches = iter(loader)
@@ -134,16 +134,40 @@ ENDS = [
 ]
 
 
+@pytest.mark.parametrize("seconds", [60, 0.01], ids=["waits", "gives up"])
 @pytest.mark.parametrize(("engine", "side", "last"), ENDS)
 def test_a_process_ends_cleanly_whatever_a_decoder_is_at(
-    warm: Warm, tmp_path: Path, engine: str, side: int, last: str
+    warm: Warm, tmp_path: Path, engine: str, side: int, last: str, seconds: float
 ) -> None:
-    """With its own exit code, and no signal, while images are decoded that take it seconds each."""
+    """With its own exit code, and no signal, while images are decoded that take it seconds each.
+
+    Also where it does not wait for them.
+    """
     tests = str(Path(__file__).parents[1])
-    (tmp_path / "script.py").write_text(SCRIPT.format(tests=tests, engine=engine, side=side) + last)
+    text = SCRIPT.format(tests=tests, engine=engine, side=side, seconds=seconds)
+    (tmp_path / "script.py").write_text(f"{text}{last}\nsys.exit(7)\n")
     done = warm.run(["script.py"], tmp_path, beside=False, to_the_end=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 7, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_process_gives_up_on_a_native_call_that_does_not_return(warm: Warm) -> None:
+    """It says so and ends, with its own exit code and all that was printed, by Python and by C."""
+    script = """
+        import atexit, ctypes, sys, threading
+        from dali_feed.engines import workers
+        libc = ctypes.CDLL(None)
+        atexit.register(print, "other hooks")
+        thread = threading.Thread(target=libc.sleep, args=(1_000_000,), name="decoder", daemon=True)
+        thread.start()
+        workers.linger(thread)
+        workers.LAST = 0.01
+        libc.printf(b"C\\n")
+        sys.exit(7)
+        """
+    done = warm.run(["-c", textwrap.dedent(script)], to_the_end=True)
+    assert (done.returncode, sorted(done.stdout.split("\n"))) == (7, ["", "C", "other hooks"])
+    assert done.stderr.endswith("the process ends without waiting any longer for decoder\n")
 
 
 @pytest.mark.parametrize("begins", [False, True])
