@@ -189,7 +189,8 @@ class Tuning:
         watchdog: seconds without a batch after which a warning names the stage that is stuck, and its work.
         next_epoch: begin the next epoch while the last batches of this one are used: up to `prefetch` batches of it,
             and the first window of each lane, in the same `memory`. Not where a sampler gives the order, nor where an
-            order takes more than `memory` (docs/resume.md). False holds nothing between epochs.
+            order takes more than `memory` (docs/resume.md). False holds nothing between epochs, and a stream, which
+            has none, does as False says.
         cache: a `Cache` that keeps records in memory, on a disk or on the GPU, beside `memory`; None: none.
 
     Raises:

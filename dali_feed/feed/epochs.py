@@ -51,6 +51,10 @@ class Epochs(Positions):
             self.check_open()
         return self._planning
 
+    def wait_at_most(self, seconds: float) -> None:
+        """See `Positions.wait_at_most`."""
+        self._planning.patience = seconds
+
     @property
     def shares(self) -> Shares:
         """See `Positions.shares`: with as many lanes as the records, or a state, say where nobody did."""
@@ -270,8 +274,8 @@ class Epochs(Positions):
 
     def close(self) -> None:
         """See `Positions.close`."""
+        self._planning.close()  # first: who begins a pass may wait for what the source holds
         self.end()
-        self._planning.close()
         super().close()
 
 

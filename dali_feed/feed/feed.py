@@ -64,6 +64,10 @@ class AnyFeed:
         """How many processes share a global batch."""
         return self.ranks.world_size
 
+    def wait_at_most(self, seconds: float) -> None:
+        """What the source holds is read within so many seconds, or a WaitError says so; 0: in any time."""
+        self._positions.wait_at_most(seconds)
+
     def check(self) -> None:
         """Raise ClosedError after close(), ConfigError in another process."""
         self._positions.check_open()
@@ -205,8 +209,8 @@ class AnyFeed:
         """Stop all threads and release engine and connections. Safe to call twice and in any state.
 
         A decoder cannot be stopped: after some seconds its thread finishes its image (DALI: its batches) by itself, and
-        the interpreter waits for it before it exits. Waits until dead letters are written; DeadLetterError if they
-        cannot be written and no error has said so yet.
+        the interpreter waits for it before it exits, 15 s at most. Waits until dead letters are written;
+        DeadLetterError if they cannot be written and no error has said so yet.
         """
         positions = self._positions
         if positions.released or not positions.here:

@@ -64,6 +64,9 @@ class Positions(ABC):
             )
             raise ConfigError(msg)
 
+    def wait_at_most(self, seconds: float) -> None:  # noqa: B027  a stream holds nothing that is read before
+        """What the source holds is read within so many seconds, or a WaitError says so; 0: in any time."""
+
     @property
     def shares(self) -> Shares:
         """How global batches are divided."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import InvalidStateError
+from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from dali_feed import sync
 from dali_feed.draws import check_seed
-from dali_feed.errors import ConfigError
+from dali_feed.errors import ClosedError, ConfigError, WaitError
 from dali_feed.options import Decode
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import (
@@ -52,6 +54,68 @@ def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool 
         raise ConfigError(msg)
 
 
+class Look:
+    """Takes the snapshot of a source, whose lists, indexes and footers may be far away.
+
+    Where the loop does not wait for ever a thread takes it, and who has given up finds it at the next call.
+    """
+
+    def __init__(self, take: Callable[..., Snapshot]) -> None:
+        self._take = take
+        self._under_way: tuple[tuple[Any, ...], sync.Future[Snapshot]] | None = None  # of a pin
+        self._thread: sync.Thread | None = None
+        self._lock = sync.Lock()  # guards both
+
+    def __call__(self, seconds: float, *pin: Any) -> Snapshot:
+        """What the source holds, or held by that pin. WaitError where it is not there in time; 0 waits for ever."""
+        if not seconds:
+            return self._take(*pin)
+        snapshot = self._begun(pin)
+        try:
+            return snapshot.result(seconds)
+        except TimeoutError:
+            if snapshot.done():  # an error of the source's own
+                raise
+            name = getattr(self._take, "__self__", "")
+            raise WaitError(
+                f"source: {name!r}: what it holds is still being read (its lists, indexes or footers) after "
+                f"{seconds:g} s; timeout= gives it more time"
+            ) from None
+        finally:
+            with self._lock:
+                if snapshot.done() and self._under_way == (pin, snapshot):
+                    self._under_way = None
+            del snapshot  # else its error would hold itself
+
+    def _begun(self, pin: tuple[Any, ...]) -> sync.Future[Snapshot]:
+        with self._lock:
+            if self._under_way is not None and self._under_way[0] == pin:
+                return self._under_way[1]
+            snapshot = sync.Future[Snapshot]()
+
+            def run() -> None:
+                try:
+                    found, problem = self._take(*pin), None
+                except BaseException as error:  # noqa: BLE001  who waits must hear of it
+                    found, problem = None, error
+                with suppress(InvalidStateError):  # closed meanwhile
+                    snapshot.set_exception(problem) if found is None else snapshot.set_result(found)
+
+            self._thread = sync.Thread(target=run, name="dali_feed-snapshot", daemon=True)
+            self._thread.start()
+            self._under_way = pin, snapshot
+            return snapshot
+
+    def close(self) -> None:
+        """Who waits waits no longer; the thread is waited for up to a second, as nothing can stop it."""
+        with self._lock:
+            under_way, thread = self._under_way, self._thread
+        if under_way is not None and thread is not None:
+            with suppress(InvalidStateError):
+                under_way[1].set_exception(ClosedError("loader: closed while it read what its source holds"))
+            thread.join(1.0)
+
+
 class Planning:
     """Answers what an epoch holds. Of the source a snapshot is taken, and a sampler read, when an answer needs it.
 
@@ -73,7 +137,8 @@ class Planning:
         self.seed, self.drop_last = check_seed(seed), bool(drop_last)
         self._ranks = ranks
         self._shares: Shares | None = None  # with as many lanes as there are
-        self._take, self._shuffle, self._sampler = take, shuffle, sampler
+        self.patience = 0.0  # seconds that a look at the source may take; 0: any
+        self._look, self._shuffle, self._sampler = Look(take), shuffle, sampler
         self._snapshot: Snapshot | None = None
         self._plan: Plan | None = None
         self._digest: str | None = None  # of what the sampler gave for that plan
@@ -91,7 +156,7 @@ class Planning:
     def snapshot(self) -> Snapshot:
         """What the source holds, captured once."""
         if self._snapshot is None:
-            self._snapshot = self._take()
+            self._snapshot = self._look(self.patience)
             if self._snapshot.mix is not None and self.sampled:
                 msg = (
                     f"sampler: a mixture has an order of its own; found a sampler for {self._snapshot.source}; leave "
@@ -213,7 +278,8 @@ class Planning:
         return self._begun(epoch) or self._planned(epoch)
 
     def close(self) -> None:
-        """No plan is made ahead any more; one under way is waited for, up to a second, as nothing can stop it."""
+        """No look is taken and no plan made ahead any more; one under way is waited for, up to a second."""
+        self._look.close()
         if self._ahead is not None and self._ahead[2].ident is not None:
             self._ahead[2].join(1.0)
 
@@ -294,7 +360,7 @@ class Planning:
         if pin is not None and (
             self._snapshot is None or self._snapshot.fingerprint != state["made_for"].get("source")
         ):
-            planning._snapshot, planning._plan, planning._ahead = self._take(pin), None, None
+            planning._snapshot, planning._plan, planning._ahead = self._look(self.patience, pin), None, None
         planning._shares = self._ranks.of_state(state["made_for"]) or self._shares
         if planning._shares != self._shares:
             planning._plan, planning._ahead = None, None

@@ -345,8 +345,8 @@ class DataLoader(FeedLoop):
             by random numbers that a resume repeats.
         pin_memory: has no effect.
         drop_last: leave out the last batch if it is not full.
-        timeout: seconds to wait for a batch before a WaitError, which is a TimeoutError and, as torch's own, a
-            RuntimeError; 0 waits for ever.
+        timeout: seconds to wait for a batch, or for what the source holds (its lists, indexes or footers), before a
+            WaitError, which is a TimeoutError and, as torch's own, a RuntimeError; 0 waits for ever.
         worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device, in_order: has no effect.
         snapshot_every_n_steps: torchdata's; has no effect, as a state is of the last batch at any step.
         generator: the seed is taken from it, once.
@@ -449,6 +449,7 @@ class DataLoader(FeedLoop):
         )  # torch's loader asks it for each sample
         self._unchanged = Unchanged(dataset if ours else None)
         if isinstance(self._feed, Feed):
+            self._feed.wait_at_most(timeout)
             self._items = items = Items(self._feed, self.device, collate_fn, own, info=info)
             self._feed.companions, self._mixes = items.companions, items.mixes
         self._close_at_exit = weakref.finalize(self, self._feed.collected)
@@ -472,6 +473,8 @@ class DataLoader(FeedLoop):
             msg = f"{name} attribute should not be set after {type(self).__name__} is initialized; make a new one"
             raise ConfigError(msg)
         super().__setattr__(name, value)
+        if each_time:
+            self._feed.wait_at_most(self.timeout)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
@@ -590,11 +593,11 @@ class _Tensors(Iterator[Any]):
         return max(0, self._loader.batches_left - self._skipped)
 
     def __next__(self) -> Any:
-        batches = self.begin()
-        if not self._entered:
-            self._enter()
         timeout = self._loader.timeout
         try:
+            batches = self.begin()
+            if not self._entered:
+                self._enter()
             batch = batches.take(timeout or None, self._loader._items)
         except StopIteration:
             self.leave()

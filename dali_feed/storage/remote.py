@@ -55,6 +55,7 @@ CONCURRENCY = 16  # requests at once of a process
 TRIES = 5  # of one request in all
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # before the second try, and before any
 LIMIT_S = 60  # that one try may take
+WITHIN_S = 180  # from a request's beginning, in which another try may begin; as obstore has it
 SILENT_S = 5.0  # without an answer, after which the log says what is waited for
 MOMENT = 0.1  # seconds between looks at a stop event
 LAST_S = 2.0  # that a process which ends waits for its requests to be given up
@@ -505,15 +506,16 @@ def _private_web(
 ) -> WebStore:
     """The web server whose credentials obstore would take along to another host. ConfigError for other options."""
     subject, why = "ShardSet: storage_options", "an address with a query" if "?" in root else f"header {headers[0]!r}"
-    pauses = {"init_backoff": FIRST_PAUSE_S, "max_backoff": LONGEST_PAUSE_S} | retry.get("backoff", {})
-    others = [f"client_options[{name!r}]" for name in client.keys() - OPTIONS]
-    others += [f"retry_config[{name!r}]" for name in retry.keys() - {"max_retries", "backoff"}] + list(options)
+    pauses = {"init_backoff": FIRST_PAUSE_S, "max_backoff": LONGEST_PAUSE_S, "retry_timeout": WITHIN_S}
+    limits = {name: timedelta(seconds=each) for name, each in pauses.items()} | {**retry, **retry["backoff"]}
+    others = [f"client_options[{name!r}]" for name in client.keys() - OPTIONS] + list(options)
+    others += [f"retry_config[{name!r}]" for name in limits.keys() - pauses.keys() - {"max_retries", "backoff"}]
     if others:
         found = ", ".join(sorted(others))
         raise ConfigError(f"{subject}: {why} goes to its own host alone, for which there is no {found}; leave it out")
-    tries, first, longest = retry["max_retries"] + 1, pauses["init_backoff"], pauses["max_backoff"]
     try:
-        return WebStore(root, client, tries=tries, first=seconds(first), longest=seconds(longest))
+        first, longest, within = (seconds(limits[name]) for name in pauses)
+        return WebStore(root, client, tries=limits["max_retries"] + 1, first=first, longest=longest, within=within)
     except (ValueError, TypeError, OSError) as error:
         said = _said(error)
     raise ConfigError(f"{subject}: client_options and retry_config must be as obstore takes them; found: {said}")
@@ -551,6 +553,7 @@ def _error_of(path: str, error: Exception) -> DaliFeedError:
     if may_pass or (isinstance(error, exceptions.BaseError | OSError) and not status and "ertificate" not in text):
         hint = "; it must serve ranges, as object stores and nginx do" if _OTHER_BYTES.search(text) else ""
         cure = f"check the network and the server, or try again later{hint}"
+        cure += "; client_options and retry_config in storage_options= set other limits"
         return SourceUnreachableError(
             f"{path}: a shard must be readable; {TRIES} tries failed, the last with: {said}; {cure}"
         )

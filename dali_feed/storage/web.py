@@ -59,10 +59,13 @@ class WebStore:
     root     the address of the host; or a whole one, which is asked for to the letter
     client   obstore's client_options, those in OPTIONS
     tries    of a request in all; between them a random pause of up to `first` seconds, doubled each time, to `longest`
+    within   seconds from a request's beginning in which another try may begin
     """
 
-    def __init__(self, root: str, client: Mapping[str, Any], *, tries: int, first: float, longest: float) -> None:
-        self._root, self._tries, self._first, self._longest = root, tries, first, longest
+    def __init__(
+        self, root: str, client: Mapping[str, Any], *, tries: int, first: float, longest: float, within: float
+    ) -> None:
+        self._root, self._tries, self._first, self._longest, self._within = root, tries, first, longest, within
         own = client.get("default_headers", {}).items()
         self._headers = {"User-Agent": client.get("user_agent", "dali_feed"), **{k: _text(v) for k, v in own}}
         self._limit = seconds(client["timeout"])
@@ -81,7 +84,7 @@ class WebStore:
         return (await self._tried("HEAD", key, {}, None))[0]
 
     async def _tried(self, method: str, key: str, own: Mapping[str, str], span: tuple[int, int] | None) -> _Answer:
-        url = f"{self._root}/{quote(key)}" if key else self._root
+        url, begun = f"{self._root}/{quote(key)}" if key else self._root, monotonic()
         for tried in range(1, self._tries + 1):
             request = Request(url, headers=self._headers | dict(own), method=method)  # noqa: S310  http(s) alone
             try:
@@ -92,6 +95,8 @@ class WebStore:
                 problem = OSError(_said(error))
                 if isinstance(error, _ForGoodError) or (isinstance(error, HTTPError) and not _may_pass(error.code)):
                     break
+            if monotonic() - begun > self._within:
+                break
             if tried < self._tries:
                 await asyncio.sleep(_JITTER.uniform(0, min(self._longest, self._first * 2 ** (tried - 1))))
         raise problem

@@ -3,8 +3,8 @@
 A fault is taken by the next GET of its file that asks for a range: "503", "429", "403" (refused with that status),
 "reset" (the connection is cut in the middle of the body), "short" (it ends early), "whole" (200 and the whole file in
 place of 206), "shifted" (another range than was asked for), "other" (another file's bytes and ETag), "hang" (no answer
-until the server closes). A GET of the first byte alone asks what a file is: it takes "look 503" and the like, and no
-others. A GET of `bucket?list-type=2` is answered with a list, as S3 does it.
+until the server closes), "trickle" (a byte every 200 ms). A GET of the first byte alone asks what a file is: it takes
+"look 503" and the like, and no others. A GET of `bucket?list-type=2` is answered with a list, as S3 does it.
 """
 
 from __future__ import annotations
@@ -159,6 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {begin + moved}-{end - 1 + moved}/{len(data)}"
         body = data[begin + moved : end + moved].ljust(end - begin, b"\0") if self.command == "GET" else b""
         self._head(status, end - begin, headers)
+        if fault == "trickle":
+            self._trickle(body)
+            return
         if fault in ("reset", "short"):
             self.wfile.write(body[: len(body) // 2])
             self.wfile.flush()
@@ -167,6 +170,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self.wfile.write(body)
+
+    def _trickle(self, body: bytes) -> None:
+        for k in range(len(body)):
+            self.wfile.write(body[k : k + 1])
+            if self.site.closed.wait(0.2):
+                return
 
     def _head(self, status: int, size: int, headers: dict[str, str]) -> None:
         self.send_response(status)

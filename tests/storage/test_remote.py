@@ -25,6 +25,7 @@ from kit.packed_images import plain, striped
 from kit.produced import block_of
 from kit.web import Web
 
+from dali_feed import DataLoader
 from dali_feed.columns import Bytes, Number
 from dali_feed.errors import (
     ClosedError,
@@ -37,6 +38,7 @@ from dali_feed.errors import (
     SourceError,
     SourceNotFoundError,
     SourceUnreachableError,
+    WaitError,
 )
 from dali_feed.external_sources import KafkaTopic, Secret, ShardSet
 from dali_feed.external_sources import tar as tar_index
@@ -197,6 +199,25 @@ def test_a_server_that_hangs_holds_up_nobody(
     web.faults["0.tar"].append("hang")
     monkeypatch.setattr(remote, "LIMIT_S", 0.3)
     assert rows(shards(web)) == EVERY
+
+
+@pytest.mark.parametrize("fault", ["look hang", "trickle"])
+def test_a_loaders_timeout_holds_for_an_index(web: Web, tmp_path: Path, fault: str) -> None:
+    """Whether the server gives no answer or one that never ends; and the loader can be closed."""
+    tar_index.load(str(tmp_path / "0.tar"))
+    web.files["0.tar.dfidx"] = (tmp_path / "0.tar.dfidx").read_bytes()
+    web.faults["0.tar.dfidx"].append(fault)
+    columns = {"label": Number("label")}
+    with DataLoader(ShardSet(f"{web.url}/0.tar"), 8, device="cpu", columns=columns, timeout=0.5) as loader:
+        said = r"^DataLoader timed out after 0.5 seconds; source: ShardSet.*its lists, indexes or footers.*timeout="
+        for _ in range(2):
+            with pytest.raises(WaitError, match=said):
+                next(iter(loader))
+        with pytest.raises(WaitError, match=r"^source: .* after 0.5 s; timeout= gives it more time"):
+            len(loader)
+    web.__exit__()
+    for thread in [each for each in threading.enumerate() if each.name == "dali_feed-snapshot"]:
+        thread.join(60)
 
 
 def test_an_index_beside_a_remote_shard_is_taken_where_it_fits(web: Web, tmp_path: Path) -> None:

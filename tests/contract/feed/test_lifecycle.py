@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from kit.images import QUICK, broken_png, jpeg, labelled
 from kit.inside import Abort, Corrupt, Feed, Stall, leased, running
 
 from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
-from dali_feed.errors import ClosedError, ConfigError, SourceError
+from dali_feed.errors import ClosedError, ConfigError, SourceError, WaitError
+from dali_feed.extend import Snapshot
 from dali_feed.testing import ScriptedSource
 
 pytestmark = pytest.mark.usefixtures("each_engine")
@@ -254,6 +255,81 @@ def test_a_timeout_loses_no_batch() -> None:
         held.set()
         rest = [labels.tolist() for _, labels in batches]
         assert rest in ([[4, 5, 6, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]])
+
+
+class _Far(ScriptedSource):
+    """What it holds is known once `near` is set, or is said to be unreadable."""
+
+    def __init__(self, wrong: str = "") -> None:
+        super().__init__(labelled(8), extent=4)
+        self.near, self.wrong, self.looks = threading.Event(), wrong, 0
+        self.begun = threading.Event()
+
+    def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
+        self.looks += 1
+        self.begun.set()
+        self.near.wait()
+        if self.wrong:
+            raise SourceError(self.wrong)
+        return super().snapshot(pin)
+
+
+def test_a_timeout_holds_for_what_the_source_holds_too() -> None:
+    """For batches, length and state; what was begun goes on, and is taken once it is there."""
+    with DataLoader(ScriptedSource(labelled(8), extent=4), 4, device="cpu", tuning=QUICK) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    source = _Far()
+    with DataLoader(source, 4, device="cpu", timeout=0.05, tuning=QUICK) as loader:
+        calls: list[Callable[[], Any]] = [lambda: len(loader), loader.state_dict, lambda: loader.load_state_dict(state)]
+        for call in calls:
+            with pytest.raises(WaitError, match=r"^source: .* after 0\.05 s; timeout= gives it more time"):
+                call()
+        batches = iter(loader)
+        with pytest.raises(WaitError, match=r"^DataLoader timed out after 0\.05 seconds; source: .*scripted"):
+            next(batches)
+        loader.timeout = 30
+        source.near.set()
+        assert [labels.tolist() for _, labels in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert source.looks == 1
+
+
+def test_an_error_of_a_look_that_a_timeout_left_is_raised_once_and_then_it_is_tried_anew() -> None:
+    """It is the error that it would be without a timeout."""
+    source = _Far("no such index")
+    with DataLoader(source, 4, device="cpu", timeout=0.05, tuning=QUICK) as loader:
+        with pytest.raises(WaitError):
+            len(loader)
+        source.near.set()
+        loader.timeout = 30
+        for _ in range(2):
+            with pytest.raises(SourceError, match="no such index"):
+                len(loader)
+        source.wrong = ""
+        assert len(loader) == 2
+
+
+def test_close_ends_the_wait_for_what_the_source_holds() -> None:
+    """Of another thread: it gets a ClosedError."""
+    source, errors = _Far(), list[BaseException]()
+    loader = DataLoader(source, 4, device="cpu", timeout=60, tuning=QUICK)
+
+    def wait() -> None:
+        try:
+            next(iter(loader))
+        except ClosedError as error:
+            errors.append(error)
+
+    trainer = threading.Thread(target=wait)
+    trainer.start()
+    assert source.begun.wait(30)
+    loader.close()
+    trainer.join(30)
+    assert [type(error) for error in errors] == [ClosedError]
+    looking = [thread for thread in threading.enumerate() if thread.name == "dali_feed-snapshot"]
+    source.near.set()
+    for thread in looking:
+        thread.join(30)
 
 
 @pytest.mark.parametrize("error", [KeyError, StopIteration, TimeoutError])
