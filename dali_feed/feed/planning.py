@@ -54,7 +54,7 @@ def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool 
         raise ConfigError(msg)
 
 
-class Look:
+class SourceLook:
     """Takes the snapshot of a source, whose lists, indexes and footers may be far away.
 
     Where the loop does not wait for ever a thread takes it, and who has given up finds it at the next call.
@@ -138,7 +138,7 @@ class Planning:
         self._ranks = ranks
         self._shares: Shares | None = None  # with as many lanes as there are
         self.patience = 0.0  # seconds that a look at the source may take; 0: any
-        self._look, self._shuffle, self._sampler = Look(take), shuffle, sampler
+        self._look, self._shuffle, self._sampler = SourceLook(take), shuffle, sampler
         self._snapshot: Snapshot | None = None
         self._plan: Plan | None = None
         self._digest: str | None = None  # of what the sampler gave for that plan
