@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dali_feed.columns.column import Column, Faults
 from dali_feed.errors import BadRecordError, ConfigError, DaliFeedError, FormatError
 from dali_feed.formats.json_text import loads
-from dali_feed.records.pieces import MOST_DIGITS, Pieces
+from dali_feed.records.pieces import MOST_DIGITS, Pieces, cut
 
 _SHOWN = 40
 _BYTES = (memoryview, bytes, bytearray)
@@ -203,12 +203,11 @@ class Bytes(Column):
         """Views of lent memory, or of a copy of the batch's bytes."""
         if self.late:
             return list(values)
-        if isinstance(values, Pieces):
-            rows = values if values.lent else values.copied()
-            memories = [memory.toreadonly() for memory in rows.memories]
-            return Pieces(memories, rows.of, rows.at, rows.size).views()
-        whole, ends = memoryview(b"".join(values)), itertools.accumulate(map(len, values), initial=0)
-        return [whole[a:b] for a, b in itertools.pairwise(ends)]
+        if not isinstance(values, Pieces):
+            return cut(memoryview(b"".join(values)), itertools.accumulate(map(len, values)))
+        if not values.lent:
+            return values.copied()
+        return Pieces([memory.toreadonly() for memory in values.memories], values.of, values.at, values.size).views()
 
 
 def texts(values: Sequence[Any], faults: Faults) -> list[str]:

@@ -273,6 +273,8 @@ def as_tensors(
         return tensor_for(name)
     if type(values) is not list:
         return values
+    if not any(issubclass(kind, np.ndarray) for kind in set(map(type, values))):
+        return values  # as bytes and texts are: no look at each of them
     return [moved(torch.from_numpy(_sound(value))) if _is_numbers(value) else value for value in values]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from kit.both_loaders import OURS_BY_TORCH, Numbers
@@ -34,6 +36,30 @@ def test_batches_of_any_class_move() -> None:
     assert there["b"]["x"].is_meta
     assert there["d"].value.is_meta
     assert (type(there["b"]), type(there["d"])) == (OrderedDict, Pair)
+
+
+def test_a_batch_of_bytes_costs_the_loop_no_call_for_each() -> None:
+    """Nor one of texts: as many calls of Python functions for a thousand of them as for ten."""
+
+    def calls(values: list[Any]) -> int:
+        seen = list[Any]()
+        sys.setprofile(lambda frame, event, _: seen.append(frame.f_code) if event == "call" else None)
+        try:
+            given = items.as_tensors("raw", values, lambda _: torch.zeros(0), lambda tensor: tensor)
+        finally:
+            sys.setprofile(None)
+        assert given == values
+        return len(seen)
+
+    for value in (memoryview(b"bytes"), "text"):
+        assert calls([value] * 1000) == calls([value] * 10)
+
+
+def test_arrays_among_other_values_of_a_list_are_tensors() -> None:
+    """One of them, or of a class that inherits from theirs."""
+    values = ["text", np.arange(3), None, np.arange(2).view(np.recarray)]
+    given = items.as_tensors("mixed", values, lambda _: torch.zeros(0), lambda tensor: tensor)
+    assert [type(value) for value in given] == [str, torch.Tensor, type(None), torch.Tensor]
 
 
 @OURS_BY_TORCH

@@ -68,6 +68,24 @@ def test_pieces_are_the_list_of_their_views(
     assert told(made(more)) == listed(more)
 
 
+@given(st.lists(ROW, max_size=12), st.integers(-12, 12), st.integers(0, 12))
+def test_rows_that_follow_each_other_are_chosen_as_any(
+    rows: list[tuple[int, int, int]], first: int, count: int
+) -> None:
+    """By their numbers, counted from either end; to write over them leaves those that they were chosen from."""
+    numbers = np.arange(first, first + count)
+    if len(numbers) and not -len(rows) <= first <= first + count - 1 < len(rows):
+        with pytest.raises(IndexError):
+            told(made(rows)[numbers])
+        return
+    pieces, wanted = made(rows), [listed(rows)[k] for k in numbers]
+    chosen = pieces[numbers]
+    assert told(chosen) == wanted
+    for k in range(count):
+        chosen[k] = memoryview(b"another")
+    assert told(pieces) == listed(rows)
+
+
 @given(st.lists(st.tuples(ROW, st.integers(1, 40)), max_size=6))
 def test_views_of_neighbours_are_those_of_each(runs: list[tuple[tuple[int, int, int], int]]) -> None:
     """However long the runs of rows in one memory are, and where rows have none between them."""
