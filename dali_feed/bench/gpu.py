@@ -28,9 +28,11 @@ from typing import Any
 
 from dali_feed.bench.data import BenchJob, Data, Topic
 from dali_feed.bench.runner import RIGHT, UNCHECKED, WRONG, Contestant, Race, Ratio, about_machine, race
+from dali_feed.processes import whole_cores
 
 MARGIN = 15.0  # seconds of a part that its process needs to begin and to end
 SHARES = (0.65, 1.0)  # of the JPEGs, for the JPEG engine; DALI's own default is the first
+THREADS = 16, 20, 24  # of a GPU's decoder, beside the number that it has by itself
 ALL_SECONDS = 585.0  # of a run: under ten minutes
 
 
@@ -77,7 +79,8 @@ def parts(device: str) -> list[GpuPart]:
     chosen = [GpuPart(name, least, 120.0 if name == "sanitizer" else 60.0) for name in checks]
     chosen += [] if device == "cpu" else [GpuPart("bandwidth", 256, races=True)]
     chosen += [GpuPart(f"loader {batch}", batch, 130.0, races=True) for batch in batches]
-    return [*chosen, GpuPart("train", max(batches), 90.0, races=True)]
+    largest = max(batches)
+    return [*chosen, GpuPart("train", largest, 90.0, races=True), GpuPart("settings", largest, 130.0, races=True)]
 
 
 def _line(name: str, job: BenchJob, kind: str = "check", unit: str = "", shown: Sequence[str] = ()) -> Race:
@@ -177,8 +180,42 @@ def _train(name: str, job: BenchJob, until: float) -> Race:
     return result
 
 
+def settings(job: BenchJob) -> list[Contestant]:
+    """Our engine on DALI, fed from memory, and our loader, each as it is and with what a GPU may like better."""
+    from dali_feed.bench.ours import ceiling, our_contestants
+
+    job = replace(job, engine="dali")
+    half, cores = replace(job, threads=max(1, job.threads // 2)), whole_cores()
+    chosen = [replace(ceiling(job), name="engine")]
+    for threads in THREADS:
+        unable = None if threads <= cores else f"needs {threads} CPUs; this process has {cores}"
+        chosen.append(replace(ceiling(replace(job, threads=threads)), name=f"{threads} threads", unable=unable))
+    chosen += [
+        replace(ceiling(job, set_affinity=True), name="affinity"),
+        replace(ceiling(half, engines=2), name="two engines of half the threads"),
+    ]
+    chosen = [replace(each, role="ours", beside="engine") for each in chosen]
+    for prefetch in (2, 4, 8):
+        (tar,) = our_contestants(job, "tar", prefetch=prefetch)
+        chosen.append(replace(tar, name=f"loader, prefetch {prefetch}", beside="loader, prefetch 2"))
+    return chosen
+
+
+def _settings(name: str, job: BenchJob, until: float) -> Race:
+    from dali_feed.bench import loading
+
+    shown = ["who", "images/s", "least", "most", "of it", "cpu us", "peak MB", "busy"]
+    result, sizes = _line(name, job, "settings", loading.UNIT, shown), sizes_of(job.device)
+    race(result, settings(job), rounds=sizes.rounds, seconds=sizes.seconds, until=until)
+    for row in result.rows:
+        ratio = result.ratio(row, row.beside)
+        if ratio is not None and ratio.least > 1.02:
+            result.findings.append(f"{row.who} is {ratio.median:.2f} times {row.beside}, in every round")
+    return result
+
+
 def _run(name: str, job: BenchJob, seconds: float) -> Race:
-    kinds = {"bandwidth": _bandwidth, "loader": _loader, "train": _train}
+    kinds = {"bandwidth": _bandwidth, "loader": _loader, "train": _train, "settings": _settings}
     return kinds.get(name.split(" ", 1)[0], _check)(name, job, time.perf_counter() + seconds - MARGIN)
 
 

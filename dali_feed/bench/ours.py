@@ -10,14 +10,15 @@ All that a bench needs of the loader's arguments and of the engines' insides sta
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import tarfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from torchvision.transforms import v2
 from dali_feed.bench.data import BenchJob, payloads_of
 from dali_feed.bench.runner import Contestant, Opens, Steps, installed
 from dali_feed.engines.choose import choose_engine, compile_for, make_engine
+from dali_feed.engines.dali.images import PIPELINE_OPTIONS
 from dali_feed.engines.device.parcel import Parcels
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.finish import finished
@@ -167,11 +169,17 @@ def ours(make: Callable[[], DataLoader]) -> Opens:
     return opens
 
 
-def our_contestants(job: BenchJob, *reads: str) -> list[Contestant]:
-    """Our loader over the same images: as "tar" shards, as a "folder" of files, as a topic ("kafka")."""
+def our_contestants(job: BenchJob, *reads: str, **tuning: Any) -> list[Contestant]:
+    """Our loader over the same images: as "tar" shards, as a "folder" of files, as a topic ("kafka").
+
+    `tuning`: further settings of its `Tuning`.
+    """
     data, version = job.data, installed("dali-feed")
     shared: dict[str, Any] = {"device": job.device, "transform": transform(job.crop), "seed": job.seed}
-    shared |= {"tuning": Tuning(threads=job.threads), "decode": Decode(engine=job.engine, hardware=job.hardware)}
+    shared |= {
+        "tuning": Tuning(threads=job.threads, **tuning),
+        "decode": Decode(engine=job.engine, hardware=job.hardware),
+    }
 
     def source(kind: str) -> Source:
         if kind == "kafka" and data.topic is not None:
@@ -226,8 +234,30 @@ class _Ceiling(Steps):
         self._engine.close()
 
 
-def ceiling(job: BenchJob) -> Contestant:
-    """The engine fed from memory, with prepared batches in turn."""
+class _InTurn(Steps):
+    """Several at work at once, of which each gives a batch in turn."""
+
+    def __init__(self, each: Sequence[Steps]) -> None:
+        self._each = itertools.cycle(each)
+
+    def __next__(self) -> float:
+        return next(next(self._each))
+
+
+@contextmanager
+def _pipelines(options: Mapping[str, Any]) -> Iterator[None]:
+    """Within, DALI's pipelines of our engine are made with these too."""
+    before = dict(PIPELINE_OPTIONS)
+    PIPELINE_OPTIONS.update(options)
+    try:
+        yield
+    finally:
+        PIPELINE_OPTIONS.clear()
+        PIPELINE_OPTIONS.update(before)
+
+
+def ceiling(job: BenchJob, engines: int = 1, **pipeline: Any) -> Contestant:
+    """The engine fed from memory, with prepared batches in turn; `pipeline`: options of DALI's beside our own."""
 
     @contextmanager
     def opens(_: str) -> Iterator[Steps]:
@@ -242,9 +272,10 @@ def ceiling(job: BenchJob) -> Contestant:
             ids = rng.integers(0, len(views), job.batch)
             drawn = program.draw(sizes[ids], ids, 0, 0)[0]
             works.append(Work(ids, {"": [views[k] for k in ids.tolist()]}, drawn))
-        engine = make_engine(program, batch_size=job.batch, device=index, tuning=tuning)
-        with closing(_Ceiling(works, engine)) as steps:
-            yield steps
+        with ExitStack() as stack, _pipelines(pipeline):
+            made = [make_engine(program, batch_size=job.batch, device=index, tuning=tuning) for _ in range(engines)]
+            each = [stack.enter_context(closing(_Ceiling(works, engine))) for engine in made]
+            yield each[0] if engines == 1 else _InTurn(each)
 
     return Contestant("ceiling", opens, role="top", version=installed("dali-feed"))
 

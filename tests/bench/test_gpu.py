@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from dali_feed.bench.data import BenchJob, textures
 from dali_feed.bench.gpu import GpuPart, ended, parts, so
 from dali_feed.bench.report import lines_of
 from dali_feed.bench.runner import Race, Turnout
+from dali_feed.engines.dali import images
 
 NEEDS_GPU = {"kernels", "sanitizer"}
 
@@ -46,8 +48,9 @@ def scripted(outcomes: dict[str, str], begun: list[str]) -> Any:
     def each(name: str, job: BenchJob, _: float) -> list[str]:
         begun.append(name)
         kind = name.split(" ", 1)[0]
-        line = gpu._line(name, job, kind if kind in {"loader", "train"} else "check", "images")
-        if name in outcomes or not name.startswith(("loader", "train")):
+        races = kind in {"loader", "train", "settings"}
+        line = gpu._line(name, job, kind if races else "check", "images")
+        if name in outcomes or not races:
             line.about["outcome"] = outcomes.get(name, "right")
             line.findings.append("is said")
         else:
@@ -94,6 +97,23 @@ def test_a_check_sees_other_pixels(name: str, job: BenchJob, monkeypatch: pytest
     outcome, sentence = right.outcome(right.CHECKS[name], job)
     assert outcome == "WRONG"
     assert "host" in sentence or "dali" in sentence
+
+
+def test_each_setting_runs(job: BenchJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a GPU is to decide, the CPU rehearses, as far as it has the CPUs; and DALI is given what is said."""
+    affinities: set[bool] = set()
+    build = vars(images)["Pipeline"]
+
+    def pipeline(**options: Any) -> Any:
+        affinities.add(options.get("set_affinity", False))
+        return build(**options)
+
+    monkeypatch.setattr(images, "Pipeline", pipeline)
+    line = gpu._settings("settings", job, math.inf)
+    able = [each.name for each in gpu.settings(job) if each.unable is None]
+    assert [each.who for each in line.rows] == able
+    assert affinities == {False, True}
+    assert "set_affinity" not in images.PIPELINE_OPTIONS
 
 
 def test_what_raises_is_wrong() -> None:
@@ -147,7 +167,7 @@ def test_what_did_not_go_well_is_made_again(job: BenchJob, begun: list[str], mon
     known: list[Race] = []
     for child, made in (
         (first, [part.name for part in parts("cpu") if not part.races]),
-        (second, ["torn", "waits", "loader 4", "train"]),
+        (second, ["torn", "waits", "loader 4", "train", "settings"]),
         (scripted({}, begun), ["loader 4"]),
         (scripted({}, begun), []),
     ):
@@ -184,7 +204,7 @@ def test_three_sentences(job: BenchJob, begun: list[str]) -> None:
         'Decode(engine="host") is the fastest: 32 images/s at batch 4, 0.75 of its ceiling.',
         "3.0 times torch's DataLoader, 3.0 or more in every round.",
     ]
-    lines[-2].rows[-1].rates[:] = [20.0, 60.0]
+    lines[-3].rows[-1].rates[:] = [20.0, 60.0]
     assert so(lines, "cpu")[2] == "No gain here: 1.02 times torch's DataLoader, 0.55 to 1.50."
     assert so(lines, "cpu")[0].startswith("Rehearsed on the CPU: 8 of 8 checks went well")
 
