@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -56,6 +58,21 @@ def test_every_batch_has_its_shares(shares: tuple[int, ...], lanes: int, per_lan
     for lane in range(lanes):
         for count in (0, 1, len(one) // 2, len(one)):
             assert dealt.taken(lane, count).tolist() == one[:count, lane].sum(axis=0).tolist()
+
+
+@pytest.mark.parametrize(
+    ("shares", "lanes", "digest"),
+    [
+        ((7, 3), 1, "9f495387163b5388"),
+        ((3, 2, 2, 2, 1, 4, 6, 2), 3, "782c4e6f1913e01f"),
+        ((9, 1, 5, 0, 13), 4, "713d2d882fa07419"),
+    ],
+)
+def test_golden_shares(shares: tuple[int, ...], lanes: int, digest: str) -> None:
+    """No release may change whose slots are whose: these are pinned."""
+    dealt = Apportioned(shares, lanes, 100)
+    every = np.stack([dealt.sources(lane, 0, 100) for lane in range(lanes)])
+    assert hashlib.sha256(every.astype("<i8").tobytes()).hexdigest()[:16] == digest
 
 
 def test_long_after_the_period_counts_go_on() -> None:
@@ -120,6 +137,20 @@ def test_with_all_each_comes_and_smaller_ones_begin_again_otherwise() -> None:
     assert [strand.window(0, a, a + 10).turn for a in bounds[:-1]] == [0, 1, 2, 3]
     assert len({strand.window(0, a, a + 10).at for a in bounds[:-1]} | {large.window(0, 0, 40).at}) == 5
     assert sorted(large.ids(0, 0, 40).tolist()) == sorted(set(every) - set(small))
+
+
+def test_windows_of_any_pass_have_places_of_their_own() -> None:
+    """By which it is known: of two sources that begin again hundreds of times, in each of two lanes."""
+    found = plan([2, 3], [1, 1], 2, samples=1600)
+    places = [
+        strand.window(lane, a, b).at
+        for lane in range(2)
+        for strand, _ in found.strands(lane, 0)
+        for a, b in itertools.pairwise(strand.bounds(lane).tolist())
+    ]
+    assert len(places) > 1000
+    assert len(set(places)) == len(places)
+    assert {type(place) for place in places} == {int}
 
 
 def test_an_epoch_of_so_many_samples() -> None:

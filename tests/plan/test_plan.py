@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -243,6 +243,22 @@ def test_defaults(shuffle: bool | Shuffle, random_access: bool, record_bytes: in
     """resolve() fills in what Shuffle's docstring says."""
     snap = snapshot((0, 10), extent=320, record_bytes=record_bytes, random_access=random_access)
     assert resolve(shuffle, snap) == expected
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "extents", "window"),
+    [
+        (True, (320, 50), 8),  # 256 MB of the largest
+        (True, (1, 1), 1024),  # or as many records
+        (False, (320, 50), 4),
+        (Shuffle(window=5), (320, 50), 5),
+    ],
+)
+def test_defaults_of_parts(shuffle: bool | Shuffle, extents: tuple[int, ...], window: int) -> None:
+    """Of a source made of several each part keeps its own extents, and a window has as many of either."""
+    parts = tuple(snapshot((0, 10), extent=extent, record_bytes=100_000) for extent in extents)
+    orders = tuple(Order(shuffle is not False, extent, window) for extent in extents)
+    assert resolve(shuffle, replace(parts[0], parts=parts)) == replace(orders[0], parts=orders)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "8"])

@@ -47,6 +47,12 @@ class Stateful:
         self.turn = state["turn"]
 
 
+class Unmeasured(Stateful):
+    """One that does not say how long it is."""
+
+    __len__ = None  # type: ignore[assignment]
+
+
 class Careless:
     """A sampler whose order nothing can make again."""
 
@@ -69,6 +75,7 @@ WHOLE: dict[str, Callable[[], dict[str, Any]]] = {  # those that make later epoc
         "batch_sampler": BatchSampler(RandomSampler(range(COUNT), generator=seeded(4)), 3, drop_last=False)
     },
     "a state of its own": lambda: {"sampler": Stateful()},
+    "a state, no length": lambda: {"sampler": Unmeasured()},
     "always the same": lambda: {"sampler": Backwards()},
 }
 EPOCH: dict[str, Callable[[], dict[str, Any]]] = {  # and those whose later epochs are torch's global generator's
@@ -113,10 +120,22 @@ def test_an_order_that_nothing_can_make_again_is_refused_when_it_is_saved(data: 
         assert len(list(batches)) == 7
 
 
-def test_a_state_of_another_kind_of_sampler_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("saved", "loaded", "said"),
+    [
+        (Stateful(), RandomSampler(range(COUNT)), r"with a state_dict\(\)"),
+        (
+            RandomSampler(range(COUNT)),
+            RandomSampler(range(COUNT), generator=seeded(1)),
+            "of torch's without a generator",
+        ),
+        (RandomSampler(range(COUNT), generator=seeded(1)), RandomSampler(range(COUNT)), "with a generator"),
+    ],
+)
+def test_a_state_of_another_kind_of_sampler_is_refused(saved: Any, loaded: Any, said: str) -> None:
     """The error says with what sampler it was taken."""
-    with ours(scripted(COUNT), sampler=Stateful()) as one:
+    with ours(scripted(COUNT), sampler=saved) as one:
         state = one.state_dict()
-    refused = pytest.raises(StateError, match=r"with a state_dict\(\); found RandomSampler")
-    with ours(scripted(COUNT), sampler=RandomSampler(range(COUNT))) as other, refused:
+    refused = pytest.raises(StateError, match=f"a sampler {said}; found RandomSampler")
+    with ours(scripted(COUNT), sampler=loaded) as other, refused:
         other.load_state_dict(state)
