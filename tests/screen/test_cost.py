@@ -60,6 +60,7 @@ def test_what_looks_like_a_scan_and_is_none_does_not_count() -> None:
         "comments": slow_jpeg(16, 4, between=comment),
         "fill bytes": slow_jpeg(16, 4, between=b"\xff" * 7),
         "restarts": slow_jpeg(16, 4, between=b"\xff\xd3"),
+        "a marker without a length": slow_jpeg(16, 4, between=b"\xff\x01"),
         "a video": first + fake + os.urandom(1 << 20).replace(b"\xff\xd9", b"") + b"\xff\xd9",
     }
     for name, payload in cases.items():

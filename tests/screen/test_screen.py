@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hostile import JPEG, RAW, rle, tiff
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.kinds import gifs, opened, saved
+from kit.kinds import gifs, opened, saved, slow_jpeg
 from nvidia import nvimgcodec
 from PIL import Image
 from zoo import big_endian_tiff, chunk, zoo
@@ -80,7 +81,9 @@ def bad() -> dict[str, tuple[bytes, str]]:
         "empty": (b"", "empty payload"),
         "html": (b"<html>404 not found</html>", 'text, not an image (starts with "<html>40")'),
         "json": (b'\xef\xbb\xbf{"a": 1}', "text, not an image"),
+        "text of words": (b"no image\n", 'text, not an image (starts with "no image")'),
         "text of lines": (b"error:\r\n404", 'text, not an image (starts with "error:\\r\\n")'),
+        "wav": (b"RIFF\x24\0\0\0WAVEfmt " + bytes(20), "unknown format (starts with 52 49 46 46)"),
         "garbage": (bytes(range(200)), "unknown format (starts with 00 01 02 03)"),
         "avif": (b"\0\0\0\x20ftypavif" + bytes(50), "AVIF is not supported; decode it by a function of your own"),
         "heic": (b"\0\0\0\x20ftypheic" + bytes(50), "HEIC is not supported"),
@@ -96,12 +99,19 @@ def bad() -> dict[str, tuple[bytes, str]]:
         "jpeg hierarchical": (patched("jpeg", frame + 1, b"\xc5"), "JPEG is hierarchical"),
         "jpeg 12 bit": (patched("jpeg", frame + 4, b"\x0c"), "JPEG with 12 bits per sample"),
         "jpeg of 2 components": (patched("jpeg", frame + 9, b"\x02"), "JPEG with 2 components"),
-        "jpeg sampled 0x0": (patched("jpeg", frame + 11, b"\0"), "sampling factors 0x0"),
+        **{
+            f"jpeg sampled {x}x{y}": (patched("jpeg", frame + 11, bytes([x << 4 | y])), f"sampling factors {x}x{y}")
+            for x, y in ((0, 0), (0, 1), (1, 0), (1, 5), (5, 1))
+        },
         "jpeg with two frames": (jpeg[:frame] + jpeg[frame : frame + 19] + jpeg[frame:], "two frames"),
         "jpeg with no marker behind stray bytes": (jpeg[:20] + bytes(70_000) + jpeg[20:], "where a marker should be"),
         "jpeg with a short exif segment": (
             with_segment(b"\xff\xe1\x00\x06Exif\0\0"),
             "segment e1 at byte 2 has length 6",
+        ),
+        "jpeg with a segment beyond its end": (
+            b"\xff\xd8\xff\xfe\xff\xff" + jpeg[2:],
+            "JPEG cut off: segment fe at byte 2 ends at 65539 of",
         ),
         "jpeg with an inner start": (with_segment(b"\xff\xd8\x00\x04ab"), "marker d8 at byte 2 has no place"),
         "jpeg of fill bytes": (b"\xff\xd8" + b"\xff" * 200_000, "header segments"),
@@ -134,6 +144,7 @@ def bad() -> dict[str, tuple[bytes, str]]:
         "tiff of two tile widths": (tiff_with(278, 322, 16), "an image of 7x5 in strips or tiles of 16xNone"),
         "tiff of no rows": (tiff_with(278, 278, 0), "TIFF damaged: an image of 7x5 in strips or tiles of 7x0"),
         "pnm without a height": (b"P6 40 \n", "PNM damaged, or none that Pillow reads: ValueError: Reached EOF"),
+        "pnm of comments": (b"P3\n" + b"#\n" * 2000 + b"1 1 255 0 0 0", "PNM with more than 1024 comments"),
         "pnm of level 70000": (b"P5 1 1 70000 \0\0", "maxval must be greater than 0 and less than 65536"),
     }
 
@@ -207,7 +218,47 @@ def test_orientation_and_components_are_read() -> None:
     assert header_of(turned).orientation == 1
     assert verdict(turned) == parsed(turned) == (40, 31)  # as Pillow turns it
     assert header_of(zoo()["jpeg"]) == Header("jpeg", 40, 31, 3)
-    assert [header_of(zoo()[name]).components for name in ("jpeg gray", "jpeg cmyk", "png rgba")] == [1, 4, 4]
+    one, three = (
+        ("jpeg gray", "png gray", "tiff gray", "pnm pgm"),
+        ("png palette", "tiff palette", "webp lossy", "pnm ppm"),
+    )
+    assert [header_of(zoo()[name]).components for name in (*one, *three)] == [1] * 4 + [3] * 4
+    clear = saved(Image.new("RGBA", (4, 4), (1, 2, 3, 4)), "WEBP", lossless=True)
+    assert [header_of(payload).components for payload in (zoo()["jpeg cmyk"], zoo()["png rgba"], clear)] == [4] * 3
+
+
+def test_few_files_are_written_anew() -> None:
+    """Those over which a decoder's parser stumbles: stray bytes, four colours without Adobe's mark, an animation."""
+    anew = {name for name, payload in zoo().items() if header_of(payload).plain is not None}
+    assert anew == {
+        *("jpeg stray bytes", "jpeg stray zeros", "jpeg cmyk unmarked", "jpeg cmyk unmarked, stray"),
+        *("png animated", "png animated beside its image"),
+    }
+
+
+STRIPS_OF_16 = tiff(16, 8, bytes(16), 8, RAW)
+JPEG_TILE = tiff(16, 16, slow_jpeg(16, 3), 1, JPEG, tile=(16, 16))
+
+
+@pytest.mark.parametrize(
+    ("payload", "work"),
+    [
+        (zoo()["bmp"], 0),  # a decoder in C, and no more than its pixels
+        (rle(5, 3, b"\1a" * 15), pillow.PYTHON * (5 * (3 + pillow.DELTA) + len(rle(5, 3, b"\1a" * 15)))),
+        (zoo()["pnm of text"], pillow.PYTHON * (3 * 2 + len(zoo()["pnm of text"]))),
+        (zoo()["pnm pgm"], 0),
+        (STRIPS_OF_16, 8 * pillow.STRIP + 8 * 16 + 8 * 16),  # strips, their bytes, and their pixels
+        (JPEG_TILE, pillow.JPEG_STRIP + len(slow_jpeg(16, 3)) + 3 * 16 * 16),  # each scan goes over all pixels
+    ],
+    ids=["bmp", "bmp of runs", "pnm of text", "pnm", "tiff of strips", "tiff of a tile of scans"],
+)
+def test_the_work_that_decoding_takes_is_told_by_the_header(payload: bytes, work: int) -> None:
+    """And what is more than a loader allows is refused, at the bound it is not."""
+    assert header_of(payload).work == work
+    if work:
+        view = [memoryview(payload)]
+        assert not screen(view, max_work=work).reasons
+        assert "is more work than the limit of" in screen(view, max_work=work - 1).reasons[0]
 
 
 def test_the_pixel_bound_holds_and_absent_rows_have_no_reason() -> None:

@@ -69,6 +69,7 @@ def zoo() -> dict[str, bytes]:
         "jpeg 4:2:2": saved(colour, subsampling=1),
         "jpeg restarts": saved(colour, restart_marker_rows=1),
         "jpeg exif": saved(colour, exif=exif),
+        "jpeg exif of nothing": jpeg[:2] + b"\xff\xe1\0\x08Exif\0\0" + jpeg[2:],
         "jpeg icc": saved(colour, icc_profile=ICC, exif=exif),
         "jpeg fill bytes": jpeg[:20] + b"\xff\xff" + jpeg[20:],
         "jpeg trailing junk": jpeg + bytes(1000),

@@ -26,6 +26,7 @@ TREE = {"type": "record", "name": "Tree", "fields": [
 NO_BYTES = "items of an array must take at least one byte"
 LABLE = "body.lable: no such member; cameras.Body has image_id, features"
 NO_ITEMS = {"type": "record", "name": "E", "fields": [{"name": "n", "type": "null"}]}
+LOOP = {"type": "record", "name": "Loop", "fields": [{"name": "again", "type": "Loop"}]}  # which no value ends
 PATHS = ["", ".", "a.", ".a", "a..b", "a[", "a[x]", "a[-1]", "a[1", 'a["b]', "a]b", "a.[0]"]
 NO_SCHEMAS: list[Any] = [
     "{", "no.avsc", {"type": "rec"}, {"type": "record", "name": "R", "fields": [{"name": "a"}]}, 3, [["x"]], b"1"
@@ -172,6 +173,7 @@ ANNOUNCED: list[tuple[Any, bytes]] = [
     ({"type": "enum", "name": "E", "symbols": ["A"]}, number(1)),
     ({"type": "enum", "name": "E", "symbols": ["A"]}, number(-1)),
     ({"type": "fixed", "name": "F", "size": 9}, b"12345678"),
+    (items(LOOP), number(1) + b"\0"),
 ]
 UNFRAMED = [b"", b"\0", b"\0\0\0\0", b"\x01\0\0\0\x01\0", b"{}", avro(EXAMPLE, example())]
 PACKED = msgpack.packb(example() | {"list": [{"a": 1}, {"a": 2}]})
@@ -214,6 +216,9 @@ def record_of(schema: Any) -> Any:
         for shape in ("(281474976710656,)", "(65536, 65536, 1)", "(1000000, 1000000)")
     ),
     *((value_of(Avro(schema), "$", value), "^(avro|Avro): ") for schema, value in ANNOUNCED),
+    (value_of(Avro("bytes"), "$", number(3) + b"ab"), "at byte 1 it says that 3 bytes follow; found 2"),
+    (value_of(Avro(["null", "int"]), "$", number(2)), "a union of 2 has no branch 2, at byte 0"),
+    (value_of(Avro({"type": "enum", "name": "E", "symbols": ["A"]}), "$", number(1)), "of 1 symbols has no symbol 1"),
     *((value_of(Avro(record_of(schema)), "b", value), "(?i)^avro: ") for schema, value in ANNOUNCED),
     *(
         (value_of(Avro(TREE), path, b"\x02\x02" * 100_000 + b"\0\0\0"), "may be nested in a few hundred others")
