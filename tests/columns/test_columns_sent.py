@@ -11,6 +11,7 @@ import torch
 from kit.images import QUICK
 from kit.member_shards import shards
 from kit.recorded import Recorded
+from kit.twin import Machine
 from kit.unpacked import unpack_reference
 
 from dali_feed import DataLoader
@@ -62,46 +63,17 @@ def same(wanted: list[Any], found: list[Any], device: str) -> None:
                 assert torch.equal(a, b.cpu())
 
 
-def before_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    """Batches are sent as to this GPU."""
-    gpu = Recorded()
-    monkeypatch.setattr(machine, "Uploads", lambda companions, device: Uploads(companions, gpu))
-    return gpu
-
-
-def test_one_copy_takes_all_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays, numbers and all parts of tokens and packed rows come out of their batch's block as on the CPU."""
-    source = shards(tmp_path)
-    wanted = batches(source, "cpu")
-    gpu = before_a_gpu(monkeypatch)
-    found = batches(source, "cpu")
-    assert gpu.calls.count("send") == len(wanted) == 4
-    same(wanted, found, "cpu")
-
-
-def test_a_large_array_is_sent_from_where_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a transfer of its own, and not copied again; the other columns are as they are."""
-    source = shards(tmp_path)
-    wanted = batches(source, "cpu")
-    gpu = before_a_gpu(monkeypatch)
-    monkeypatch.setattr(arrays, "LARGE", 24)
-    monkeypatch.setattr(arrays, "LARGE_BATCH", 6 * 24)
-    found = batches(source, "cpu")
-    assert gpu.calls.count("send") == len(wanted) * (1 + 6)
-    same(wanted, found, "cpu")
-
-
 def test_bytes_travel_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is scaled on the device is sent as it was read; one launch, which was rehearsed, makes it float32 there."""
     columns: dict[str, Column] = {"x": Array("f32", "uint8", (8, 3), scale=2)}
-    gpu = before_a_gpu(monkeypatch)
-    sizes = list[int]()
+    gpu, sizes = Recorded(), list[int]()
 
     def send(here: torch.Tensor) -> torch.Tensor:
         sizes.append(here.numel())
         return Recorded.send(gpu, here)
 
     monkeypatch.setattr(gpu, "send", send)
+    monkeypatch.setattr(machine, "Uploads", lambda companions, device: Uploads(companions, gpu))
     with DataLoader(shards(tmp_path), 6, columns=columns, tuning=QUICK, device="cpu") as loader:
         found = [batch["x"] for batch in loader]
     assert sizes == [6 * 24] * 4
@@ -138,13 +110,18 @@ def test_a_room_that_is_not_filled_is_not_sent() -> None:
 
 
 @pytest.mark.device
-@pytest.mark.parametrize("large", [arrays.LARGE, 1])
-def test_the_gpu_gives_the_columns_of_the_cpu(tmp_path: Path, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same values in the GPU's memory, also where arrays have a transfer of their own."""
+@pytest.mark.parametrize(("large", "copies"), [(arrays.LARGE, 1), (24, 1 + 6)])
+def test_the_gpu_gives_the_columns_of_the_cpu(
+    tmp_path: Path, large: int, copies: int, on_device: Machine | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one copy of a batch's, and one of each array that is large, which is sent from where it is made."""
     source = shards(tmp_path)
+    wanted = batches(source, "cpu")
     monkeypatch.setattr(arrays, "LARGE", large)
-    monkeypatch.setattr(arrays, "LARGE_BATCH", large)
-    same(batches(source, "cpu"), batches(source, "cuda"), "cuda")
+    monkeypatch.setattr(arrays, "LARGE_BATCH", 6 * large)
+    found = batches(source, "cuda")
+    assert on_device is None or on_device.calls["copy"] == copies * len(wanted)
+    same(wanted, found, "cuda")
 
 
 @pytest.mark.device

@@ -1,79 +1,39 @@
-"""A `Device` before a torch that is played: whose GPU is the thread's at each call, and what cannot be captured."""
+"""A `Device` by itself: each method under its own GPU, which stream a consumer names, and one event behind a hold."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
-from types import ModuleType, SimpleNamespace
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from kit.planted import FAULTS, ROOT
+from kit.twin import Machine
 
-from dali_feed.engines.device import cuda
 from dali_feed.engines.device.cuda import Device
 from dali_feed.errors import EngineError
 
-NUMBER = 3
+pytestmark = pytest.mark.device(devices=2)
 
 
-class Played:
-    """What `Device` asks of torch: `calls` has each with the GPU that was the thread's then, 0 at the beginning."""
-
-    Tensor, device = torch.Tensor, torch.device
-
-    def __init__(self) -> None:
-        self.current, self.capturing, self.stream = 0, False, "the loop's"
-        self.calls: list[tuple[str, int]] = []
-        self.empty, self.as_tensor, self.kernel = map(self._recorder, ("empty", "as_tensor", "kernel"))
-        event = {name: self._recorder(name) for name in ("record", "query", "synchronize")}
-        self.cuda = SimpleNamespace(
-            device=self._device,
-            stream=self._stream,
-            set_device=lambda number: setattr(self, "current", number),
-            Event=lambda **_: SimpleNamespace(**event),
-            Stream=lambda *_, **__: "the copies'",
-            ExternalStream=lambda *_, **__: "another's",
-            default_stream=lambda _: "the default",
-            current_stream=lambda: self.stream,
-            empty_cache=self._recorder("empty_cache"),
-            is_initialized=lambda: True,
-            is_current_stream_capturing=lambda: self.capturing,
-        )
-
-    def _recorder(self, name: str) -> Callable[..., Any]:
-        def call(*_: Any, **__: Any) -> Any:
-            self.calls.append((name, self.current))
-            return SimpleNamespace(clone=self._recorder("clone"), to=self._recorder("to"))
-
-        return call
-
-    @contextlib.contextmanager
-    def _device(self, number: int) -> Iterator[None]:
-        before, self.current = self.current, number
-        try:
-            yield
-        finally:
-            self.current = before
-
-    @contextlib.contextmanager
-    def _stream(self, stream: str) -> Iterator[None]:
-        before, self.stream = self.stream, stream
-        try:
-            yield
-        finally:
-            self.stream = before
+@pytest.fixture(autouse=True)
+def _two(on_device: Machine | None) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU")
 
 
-@pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Played:
-    """In the place of torch."""
-    made = Played()
-    monkeypatch.setattr(cuda, "torch", made)
-    monkeypatch.setattr(cuda, "_streams", {})
-    monkeypatch.setattr(cuda, "shown", lambda images: images)
-    return made
+class Shown:
+    """Memory as DALI shows it, and which GPUs those have had who looked."""
+
+    def __init__(self, there: torch.Tensor) -> None:
+        self.there, self.seen = there, set[int]()
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        """Address, shape and type."""
+        self.seen.add(torch.cuda.current_device())
+        return self.there.__cuda_array_interface__
 
 
 def held(gpu: Device, *objects: Any) -> None:
@@ -82,18 +42,24 @@ def held(gpu: Device, *objects: Any) -> None:
         pass
 
 
-METHODS: dict[str, Callable[[Device, Played], object]] = {
-    "pinned": lambda gpu, _: gpu.pinned((2,), torch.uint8),
-    "send": lambda gpu, torch: gpu.send(torch.empty()),
-    "wait": lambda gpu, _: gpu.wait(),
-    "empty": lambda gpu, _: gpu.empty((2,), torch.uint8),
-    "copy": lambda gpu, _: gpu.copy(object()),
-    "view": lambda gpu, _: gpu.view(object()),
-    "launch": lambda gpu, torch: gpu.launch(torch.kernel),
-    "hold": lambda gpu, _: held(gpu),
-    "bound": lambda gpu, _: gpu.bound(0),
-    "drain": lambda gpu, _: gpu.drain(),
-    "free_memory": lambda gpu, _: gpu.free_memory(),
+def kernel(array: torch.Tensor, *, stream: Any) -> None:
+    """One of torch's."""
+    with torch.cuda.stream(stream):
+        array.add_(1)
+
+
+METHODS: dict[str, Callable[[Device, Shown], object]] = {
+    "pinned": lambda gpu, there: gpu.pinned((2,), torch.uint8),
+    "send": lambda gpu, there: gpu.send(gpu.pinned((2,), torch.uint8)),
+    "wait": lambda gpu, there: gpu.wait(),
+    "empty": lambda gpu, there: gpu.empty((2,), torch.uint8),
+    "copy": lambda gpu, there: gpu.copy(there.there),
+    "view": lambda gpu, there: gpu.view(there),
+    "launch": lambda gpu, there: gpu.launch(kernel, there.there),
+    "hold": lambda gpu, there: held(gpu),
+    "bound": lambda gpu, there: gpu.bound(0),
+    "drain": lambda gpu, there: gpu.drain(),
+    "free_memory": lambda gpu, there: gpu.free_memory(),
 }
 
 
@@ -104,59 +70,61 @@ def test_every_method_is_held_to_that() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_call_is_made_under_its_own_gpu(played: Played, name: str) -> None:
+def test_every_call_is_made_under_its_own_gpu(
+    on_device: Machine | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also in a thread that begins with the first one, which is the thread's again afterwards."""
-    gpu = Device(NUMBER)
-    with gpu.hold("something that is read"):
-        pass
-    played.calls.clear()
-    if name == "send":
-        played.current = NUMBER  # to make what is sent
-    METHODS[name](gpu, played)
-    assert played.calls
-    assert {number for _, number in played.calls} == {NUMBER}
-    assert played.current == (NUMBER if name == "send" else 0)
+    gpu = Device(1)
+    there = Shown(torch.zeros(2, device="cuda:1"))
+    held(gpu, "something that is read")
+    if on_device is not None:
+        call = on_device.call
+
+        def told(*given: Any, **options: Any) -> str:
+            there.seen.add(torch.cuda.current_device())
+            return call(*given, **options)
+
+        monkeypatch.setattr(on_device, "call", told)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: told("empty_cache"))
+    METHODS[name](gpu, there)
+    assert torch.cuda.current_device() == 0
+    assert on_device is None or (there.seen, set(on_device.touched)) == ({1}, {1})
 
 
-def test_a_thread_may_enter_for_good(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_may_enter_for_good(on_device: Machine | None) -> None:
     """As the feed's does, whose calls then break no capture of a CUDA graph by another thread."""
-    modes: list[str] = []
-    driver = SimpleNamespace(
-        CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed"),
-        cuThreadExchangeStreamCaptureMode=modes.append,
-    )
-    monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
-    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=driver))
-    Device(NUMBER).enter()
-    assert played.current == NUMBER
-    assert modes == ["relaxed"]
+    seen: list[Any] = []
+
+    def enters() -> None:
+        Device(1).enter()
+        seen.extend((torch.cuda.current_device(), on_device is None or on_device.mine.relaxed))
+
+    thread = threading.Thread(target=enters)
+    thread.start()
+    thread.join()
+    assert seen == [1, True]
+    assert torch.cuda.current_device() == 0
 
 
-@pytest.mark.parametrize(
-    ("number", "stream"),
-    [(None, "the default"), (0, "the default"), (1, "the default"), (-1, "the loop's"), (7, "another's")],
-)
-def test_a_consumer_names_its_stream(played: Played, number: int | None, stream: str) -> None:
+def test_a_consumer_names_its_stream() -> None:
     """As DLPack counts them."""
-    with Device(NUMBER).stream(number):
-        assert (played.stream, played.current) == (stream, NUMBER)
+    gpu, own, another = Device(1), torch.cuda.Stream(1), torch.cuda.Stream(1)  # type: ignore[no-untyped-call]
+    default = torch.cuda.default_stream(1)
+    for number, named in ((None, default), (0, default), (1, default), (-1, own), (another.cuda_stream, another)):
+        with torch.cuda.stream(own), torch.cuda.device(0), gpu.stream(number):
+            assert (torch.cuda.current_stream(), torch.cuda.current_device()) == (named, 1)
 
 
-def test_next_cannot_be_captured(played: Played) -> None:
-    """One sentence, before anything is enqueued, and nothing is held; nor is a loader begun then."""
-    gpu = Device(NUMBER)
-    played.capturing = True
-    with pytest.raises(EngineError, match=r"^loader on cuda:3: next\(\) cannot be captured in a CUDA graph"):
-        held(gpu)
-    with pytest.raises(EngineError, match=r"cannot be captured"):
-        Device(NUMBER)
-    assert not played.calls
-    assert len(gpu.in_use) == 0
+def test_none_is_made_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As no batch is taken then."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(EngineError, match=r"^loader on cuda:1: next\(\) cannot be captured in a CUDA graph"):
+        Device(1)
 
 
-def test_one_event_stands_behind_all_that_is_done_within_a_hold(played: Played) -> None:
+def test_one_event_stands_behind_all_that_is_done_within_a_hold() -> None:
     """Also where that raises."""
-    gpu = Device(NUMBER)
+    gpu = Device(1)
 
     def fails() -> None:
         with gpu.hold("read"):
@@ -166,5 +134,9 @@ def test_one_event_stands_behind_all_that_is_done_within_a_hold(played: Played) 
 
     with pytest.raises(RuntimeError, match="out of memory"):
         fails()
-    assert [name for name, _ in played.calls] == ["empty", "record"]
     assert len(gpu.in_use) == 1
+
+
+def test_each_planted_fault_is_where_it_can_be_planted() -> None:
+    """`tests/kit/planted.py` knows the product as it is: each patch applies."""
+    assert [fault.name for fault in FAULTS if not fault.there(ROOT)] == []

@@ -14,21 +14,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
-from kit.images import QUICK, labelled
 from kit.limits import LONG
 from kit.recorded import Recorded
 from numpy.typing import NDArray
 from nvidia.dali.tensors import TensorCPU
-from torchvision.transforms import v2
 
-from dali_feed.engines.device import cuda
 from dali_feed.engines.device.cuda import Device, InUse, shown
 from dali_feed.engines.device.parcel import ALIGNED, Parcels, can_travel
-from dali_feed.engines.engine import Pixels
-from dali_feed.engines.finish import finished, tensor_of
-from dali_feed.feed import Feed
-from dali_feed.options import Decode
-from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.engines.finish import tensor_of
 from dali_feed.transforms.program import Finish, Tail
 
 pytestmark = pytest.mark.slow
@@ -178,20 +171,6 @@ class OfDali:
         pytest.fail("handed over through DLPack")
 
 
-def test_dalis_memory_on_a_gpu_is_copied() -> None:
-    """Where torch takes it, and where anybody else takes a batch of a user's graph: never as it lies there."""
-    output, gpu = OfDali(), Recorded()
-    plain = torch.arange(6.0).reshape(2, 3)
-    with gpu.hold(plain):
-        made = finished(plain, None, gpu)
-    assert torch.equal(made, plain)
-    assert made.data_ptr() != plain.data_ptr()
-    taken: torch.Tensor = torch.utils.dlpack.from_dlpack(Pixels(plain, device=gpu))
-    assert taken.data_ptr() != plain.data_ptr()
-    assert gpu.calls == ["copy", "hold"] * 2
-    assert Pixels(output, device=gpu).__dlpack_device__() == (2, 0)
-
-
 def test_torch_is_shown_memory_in_words_it_knows() -> None:
     """Address and shape as they are, the type in NumPy's spelling, and no other protocol to take it by."""
     seen = shown(OfDali())
@@ -214,59 +193,3 @@ def test_the_recording_device_asks_no_gpu_for_anything() -> None:
             assert name in vars(Recorded)
             own = inspect.signature(vars(Recorded)[name])
             assert own.parameters.keys() == inspect.signature(method).parameters.keys()
-
-
-USUAL = v2.Compose(
-    [
-        *(v2.RandomResizedCrop(12), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)),
-        *(v2.Normalize((0.5,) * 3, (0.2,) * 3), v2.RandomErasing(0.5)),
-    ]
-)
-
-
-@pytest.mark.parametrize("transform", [USUAL, [USUAL, v2.Resize((9, 7))]], ids=["one", "views"])
-def test_a_batch_is_sent_waited_for_launched_and_held(transform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In that order, each batch: nothing is read before it has arrived, and all that is read is held behind the work.
-
-    What comes out is what the CPU makes, but for the finish step's one rounding.
-    """
-    views = len(transform) if isinstance(transform, list) else 1
-    host = Decode(engine="host")
-    with Feed(ScriptedSource(labelled(12)), 4, transform=transform, seed=3, decode=host, tuning=QUICK) as feed:
-        wanted = [[np.array(np.from_dlpack(each)) for each in (batch, *batch.more)] for batch in feed]
-    gpu = Recorded()
-    monkeypatch.setattr(cuda, "Device", lambda number: gpu)
-    found, calls = [], []
-    with Feed(
-        ScriptedSource(labelled(12)), 4, transform=transform, seed=3, device=0, decode=host, tuning=QUICK
-    ) as feed:
-        for batch in feed:
-            calls.append(list(gpu.calls))
-            with batch.reading():
-                found.append([finished(each.images, each.tail, each.device).numpy() for each in (batch, *batch.more)])
-            loops = [call for call in gpu.calls if call not in ("send", "wait")]  # the feed thread's
-            assert loops[-views - 1 :] == [*["launch"] * views, "hold"]
-    sent = ["send"] * (views + 1)  # the images of each view, and all small arrays
-    assert [call for call in gpu.calls if call in ("send", "wait")] == [*sent, "wait"] * 3
-    assert all(made.count("wait") > k for k, made in enumerate(calls))  # complete when it is handed over
-    assert gpu.calls.count("hold") == 3 + views  # that of each view was rehearsed once
-    for one, other in zip(wanted, found, strict=True):
-        for a, b in zip(one, other, strict=True):
-            np.testing.assert_allclose(a, b, atol=7.2e-7)
-
-
-def test_no_batch_is_started_while_too_many_are_still_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that runs ahead of its GPU holds its depth and two more, and all is let go when the loader is closed."""
-    gpu = Recorded()
-    monkeypatch.setattr(cuda, "Device", lambda number: gpu)
-    most = 0
-    host = Decode(engine="host")
-    with Feed(ScriptedSource(labelled(80)), 4, transform=USUAL, device=0, decode=host, tuning=QUICK) as feed:
-        for batch in feed:
-            with batch.reading():
-                finished(batch.images, batch.tail, batch.device)
-            most = max(most, sum(not event.passed for event in gpu.events))
-    depth = QUICK.prefetch
-    # Those of the bound; what was in flight or ready meanwhile; and the one that the loop had in its hands.
-    assert most <= (depth + 2) + 2 * depth + 1
-    assert len(gpu.in_use) == 0

@@ -28,7 +28,10 @@ __all__ = ["FAULTS", "ROOT", "Fault"]
 _LIBRARIES = torch, torchvision, fn  # imported once, for all children
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = ("tests/engines/test_twin_lives.py", "tests/engines/test_twin.py", "tests/feed/test_next_gpu.py")
+TESTS = (
+    *("tests/engines/test_twin_lives.py", "tests/engines/test_twin.py", "tests/engines/test_device.py"),
+    "tests/feed/test_next_gpu.py",
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ FAULTS = (
     Fault(
         "no wait before a batch is handed over",
         BATCH,
-        "            self._device.wait()\n",
+        "            self.device.wait()\n",
         "",
         "any_order",
     ),
@@ -121,7 +124,7 @@ FAULTS = (
         SEAM,
         "            return self.view(there).clone()\n",
         "            return self.view(there)\n",
-        "any_order",
+        "any_order or torchs_memory",
     ),
     Fault(
         "page-locked memory of the thread's GPU",
@@ -152,7 +155,7 @@ FAULTS = (
         SEAM,
         "        torch.cuda.set_device(self.number)\n",
         "",
-        "another_device or capture",
+        "for_good",
     ),
     Fault(
         "a thread does not relax captures",
