@@ -56,6 +56,15 @@ class Rules:
             self.refuse("images", f"must be fewer than {COUNT_LIMIT:,}, of fewer pixels than that each", known.shape)
         return known
 
+    def like_images(self, name: str, array: object, images: DeviceArray) -> DeviceArray:
+        """Memory to write to, of the type and shape of the images and apart from them."""
+        known = self.array(name, array, ("|u1",))
+        if known.shape != images.shape:
+            self.refuse(name, f"must have the shape of images, {images.shape}", known.shape)
+        self.dense(name, known)
+        self.writable(name, known, ("images", images))
+        return known
+
     def dense(self, name: str, array: DeviceArray) -> None:
         """C contiguous."""
         if not array.is_dense():

@@ -9,7 +9,7 @@
 // vectors do. Contrast wants the mean of the image's gray as it enters that step: a pass over the image for each such
 // step, which redoes the steps before it, and a sum of whole numbers, so that its order does not matter.
 //
-// Law: every float operation that can round comes from _numbers.cuh or is written out below; jitter_reference in
+// Law: every float operation that can round comes from _numbers.cuh or _colour.cuh; jitter_reference in
 // jitter.py gives it bit for bit.
 //
 // Chosen by the compiler's options:
@@ -21,6 +21,7 @@
 // each contrast step, by a second pass that finds most of them in the L2 cache.
 
 #include "_numbers.cuh"
+#include "_colour.cuh"
 #include "_stage.cuh"
 
 #define MAX_STEPS 64
@@ -28,53 +29,8 @@
 
 enum kind_t { NOTHING = 0, BRIGHTNESS = 1, CONTRAST = 2, SATURATION = 3, HUE = 4, GRAY = 5, GRAY_ROUNDED = 6 };
 
-OF_TWO(div_rn, "div.rn.f32", a / b)
-OF_ONE(cut, "cvt.rzi.f32.f32", truncf(a))     // towards 0: to a whole level, for values that are not negative
-OF_ONE(rounded, "cvt.rni.f32.f32", rintf(a))  // to the nearest, ties to even
-
-// NaN becomes 0.
-DEVICE float clamped(float v, float top) {
-#ifdef __CUDA_ARCH__
-    float result;
-    asm("max.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(v));
-    asm("min.f32 %0, %1, %2;" : "=f"(result) : "f"(result), "f"(top));
-    return result;
-#else
-    return v > 0.0f ? (v < top ? v : top) : 0.0f;
-#endif
-}
-
-DEVICE float level(float v) { return cut(clamped(v, 255.0f)); }
-
-// The same as a number that counts.
-DEVICE unsigned whole(float v) {
-#ifdef __CUDA_ARCH__
-    unsigned result;
-    asm("cvt.rzi.u32.f32 %0, %1;" : "=r"(result) : "f"(v));
-    return result;
-#else
-    return static_cast<unsigned>(v);
-#endif
-}
-
-// Floats that are not negative lie in the order of their bits, and -ftz cannot reach a comparison of those; as numbers
-// with a sign, what is negative comes before them.
-DEVICE int order(float v) { return static_cast<int>(__float_as_uint(v)); }
 DEVICE float larger(float a, float b) { return order(a) > order(b) ? a : b; }
 DEVICE float smaller(float a, float b) { return order(a) < order(b) ? a : b; }
-
-struct Pixel {
-    float r, g, b;
-};
-
-DEVICE float gray(const Pixel& p) { return fma_rn(p.b, 0.114f, fma_rn(p.g, 0.587f, mul_rn(p.r, 0.2989f))); }
-
-// v * factor + other * rest, rounded twice.
-DEVICE Pixel blend(const Pixel& p, float other, float factor) {
-    const float rest = sub_rn(1.0f, factor);
-    return {level(fma_rn(other, rest, mul_rn(p.r, factor))), level(fma_rn(other, rest, mul_rn(p.g, factor))),
-            level(fma_rn(other, rest, mul_rn(p.b, factor)))};
-}
 
 // The hue turned by `turn` of the circle, -0.5 .. 0.5, in HSV.
 DEVICE Pixel turned(const Pixel& p, float turn) {
@@ -117,8 +73,8 @@ DEVICE Pixel stepped(const Pixel& p, int kind, float factor, float mean) {
     switch (kind) {
         case BRIGHTNESS:
             return {level(mul_rn(p.r, factor)), level(mul_rn(p.g, factor)), level(mul_rn(p.b, factor))};
-        case CONTRAST: return blend(p, mean, factor);
-        case SATURATION: return blend(p, cut(gray(p)), factor);
+        case CONTRAST: return blend(p, mean, factor, sub_rn(1.0f, factor));
+        case SATURATION: return blend(p, cut(gray(p)), factor, sub_rn(1.0f, factor));
         case HUE: return turned(p, factor);
         case GRAY: {
             const float v = cut(gray(p));
@@ -132,13 +88,6 @@ DEVICE Pixel stepped(const Pixel& p, int kind, float factor, float mean) {
     }
 }
 
-// A number that names no kind is NOTHING.
-DEVICE int kind_of(float number) {
-    const bool in_range = order(number) >= order(1.0f) && order(number) <= order(6.0f);
-    const unsigned kind = in_range ? whole(number) : NOTHING;
-    return order(static_cast<float>(kind)) == order(number) ? static_cast<int>(kind) : NOTHING;
-}
-
 typedef Lane<byte_t, 3 * PIXELS> Raw;
 
 DEVICE Raw read(const byte_t* image, unsigned group) {
@@ -149,12 +98,11 @@ DEVICE Raw read(const byte_t* image, unsigned group) {
 DEVICE void behind(const Raw& raw, const float* steps, int count, const float* means, Pixel pixel[PIXELS]) {
 #pragma unroll
     for (int p = 0; p < PIXELS; ++p) {
-        pixel[p] = {static_cast<float>(raw.at[3 * p]), static_cast<float>(raw.at[3 * p + 1]),
-                    static_cast<float>(raw.at[3 * p + 2])};
+        pixel[p] = pixel_at(raw.at + 3 * p);
     }
 #pragma unroll 1
     for (int n = 0; n < count; ++n) {
-        const int kind = kind_of(steps[2 * n]);
+        const int kind = kind_of(steps[2 * n], GRAY_ROUNDED);
         const float factor = steps[2 * n + 1], mean = means[n];
 #pragma unroll
         for (int p = 0; p < PIXELS; ++p) pixel[p] = stepped(pixel[p], kind, factor, mean);
@@ -192,7 +140,7 @@ jitter(const byte_t* __restrict__ images, byte_t* __restrict__ out, const float*
     for (unsigned n = threadIdx.x; n < MAX_STEPS; n += blockDim.x) means[n] = 0.0f;
     __syncthreads();
     for (int n = 0; n < count; ++n) {
-        if (kind_of(own[2 * n]) != CONTRAST) continue;
+        if (kind_of(own[2 * n], GRAY_ROUNDED) != CONTRAST) continue;
         offset_t levels = 0;
         for (unsigned group = threadIdx.x; group < groups; group += blockDim.x) {
             behind(read(image, group), own, n, means, pixel);

@@ -45,11 +45,7 @@ def jitter(images: object, out: object, steps: object, *, stream: object = None)
     """
     source = _RULES.images(images)
     samples, height, width, _ = source.shape
-    target = _RULES.array("out", out, ("|u1",))
-    if target.shape != source.shape:
-        _RULES.refuse("out", f"must have the shape of images, {source.shape}", target.shape)
-    _RULES.dense("out", target)
-    _RULES.writable("out", target, ("images", source))
+    target = _RULES.like_images("out", out, source)
     to_do = _RULES.array("steps", steps, ("<f4",))
     if len(to_do.shape) != 3 or to_do.shape[::2] != (samples, 2) or not 1 <= to_do.shape[1] <= MAX_STEPS:
         _RULES.refuse("steps", f"must have shape ({samples}, 1 to {MAX_STEPS}, 2)", to_do.shape)

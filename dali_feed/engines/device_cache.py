@@ -23,14 +23,14 @@ from dali_feed.engines.failures import engine_error, out_of_memory
 from dali_feed.errors import ConfigError
 from dali_feed.transforms.convert import UserFunction, name_of
 from dali_feed.transforms.crops import Flip
-from dali_feed.transforms.op import ADJUST, ERASE, FLIPS, Arrays, Draws, walk
+from dali_feed.transforms.op import ADJUST, AUGMENT, ERASE, FLIPS, SHARES, Arrays, Draws, walk
 from dali_feed.transforms.program import Finish, ImageProgram, Output, Program, Tail
 
 log = logging.getLogger("dali_feed")
 
 SUBJECT = "Cache(device=...)"
 _ENGINE = "cache on the device"  # its name in errors
-_FINISH = frozenset((*FLIPS.values(), ERASE, ADJUST))  # the rows that only a finish step takes
+_FINISH = frozenset((*FLIPS.values(), ERASE, ADJUST, AUGMENT, SHARES))  # the rows that only a finish step takes
 _PROBES = 64
 
 RowKey = tuple[int, bytes]  # a sample, and all that decides beside its payload what the engine makes of it

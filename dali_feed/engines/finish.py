@@ -18,6 +18,7 @@ import torch
 from dali_feed.columns.array import Factors, Scaled
 from dali_feed.engines.device.cuda import Device
 from dali_feed.engines.device.ranges import FINISH
+from dali_feed.kernels.augment import augment, copies
 from dali_feed.kernels.finish import MixArrays, finish
 from dali_feed.kernels.jitter import jitter
 from dali_feed.kernels.launch import compiles
@@ -69,6 +70,8 @@ def finished(images: Any, tail: Tail | None, device: Device | None, mixing: MixA
         n, height, width, channels = pixels.shape
         layout, dtype = tail.finish.layout, DTYPES[tail.finish.dtype]
         shape = (n, channels, height, width) if layout == "NCHW" else (n, height, width, channels)
+        if tail.augment is not None:
+            pixels = _augmented(pixels, tail.augment, tail.shares, device)
         if tail.adjust is not None:  # new memory: what DALI gave may belong to another view too
             adjusted = device.empty(tuple(pixels.shape), torch.uint8)
             device.launch(jitter, pixels, adjusted, tail.adjust)
@@ -89,6 +92,16 @@ def finished(images: Any, tail: Tail | None, device: Device | None, mixing: MixA
             layout=layout,
         )
         return out
+
+
+def _augmented(pixels: torch.Tensor, rows: torch.Tensor, shares: torch.Tensor | None, device: Device) -> torch.Tensor:
+    """What the stages of `rows` make of the images, in new memory: what DALI gave may belong to another view too."""
+    _, chains, stages, _ = rows.shape
+    room = copies(chains, stages, mixed=shares is not None)
+    spare = device.empty((room, *pixels.shape), torch.uint8) if room else None
+    out = device.empty(tuple(pixels.shape), torch.uint8)
+    device.launch(augment, pixels, out, rows, spare=spare, weights=shares)
+    return out
 
 
 def rehearse(images: Any, tail: Tail, device: Device, *, mixed: bool) -> None:

@@ -10,6 +10,7 @@ is mixed into it twice.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from dali_feed.draws import STREAMS_PER_OP
 from dali_feed.transforms.colour import GAMMA_TRIES, STEP, log_gammas
-from dali_feed.transforms.op import Draws, Effect, Floats, Ints, torch, v2
+from dali_feed.transforms.op import SHARES, Draws, Effect, Floats, Graph, Ints, torch, v2
 from dali_feed.transforms.settings import (
     READ,
     Background,
@@ -115,6 +116,27 @@ class Auto(Effect):
                 image = getattr(v2.functional, f"{known.kernel}_image")(image, *known.arguments(value), **more)
         return image
 
+    def dali(self, graph: Graph) -> None:
+        """Left to the kernel `augment` on a GPU, with torchvision's pixels; DALI has other ones."""
+        if not graph.augments:
+            super().dali(graph)
+        fill = np.atleast_1d(0.0 if self.fill is None else self.fill)
+        if not ((fill >= 0) & (fill <= 255)).all():
+            self.refuse("fills with levels of 0..255", self.fill)
+        graph.augment(self, self.stages)
+
+    def stages(self, fold: Any, choices: NDArray[np.int32], weights: Any = None) -> NDArray[np.float32]:
+        """What the kernel takes: float32 (n, chains, steps, WIDTH); of weights it makes the shares of a `Fold`."""
+        rows = np.zeros((*choices.shape[:-1], WIDTH), np.float32)
+        for height, width in np.unique(np.stack([fold.h, fold.w], axis=1)[fold.on], axis=0).tolist():
+            here = fold.on & (fold.h == height) & (fold.w == width)
+            which, strong, sign = np.moveaxis(choices[here], -1, 0)
+            rows[here] = stage_table(self, height, width)[which, strong, (sign < 0).astype(np.int64)]
+        rows[:, :, 0, FLIPPED] = fold.turn_back()[:, None]
+        if weights is not None:
+            fold.arrays[SHARES] = np.where(fold.on[:, None], weights, np.eye(1, weights.shape[1], dtype=np.float32))
+        return rows
+
 
 def _affine(*, shift: tuple[float, float] = (0.0, 0.0), shear: tuple[float, float] = (0.0, 0.0)) -> tuple[Any, ...]:
     """Of the kernel: angle, translation, scale and shears."""
@@ -163,6 +185,63 @@ def strengths(name: str, space: Space, bins: int, edge: int) -> tuple[float, ...
         return tuple((space.bits[0] - (torch.arange(bins) / ((bins - 1) / most))).round().int().tolist())
     first, last = (most, 0.0) if name == "Solarize" else (0.0, most)
     return tuple(torch.linspace(first, last, bins).tolist())
+
+
+# What the kernel `augment` takes for a choice: the number of what it does, whether images are mirrored first (x, y),
+# six numbers of an operation, and the levels of red, green and blue that come from outside of an image.
+
+
+_LOOKED_UP = ("brightness", "contrast", "saturation", "sharpness", "posterize", "solarize", "autocontrast", "equalize")
+STAGES = {name: k for k, name in enumerate(("", *_LOOKED_UP, "invert", "nearest", "bilinear", "filled"))}
+WIDTH = 12
+FLIPPED, _NUMBERS, _FILL = slice(1, 3), slice(3, 9), slice(9, 12)  # where they stand
+
+
+@functools.lru_cache(64)
+def stage_table(op: Auto, height: int, width: int) -> NDArray[np.float32]:
+    """Rows of the kernel, float32 (operations + 1, strengths, 2: + and -, WIDTH), on an image of that size.
+
+    The last operation is none.
+    """
+    names = op.space.names
+    table = np.zeros((len(names) + 1, op.grades, 2, WIDTH), np.float32)
+    for n, name in enumerate(names):
+        edge = {"TranslateX": width, "TranslateY": height}.get(name, 0)
+        values = strengths(name, op.space, op.grades, edge)
+        for k, sign in itertools.product(range(op.grades), (0, 1)):
+            _fill_in(table[n, k, sign], op, name, values[k] * (1 - 2 * sign), (height, width))
+    return table
+
+
+def _fill_in(row: NDArray[np.float32], op: Auto, name: str, value: float, size: tuple[int, int]) -> None:
+    """One row: operation `name`, of a strength with its sign."""
+    kernel, numbers = OPERATIONS[name].kernel.removeprefix("adjust_"), row[_NUMBERS]
+    if name in MOVES:
+        kernel = op.interpolation if op.fill is None or op.interpolation == "nearest" else "filled"
+        numbers[:] = _grid(name, value, *size).ravel()
+        row[_FILL] = 0.0 if op.fill is None else op.fill
+    elif name in COLOURS:
+        numbers[:2] = 1.0 + value, 1.0 - (1.0 + value)
+    elif name == "Posterize":
+        numbers[0] = 255 << (8 - int(value)) & 255
+    elif name == "Solarize":
+        numbers[0] = 255 * value
+    row[0] = STAGES[kernel]
+
+
+def _grid(name: str, value: float, height: int, width: int) -> NDArray[np.float32]:
+    """Where pixels come from: x and y of torch's grid, -1..1, by x, y and 1 from the middle, as torchvision has it."""
+    from torchvision.transforms.v2.functional import _geometry
+
+    known, edges = OPERATIONS[name], np.array([[0.5 * width], [0.5 * height]], np.float32)
+    if name == "Rotate":
+        move: tuple[Any, ...] = -(value % 360), [0.0, 0.0], 1.0, [0.0, 0.0]
+    else:
+        move = known.arguments(value)
+    center = [-0.5 * width, -0.5 * height] if known.how else [0.0, 0.0]
+    matrix = _geometry._get_inverse_affine_matrix(center, *move)
+    grid: NDArray[np.float32] = np.array(matrix, np.float32).reshape(2, 3) / edges
+    return grid
 
 
 # AutoAugment: one of some policies, each of them two operations.

@@ -33,9 +33,10 @@ Arrays = Mapping[Key, NDArray[Any]]
 
 WINDOW = Key("window")  # that a decoder takes
 SIZE = Key("size")  # of what comes out, where it is an image's own
-FLIPS = {"x": Key("flip_x"), "y": Key("flip_y")}  # of the finish step, as the two below
+FLIPS = {"x": Key("flip_x"), "y": Key("flip_y")}  # of the finish step, as those below
 ERASE = Key("erase")
 ADJUST = Key("adjust")
+AUGMENT, SHARES = Key("augment"), Key("shares")
 
 CANVAS = Key("canvas")  # height and width of the image before any transform
 TURN = Key("turn")  # how the stored image becomes the upright one: `program.turns`

@@ -17,9 +17,11 @@ from dali_feed.transforms.crops import corners_of
 from dali_feed.transforms.lower import unwrap
 from dali_feed.transforms.op import (
     ADJUST,
+    AUGMENT,
     CANVAS,
     ERASE,
     FLIPS,
+    SHARES,
     Arrays,
     Draws,
     Key,
@@ -431,6 +433,8 @@ class Finish:
 
     With `erase`, rectangle erase (int32: y, x, height, width) of the output gets that value. With `adjusts`, that
     many colour steps come before all this: adjust (float32: adjusts, 2), a kind and a factor each, of colours.py.
+    With `augments` stages come before these, in chains: augment (float32: chains, stages, 12) of auto_augment.py. The
+    chains are mixed by shares (float32: 1 + chains), where there are any.
     """
 
     dtype: DType
@@ -441,6 +445,7 @@ class Finish:
     layout: Layout = "NCHW"
     erase: Colours | None = None
     adjusts: int = 0
+    augments: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,11 +460,13 @@ class Tail:
     flip_y: Any | None
     erase: Any | None = None
     adjust: Any | None = None
+    augment: Any | None = None
+    shares: Any | None = None
 
     @classmethod
     def of(cls, finish: Finish | None, arrays: Arrays) -> Tail | None:
         """The tail of a batch with these parameters; None where nothing is left to finish."""
-        rows = (arrays.get(name) for name in (FLIPS["x"], FLIPS["y"], ERASE, ADJUST))
+        rows = (arrays.get(name) for name in (FLIPS["x"], FLIPS["y"], ERASE, ADJUST, AUGMENT, SHARES))
         return None if finish is None else cls(finish, *rows)
 
 

@@ -19,6 +19,12 @@
 #define __syncthreads() shim::block().wait(shim::Barrier::block)
 #define __syncwarp() shim::block().wait(shim::Barrier::warp)
 
+static inline unsigned atomicAdd(unsigned* at, unsigned more) {  // a thread of the host has the whole block
+    const unsigned before = *at;
+    *at += more;
+    return before;
+}
+
 static inline unsigned __float_as_uint(float v) {
     unsigned bits;
     std::memcpy(&bits, &v, sizeof bits);

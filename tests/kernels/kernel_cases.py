@@ -15,13 +15,24 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kit.augmented import augment_reference
 from kit.finished import finish_reference
 from kit.unpacked import unpack_reference
 
+from dali_feed.kernels.augment import augment, copies
 from dali_feed.kernels.finish import MixArrays, finish, normalize_factors
 from dali_feed.kernels.jitter import jitter, jitter_reference
 from dali_feed.kernels.launch import Launcher
 from dali_feed.kernels.unpack import unpack
+from dali_feed.transforms.auto_augment import (
+    FLIPPED,
+    WIDTH,
+    Auto,
+    AutoAugment,
+    RandAugment,
+    TrivialAugmentWide,
+    stage_table,
+)
 from dali_feed.transforms.colour import KINDS, MAX_STEPS
 
 Array = npt.NDArray[Any]
@@ -249,6 +260,78 @@ def _usual_jitters() -> Iterator[tuple[Arguments, str]]:
     yield _jitter_case(pictures((2, 20, 24)), most), "-DVECTOR=16"
 
 
+# augment
+
+
+AUGMENTS = tuple(("-DOUT_UINT8", f"-DVECTOR={vector}") for vector in (16, 4, 1))
+# All operations, with every way to move pixels; strong, and as strong as any.
+AUTOS: tuple[Auto, ...] = (
+    AutoAugment((), fill=(1.0, 200.5, 3.0)),
+    TrivialAugmentWide(interpolation="bilinear"),
+    RandAugment(interpolation="bilinear", fill=(1.0, 200.5, 3.0)),
+)
+
+
+def some_rows(seed: int, shape: tuple[int, int, int], size: tuple[int, int]) -> Array:
+    """Stages of every kind on images of that size, mirrored or not; of every fourth sample nothing is done."""
+    rng = np.random.default_rng(seed)
+    tables = [stage_table(op, *size) for op in AUTOS]
+    names, strong, sign = (rng.integers(0, 10_000, shape) for _ in range(3))
+    rows = np.zeros((*shape, WIDTH), np.float32)
+    for place in np.ndindex(*shape):
+        table = tables[int(rng.integers(len(tables)))]
+        rows[place] = table[names[place] % len(table), strong[place] % table.shape[1], sign[place] % 2]
+    rows[..., FLIPPED] = rng.integers(0, 2, (*shape, 2))
+    rows[3::4, :, :, : FLIPPED.stop] = 0
+    return rows
+
+
+def augment_case(images: Array, rows: Array, weights: Array | None = None, shift: int = 0) -> Arguments:
+    """With memory to work in, if that is needed."""
+    count = copies(*rows.shape[1:3], mixed=weights is not None)
+    spare = at_offset(np.full((count, *images.shape), 0xA5, np.uint8), shift) if count else None
+    case = {"images": images, "out": out_for(images.shape, "uint8", "NHWC", shift), "rows": rows}
+    return case | {"spare": spare, "weights": weights}
+
+
+def some_weights(seed: int, samples: int, chains: int) -> Array:
+    """Shares of the image and of its chains, which add up to one."""
+    shares: Array = np.random.default_rng(seed).dirichlet(np.ones(1 + chains), samples).astype(np.float32)
+    return shares
+
+
+@st.composite
+def _drawn_augment(draw: st.DrawFn) -> Arguments:
+    """Rows of operations, or of any numbers."""
+    width = st.integers(1, 9) | st.sampled_from((12, 16, 40))
+    shape, seed = draw(st.tuples(st.integers(1, 4), st.integers(1, 9), width)), draw(SEEDS)
+    chains = draw(st.sampled_from((0, 0, 1, 3)))
+    rows = some_rows(seed, (shape[0], max(1, chains), draw(st.integers(1, 3))), shape[1:])
+    if draw(st.booleans()):
+        numbers = st.floats(width=32) | st.sampled_from((0.0, 1.0, 2.5, 7.0, 10.0, 11.0, 12.0, 13.0))
+        rows = draw(hnp.arrays(np.float32, rows.shape, elements=numbers))
+    weights = some_weights(seed, shape[0], chains) if chains else None
+    shifts = st.sampled_from((0, 0, 1, 4))
+    return augment_case(at_offset(pictures(shape, seed), draw(shifts)), rows, weights, draw(shifts))
+
+
+def _small_augments() -> Iterator[Arguments]:
+    for n, shape in enumerate(((1, 1, 1), (2, 3, 5), (5, 2, 2), (1, 12, 33), (2, 4, 4), (1, 40, 60), (3, 7, 16))):
+        for chains, stages in ((0, 1), (0, 3), (3, 2)):
+            weights = some_weights(n, shape[0], chains) if chains else None
+            rows = some_rows(n, (shape[0], max(1, chains), stages), shape[1:])
+            yield augment_case(pictures(shape), rows, weights)
+
+
+def _usual_augments() -> Iterator[tuple[Arguments, str]]:
+    """Two operations of each, and mixed chains; stores of 16 bytes where the size allows."""
+    for size, vector, chains in (((224, 224), 16, 0), ((98, 98), 4, 0), ((75, 75), 1, 2), ((4, 8), 16, 3)):
+        rows = some_rows(1, (3, max(1, chains), 2), size)
+        weights = some_weights(1, 3, chains) if chains else None
+        yield augment_case(pictures((3, *size)), rows, weights), f"-DVECTOR={vector}"
+    yield augment_case(pictures((64, 33, 47)), some_rows(2, (64, 1, 2), (33, 47))), "-DVECTOR=1"
+
+
 # unpack
 
 
@@ -352,6 +435,10 @@ def _edges_of_unpack() -> Iterator[Arguments]:
 
 
 KERNELS = {
+    "augment": Kernel(
+        *(augment, AUGMENTS, augment_reference, _drawn_augment()),
+        *(_small_augments, _usual_augments, lambda: iter(())),
+    ),
     "finish": Kernel(
         *(finish, FINISHES, finish_reference, _drawn_finish()),
         *(_small_finishes, _usual_finishes, _edges_of_finish),

@@ -80,7 +80,7 @@ def test_nvrtc_compiles_the_variants(kept: Kept, name: str, arch: str, every: bo
         assert ".local" not in ptx, f"an index is not a constant: {options}"
         # On sm_75 bfloat16 is rounded by integer arithmetic.
         assert ("cvt.rn.bf16.f32" in ptx) == (options[0] == "-DOUT_BFLOAT16" and arch != "sm_75"), options
-        if name == "jitter":
+        if name in {"augment", "jitter"}:
             assert ".f64" not in ptx, options
             assert "st.global.v4." in ptx or "-DVECTOR=16" not in options, options
         elif "-DPIXELS=4" in options and not {"-DOUT_UINT8", "-DVECTOR=8"} & {*options}:
@@ -88,7 +88,10 @@ def test_nvrtc_compiles_the_variants(kept: Kept, name: str, arch: str, every: bo
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize(("name", "variants"), [("finish", WHOLE_VECTORS), ("jitter", KERNELS["jitter"].variants[:1])])
+@pytest.mark.parametrize(
+    ("name", "variants"),
+    [("finish", WHOLE_VECTORS), *((name, KERNELS[name].variants[:1]) for name in ("augment", "jitter"))],
+)
 def test_assembled_they_store_sixteen_bytes_at_a_time(
     kept: Kept, name: str, variants: tuple[Options, ...], arch: str
 ) -> None:

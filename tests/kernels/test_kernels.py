@@ -99,8 +99,7 @@ def test_silicon_equals_the_reference_bit_for_bit(name: str, data: st.DataObject
 @each_kernel
 def test_silicon_does_usual_batches_and_edges(name: str) -> None:
     """By the variant that their sizes allow, and in spite of CuPy's -ftz=true."""
-    edges = () if name == "jitter" else KERNELS[name].edges()
-    for arguments in (*(each for each, _ in KERNELS[name].usual()), *edges):
+    for arguments in (*(each for each, _ in KERNELS[name].usual()), *KERNELS[name].edges()):
         on_gpu(KERNELS[name].launcher, arguments)
         same_bits(arguments["out"], KERNELS[name].right(arguments))
 
@@ -121,6 +120,7 @@ def test_no_byte_beside_the_arrays(kept: Kept, compiled: Callable[[str], HostKer
         expected += kernel.right(arguments).tobytes()
         compiled(name).run(job)
         same_bits(arguments["out"], kernel.right(arguments))
+        expected += b"" if arguments.get("spare") is None else arguments["spare"].tobytes()  # it is written to as well
     assert {job.options for job, _ in jobs} == set(kernel.variants)
     assert run_sanitized(compile_sanitized(kept, name, kernel.variants), kernel.variants, jobs) == expected
 

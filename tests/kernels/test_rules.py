@@ -14,6 +14,7 @@ from nvidia.dali.backend import TensorCPU
 
 from dali_feed.errors import ConfigError, EngineError
 from dali_feed.kernels import launch
+from dali_feed.kernels.augment import augment
 from dali_feed.kernels.finish import MixArrays, finish, normalize_factors
 from dali_feed.kernels.jitter import jitter
 from dali_feed.kernels.unpack import unpack
@@ -22,6 +23,7 @@ IMAGES = np.zeros((2, 4, 6, 3), np.uint8)
 OUT = np.zeros((2, 3, 4, 6), np.float32)
 BYTES = OnDevice(np.zeros(OUT.shape, np.uint8))
 STEPS = np.zeros((2, 3, 2), np.float32)
+ROWS = np.zeros((2, 1, 3, 12), np.float32)
 RECORDS = np.zeros((2, 80), np.uint8)
 BOXES = {"erase": OnDevice(np.zeros((2, 4), np.int32))}
 PAIR = OnDevice(np.zeros(2, np.int32))
@@ -33,6 +35,12 @@ READ_ONLY = {"data": (OUT.ctypes.data, True)}
 # asks of the arrays and numbers of all stands at the first.
 FINISH = {"images": OnDevice(IMAGES), "out": OnDevice(OUT)}
 JITTER = {"images": OnDevice(IMAGES), "out": OnDevice(IMAGES.copy()), "steps": OnDevice(STEPS)}
+AUGMENT = {
+    "images": OnDevice(IMAGES),
+    "out": OnDevice(IMAGES.copy()),
+    "rows": OnDevice(ROWS),
+    "spare": OnDevice(IMAGES[None].copy()),
+}
 UNPACK: dict[str, Any] = {"records": OnDevice(RECORDS), "out": OnDevice(OUT), "shape": (4, 6, 3)}
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"images": CUBES, "out": OF_CUBES}, "layout must be given"),  # planes or channels last: nothing is guessed
@@ -83,6 +91,20 @@ OF_JITTER: list[tuple[dict[str, Any], str]] = [
     ({"steps": OnDevice(np.zeros((2, 65, 2), np.float32))}, r"steps must have shape \(2, 1 to 64, 2\)"),
     ({"steps": OnDevice(STEPS.astype(float))}, "steps must have dtype float32, found float64"),
 ]
+OF_AUGMENT: list[tuple[dict[str, Any], str]] = [
+    ({"out": OnDevice(IMAGES)}, "out must not overlap images"),
+    (
+        {"rows": OnDevice(ROWS[..., :11].copy())},
+        r"rows must have shape \(2, chains, stages, 12\), found \(2, 1, 3, 11\)",
+    ),
+    ({"rows": OnDevice(ROWS[:, :, :0])}, r"rows must have shape \(2, chains, stages, 12\), found \(2, 1, 0, 12\)"),
+    ({"rows": OnDevice(ROWS.astype(float))}, "rows must have dtype float32, found float64"),
+    ({"rows": OnDevice(ROWS.repeat(2, 1))}, "rows must have one chain without weights, found 2"),
+    ({"spare": None}, "spare must be an array on a GPU .* found NoneType"),
+    ({"spare": OnDevice(IMAGES)}, r"spare must have shape \(1, 2, 4, 6, 3\), found \(2, 4, 6, 3\)"),
+    ({"spare": OnDevice(IMAGES[None])}, "spare must not overlap images"),
+    ({"weights": OnDevice(np.zeros((2, 3), np.float32))}, r"weights must have shape \(2, 2\), .* found \(2, 3\)"),
+]
 OF_UNPACK: list[tuple[dict[str, Any], str]] = [
     ({"records": OnDevice(RECORDS.view(np.uint16))}, r"records must have dtype uint8, found uint16"),
     ({"records": OnDevice(RECORDS[0])}, r"records must have shape \(N, bytes\) with N >= 1, found \(80,\)"),
@@ -109,7 +131,10 @@ OF_UNPACK: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-KERNELS = ((finish, FINISH, BROKEN), (jitter, JITTER, OF_JITTER), (unpack, UNPACK, OF_UNPACK))
+KERNELS = (
+    *((augment, AUGMENT, OF_AUGMENT), (finish, FINISH, BROKEN)),
+    *((jitter, JITTER, OF_JITTER), (unpack, UNPACK, OF_UNPACK)),
+)
 
 
 @pytest.mark.parametrize(

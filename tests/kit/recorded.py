@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from kit.augmented import augment_reference
 
 from dali_feed.engines.device.cuda import Device, InUse
 from dali_feed.engines.finish import by_torch, scaled_by_torch
+from dali_feed.kernels.augment import augment
 from dali_feed.kernels.finish import finish
 from dali_feed.kernels.jitter import jitter_reference
 from dali_feed.kernels.unpack import unpack
@@ -102,6 +104,9 @@ class Recorded(Device):
             by_torch(*arrays, **settings)
         elif kernel in (unpack, scaled_by_torch):
             scaled_by_torch(*arrays, **settings)
+        elif kernel is augment:
+            numbers: dict[str, Any] = {name: None if each is None else each.numpy() for name, each in settings.items()}
+            arrays[1].copy_(torch.from_numpy(augment_reference(arrays[0].numpy(), arrays[2].numpy(), **numbers)))
         else:
             arrays[1].copy_(torch.from_numpy(jitter_reference(arrays[0].numpy(), arrays[2].numpy())))
 

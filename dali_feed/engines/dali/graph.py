@@ -22,6 +22,7 @@ from dali_feed.kernels.launch import compiles
 from dali_feed.transforms.colour import KIND, MAX_STEPS
 from dali_feed.transforms.op import (
     ADJUST,
+    AUGMENT,
     ERASE,
     FLIPS,
     TURN,
@@ -101,6 +102,12 @@ class Fold:
         """A nest ends."""
         self.picked.pop()
 
+    def turn_back(self) -> NDArray[np.bool_]:
+        """Which images are stored mirrored, x and y (n, 2). Whoever asks mirrors them: behind it none is."""
+        mirrored = np.stack([self.mirror["x"], self.mirror["y"]], axis=1)
+        self.mirror = {axis: np.zeros(len(self.h), bool) for axis in self.mirror}
+        return mirrored
+
     def as_shown(self, windows: NDArray[Any]) -> Window:
         """Windows (n, 4) that were chosen in the mirrored image, in coordinates of the image as it is stored so far."""
         y, x, h, w = windows.T.astype(np.int64)
@@ -126,12 +133,13 @@ Part = Callable[[Fold], None]  # of the arithmetic
 class Step:
     """`build` makes a node of the image's node (uint8, height, width, 3) and of what it takes from `inputs`.
 
-    `colours` is how many steps of colour it is, whose rows are array `key`.
+    `colours` is how many steps of colour it is, whose rows are array `key`. One that `augments` is no part of a graph.
     """
 
     build: Callable[[Any, Inputs], Any]
     key: Key | None = None
     colours: int = 0
+    augments: bool = False
 
 
 @dataclass(slots=True)
@@ -213,6 +221,7 @@ class Graph:
         self._k = 0  # the number of the last step
         self._flips: list[Literal["x", "y"]] = []
         self._last_erasing = last_erasing(recipe.ops)
+        self._augmenting: Op | None = None  # the last op that is left to the kernel `augment`
 
     def ops(self, ops: Sequence[tuple[int, Op]]) -> None:
         """Add ops, each with its number."""
@@ -250,6 +259,7 @@ class Graph:
         fold: Callable[..., NDArray[Any]],
         *,
         colours: int = 0,
+        augments: bool = False,
     ) -> None:
         """Add a step of the op's own. Nothing later is folded into steps before it.
 
@@ -260,6 +270,7 @@ class Graph:
             build: makes a node of the image's (uint8, height, width, 3) and of the array's.
             fold: makes the array of a `Fold` and the op's rows.
             colours: how many steps of colour it is.
+            augments: it is left to the kernel `augment`, and `build` is not called.
         """
         self._close()
         self._k += 1
@@ -268,7 +279,22 @@ class Graph:
         def fill(one: Fold) -> None:
             one.arrays[key] = fold(one, *[one.drawn[each] for each in rows])
 
-        self._add(Step(lambda image, inputs: build(image, inputs(key, dtype, ndim)), key, colours), fill)
+        self._add(Step(lambda image, inputs: build(image, inputs(key, dtype, ndim)), key, colours, augments), fill)
+
+    @property
+    def augments(self) -> bool:
+        """Whether the kernel `augment` can do something: it is for three channels, behind a graph on a GPU."""
+        return self.on_gpu and self._program.recipe.channels == 3 and compiles()
+
+    def augment(self, op: Op, stages: Callable[..., NDArray[Any]]) -> None:
+        """Leave `op` to the kernel `augment`; `stages` makes what it takes of a `Fold`, turned back, and the op's rows.
+
+        The flips before it are done there.
+        """
+        if self._augmenting is not None and (self._augmenting.inner() or op.inner()):
+            op.refuse("mixes the chains of one transform alone", f"another one, {self._augmenting.title}, before it")
+        self._augmenting, self._flips = op, []
+        self.step("augment", "FLOAT", 3, lambda image, _: image, stages, augments=True)
 
     def _add(self, step: Step, fill: Part) -> None:
         self._program.steps.append(step)
@@ -383,6 +409,9 @@ class Graph:
         program.dtype = program.finish.dtype
         if self.on_gpu and compiles():
             _leave_colour(program, program.finish)
+            _leave_augmented(program, program.finish)
+        if self._augmenting is not None and any(step.augments for step in program.steps):
+            self._augmenting.refuse("does it behind all that it does in a graph", "another transform behind it")
         return program
 
 
@@ -417,6 +446,21 @@ def _leave_colour(program: DaliProgram, finish: Finish) -> None:
 
     def gather(fold: Fold) -> None:
         fold.arrays[ADJUST] = np.concatenate([fold.arrays.pop(key)[..., KIND] for key in keys], axis=1)
+
+    program.parts.append(gather)
+
+
+def _leave_augmented(program: DaliProgram, finish: Finish) -> None:
+    """Move the last steps that the kernel `augment` does to the finish step."""
+    keys: list[Key] = []
+    while program.steps and program.steps[-1].augments:
+        keys = [key for key in (program.steps.pop().key,) if key] + keys
+    if not keys:
+        return
+    program.finish = replace(finish, augments=True)
+
+    def gather(fold: Fold) -> None:
+        fold.arrays[AUGMENT] = np.concatenate([fold.arrays.pop(key) for key in keys], axis=2)
 
     program.parts.append(gather)
 
