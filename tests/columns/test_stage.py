@@ -78,6 +78,7 @@ WHOLE: list[tuple[Column, Any, Any, Any]] = [  # a column, a member's value, the
     (Text("txt", default=None), b"seven", "seven", None),
     (JsonValue("json", default={"a": 1}), b"[7]", [7], {"a": 1}),
     (Bytes("txt", default=b"none"), b"seven", b"seven", b"none"),
+    (Bytes("txt", decode=bytes, default=b"none"), b"seven", b"seven", b"none"),
     (Array("vec", "uint8", (3,), default=9), b"\1\2\3", [1, 2, 3], [9, 9, 9]),
     (Array("vec", "float32", (2,), default=[1.0, 2.0]), np.array([3, 4], np.float32).tobytes(), [3, 4], [1, 2]),
     (Array("vec", default=9), np.array([1, 2], np.uint8), [1, 2], [9, 9]),

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from kit.both_loaders import OURS_BY_TORCH, Numbers
+from kit.by_hand import tar
 from kit.images import QUICK, labelled
 
-from dali_feed import DataLoader, Tuning
+from dali_feed import DataLoader, ShardSet, Tuning
+from dali_feed.columns import Bytes
 from dali_feed.loader import arguments, items
 from dali_feed.plan.state import LOOKS
 from dali_feed.testing import ScriptedSource
@@ -60,6 +63,26 @@ def test_arrays_among_other_values_of_a_list_are_tensors() -> None:
     values = ["text", np.arange(3), None, np.arange(2).view(np.recarray)]
     given = items.as_tensors("mixed", values, lambda _: torch.zeros(0), lambda tensor: tensor)
     assert [type(value) for value in given] == [str, torch.Tensor, type(None), torch.Tensor]
+
+
+@pytest.mark.parametrize("size", [5, 30_000])
+def test_bytes_are_given_as_bytes(tmp_path: Path, size: int) -> None:
+    """By decode=bytes: those that a function would be called for, of records that windows gather and of large ones."""
+    texts = [bytes([n]) * (size + n) for n in range(20)]
+    shard = tmp_path / "a.tar"
+    tar(shard, [(f"{n:03d}", {"txt": text}) for n, text in enumerate(texts)])
+    columns = {"given": Bytes("txt", decode=bytes)}, {"given": Bytes("txt", decode=lambda view: b"".join([view]))}
+
+    def batches(its: dict[str, Bytes]) -> list[list[bytes]]:
+        with DataLoader(
+            ShardSet(str(shard)), 8, columns=its, shuffle=True, seed=1, device="cpu", tuning=QUICK
+        ) as loader:
+            return [batch["given"] for batch in loader]
+
+    given, called = map(batches, columns)
+    assert given == called
+    assert {type(value) for batch in given for value in batch} == {bytes}
+    assert {value for batch in given for value in batch} == set(texts)
 
 
 @OURS_BY_TORCH
