@@ -186,14 +186,6 @@ def _where(source: Records, sample: int) -> str:
 
 
 @contextlib.contextmanager
-def _feeds(source: Source | Stream, batch_size: int, world_size: int, options: dict[str, Any]) -> Iterator[list[Feed]]:
-    """The feeds of all ranks, closed at the end."""
-    with ExitStack() as opened:
-        made = (Feed(source, batch_size, rank=rank, world_size=world_size, **options) for rank in range(world_size))
-        yield [opened.enter_context(feed) for feed in made]
-
-
-@contextlib.contextmanager
 def _naming(at: str) -> Iterator[None]:
     """Turns an error that ends a run into the AssertionError that the run has not gone on."""
     try:
@@ -202,6 +194,16 @@ def _naming(at: str) -> Iterator[None]:
         raise
     except DaliFeedError as error:
         raise AssertionError(f"{at}: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def _feeds(
+    source: Source | Stream, batch_size: int, world_size: int, options: dict[str, Any], at: str
+) -> Iterator[list[Feed]]:
+    """The feeds of all ranks, closed at the end."""
+    with _naming(at), ExitStack() as opened:
+        every = (Feed(source, batch_size, rank=rank, world_size=world_size, **options) for rank in range(world_size))
+        yield [opened.enter_context(feed) for feed in every]
 
 
 # A bounded source: its snapshot, its rows, and its epochs at each world size.
@@ -341,10 +343,8 @@ class _Check:
             rest = [*self._steps(feeds), next(self._steps(feeds))]
         self._compare(wanted.steps[position:], rest, position, at)
 
-    @contextlib.contextmanager
-    def _ranks(self, world_size: int, at: str) -> Iterator[list[Feed]]:
-        with _naming(at), _feeds(self._source, self._batch_size // world_size, world_size, self._options) as feeds:
-            yield feeds
+    def _ranks(self, size: int, at: str) -> contextlib.AbstractContextManager[list[Feed]]:
+        return _feeds(self._source, self._batch_size // size, size, self._options, at)
 
     def _steps(self, feeds: list[Feed]) -> Iterator[_Seen]:
         """Global batches of the next pass of feeds in step: slots lane by lane, packed rows rank by rank."""
@@ -448,20 +448,21 @@ def assert_stream_resumes(  # noqa: PLR0913  what a run is made of, as in Feed
     options = {"transform": transform, "seed": seed, "columns": columns, "tuning": Tuning(threads=1)}
     waits = timeout, MORE * (source.pace.timeout or SOON)
     wanted: _Lines = {}
-    with _feeds(source, batch_size, 1, options) as (feed,):
-        count = _take(feed, wanted, "the stream as it is", waits, until=records)
-    assert count == records, f"the stream as it is must give {records} records; found {count}"
+    at = "the stream as it is"
+    with _feeds(source, batch_size, 1, options, at) as (feed,):
+        count = _take(feed, wanted, at, waits, until=records)
+    assert count == records, f"{at} must give {records} records; found {count}"
     for world_size, stop in itertools.product(world_sizes, positions):
         at = f"stopped after {stop} batches at world size {world_size}"
         before: _Lines = {}
-        with _feeds(source, batch_size, world_size, options) as feeds:
+        with _feeds(source, batch_size, world_size, options, at) as feeds:
             for feed in feeds:
                 _take(feed, before, at, waits, until=_left(wanted, {}, feed), batches=stop)
             states = [json.loads(json.dumps(feed.state_dict())) for feed in feeds]
         for size in world_sizes:
             going_on = f"{at}, continued at world size {size}"
             resumed = {p: list(line) for p, line in before.items()}
-            with _feeds(source, batch_size, size, options) as feeds:
+            with _feeds(source, batch_size, size, options, going_on) as feeds:
                 for feed in feeds:
                     feed.load_state_dict(states if size != world_size else states[feed.rank])
                 for feed in feeds:
