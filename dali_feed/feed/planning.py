@@ -68,7 +68,7 @@ class SourceLook:
 
     def __call__(self, seconds: float, *pin: Any) -> Snapshot:
         """What the source holds, or held by that pin. WaitError where it is not there in time; 0 waits for ever."""
-        if not seconds:
+        if not 0 < seconds <= sync.TIMEOUT_MAX:  # what the system cannot wait for is for ever
             return self._take(*pin)
         snapshot = self._begun(pin)
         try:
