@@ -27,7 +27,7 @@ from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.screen.pillow import STRIPS, opened
 from dali_feed.screen.screen import screen, turned
 
-__all__ = ["FILES", "JPEG", "RAW", "rle", "tiff"]
+__all__ = ["FILES", "JPEG", "LZW", "RAW", "rle", "tiff"]
 
 RAW, LZW, JPEG, DEFLATE, LZMA, ZSTD = 1, 5, 7, 8, 34925, 50000
 NAMES = {LZW: "tiff_lzw", DEFLATE: "tiff_adobe_deflate", LZMA: "lzma", ZSTD: "zstd"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile import JPEG, RAW, rle, tiff
+from hostile import JPEG, LZW, RAW, rle, tiff
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.kinds import gifs, opened, saved, slow_jpeg
@@ -23,7 +23,7 @@ from dali_feed.engines.host.decode import decoded, new_decoder
 from dali_feed.screen import pillow
 from dali_feed.screen.header import Header, UnusableError
 from dali_feed.screen.png import MAX_CHUNKS
-from dali_feed.screen.screen import MAX_PIXELS, header_of, screen
+from dali_feed.screen.screen import MAX_PIXELS, header_of, screen, turned
 
 
 def verdict(payload: bytes) -> tuple[int, int] | str:
@@ -121,6 +121,10 @@ def bad() -> dict[str, tuple[bytes, str]]:
         "png without IEND": (png[:-12], "PNG cut off: no IEND chunk"),
         "png of 3 bits": (patched("png rgb", 24, b"\x03"), "no such format"),
         "png rgb of 4 bits": (patched("png rgb", 24, b"\x04"), "no such format"),
+        "png of colour type 1": (
+            patched("png rgb", 25, b"\x01"),
+            "no such format (bits 8, colour type 1, interlace 0)",
+        ),
         "png checksum": (png[:16] + b"\x7f" + png[17:], "checksum"),
         "png of no width": (patched("png rgb", 16, bytes(4)), "impossible size of 0x31"),
         "png of two heads": (PNG + HEAD + HEAD + IDAT, "PNG damaged: chunk b'IHDR' of length 13 at byte 33"),
@@ -189,6 +193,7 @@ def test_good_files_have_the_size_that_pil_and_the_decoder_see(name: str) -> Non
     assert [verdict(payload), *screened([payload]), parsed(payload)] == [size] * 3
     assert header_of(payload).format == name.split(maxsplit=1)[0]
     found = decoded(decoder(), memoryview(header_of(payload).plain or payload), None)
+    assert found.dtype == np.uint8
     assert np.array_equal(found, want) or name.endswith("16 bit")  # which Pillow cuts off
 
 
@@ -236,7 +241,37 @@ def test_few_files_are_written_anew() -> None:
     }
 
 
+USUAL = ["jpeg", "jpeg progressive", "jpeg optimized", "jpeg 4:4:4", "jpeg 4:2:2", "jpeg restarts", "jpeg 1x1"]
+
+
+@pytest.mark.parametrize("exif", [False, True], ids=["as stored", "turned"])
+def test_ordinary_files_need_no_long_way(exif: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes of JPEGs as most writers make them are looked up, also behind long metadata, and that none is turned."""
+    long_way = {"jpeg exif": 6, "jpeg icc": 6} if exif else {}
+    payloads = [zoo()[name] for name in (*USUAL, "jpeg exif", "jpeg icc", *USUAL)]
+    views = [memoryview(payload) for payload in payloads]
+    walked: list[bytes] = []
+    monkeypatch.setattr("dali_feed.screen.screen.header_of", lambda view: walked.append(bytes(view)) or header_of(view))
+    found = turned(screen(views), views) if exif else screen(views)
+    assert found.sizes[:2, :2].tolist() == [[31, 40]] * 2
+    assert walked == [zoo()[name] for name in long_way]
+
+
+@pytest.mark.parametrize(("edge", "good"), [(2048, True), (2064, False)])
+def test_a_tiffs_tile_may_be_larger_than_its_image_within_a_bound(edge: int, good: bool) -> None:
+    """A decoder makes room for whole tiles: of 2**22 pixels whatever the image has."""
+    file = tiff(4, 4, bytes(16), 1, LZW, tile=(2048, edge))
+    assert (header_of(file).width == 4) if good else f"tiles of 2048x{edge} pixels in an image of 16" in verdict(file)
+
+
+def test_wide_samples_that_are_cut_off_are_counted_in_bytes() -> None:
+    """Two each."""
+    with pytest.raises(UnusableError, match="PNM cut off: 8 bytes of pixels are needed after byte 13; found 3"):
+        pillow.decode(memoryview(b"P5 2 2 65535 abc"))
+
+
 STRIPS_OF_16 = tiff(16, 8, bytes(16), 8, RAW)
+PLANES = tiff(16, 16, bytes(256), 1, RAW, rows=16, kind="colour", entries=[(284, 3, 1, 2)])
 JPEG_TILE = tiff(16, 16, slow_jpeg(16, 3), 1, JPEG, tile=(16, 16))
 
 
@@ -248,9 +283,10 @@ JPEG_TILE = tiff(16, 16, slow_jpeg(16, 3), 1, JPEG, tile=(16, 16))
         (zoo()["pnm of text"], pillow.PYTHON * (3 * 2 + len(zoo()["pnm of text"]))),
         (zoo()["pnm pgm"], 0),
         (STRIPS_OF_16, 8 * pillow.STRIP + 8 * 16 + 8 * 16),  # strips, their bytes, and their pixels
+        (PLANES, 3 * pillow.STRIP + 256 + 256),  # of which it names but one
         (JPEG_TILE, pillow.JPEG_STRIP + len(slow_jpeg(16, 3)) + 3 * 16 * 16),  # each scan goes over all pixels
     ],
-    ids=["bmp", "bmp of runs", "pnm of text", "pnm", "tiff of strips", "tiff of a tile of scans"],
+    ids=["bmp", "bmp of runs", "pnm of text", "pnm", "tiff of strips", "tiff of planes", "tiff of a tile of scans"],
 )
 def test_the_work_that_decoding_takes_is_told_by_the_header(payload: bytes, work: int) -> None:
     """And what is more than a loader allows is refused, at the bound it is not."""

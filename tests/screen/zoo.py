@@ -115,6 +115,7 @@ def zoo() -> dict[str, bytes]:
         "pnm ppm": saved(colour, "PPM"),
         "pnm pgm": saved(gray, "PPM"),
         "pnm pbm": saved(colour.convert("1"), "PPM"),
+        "pnm of seven levels": b"P6 2 1 7\n\0\1\2\3\4\7",
         "pnm of text": b"P2\n# gray\n3 2\n15\n0 1 2\n3 4 15\n",
     }
 
