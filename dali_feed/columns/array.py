@@ -153,7 +153,7 @@ class Array(Column):
             raise ConfigError(f"{self.title}: {rule}; check its name, or give dtype= and shape=")
         try:
             if self._own_rows:
-                dtype, _ = layout_of(first, self.dtype, title=self.title)
+                dtype, _ = layout_of(first, title=self.title)
                 return replace(self, dtype=dtype.name)
             sides = None if self.shape is None else self._sides
             dtype, shape = layout_of(first, self.dtype, sides, self.title)
@@ -295,7 +295,7 @@ def layout_of(
     """
     wanted = None if dtype is None else np.dtype(dtype)
     if isinstance(first, _BYTES):
-        own, sides = _of_bytes(first, wanted, shape, title)
+        own, sides = _of_bytes(first, wanted, title)
     elif isinstance(first, np.ndarray | list):
         if wanted is None and isinstance(first, list):
             raise ConfigError(f"{title}: the dtype of numbers in a list must be told; give dtype=")
@@ -309,15 +309,14 @@ def layout_of(
 
 
 def _of_bytes(
-    value: bytes | bytearray | memoryview, wanted: np.dtype[Any] | None, shape: tuple[int, ...] | None, title: str
+    value: bytes | bytearray | memoryview, wanted: np.dtype[Any] | None, title: str
 ) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    whole = wanted is not None and shape is not None and len(value) == math.prod(shape) * wanted.itemsize
-    if value[: len(MAGIC)] == MAGIC and not whole:  # bytes without a header may begin like that too
+    if value[: len(MAGIC)] == MAGIC:
         _, dtype, sides, _ = header_of(value)
         return dtype.newbyteorder("="), sides
     if wanted is None:
         raise ConfigError(f"{title}: the dtype of bytes without a header must be told; give dtype=")
-    if shape is None and len(value) % wanted.itemsize:
+    if len(value) % wanted.itemsize:
         raise FormatError(f"array: must be a row of {wanted}, {wanted.itemsize} bytes each; found {len(value)} bytes")
     return wanted, (len(value) // wanted.itemsize,)
 

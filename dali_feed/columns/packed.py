@@ -184,7 +184,6 @@ def _whole(sizes: Int64s, length: int) -> Runs:
     """
     fits = np.minimum(sizes, length)
     order = np.argsort(-fits, kind="stable")
-    order = order[fits[order] > 0]
     room = np.full(len(order), length, np.int64)
     row, column = np.zeros_like(order), np.zeros_like(order)
     for n, size in enumerate(fits[order].tolist()):

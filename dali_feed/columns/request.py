@@ -99,8 +99,7 @@ class Request:
             self._parts = {name: _parts_of(source, name) for name in self.names}
         every = [part for name in self.names for part in self._parts[name]]
         for part in every:
-            form = None if part.path is None else source.format_of(part.member)
-            if form is not None and part.path is not None:
+            if part.path is not None and (form := source.format_of(part.member)) is not None:
                 places = self._openers.setdefault(part.member, _Opener(form)).places
                 places.setdefault(part.path, len(places))
         for opener in self._openers.values():
@@ -126,20 +125,21 @@ class Request:
             if value is None:
                 continue
             try:
-                out[row] = opener.parse(_bytes(value, member))
+                data = _bytes(value, member)
+                out[row] = opener.parse(data)
             except MissingPathError as error:
-                out[row] = error if len(opener.places) == 1 else self._one_by_one(opener, value, member)
+                out[row] = error if len(opener.places) == 1 else self._one_by_one(opener, data)
             except FormatError as error:
                 out[row] = error
         return out
 
     @staticmethod
-    def _one_by_one(opener: _Opener, value: Any, member: str) -> tuple[Any, ...]:
+    def _one_by_one(opener: _Opener, data: Any) -> tuple[Any, ...]:
         """As far as a value has them; the error in the place of what it lacks."""
         whole: list[Any] = []
         for path in opener.places:
             try:
-                whole.append(opener.single[path](_bytes(value, member))[0])
+                whole.append(opener.single[path](data)[0])
             except FormatError as error:
                 whole.append(error)
         return tuple(whole)
@@ -193,7 +193,7 @@ class Request:
             elif place is not None and whole is None and alone and not optional:
                 reasons[row] = Fault("source", self._lacks(part.member), name)
             else:
-                out[row] = value if place is None else _view(value)
+                out[row] = _view(value)
 
     def _why(self, member: str, error: FormatError) -> str:
         return str(error) if member == self._inner else f"member {member!r}: {error}"

@@ -14,6 +14,7 @@ from kit.images import QUICK, encoded
 from kit.torchvision_way import applied
 from torchvision import tv_tensors
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2.functional._geometry import _get_perspective_coeffs
 
 from dali_feed import DataLoader, Decode
@@ -106,6 +107,28 @@ def test_why_it_cannot_follow(column: Mask | Boxes | Keypoints, data: bytes, rea
             column.followed(value, (40, 56), lambda moved: moved)
     else:
         assert re.search(reason, faults[0])
+
+
+@pytest.mark.parametrize("form", ["xyxy", "xywh", "cxcywh"])
+def test_small_boxes_and_those_that_leave_the_image_are_dropped(form: Any) -> None:
+    """As torchvision's SanitizeBoundingBoxes drops them, with what stands behind their four numbers."""
+    corners = [[2, 3, 9, 8], [-1, 3, 9, 8], [2, -1, 9, 8], [2, 3, 13, 8], [2, 3, 9, 11], [0, 0, 12, 10], [2, 3, 4, 8]]
+    corners += [[2, 3, 9, 5], [2, 3, 5, 6]]  # an edge is as long as needed, or not
+    given = tv_tensors.BoundingBoxes(torch.tensor(corners, dtype=torch.float32), format="XYXY", canvas_size=(10, 12))
+    boxes = functional.convert_bounding_box_format(given, new_format=form.upper())
+    numbers = torch.arange(float(len(corners)))[:, None]
+    kept, labels = v2.SanitizeBoundingBoxes(min_size=3)(boxes, numbers)
+    column = Boxes("b", format=form, more=1, min_size=3)
+    found = column.followed(torch.cat([boxes, numbers], 1).numpy(), (10, 12), lambda moved: moved)
+    assert found.tolist() == torch.cat([kept, labels], 1).tolist()
+    assert found[:, 4].tolist() == [0, 5, 8]
+
+
+def test_what_stands_behind_a_point_stays_with_it() -> None:
+    """Such as whether it is seen."""
+    rows = np.array([[1, 2, 0], [3, 4, 2]], np.float32)
+    flipped = v2.RandomHorizontalFlip(1.0)
+    assert Keypoints("p", more=1).followed(rows, (10, 12), flipped).tolist() == [[10, 2, 0], [8, 4, 2]]
 
 
 # Whatever they draw, but for perspective, the mask moves in the same way.

@@ -87,6 +87,22 @@ def test_a_null_is_called_a_null(member: str) -> None:
             first(its, {"x": column})
 
 
+def test_the_first_of_several_that_a_record_has() -> None:
+    """Of texts and of numbers, each alone and of a Concat of such tables; where all are null it is a bad record."""
+    table = pa.table(
+        {"n": [1, None, None, 4], "m": [9, 2, None, 9], "t": ["a", None, "c", None], "u": ["x", "y", "z", None]}
+    )
+    source = Table(
+        table.cast(pa.schema({"n": pa.int64(), "m": pa.int64(), "t": pa.binary(), "u": pa.binary()})), image=None
+    )
+    columns: dict[str, Column] = {"n": Number("n;m", default=-1), "t": Text("t;u", default="none")}
+    for its in (source, Concat([source, source])):
+        batch = first(its, columns)
+        assert (batch["n"].tolist(), batch["t"]) == ([1, 2, -1, 4], ["a", "y", "c", "none"])
+    with pytest.raises(BadRecordLimitError, match="column 'n' of member 'n;m': the record has a null there"):
+        first(source, {"n": Number("n;m")})
+
+
 def test_a_document_comes_as_its_format_has_read_it() -> None:
     """The whole of it, a part, a text that is a document itself; and bytes that nothing has read."""
     rows = [json.dumps({"meta": {"n": n}, "list": [n], "text": "[1, 2]"}).encode() for n in range(4)]
