@@ -251,7 +251,12 @@ def test_ordinary_files_need_no_long_way(exif: bool, monkeypatch: pytest.MonkeyP
     payloads = [zoo()[name] for name in (*USUAL, "jpeg exif", "jpeg icc", *USUAL)]
     views = [memoryview(payload) for payload in payloads]
     walked: list[bytes] = []
-    monkeypatch.setattr("dali_feed.screen.screen.header_of", lambda view: walked.append(bytes(view)) or header_of(view))
+
+    def written_down(view: memoryview) -> Header:
+        walked.append(bytes(view))
+        return header_of(view)
+
+    monkeypatch.setattr("dali_feed.screen.screen.header_of", written_down)
     found = turned(screen(views), views) if exif else screen(views)
     assert found.sizes[:2, :2].tolist() == [[31, 40]] * 2
     assert walked == [zoo()[name] for name in long_way]
