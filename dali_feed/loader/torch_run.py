@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, IterDataPipe
 
 from dali_feed.bad_records import Outbox
 from dali_feed.errors import ClosedError, ConfigError
@@ -30,6 +30,7 @@ from dali_feed.feed.run import Gate
 from dali_feed.feed.stats import Running, Stats
 from dali_feed.loader.arguments import as_config_error
 from dali_feed.loader.dataset_source import snapshot_of
+from dali_feed.loader.own_state import OwnState, Stateful
 from dali_feed.options import BadRecords
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import Shares, check_shuffle, digest_of, length_of
@@ -118,18 +119,9 @@ class TorchPlanning(Planning):
 # What runs it: torch's own DataLoader, in the place of our readers and our engine.
 
 
-@runtime_checkable
-class _Stateful(Protocol):
-    """What has a state of its own."""
-
-    def state_dict(self) -> Any: ...
-
-    def load_state_dict(self, state_dict: Any) -> None: ...
-
-
 def _loader_class(dataset: Any, options: Mapping[str, Any]) -> Any:
     """Torch's; of an iterable-style dataset in workers torchdata's, where it is there: it gathers their states."""
-    if isinstance(dataset, IterableDataset) and options.get("num_workers") and isinstance(dataset, _Stateful):
+    if isinstance(dataset, IterableDataset) and options.get("num_workers") and isinstance(dataset, Stateful):
         with contextlib.suppress(ImportError):
             from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -176,24 +168,36 @@ class TorchMachine:
         self.order = _Batches()
         if how is None:
             how = {"batch_size": None, "sampler": self.order} if size is None else {"batch_sampler": self.order}
+        alone = isinstance(dataset, IterableDataset) and not isinstance(dataset, IterDataPipe)
+        self._own = OwnState(dataset) if alone and not options.get("num_workers") else None
         with as_config_error():
-            self.loader: Any = _loader_class(dataset, options)(dataset, **how, **options)
-
-    @property
-    def _owner(self) -> Any:
-        """What has the dataset's own state; None where it cannot go on: worker processes have datasets of their own."""
-        if isinstance(self.loader, _Stateful):
-            return self.loader
-        return self.dataset if not self.loader.num_workers and isinstance(self.dataset, _Stateful) else None
+            self.loader: Any = _loader_class(dataset, options)(
+                dataset if self._own is None else self._own, **how, **options
+            )
 
     def own_state(self) -> Any:
-        """Of a dataset without positions what it says of itself; None where it says nothing."""
-        return None if self._owner is None else self._owner.state_dict()
+        """Of a dataset without positions what it says of itself; None where it, or its workers, say nothing."""
+        if self._own is not None:
+            return self._own.saved()
+        return self.loader.state_dict() if isinstance(self.loader, Stateful) else None
 
     def go_to(self, own: Any) -> None:
         """Let it go on from what it said of itself."""
-        owner = self.dataset if self._owner is None else self._owner
-        owner.load_state_dict(own)
+        if self._own is not None:
+            self._own.go_to(own)
+        elif isinstance(self.loader, Stateful):
+            self.loader.load_state_dict(own)
+        else:
+            self.dataset.load_state_dict(own)
+
+    def next_of(self, batches: Iterator[Any]) -> Any:
+        """The next batch of a pass."""
+        try:
+            return next(batches)
+        except StopIteration:
+            if self._own is not None:
+                self._own.ended()
+            raise
 
     def stats(self) -> Stats:
         """Samples, batches, and how long the loop was in next() (`engine_wait`) and elsewhere (`trainer_wait`)."""
@@ -260,7 +264,7 @@ class TorchRun:
         if batches is None:
             msg = "iterator: an error, a newer pass over the same loader, or load_state_dict() has ended this pass"
             raise ClosedError(msg)
-        return next(batches)
+        return self._machine.next_of(batches)
 
     def has_more(self) -> bool:
         """Whether a batch is still to come: it is fetched."""

@@ -195,6 +195,82 @@ def test_an_iterable_style_dataset_with_a_state_goes_on_from_it(workers: int) ->
         assert [batch.tolist() for batch in other] == [*first, [4, 5], [6]]
 
 
+class Walk:
+    """An iterator over seven random steps that says how far it is, and where torch's random numbers are."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> Any:
+        if self.at == 7:
+            raise StopIteration
+        self.at += 1
+        return torch.stack([torch.tensor(self.at), torch.randint(1_000_000, ())])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The next step, and the random numbers."""
+        return {"at": self.at, "random": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on there."""
+        self.at = state["at"]
+        torch.set_rng_state(state["random"])
+
+
+class Walks(IterableDataset[Any]):
+    """Its iterator has a state, and it has none."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return Walk()
+
+
+class Walking(Walk, IterableDataset[Any]):
+    """Its own iterator, which begins again when one is wanted."""
+
+    def __iter__(self) -> Walking:
+        self.at = 0
+        return self
+
+
+@pytest.mark.parametrize("kind", [Walks, Walking])
+@pytest.mark.parametrize("taken", [0, 2, 4])
+def test_an_iterator_with_a_state_goes_on_from_it(kind: Any, taken: int) -> None:
+    """Its own, or that of a dataset that is one: nothing again, nothing left out, and the same random numbers."""
+    with made(kind(), batch_size=2) as loader:
+        run = iter(loader)
+        for _ in range(taken):
+            next(run)
+        state = loader.state_dict()
+        rest = [batch.tolist() for batch in run]
+        assert len(rest) == 4 - taken
+        if not taken:
+            assert len(list(loader)) == 4
+    with made(kind(), batch_size=2) as other:
+        other.load_state_dict(state)
+        again = other.state_dict()
+        assert again["dataset"].keys() == state["dataset"].keys()
+        assert [batch.tolist() for batch in other] == rest
+        assert len(list(other)) == 4
+
+
+def test_a_state_of_an_iterator_is_refused_by_a_dataset_whose_iterator_has_none() -> None:
+    """By name, when its pass begins."""
+    with made(Walks(), batch_size=2) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    with made(Walks(), batch_size=2) as other:
+        other.load_state_dict(state)
+        Walks.__iter__, kept = lambda _: iter([torch.tensor(1)]), Walks.__iter__  # type: ignore[method-assign]
+        try:
+            with pytest.raises(StateError, match="that of an iterator; found one of Walks without load_state_dict"):
+                next(iter(other))
+        finally:
+            Walks.__iter__ = kept  # type: ignore[method-assign]
+
+
 def test_batches_of_the_users_own_making() -> None:
     """A batch_sampler that torch does not know gives the batches, and a state counts them."""
     given = [[0, 1, 2], [5], [7, 7]]
