@@ -52,7 +52,8 @@ MORE = 31  # records received along with the one that was waited for: few enough
 MEMBER_SECONDS = 0.01  # of a member's poll, which keeps a commit waiting
 STATISTICS_SECONDS = 5.0  # after which librdkafka's statistics are taken, though nothing else is
 LEAVE_SECONDS = 5.0  # to commit in and to leave a group
-
+# What librdkafka has fetched stands in one line for all partitions: a record that has just come waits for all of it.
+_SHORT_LINE = {"queued.max.messages.kbytes": 1 << 10, "fetch.message.max.bytes": 1 << 20}
 
 _RECEIVERS: weakref.WeakSet[Receiver] = weakref.WeakSet()  # whose thread runs
 # Partition, where it stands behind this one, a record; or why it cannot be read; None: only the position.
@@ -511,10 +512,10 @@ class Receiver(TopicReader):
         client = self._consumer
         if client is None and self.membership is not None:
             tuning, settings = self.membership.options()
-            client = self._connect(settings, tuning, small=small)
+            client = self._connect(settings, {**_SHORT_LINE, **tuning}, small=small, member=True)
             self.membership.subscribe(client)
         elif client is None:
-            client = self._connect(small=small)
+            client = self._connect(None, _SHORT_LINE, small=small)
             client.assign([TopicPartition(self._to.topic, p, offset) for p, offset in self._at.items()])
         return client
 

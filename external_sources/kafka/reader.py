@@ -152,15 +152,16 @@ class TopicReader:
         *,
         small: bool,
         quiet: bool = False,
+        member: bool = False,
     ) -> Consumer:
         """A new consumer; one that is `small` fetches little at once, and a quiet one has no statistics.
 
-        It says which topic it reads where one is known, or `tuning` makes it a member, which knows it by that.
+        It says which topic it reads where one is known, or it is a member of a group, which knows it by that.
         """
         self._trouble.clear()
         to = self._to
         self._witness = Witness(to.topic, aloud="debug" in to.config)
-        lines = [Witness.DEBUG] * bool(self._identity.topic_id or tuning) + [Witness.SIZES] * quiet
+        lines = [Witness.DEBUG] * bool(self._identity.topic_id or member) + [Witness.SIZES] * quiet
         debug = {"debug": ",".join(filter(None, lines))} if any(lines) else {}
         self._consumer = consumer(
             to,
