@@ -14,6 +14,7 @@ import torch
 from kit.images import encoded
 from PIL import Image
 
+from dali_feed.bench import peers
 from dali_feed.bench.data import BenchJob, cached, own_images, payloads_of, topic_here
 from dali_feed.bench.loading import contestants
 from dali_feed.bench.ours import MEAN, STD
@@ -25,7 +26,6 @@ from dali_feed.external_sources import FileList, ShardSet
 
 CLOSE = 5 / 255 / min(STD)  # five levels of 255: what JPEG and the decoders' colours come to
 COUNT, BATCH, CROP = 24, 8, 32
-STEPS = 13 * COUNT // BATCH
 SEEN = 12  # of 24 images, in 13 epochs of drawing: a peer that draws with replacement has seen more
 WHO = ("tar", "folder", "ceiling", "bare", "torch", "webdataset", "dali")
 
@@ -52,13 +52,13 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> BenchJob:
     return BenchJob(data, BATCH, "cpu", 1, CROP)
 
 
-def check(peer: Contestant, way: str) -> None:
+def check(peer: Contestant, way: str, epochs: int = 13) -> None:
     """Whole batches of floats; each image is one of ours, normalized alike, cropped, and flipped in half of them."""
     before = threading.active_count()
     with peer.opens(way) as steps:
         steps.keeps = True
         batches = []
-        for _ in range(STEPS):
+        for _ in range(epochs * COUNT // BATCH):
             assert next(steps) == BATCH
             batches.append(steps.images.clone())
     images = torch.cat(batches)
@@ -92,11 +92,13 @@ def test_everybody_does_the_same_work(job: BenchJob, who: str, way: str | None) 
     check(peer, way or peer.ways[0])
 
 
-def test_a_client_of_kafka_by_hand_does_it(job: BenchJob) -> None:
+def test_a_client_of_kafka_by_hand_does_it(job: BenchJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a topic; without one it says what to do."""
     assert "dali-feed produce" in str(kafka_peer(job).unable)
     with topic_here(job.data) as topic:
-        check(kafka_peer(replace(job, data=replace(job.data, topic=topic))), "uint8 x1")
+        peer = kafka_peer(replace(job, data=replace(job.data, topic=topic)))
+        monkeypatch.setattr(peers, "BUFFER", 2 * COUNT)  # its worker draws from no more, which it waits for
+        check(peer, "uint8 x1", epochs=5)
 
 
 def picture(form: str, seed: int, side: int = 32) -> memoryview:
