@@ -191,9 +191,11 @@ def kernels(job: BenchJob) -> str:
     """Each kernel has the bits of its reference, in every type of floats."""
     index = gpu_of(job)
     from dali_feed.engines.finish import DTYPES, by_torch
+    from dali_feed.kernels.augment import augment
     from dali_feed.kernels.finish import finish
     from dali_feed.kernels.jitter import jitter, jitter_reference
     from dali_feed.kernels.unpack import unpack
+    from dali_feed.transforms.auto_augment import RandAugment, stage_table
     from dali_feed.transforms.colour import KINDS
 
     rng, wrong, count = np.random.default_rng(0), list[str](), 0
@@ -222,6 +224,16 @@ def kernels(job: BenchJob) -> str:
                 count += 1
                 if not _same(out.cpu(), torch.from_numpy(jitter_reference(images, steps))):
                     wrong.append(f"jitter {', '.join(names)} {height}x{width}")
+            for op in (RandAugment(), RandAugment(interpolation="bilinear", fill=7.0)):
+                table = stage_table(op, height, width)
+                for which, name in enumerate(op.space.names):
+                    rows = torch.from_numpy(np.tile(table[which, 9, 0], (6, 1, 1, 1))).cuda()
+                    augment(there, out := torch.empty_like(there), rows)
+                    count += 1
+                    theirs = torch.stack([op.run(each, [[which, 9, 1]]) for each in here.permute(0, 3, 1, 2)])
+                    apart = (out.cpu().permute(0, 3, 1, 2).int() - theirs.int()).abs()
+                    if apart.max() > 1 and (apart > 0).double().mean() > 0.01:  # torch's own depend on the processor
+                        wrong.append(f"augment {name} {op.interpolation} {height}x{width}")
             out = torch.empty((6, 3, height, width), device="cuda")
             unpack(there.view(6, -1), out, shape=(height, width, 3), scale=0.01, bias=-1.0)
             values = images.transpose(0, 3, 1, 2).astype(np.float32)
@@ -230,7 +242,7 @@ def kernels(job: BenchJob) -> str:
                 wrong.append(f"unpack {height}x{width}")
     if wrong:
         raise WrongError(f"{len(wrong)} of {count} launches have other bits than their reference: {', '.join(wrong)}")
-    return f"{count} launches of 3 kernels have the bits of their references"
+    return f"{count} launches of 4 kernels have the bits of their references"
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -17,16 +17,17 @@ from kit.engine_runs import engine_of, images_of, result_of, submit
 from kit.finished import finish_reference
 from kit.images import jpeg
 from kit.properties import examples
-from kit.recipes import ENDS, FLOAT, JITTER
+from kit.recipes import ENDS, FLOAT, JITTER, MAKERS
 from torchvision.transforms import v2
 
-from dali_feed import DataLoader
+from dali_feed import DataLoader, Decode
+from dali_feed.engines.choose import compiled
 from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.engines.engine import Work
 from dali_feed.kernels.jitter import jitter_reference
 from dali_feed.screen.screen import screen
 from dali_feed.testing.scripted import ScriptedSource
-from dali_feed.transforms.colour import MAX_STEPS, ColorJitter, RandomGrayscale
+from dali_feed.transforms.colour import MAX_STEPS, ColorJitter, Grayscale, RandomGrayscale
 from dali_feed.transforms.convert import Normalize
 from dali_feed.transforms.crops import Flip, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
@@ -155,6 +156,35 @@ def batches(transform: Any) -> list[Any]:
     source = ScriptedSource([(jpeg(n, 90, 120), n) for n in range(16)])
     with DataLoader(source, 8, transform=transform, device="cuda", seed=1, info=True) as loader:
         return [(images, info.ids) for images, _, info in loader]
+
+
+BEFORE, RAND, MIX = v2.RandomResizedCrop(16), v2.RandAugment(), v2.AugMix()
+
+
+@pytest.mark.parametrize(
+    ("transforms", "device", "engine"),
+    [
+        *(((BEFORE, make()), 0, "dali") for make in MAKERS.values()),
+        ((BEFORE, RAND), None, "host"),
+        ((BEFORE, v2.RandomApply([RAND], 0.5), v2.ColorJitter(0.4), v2.RandomHorizontalFlip()), 0, "dali"),
+        ((BEFORE, v2.GaussianBlur(3), v2.ColorJitter(0.4), RAND, v2.TrivialAugmentWide()), 0, "dali"),
+        ((BEFORE, RAND, v2.GaussianBlur(3)), 0, "host"),
+        ((RAND, BEFORE), 0, "host"),
+        ((BEFORE, RAND, MIX), 0, "host"),
+        ((BEFORE, MIX, RAND), 0, "host"),
+        ((BEFORE, v2.RandAugment(fill=[300])), 0, "host"),
+    ],
+)
+def test_which_engine_runs_operations(transforms: Any, device: int | None, engine: str) -> None:
+    """On a GPU the dali engine, where the kernel can do them, and else the host engine, as on the CPU."""
+    assert compiled(v2.Compose(transforms), Decode(), device).engine == engine
+
+
+def test_operations_of_one_channel_are_run_by_host() -> None:
+    """Which the kernel has not."""
+    ops = lower(v2.Compose([BEFORE, RAND])).ops
+    assert compiled(Recipe((*ops, Grayscale())), Decode(), 0).engine == "dali"
+    assert compiled(Recipe((Grayscale(1), *ops)), Decode(), 0).engine == "host"
 
 
 @pytest.mark.device

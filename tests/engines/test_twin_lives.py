@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 import torch
 from kernel_cases import KERNELS
 from kernels_host import compile_for_host
+from kit.augmented import fused_here
 from kit.both_loaders import tensors
-from kit.images import broken_png, jpeg
+from kit.images import broken_png, jpeg, png
 from kit.kept import Kept
+from kit.recipes import MAKERS
 from kit.twin import Machine
 from kit.twins import twin_of
 from nvidia.dali import fn, pipeline_def, types
@@ -30,6 +33,8 @@ COUNT, SIZE = 20, 4
 FLOATS = [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
 USUAL = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])
 STILL = v2.Compose([v2.Resize((16, 16)), v2.RandomHorizontalFlip(), *FLOATS])
+OPERATIONS = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), v2.RandAugment(), *FLOATS])
+CHAINS = v2.Compose([v2.RandomResizedCrop(16), v2.AugMix(), v2.ColorJitter(0.4), *FLOATS])
 COLOURS = v2.Compose([v2.RandomResizedCrop(16), v2.ColorJitter(0.4, 0.4, 0.4, 0.1), *FLOATS])
 KEEPS = Tuning(cache=Cache(device="1MB"))
 BOTH = Mixing(0.4, 1.0, classes=COUNT)
@@ -84,6 +89,7 @@ WAYS: dict[str, Callable[..., Any]] = {
     "host, mixed": way(decode=Decode(engine="host"), collate_fn=BOTH),
     "views": way(transform=[USUAL, v2.Compose([v2.RandomResizedCrop(8), *FLOATS])]),
     "colours": way(transform=COLOURS, decode=Decode(engine="dali")),
+    "operations": way(transform=[OPERATIONS, CHAINS]),
     "collated": way(collate_fn=collated),
     "kept, dali": way(transform=STILL, decode=Decode(engine="dali"), tuning=KEEPS),
     "kept, host": way(transform=STILL, decode=Decode(engine="host"), tuning=KEEPS),
@@ -389,6 +395,50 @@ def test_a_consumer_takes_a_batch_on_its_own_stream(play: Any, engine: str) -> N
         nothing_taken(machine)
 
 
+class Own(v2.RandAugment):  # type: ignore[misc, unused-ignore]
+    """A user's."""
+
+
+def test_operations_of_a_class_of_the_users_are_run_by_host(play: Any) -> None:
+    """Nobody knows what it does."""
+    with play(), loader(transform=v2.Compose([v2.CenterCrop(16), Own(), *FLOATS])) as made:
+        assert made.state_dict()["info"]["engine"] == "host"
+        assert len(list(made)) == COUNT // SIZE
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_operations_on_a_gpu_have_the_pixels_of_the_host(play: Any, name: str) -> None:
+    """Behind flips, of images that are decoded alike, by the engine that nobody chose.
+
+    A rest of an epoch is the same, and so are images that a GPU keeps.
+    """
+    ends = [v2.RandomVerticalFlip(), *FLOATS, v2.RandomErasing(0.5)]
+    flips = [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip(0.3)]
+    transform = v2.Compose([v2.CenterCrop(20), *flips, MAKERS[name](), *ends])
+    pictures = ScriptedSource([(png(n, 24, 30), n) for n in range(COUNT)])
+
+    def of(device: str, **options: Any) -> Any:
+        return DataLoader(pictures, SIZE, True, transform=transform, device=device, seed=1, **options)
+
+    wanted = epochs(of("cpu"))
+    with play(seed=0) as machine:
+        with of("cuda") as made:
+            assert made.state_dict()["info"]["engine"] == "dali"
+        found = epochs(of("cuda"))
+        for a, b in zip(found, wanted, strict=True):
+            assert ((a - b).abs() > 1e-6).double().mean() <= (0 if fused_here() else 0.02)
+        with of("cuda") as first:
+            half = itertools.islice(first, 2)
+            assert len(list(half)) == 2
+            state = first.state_dict()
+        with of("cuda") as rest:
+            rest.load_state_dict(state)
+            assert same([each.cpu() for item in rest for each in tensors(item)], found[4 : len(found) // 2])
+        assert same(epochs(of("cuda", tuning=KEEPS)), found)
+        del made, first, half, rest
+        nothing_taken(machine)
+
+
 @pytest.mark.parametrize(
     ("engine", "options", "launches", "copies", "kernels"),
     [
@@ -396,6 +446,8 @@ def test_a_consumer_takes_a_batch_on_its_own_stream(play: Any, engine: str) -> N
         ("host", {}, 1, 2, 1),
         ("dali", {"collate_fn": BOTH}, 1, 1, 12),
         ("dali", {"transform": COLOURS}, 2, 1, 1),
+        (None, {"transform": OPERATIONS}, 2, 1, 1),
+        (None, {"transform": CHAINS}, 3, 1, 1),
         (None, {"transform": own_graph}, 0, 1, 2),
     ],
 )

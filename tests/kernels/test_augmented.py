@@ -14,12 +14,12 @@ import pytest
 import torch
 from kernel_cases import KERNELS, Array, augment_case, pictures
 from kernels_host import OnDevice, compile_for_host, moved
+from kit.augmented import fused_here
 from kit.kept import Kept
 from kit.recipes import MAKERS
 
 from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.kernels.augment import augment
-from dali_feed.kernels.jitter import fma
 from dali_feed.transforms.auto_augment import MOVES, SIGNED, AutoAugment, TrivialAugmentWide, stage_table
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.host import compile_host
@@ -46,19 +46,10 @@ def run(kept: Kept) -> Run:
     return on_host
 
 
-def fused() -> bool:
-    """Whether torch fuses products with sums here, and MKL the second product alone, as the kernel does."""
-    one, other = (torch.from_numpy(pictures((1, 60, 40), n)[0, :, :, 0] / np.float32(7)) for n in (1, 2))
-    x, y, a, b = (each.numpy() for each in (one[:, :1], one[:, 1:2], other[:1, :3], other[1:2, :3]))
-    points = torch.cat([one[:, :2], torch.ones(60, 1)], 1), torch.cat([other[:2, :3], torch.zeros(1, 3)])
-    same = np.array_equal(torch.mm(*points).numpy(), fma(*np.broadcast_arrays(y, b, x * a)))
-    return same and torch.backends.cpu.get_cpu_capability() != "DEFAULT"
-
-
 def assert_theirs(ours: Array, theirs: Array, *, moved: bool) -> None:
     """The same bits; where torch's depend on the processor a level apart, or hardly a pixel where they are `moved`."""
     apart = np.abs(ours.astype(int) - theirs)
-    if fused():
+    if fused_here():
         assert not apart.any()
     else:
         assert apart.max() <= 1 or (moved and np.mean(apart > 0) <= 1e-2)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from dali_feed.kernels.jitter import _clamped, _gray, _level, fma
 from dali_feed.transforms.auto_augment import STAGES
 
-__all__ = ["augment_reference"]
+__all__ = ["augment_reference", "fused_here"]
 
 Floats = NDArray[np.float32]
 _NAMES = {float(number): name for name, number in STAGES.items()}
@@ -42,6 +43,16 @@ def augment_reference(
                 total = total + one.astype(np.float32) * share
             out[n] = _level(total).astype(np.uint8)
     return out
+
+
+def fused_here() -> bool:
+    """Whether torch fuses products with sums here, and MKL the second product alone, as the kernel does."""
+    one, other = (torch.from_numpy(np.random.default_rng(n).random((60, 3), np.float32)) for n in (1, 2))
+    one[:, 2], other = 1, other[:3]
+    other[2] = 0
+    x, y, a, b = (each.numpy() for each in (one[:, :1], one[:, 1:2], other[:1], other[1:2]))
+    same = np.array_equal(torch.mm(one, other).numpy(), fma(*np.broadcast_arrays(y, b, x * a)))
+    return same and torch.backends.cpu.get_cpu_capability() != "DEFAULT"
 
 
 def _seen(image: NDArray[np.uint8], row: Floats) -> NDArray[np.uint8]:

@@ -228,6 +228,20 @@ FAULTS = (
         "runs_on",
     ),
     Fault(
+        "flips before operations are done at the end",
+        "dali_feed/transforms/auto_augment.py",
+        "        rows[:, :, 0, FLIPPED] = fold.turn_back()[:, None]\n",
+        "",
+        "operations_on",
+    ),
+    Fault(
+        "operations are written over their input",
+        FINISH,
+        "    out = device.empty(tuple(pixels.shape), torch.uint8)\n    device.launch(augment",
+        "    out = pixels\n    device.launch(augment",
+        "any_order and operations",
+    ),
+    Fault(
         "colour is written over its input",
         FINISH,
         "            adjusted = device.empty(tuple(pixels.shape), torch.uint8)\n",
