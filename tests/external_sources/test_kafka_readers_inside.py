@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from confluent_kafka import Producer
-from kit.broker.handle import COMMITTED, Kafka, Opened, everything, fill, payloads, rows, value
+from kit.broker.handle import COMMITTED, Kafka, Opened, OpenedStream, everything, fill, payloads, rows, value
 from kit.images import QUICK, jpeg
 
 from dali_feed.errors import DataLostError, SourceUnreachableError, StateError
-from dali_feed.external_sources import KafkaTopic
+from dali_feed.external_sources import KafkaStream, KafkaTopic
 from dali_feed.external_sources.kafka.cluster import Identity
 from dali_feed.external_sources.kafka.connection import Connection
-from dali_feed.external_sources.kafka.live_reader import Inbox, KafkaLiveReader, Receiver
+from dali_feed.external_sources.kafka.live_reader import FULL_BYTES, Inbox, KafkaLiveReader, Receiver
 from dali_feed.external_sources.kafka.lookout import MUCH, LookoutAnswer, Overdue
 from dali_feed.external_sources.kafka.reader import KafkaReader
 from dali_feed.external_sources.kafka.rows import KafkaParts
@@ -27,6 +27,7 @@ from dali_feed.plan.order import Shuffle
 from dali_feed.records.extents import Present, packed, unpack_ids
 from dali_feed.records.live import Progress
 from dali_feed.records.slabs import SlabPool
+from dali_feed.testing import Message
 
 
 def test_the_pin_keeps_what_was_learnt(real_kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,3 +201,23 @@ def test_a_partition_that_comes_up_amid_a_poll_never_sets_the_loop_back() -> Non
         position = reader.poll(4, 1e9, 0.2, SlabPool().lease()).position
     assert position == {3: 8}
     assert (reader.poll(4, 1e9, 0.0, SlabPool().lease()).position, receiver.progress.state(0)) == ({}, {3: 8})
+
+
+def test_a_new_record_waits_for_little_of_another_partitions_backlog(real_kafka: Kafka) -> None:
+    """Where the loop is slower than the broker: it is what librdkafka has fetched, in one line for all partitions."""
+    body = b"x" * 10_000
+    real_kafka.publish(real_kafka.topic, [Message(body, None, (), 0)] * 4_000, partitions=2)
+    stream = KafkaStream(real_kafka.topic, real_kafka.servers, start="earliest", label=None)
+    reader = OpenedStream(stream, None, "value")
+    try:
+        assert len(reader.poll(1, 1e9, 30).block.ids) == 1
+        inbox = reader.own._receiver.inbox
+        while inbox.size <= FULL_BYTES:
+            reader.own._receiver.check()
+        real_kafka.publish(real_kafka.topic, [Message(b"new", None, (), 1)])
+        before = 0
+        while b"new" not in (found := payloads(reader.poll(8, 1e9, 30).block)):
+            before += len(found)
+        assert before * len(body) < 2 * FULL_BYTES
+    finally:
+        reader.close()
