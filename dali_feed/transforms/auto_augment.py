@@ -127,11 +127,13 @@ class Auto(Effect):
 
     def stages(self, fold: Any, choices: NDArray[np.int32], weights: Any = None) -> NDArray[np.float32]:
         """What the kernel takes: float32 (n, chains, steps, WIDTH); of weights it makes the shares of a `Fold`."""
-        rows = np.zeros((*choices.shape[:-1], WIDTH), np.float32)
-        for height, width in np.unique(np.stack([fold.h, fold.w], axis=1)[fold.on], axis=0).tolist():
-            here = fold.on & (fold.h == height) & (fold.w == width)
+        rows, left = np.zeros((*choices.shape[:-1], WIDTH), np.float32), fold.on
+        while left.any():  # once, unless images differ in size
+            one = left.argmax()
+            here = left & (fold.h == fold.h[one]) & (fold.w == fold.w[one])
             which, strong, sign = np.moveaxis(choices[here], -1, 0)
-            rows[here] = stage_table(self, height, width)[which, strong, (sign < 0).astype(np.int64)]
+            rows[here] = stage_table(self, int(fold.h[one]), int(fold.w[one]))[which, strong, (sign < 0).astype(int)]
+            left = left & ~here
         rows[:, :, 0, FLIPPED] = fold.turn_back()[:, None]
         if weights is not None:
             fold.arrays[SHARES] = np.where(fold.on[:, None], weights, np.eye(1, weights.shape[1], dtype=np.float32))

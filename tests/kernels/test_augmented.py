@@ -135,3 +135,14 @@ def test_chains_as_they_are_drawn(run: Run, name: str, count: int) -> None:
     for recipe in recipes:
         images = pictures((count, 33, 47), count)
         assert_theirs(of_kernel(run, recipe, images), of_host(recipe, images), moved=True)
+
+
+def test_rows_are_of_each_images_size() -> None:
+    """How far an operation moves pixels depends on it."""
+    program = compile_dali(Recipe((FLIPS[0], op_of("rand"))), on_gpu=True)
+    ids, sizes = np.arange(40), np.array([(33, 47), (20, 30), (33, 46), (34, 47)] * 10, np.int32)
+    rows = program.parameters(sizes, ids, 5, 0).arrays[AUGMENT]
+    for slot in ids:
+        alone = program.parameters(sizes[slot : slot + 1], ids[slot : slot + 1], 5, 0).arrays[AUGMENT]
+        np.testing.assert_array_equal(rows[slot], alone[0])
+    assert not np.array_equal(rows, program.parameters(np.roll(sizes, 1, 0), ids, 5, 0).arrays[AUGMENT])
