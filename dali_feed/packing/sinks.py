@@ -94,10 +94,10 @@ class TarWriter:
         self._buffered = 0
 
 
-Sample = bytes | tuple[bytes, int] | Mapping[str, bytes]  # of `write_shard`
+TarSample = bytes | tuple[bytes, int] | Mapping[str, bytes]  # of `write_shard`
 
 
-def write_shard(path: str | os.PathLike[str], samples: Iterable[Sample], *, first: int = 0, suffix: str = "jpg") -> int:
+def write_shard(path: str | os.PathLike[str], samples: Iterable[TarSample], *, first: int = 0, suffix: str = "jpg") -> int:
     """Write one tar file; return how many samples it holds. The file appears whole or not at all.
 
     A sample is the image's bytes; (bytes, label), which also writes a `.cls` member; or a mapping from
@@ -120,7 +120,7 @@ def write_shard(path: str | os.PathLike[str], samples: Iterable[Sample], *, firs
     return len(tar)
 
 
-def _members(sample: Sample, suffix: str) -> dict[str, bytes]:
+def _members(sample: TarSample, suffix: str) -> dict[str, bytes]:
     if isinstance(sample, Mapping):
         return dict(sample)
     return {suffix: sample[0], "cls": b"%d" % sample[1]} if isinstance(sample, tuple) else {suffix: sample}

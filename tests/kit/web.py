@@ -175,6 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
         for k in range(len(body)):
             self.wfile.write(body[k : k + 1])
             if self.site.closed.wait(0.2):
+                self.close_connection = True
                 return
 
     def _head(self, status: int, size: int, headers: dict[str, str]) -> None:
