@@ -97,7 +97,9 @@ class TarWriter:
 TarSample = bytes | tuple[bytes, int] | Mapping[str, bytes]  # of `write_shard`
 
 
-def write_shard(path: str | os.PathLike[str], samples: Iterable[TarSample], *, first: int = 0, suffix: str = "jpg") -> int:
+def write_shard(
+    path: str | os.PathLike[str], samples: Iterable[TarSample], *, first: int = 0, suffix: str = "jpg"
+) -> int:
     """Write one tar file; return how many samples it holds. The file appears whole or not at all.
 
     A sample is the image's bytes; (bytes, label), which also writes a `.cls` member; or a mapping from

@@ -19,8 +19,9 @@ from kit.limits import LONG
 
 from dali_feed import DataLoader
 from dali_feed.columns import Bytes
+from dali_feed.engines import workers
 from dali_feed.external_sources import Mix
-from dali_feed.feed import Feed
+from dali_feed.feed import Feed, run
 from dali_feed.feed.meter import PAUSES
 from dali_feed.options import Tuning
 from dali_feed.plan.order import Shuffle
@@ -58,6 +59,14 @@ def ours() -> set[str]:
     return {thread.name for thread in threading.enumerate() if thread.name.startswith("dali_feed")}
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """close() waits a moment for what hangs, in place of seconds."""
+    monkeypatch.setattr(run, "PATIENCE", 0.2)
+    monkeypatch.setattr(workers, "PATIENCE", 0.2)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_source_that_hangs_keeps_its_reader_alone(caplog: pytest.LogCaptureFixture) -> None:
     """All other threads end, one warning names that one, and what it has leased is given back when it ends."""
     source, items = hanging(0)
@@ -79,6 +88,7 @@ def test_a_source_that_hangs_keeps_its_reader_alone(caplog: pytest.LogCaptureFix
         assert feed._slabs.leased == 0
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_function_of_the_users_that_hangs_is_named(caplog: pytest.LogCaptureFixture) -> None:
     """It keeps one thread of the engine, which the warning of close() names, and which ends with it."""
     begun, free = threading.Event(), threading.Event()
@@ -194,6 +204,7 @@ def test_batches_left_are_those_of_the_epoch_that_comes_next() -> None:
         assert left == len(list(feed))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_stream_that_hangs_is_left_to_itself(caplog: pytest.LogCaptureFixture) -> None:
     """Its reading thread alone stays, named in one warning; the feed thread ends."""
     source = ScriptedStream([(jpeg(n), n) for n in range(8)], pace=Pace(timeout=0.02))
