@@ -124,7 +124,7 @@ def op_of(name: str) -> Any:
     return op
 
 
-@pytest.mark.parametrize("count", [1, 3, 64])
+@pytest.mark.parametrize("count", [1, 3, 17, pytest.param(64, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", MAKERS)
 def test_chains_as_they_are_drawn(run: Run, name: str, count: int) -> None:
     """Behind flips, which are done before the operations; also of what is not applied to all, or chosen from."""
