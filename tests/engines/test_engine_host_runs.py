@@ -105,7 +105,7 @@ def test_a_slow_image_holds_back_its_chunk_alone(monkeypatch: pytest.MonkeyPatch
 def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in for a bad record is run before the batches in flight go on, and no good slot is run again."""
     seen: list[tuple[str, int]] = []
-    run, turn = ImageSteps.run, threading.Event()
+    run, turn, begun = ImageSteps.run, threading.Event(), threading.Event()
     engine = host(1)
 
     def urgent() -> bool:
@@ -116,6 +116,7 @@ def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: p
         deadline = time.monotonic() + LONG
         crop = id(arrays[CROP])
         while crop == id(second.rows[0, CROP]) and slot == 0 and not urgent():
+            begun.set()
             turn.wait(0.001)  # on a busy machine the other thread would not get the lock
             assert time.monotonic() < deadline  # the only thread is kept here until there is something to mend
         run(self, pixels, arrays, slot, out, **how)
@@ -132,6 +133,7 @@ def test_a_mended_batch_runs_its_replaced_slots_alone_and_at_once(monkeypatch: p
     submit(engine, second)
     failed = engine.take(first)
     assert list(failed.bad) == [5]
+    assert begun.wait(LONG)  # else the slot that is mended may be the next one anyway
     assert torch.equal(images_of(engine.redo(mended, failed, [5])), clean)
     engine.take(second)
     assert [slot for name, slot in seen if name == "mended"] == [5]
