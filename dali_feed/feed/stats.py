@@ -256,7 +256,10 @@ _ALWAYS = {
     "feed": ("a larger batch_size: its fixed costs per sample are smaller", "fewer columns, if some are not used"),
     "dead letters": ("a dead-letter sink that is faster: a folder on a local disk",),
     "repair": ("leaving out the records in recent_bad: each one makes a batch run again",),
-    "garbage": ("gc.freeze() after the model is made, so that a collection has fewer objects to check",),
+    "garbage": (
+        "gc.freeze() after the model is made, so that a collection has fewer objects to check",
+        "decode=bytes for columns of small Bytes: it checks every view in a batch, and no bytes",
+    ),
     "first batch": ("longer passes: each begins with a wait for its first batch",),
     "torch": ("num_workers, or a source of ours in place of the dataset",),
 }

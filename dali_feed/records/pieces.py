@@ -171,8 +171,12 @@ class Pieces(Sequence[memoryview | None]):
         ends = np.cumsum(self.size).tolist()
         if not ends or ends[-1] > _SMALL * len(self):  # each is copied by itself, and once
             return [b"" if view is None else bytes(view) for view in self.views()]
-        whole = self._end_to_end(self.size, np.empty(ends[-1], np.uint8)).tobytes()
-        return [whole[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+        whole, size = self._end_to_end(self.size, np.empty(ends[-1], np.uint8)), int(self.size[0])
+        if size and (self.size == size).all():
+            alike: list[bytes] = whole.view(f"V{size}").tolist()
+            return alike
+        joined = whole.tobytes()
+        return [joined[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 
     def _end_to_end(self, size: Int64s, out: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """`out`, which so many bytes of each row are copied into."""

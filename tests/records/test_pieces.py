@@ -93,14 +93,21 @@ def test_views_of_neighbours_are_those_of_each(runs: list[tuple[tuple[int, int, 
     assert told(made(rows).views()) == listed(rows)
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), max_size=12), st.booleans())
-def test_bytes_are_those_of_the_views(rows: list[tuple[int, int, int]], large: bool) -> None:
-    """Of small rows, which are copied together, and of large ones."""
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), max_size=12),
+    st.booleans(),
+    st.data(),
+)
+def test_bytes_are_those_of_the_views(rows: list[tuple[int, int, int]], large: bool, data: st.DataObject) -> None:
+    """Of small rows, which are copied together, of one size or several, and of large ones. No collector sees them."""
+    if data.draw(st.booleans()):
+        rows = [(of, at, rows[0][2]) for of, at, _ in rows]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(filling, "_SMALL", 0 if large else 4096)
         found = made(rows).as_bytes()
     assert found == listed(rows)
     assert {type(each) for each in found} <= {bytes}
+    assert not any(map(gc.is_tracked, found))
 
 
 def test_views_are_of_the_memory_itself() -> None:
