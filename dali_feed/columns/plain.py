@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dali_feed.columns.column import Column, Faults
 from dali_feed.errors import BadRecordError, ConfigError, DaliFeedError, FormatError
 from dali_feed.formats.json_text import loads
-from dali_feed.records.pieces import MOST_DIGITS, Pieces, cut
+from dali_feed.records.pieces import MOST_DIGITS, Pieces
 
 _SHOWN = 40
 _BYTES = (memoryview, bytes, bytearray)
@@ -200,17 +200,16 @@ class Bytes(Column):
             )
             return None, f"{type(error).__name__}: {error}{hint}"
 
-    def batch(self, values: Any) -> list[Any]:
-        """Views of lent memory, or of a copy of the batch's bytes; or bytes."""
+    def batch(self, values: Any) -> Any:
+        """Rows of lent memory, or of a copy of the batch's bytes, of which views are made late; or a list."""
         if self.late:
             return list(values)
         if self.decode is bytes:
             return values.as_bytes() if isinstance(values, Pieces) else list(map(bytes, values))
-        if not isinstance(values, Pieces):
-            return cut(memoryview(b"".join(values)), itertools.accumulate(map(len, values)))
-        if not values.lent:
-            return values.copied()
-        return Pieces([memory.toreadonly() for memory in values.memories], values.of, values.at, values.size).views()
+        if isinstance(values, Pieces):
+            return (values if values.lent else values.copied()).read_only()
+        whole, ends = memoryview(b"".join(values)), itertools.accumulate(map(len, values), initial=0)
+        return [whole[a:b] for a, b in itertools.pairwise(ends)]
 
 
 def texts(values: Sequence[Any], faults: Faults) -> list[str]:

@@ -274,6 +274,7 @@ class Pass:
                 item = self._wait(timeout)  # the end of an epoch whose last batch the loop has left it at
         self._noted.came(more=isinstance(item, Batch))
         if isinstance(item, Batch):
+            item.make_views()
             return item
         if isinstance(item, EpochEnd):
             raise StopIteration
@@ -497,6 +498,8 @@ class Pass:
         columns_of = partial(machine.columns.batch, room=self._uploads.room, gpu=self._uploads.device is not None)
         batch = flight.done(columns_of, self._lanes)
         self._uploads(batch, course.epoch)
+        if len(self._out) >= machine.tuning.prefetch:  # the loop has enough to take
+            batch.make_views()
         supply.landed(flight, batch)
         return batch
 

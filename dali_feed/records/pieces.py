@@ -8,7 +8,7 @@ library in C is there.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, Self, TypeAlias, TypeGuard, overload, runtime_checkable
 
 import numpy as np
@@ -158,13 +158,19 @@ class Pieces(Sequence[memoryview | None]):
         out = np.empty(len(self) * size, np.uint8) if out is None else out
         return self._end_to_end(np.full(len(self), size), out).reshape(len(self), size)
 
-    def copied(self) -> list[memoryview]:
-        """Views of a copy of all rows, none missing, end to end in one memory that stays as it is; none can be written.
+    def copied(self) -> Pieces:
+        """The same rows, none missing, end to end in one memory of their own, which stays as it is.
 
         Raises ValueError where a row is missing, or leaves its memory.
         """
-        ends = np.cumsum(self.size).tolist()
-        return cut(self._end_to_end(self.size, np.empty(ends[-1] if ends else 0, np.uint8)).data, ends)
+        ends = np.cumsum(self.size)
+        memory = self._end_to_end(self.size, np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)).data
+        return Pieces([memory], np.zeros(len(self), np.int64), ends - self.size, self.size, lent=True)
+
+    def read_only(self) -> Pieces:
+        """The same rows, of which no view can be written to."""
+        memories = [memory.toreadonly() for memory in self.memories]
+        return Pieces(memories, self.of, self.at, self.size, lent=self.lent)
 
     def as_bytes(self) -> list[bytes]:
         """Bytes of each row, none missing."""
@@ -214,12 +220,6 @@ class Pieces(Sequence[memoryview | None]):
                 return None
             numbers[row] = int(digits)
         return numbers
-
-
-def cut(whole: memoryview, ends: Iterable[int]) -> list[memoryview]:
-    """Read-only views of parts that lie end to end and come to these ends."""
-    whole = whole.toreadonly()
-    return [whole[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 
 
 def _run(rows: NDArray[Any], count: int) -> slice | None:
