@@ -1,4 +1,4 @@
-// Colour as torchvision v2 has it on uint8: operations of float32, rounded as torch rounds them, that end in whole levels.
+// Colour as torchvision v2 has it on uint8: operations of float32, rounded as torch rounds them, to whole levels at the end.
 
 OF_TWO(div_rn, "div.rn.f32", a / b)
 OF_ONE(cut, "cvt.rzi.f32.f32", truncf(a))     // towards 0: to a whole level, for values that are not negative
@@ -46,6 +46,12 @@ DEVICE float blend(float v, float other, float factor, float rest) {
 
 DEVICE Pixel blend(const Pixel& p, float other, float factor, float rest) {
     return {blend(p.r, other, factor, rest), blend(p.g, other, factor, rest), blend(p.b, other, factor, rest)};
+}
+
+// What `made` says of each channel of two pixels.
+template <class Made>
+DEVICE Pixel by_channel(const Pixel& p, const Pixel& q, Made made) {
+    return {made(p.r, q.r), made(p.g, q.g), made(p.b, q.b)};
 }
 
 // A number that names no kind up to `most` is 0, which is nothing.

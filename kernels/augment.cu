@@ -148,10 +148,9 @@ DEVICE Pixel sharpened(const View& from, int y, int x, float rest) {
             g += times * at[1];
             b += times * at[2];
         }
-    const float blur_r = static_cast<float>((r + 6) / 13), blur_g = static_cast<float>((g + 6) / 13);
-    const float blur_b = static_cast<float>((b + 6) / 13);
-    return {level(fma_rn(sub_rn(blur_r, p.r), rest, p.r)), level(fma_rn(sub_rn(blur_g, p.g), rest, p.g)),
-            level(fma_rn(sub_rn(blur_b, p.b), rest, p.b))};
+    const Pixel blurred = {static_cast<float>((r + 6) / 13), static_cast<float>((g + 6) / 13),
+                           static_cast<float>((b + 6) / 13)};
+    return by_channel(p, blurred, [&](float v, float blur) { return level(fma_rn(sub_rn(blur, v), rest, v)); });
 }
 
 // The place in pixels, of an edge of `size`, that the grid names.
@@ -171,25 +170,22 @@ struct Sum {
 // One of the four pixels around a place, with its weight; outside of the image there is nothing.
 DEVICE Sum added(const Sum& sum, const View& from, int y, int x, float weight) {
     if (y < 0 || x < 0 || y >= from.height || x >= from.width) return sum;
-    const Pixel p = pixel_at(from.at(y, x));
-    return {{fma_rn(p.r, weight, sum.pixel.r), fma_rn(p.g, weight, sum.pixel.g), fma_rn(p.b, weight, sum.pixel.b)},
-            add_rn(sum.inside, weight)};
+    const auto more = [&](float total, float v) { return fma_rn(v, weight, total); };
+    return {by_channel(sum.pixel, pixel_at(from.at(y, x)), more), add_rn(sum.inside, weight)};
 }
 
-DEVICE float filled(float value, float inside, float fill) {
-    return add_rn(mul_rn(sub_rn(value, fill), inside), fill);
+DEVICE Pixel nearest(const Pixel& p) {
+    return by_channel(p, p, [](float v, float) { return rounded(clamped(v, 255.0f)); });
 }
-
-DEVICE float nearest(float value) { return rounded(clamped(value, 255.0f)); }
 
 DEVICE Pixel moved(const View& from, const Row& row, int kind, int y, int x) {
     const float dx = from_middle(x, from.width), dy = from_middle(y, from.height);
     const float px = place(row.number, dx, dy, from.width), py = place(row.number + 3, dx, dy, from.height);
+    const Pixel fill = {row.fill[0], row.fill[1], row.fill[2]};
     if (kind == NEAREST) {
         const int iy = index(rounded(py)), ix = index(rounded(px));
-        if (iy < 0 || ix < 0 || iy >= from.height || ix >= from.width)
-            return {nearest(row.fill[0]), nearest(row.fill[1]), nearest(row.fill[2])};
-        return pixel_at(from.at(iy, ix));
+        const bool inside = iy >= 0 && ix >= 0 && iy < from.height && ix < from.width;
+        return inside ? pixel_at(from.at(iy, ix)) : nearest(fill);
     }
     const float left = floored(px), top = floored(py);
     const float w = sub_rn(px, left), e = sub_rn(1.0f, w), n = sub_rn(py, top), s = sub_rn(1.0f, n);
@@ -198,11 +194,10 @@ DEVICE Pixel moved(const View& from, const Row& row, int kind, int y, int x) {
     sum = added(sum, from, iy, ix + 1, mul_rn(w, s));
     sum = added(sum, from, iy + 1, ix, mul_rn(e, n));
     sum = added(sum, from, iy + 1, ix + 1, mul_rn(w, n));
-    Pixel p = sum.pixel;
-    if (kind == FILLED)
-        p = {filled(p.r, sum.inside, row.fill[0]), filled(p.g, sum.inside, row.fill[1]),
-             filled(p.b, sum.inside, row.fill[2])};
-    return {nearest(p.r), nearest(p.g), nearest(p.b)};
+    if (kind == BILINEAR) return nearest(sum.pixel);
+    return nearest(by_channel(sum.pixel, fill, [&](float v, float background) {
+        return add_rn(mul_rn(sub_rn(v, background), sum.inside), background);
+    }));
 }
 
 typedef Lane<byte_t, 3> Raw;
@@ -281,13 +276,12 @@ augment(const byte_t* images, byte_t* out, byte_t* spare, const float* __restric
     const View image = {images + begin, height, width, !is_zero(own->flip_x), !is_zero(own->flip_y)};
     write(out + begin, height, width, side_by_side, [&](int y, int x) -> Pixel {
         const Pixel p = pixel_at(image.at(y, x));
-        Pixel sum = {mul_rn(p.r, shares[0]), mul_rn(p.g, shares[0]), mul_rn(p.b, shares[0])};
+        Pixel sum = by_channel(p, p, [&](float v, float) { return mul_rn(v, shares[0]); });
         const byte_t* at = spare + begin + 3 * (static_cast<offset_t>(y) * width + x);
         for (int chain = 0; chain < chains; ++chain, at += copy) {
-            const Pixel q = pixel_at(at);
-            sum = {add_rn(sum.r, mul_rn(q.r, shares[1 + chain])), add_rn(sum.g, mul_rn(q.g, shares[1 + chain])),
-                   add_rn(sum.b, mul_rn(q.b, shares[1 + chain]))};
+            const float share = shares[1 + chain];
+            sum = by_channel(sum, pixel_at(at), [&](float total, float v) { return add_rn(total, mul_rn(v, share)); });
         }
-        return {level(sum.r), level(sum.g), level(sum.b)};
+        return by_channel(sum, sum, [](float v, float) { return level(v); });
     });
 }

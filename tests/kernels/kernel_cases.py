@@ -321,6 +321,11 @@ def _small_augments() -> Iterator[Arguments]:
             weights = some_weights(n, shape[0], chains) if chains else None
             rows = some_rows(n, (shape[0], max(1, chains), stages), shape[1:])
             yield augment_case(pictures(shape), rows, weights)
+            bits = np.random.default_rng(n).integers(0, 2**32, rows.shape, np.uint32).view(np.float32)
+            bits[..., 0] = np.where(rows[..., 0] > 0, rows[..., 0], bits[..., 0])
+            yield augment_case(
+                pictures(shape), bits, weights
+            )  # memory that nobody has written to: it is rehearsed with
 
 
 def _usual_augments() -> Iterator[tuple[Arguments, str]]:
