@@ -176,6 +176,7 @@ ENUM = {"type": "enum", "name": "E", "symbols": ["day", "night"]}
         ({"type": "map", "values": "int"}, {"a": "b"}, "x.a: must be a number in decimal text; found 'b'"),
         (["null", "int"], "many", "x: must be a number in decimal text; found 'many'"),
         (["null"], 1, "x: must be null; found int"),
+        (["int", "string"], None, "x: must be a whole number; found nothing"),
         (INNER, 5, "x: must be a record; found int"),
         (INNER, None, "x: must be a record; found nothing"),
         (INNER, {}, "x.a: must be a whole number; found nothing"),
@@ -197,6 +198,7 @@ def test_a_field_of_a_record_that_may_lack_is_written() -> None:
     form = record(["null", INNER])
     assert through(form, {"x.a": 5}) == [5]
     assert encoder(record("null"), ("x",))({"x": None}) == b""  # whose field takes no byte
+    assert encoder(record(["null"]), ("x",))({"x": None}) == b"\0"
     with pytest.raises(ConfigError, match=r"Avro: x.b: no such field; I has a"):
         encoder(form, ("x.b",))
 
