@@ -17,6 +17,7 @@ from dali_feed.errors import ConfigError
 from dali_feed.external_sources import Mix
 from dali_feed.plan.mixed import Apportioned, MixedPlan
 from dali_feed.plan.order import Shuffle, resolve
+from dali_feed.plan.state import made_for
 from dali_feed.records.source import Mixture, unpack_ids, whole_shares
 from dali_feed.testing import ScriptedSource
 
@@ -141,7 +142,7 @@ def test_with_all_each_comes_and_smaller_ones_begin_again_otherwise() -> None:
 
 def test_windows_of_any_pass_have_places_of_their_own() -> None:
     """By which it is known: of two sources that begin again hundreds of times, in each of two lanes."""
-    found = plan([2, 3], [1, 1], 2, samples=1600)
+    found = plan([2, 3], [1, 1], 2, samples=4000)
     places = [
         strand.window(lane, a, b).at
         for lane in range(2)
@@ -178,4 +179,16 @@ def test_positions_are_counted_by_partition() -> None:
     for consumed in (0, 1, 5, found.lane_length // 2, found.lane_length):
         given_ids = np.array([sample for lane in range(2) for sample in found.ids(lane, 0, consumed)], np.int64)
         wanted = np.bincount(unpack_ids(given_ids)[0], minlength=4)
+        assert found.dealt(consumed, 4).dtype == np.int64
         assert found.dealt(consumed, 4).tolist() == wanted.tolist()
+
+
+def test_a_state_has_the_window_of_each_part() -> None:
+    """What is mixed with what depends on it, so a state goes on with no other."""
+    parts = [ScriptedSource([b"x"] * 40, extent=extent) for extent in (4, 8)]
+    snapshot = Mix(parts).snapshot()
+    windows = [
+        made_for(snapshot, resolve(shuffle, snapshot), seed=0, lanes=1, drop_last=False, sampler=None)["window"]
+        for shuffle in (Shuffle(window=3), False)
+    ]
+    assert windows == [[3, 3], [256, 128]]

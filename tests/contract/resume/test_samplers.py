@@ -53,6 +53,16 @@ class Unmeasured(Stateful):
     __len__ = None  # type: ignore[assignment]
 
 
+class Drawing:
+    """One with a generator, as torch's have it, that does not say how long it is."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randperm(COUNT, generator=self.generator).tolist())
+
+
 class Careless:
     """A sampler whose order nothing can make again."""
 
@@ -75,6 +85,7 @@ WHOLE: dict[str, Callable[[], dict[str, Any]]] = {  # those that make later epoc
         "batch_sampler": BatchSampler(RandomSampler(range(COUNT), generator=seeded(4)), 3, drop_last=False)
     },
     "a state of its own": lambda: {"sampler": Stateful()},
+    "generator, no length": lambda: {"sampler": Drawing(seeded(5))},
     "a state, no length": lambda: {"sampler": Unmeasured()},
     "always the same": lambda: {"sampler": Backwards()},
 }
@@ -118,6 +129,18 @@ def test_an_order_that_nothing_can_make_again_is_refused_when_it_is_saved(data: 
         with pytest.raises(StateError, match="Careless gives another one each time.*state_dict"):
             one.state_dict()
         assert len(list(batches)) == 7
+
+
+@pytest.mark.parametrize("data", [Numbers(COUNT), scripted(COUNT)], ids=["torch's loader", "ours"])
+def test_what_gives_its_items_once_is_not_read_for_a_state(data: Any) -> None:
+    """An iterator: the loop gets all that it has."""
+    with ours(data, sampler=iter(range(COUNT - 1, -1, -1)), batch_size=3) as one:
+        batches = iter(one)
+        given = flat(next(batches))
+        one.state_dict()
+        for batch in batches:
+            given += flat(batch)
+    assert given == list(range(COUNT - 1, -1, -1))
 
 
 @pytest.mark.parametrize(
