@@ -269,6 +269,17 @@ def test_a_tiffs_tile_may_be_larger_than_its_image_within_a_bound(edge: int, goo
     assert (header_of(file).width == 4) if good else f"tiles of 2048x{edge} pixels in an image of 16" in verdict(file)
 
 
+@pytest.mark.parametrize(
+    ("most", "samples", "levels"), [(65535, (0, 257, 65535), (0, 1, 255)), (1000, (0, 500, 1000), (0, 128, 255))]
+)
+def test_text_of_more_levels_than_a_byte_has_is_scaled(
+    most: int, samples: tuple[int, ...], levels: tuple[int, ...]
+) -> None:
+    """The upper eight bits, as of samples that are no text."""
+    file = f"P2 3 1 {most}\n{' '.join(map(str, samples))}\n".encode()
+    assert pillow.decode(memoryview(file)).tolist() == [[[level] * 3 for level in levels]]
+
+
 def test_wide_samples_that_are_cut_off_are_counted_in_bytes() -> None:
     """Two each."""
     with pytest.raises(UnusableError, match="PNM cut off: 8 bytes of pixels are needed after byte 13; found 3"):
