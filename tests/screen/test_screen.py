@@ -280,6 +280,14 @@ def test_text_of_more_levels_than_a_byte_has_is_scaled(
     assert pillow.decode(memoryview(file)).tolist() == [[[level] * 3 for level in levels]]
 
 
+def test_planes_of_wide_samples_are_refused_where_pillow_reads_them_as_bytes() -> None:
+    """Which is where they are not compressed."""
+    file = tiff(16, 16, bytes(512), 4, RAW, "deep", rows=16, entries=[(284, 3, 1, 2)])
+    assert header_of(file).width == 16
+    with pytest.raises(UnusableError, match="TIFF with uncompressed planes of 16 bits, which Pillow reads as 8"):
+        pillow.decode(memoryview(file))
+
+
 def test_wide_samples_that_are_cut_off_are_counted_in_bytes() -> None:
     """Two each."""
     with pytest.raises(UnusableError, match="PNM cut off: 8 bytes of pixels are needed after byte 13; found 3"):
