@@ -112,16 +112,16 @@ def test_why_it_cannot_follow(column: Mask | Boxes | Keypoints, data: bytes, rea
 @pytest.mark.parametrize("form", ["xyxy", "xywh", "cxcywh"])
 def test_small_boxes_and_those_that_leave_the_image_are_dropped(form: Any) -> None:
     """As torchvision's SanitizeBoundingBoxes drops them, with what stands behind their four numbers."""
-    corners = [[2, 3, 9, 8], [-1, 3, 9, 8], [2, -1, 9, 8], [2, 3, 13, 8], [2, 3, 9, 11], [0, 0, 12, 10], [2, 3, 4, 8]]
-    corners += [[2, 3, 9, 5], [2, 3, 5, 6]]  # an edge is as long as needed, or not
-    given = tv_tensors.BoundingBoxes(torch.tensor(corners, dtype=torch.float32), format="XYXY", canvas_size=(10, 12))
+    corners = [[2, 3, 9, 8], [-1, 3, 9, 8], [2, -1, 9, 8], [2, 3, 13, 8], [2, 3, 9, 21], [0, 0, 12, 20], [2, 3, 4, 8]]
+    corners += [[2, 3, 9, 5], [2, 3, 5, 6], [2, 14, 9, 18]]
+    given = tv_tensors.BoundingBoxes(torch.tensor(corners, dtype=torch.float32), format="XYXY", canvas_size=(20, 12))
     boxes = functional.convert_bounding_box_format(given, new_format=form.upper())
     numbers = torch.arange(float(len(corners)))[:, None]
     kept, labels = v2.SanitizeBoundingBoxes(min_size=3)(boxes, numbers)
     column = Boxes("b", format=form, more=1, min_size=3)
-    found = column.followed(torch.cat([boxes, numbers], 1).numpy(), (10, 12), lambda moved: moved)
+    found = column.followed(torch.cat([boxes, numbers], 1).numpy(), (20, 12), lambda moved: moved)
     assert found.tolist() == torch.cat([kept, labels], 1).tolist()
-    assert found[:, 4].tolist() == [0, 5, 8]
+    assert found[:, 4].tolist() == [0, 5, 8, 9]
 
 
 def test_what_stands_behind_a_point_stays_with_it() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +17,11 @@ from dali_feed.columns import Array, Boxes, Bytes, Column, Image, JsonValue, Mas
 from dali_feed.columns.columns import Columns
 from dali_feed.columns.image import Images
 from dali_feed.errors import ConfigError
-from dali_feed.external_sources import Table
+from dali_feed.external_sources import Concat, Table
 from dali_feed.options import Decode
 from dali_feed.records.pieces import Filling
 from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Fault, Lease
+from dali_feed.records.source import Block, Extents, Fault, Lease, Reader
 
 MEMBERS = ("jpg", "seg", "cls", "txt", "vec", "json")
 PICTURE = encoded(np.zeros((6, 8, 3), np.uint8))
@@ -232,6 +234,26 @@ def test_open_columns_are_settled_once_by_the_first_records() -> None:
     stream(block({"vec": [None, np.ones(1, np.uint8)]}))
     stream(block({"vec": [np.ones(2, np.uint8)]}))
     assert stream.settled()["it"] == Array("vec", "uint8", (1,))
+
+
+def test_readers_of_every_part_are_told_to_stop() -> None:
+    """By the event that the reader of all was opened with."""
+    stops: list[threading.Event | None] = []
+
+    class Watched(Table):
+        """One whose readers write down what stops them."""
+
+        def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:
+            stops.append(stop)
+            return super().reader(members, stop)
+
+    stop, lease = threading.Event(), SlabPool().lease()
+    source = Concat([Watched(pa.table({"n": [k, k]}), image=None) for k in range(2)])
+    with contextlib.closing(Columns(source, {"n": Number("n")}).reader(source, stop)) as reader:
+        for partition in range(2):
+            reader.read(Extents.one(partition, 0, 1), lease)
+    lease.release()
+    assert stops == [stop, stop]
 
 
 def test_members_that_only_optional_columns_need_are_optional() -> None:

@@ -49,6 +49,15 @@ def test_what_is_written_comes_back(source: str, features: list[float], label: i
         assert through(Npy(), {"array": row}) == [features]
 
 
+@pytest.mark.parametrize("dtype", ["f4", "i2", ">f8"])
+def test_a_row_of_numbers_may_be_a_npy_file(dtype: str) -> None:
+    """Which is all that a tar shard has."""
+    file = npy(np.array([1, 2, 3], dtype))
+    for value in (file, memoryview(file)):
+        assert through(record({"type": "array", "items": "float"}), {"x": value}) == [[1, 2, 3]]
+        assert through(Protobuf(message_class()), {"body.features": value}) == [[1, 2, 3]]
+
+
 def test_what_is_written_is_as_its_own_library_has_it() -> None:
     """Byte for byte, so that whoever reads Avro, or a .npy file, reads it."""
     record = example()
@@ -184,6 +193,7 @@ ENUM = {"type": "enum", "name": "E", "symbols": ["day", "night"]}
         ("string", 7, "x: must be a text; found int"),
         ("double", [1.0], "x: must be a number; found list"),
         ("double", 10**400, "x: must be a number of 64 bits; found 1000"),
+        ({"type": "array", "items": "int"}, np.array([True]), "x: must be a whole number; found bool"),
         ("long", "1_0", "x: must be a number in decimal text; found '1_0'"),
     ],
 )
