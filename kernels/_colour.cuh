@@ -1,4 +1,4 @@
-// Colour as torchvision v2 has it on uint8: operations of float32, rounded as torch rounds them, to whole levels at the end.
+// Colour as torchvision v2 has it on uint8: operations of float32, rounded as torch rounds them, to whole levels.
 
 OF_TWO(div_rn, "div.rn.f32", a / b)
 OF_ONE(cut, "cvt.rzi.f32.f32", truncf(a))     // towards 0: to a whole level, for values that are not negative
