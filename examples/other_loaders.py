@@ -60,7 +60,7 @@ def spdl(job: BenchJob) -> Iterator[torch.Tensor]:
 
     builder.add_source(lists()).pipe(batch, concurrency=job.threads).add_sink(READY)
     pipeline = builder.build(num_threads=job.threads, max_failures=0)
-    with pipeline.auto_stop():
+    with pipeline.auto_stop(timeout=60):  # else it waits 6 s for a batch under way, and raises
         yield from pipeline
 
 
