@@ -49,6 +49,9 @@ def publish(
 ) -> list[tuple[int, int]]:
     """Publish records and wait until the broker has all of them.
 
+    Without Kafka's idempotence, which takes half a second to begin: where the answer of a broker is lost, a record may
+    come twice.
+
     Args:
         servers: bootstrap address.
         topic: it must exist, unless `partitions` is given.
@@ -119,8 +122,8 @@ def _send(
             placed[row] = (outcome.partition() or 0, outcome.offset() or 0)
 
     turn = 0
-    soon = Connection(to.topic, to.servers, TIMEOUT, {"linger.ms": 5})
-    sender = Sender(soon, settle, compression="none", queue_bytes=256 << 20, gives_up=True)
+    soon = Connection(to.topic, to.servers, TIMEOUT, {"linger.ms": 5, "max.in.flight": 1})  # in order
+    sender = Sender(soon, settle, compression="none", queue_bytes=256 << 20, gives_up=True, idempotent=False)
     with contextlib.closing(sender):
         try:
             for row, record in enumerate(records):

@@ -102,7 +102,8 @@ class Sender:
     `settle` hears, in the thread that polls, what became of each record: its token, the bytes of its payload, and the
     message, why it is refused, or the error that ends the sending. `largest` is what the topic takes, in bytes. With a
     `transactional_id` whoever had it before is shut out. One that `gives_up` settles a record too that is not
-    acknowledged for the timeout; else only waits end then.
+    acknowledged for the timeout; else only waits end then. One that is not `idempotent` needs no id of the broker, for
+    which librdkafka waits half a second where none is connected yet; a record whose answer is lost may come twice.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Sender:
         largest: int | None = None,
         transactional_id: str | None = None,
         gives_up: bool = False,
+        idempotent: bool = True,
     ) -> None:
         self._to, self._settle, self._largest, self._queue_bytes = to, settle, largest, queue_bytes
         self.trouble = Trouble()
@@ -137,7 +139,7 @@ class Sender:
         seconds = to.timeout if gives_up and not self._transactional else 0
         self._settings: dict[str, Any] = {
             "acks": "all",
-            "enable.idempotence": True,
+            "enable.idempotence": idempotent,
             "message.timeout.ms": max(10, round(seconds * 1000)) if seconds else 0,
         }
         if transactional_id is not None:
