@@ -12,6 +12,7 @@ import pytest
 from kit.blocks import rows_of
 from kit.packed_images import packed_images, plain, striped
 
+from dali_feed.columns import Array
 from dali_feed.errors import ClosedError, DataLostError, SourceChangedError
 from dali_feed.external_sources import Arrays, ShardSet
 from dali_feed.packing.sinks import write_shard
@@ -145,6 +146,15 @@ def test_rows_of_a_member_are_one_array(tmp_path: Path) -> None:
     rows = read(arrays(tmp_path), ["row"], Extents.one(0, 0, 10), dense=True).values["row"]
     assert isinstance(rows, ArrayPieces)
     assert rows.pieces.as_they_lie(2800) is not None
+
+
+def test_a_large_batch_of_arrays_lies_where_it_was_read_to(tmp_path: Path) -> None:
+    """No second memory is asked for."""
+    values = read(shards(tmp_path), ["bin"], Extents.one(1, 0, RECORDS), dense=True).values["bin"]
+    column = Array("bin", "uint8", (5000,))
+    batch = column.batch(column.read(values, {}), lambda size: pytest.fail(f"{size} bytes more"))
+    assert np.shares_memory(batch, values.as_they_lie(5000))
+    assert batch.tobytes() == b"".join(each["bin"] for each in records(1))
 
 
 def test_a_checksum_that_is_wrong_is_a_fault_of_its_row(tmp_path: Path) -> None:

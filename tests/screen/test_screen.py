@@ -113,6 +113,7 @@ def bad() -> dict[str, tuple[bytes, str]]:
             b"\xff\xd8\xff\xfe\xff\xff" + jpeg[2:],
             "JPEG cut off: segment fe at byte 2 ends at 65539 of",
         ),
+        "jpeg with a stray third byte": (jpeg[:2] + b"a" + jpeg[2:], "61 ff at byte 2, where a marker should be"),
         "jpeg with an inner start": (with_segment(b"\xff\xd8\x00\x04ab"), "marker d8 at byte 2 has no place"),
         "jpeg of fill bytes": (b"\xff\xd8" + b"\xff" * 200_000, "header segments"),
         "jpeg of segments": (b"\xff\xd8" + b"\xff\xfe\x00\x02" * 100_000 + jpeg[2:], "header segments"),
@@ -232,6 +233,14 @@ def test_orientation_and_components_are_read() -> None:
     assert [header_of(payload).components for payload in (zoo()["jpeg cmyk"], zoo()["png rgba"], clear)] == [4] * 3
 
 
+def test_images_that_are_turned_keep_their_reasons() -> None:
+    """And what a decoder is given in place of some of them."""
+    views = [memoryview(payload) for payload in (b"", zoo()["jpeg stray bytes"], zoo()["jpeg exif"])]
+    found, upright = turned(screen(views), views), screen(views)
+    assert (found.reasons, found.plain) == (upright.reasons, upright.plain)
+    assert found.sizes.tolist() == [[0, 0, 1], [31, 40, 1], [40, 31, 6]]
+
+
 def test_few_files_are_written_anew() -> None:
     """Those over which a decoder's parser stumbles: stray bytes, four colours without Adobe's mark, an animation."""
     anew = {name for name, payload in zoo().items() if header_of(payload).plain is not None}
@@ -241,7 +250,16 @@ def test_few_files_are_written_anew() -> None:
     }
 
 
-USUAL = ["jpeg", "jpeg progressive", "jpeg optimized", "jpeg 4:4:4", "jpeg 4:2:2", "jpeg restarts", "jpeg 1x1"]
+USUAL = [
+    "jpeg",
+    "jpeg progressive",
+    "jpeg optimized",
+    "jpeg 4:4:4",
+    "jpeg 4:2:2",
+    "jpeg restarts",
+    "jpeg 1x1",
+    "jpeg comment",
+]
 
 
 @pytest.mark.parametrize("exif", [False, True], ids=["as stored", "turned"])

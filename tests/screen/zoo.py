@@ -70,6 +70,8 @@ def zoo() -> dict[str, bytes]:
         "jpeg restarts": saved(colour, restart_marker_rows=1),
         "jpeg exif": saved(colour, exif=exif),
         "jpeg exif of nothing": jpeg[:2] + b"\xff\xe1\0\x08Exif\0\0" + jpeg[2:],
+        "jpeg comment": jpeg[:2] + b"\xff\xfe\1\2" + bytes(256) + jpeg[2:],
+        "jpeg comment of nothing": jpeg[:2] + b"\xff\xfe\0\2" + jpeg[2:],
         "jpeg icc": saved(colour, icc_profile=ICC, exif=exif),
         "jpeg fill bytes": jpeg[:20] + b"\xff\xff" + jpeg[20:],
         "jpeg trailing junk": jpeg + bytes(1000),
