@@ -8,14 +8,21 @@ exactly. `dali_feed.transforms.auto_augment` makes the rows.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from dali_feed.kernels.arguments import Rules
+from dali_feed.kernels.jitter import _clamped, _gray, _level, fma
 from dali_feed.kernels.launch import Launch, Launcher
-from dali_feed.transforms.auto_augment import WIDTH
+from dali_feed.transforms.auto_augment import STAGES, WIDTH
+
+Floats = NDArray[np.float32]
 
 _THREADS = 1024
 _RULES = Rules("augment")
+_NAMES = {float(number): name for name, number in STAGES.items()}
 
 
 def copies(chains: int, stages: int, *, mixed: bool) -> int:
@@ -80,3 +87,133 @@ def augment(
         | {name: np.int32(size) for name, size in sizes.items()},
         stream=stream,
     )
+
+
+def augment_reference(
+    images: NDArray[np.uint8],
+    rows: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    spare: object = None,
+    fused: bool = True,
+) -> NDArray[np.uint8]:
+    """The same on the host: (n, h, w, 3) uint8 in and out, the others as the kernel takes them.
+
+    `fused`: as the kernel makes the grid of moved pixels. Without it as torch does with MKL on some processors.
+    """
+    del spare
+    out, chains = np.empty_like(images), np.asarray(rows, np.float32)
+    with np.errstate(all="ignore"):  # a number may be anything
+        for n, image in enumerate(images):
+            made = [_chain(image, chain, fused=fused) for chain in chains[n]]
+            if weights is None:
+                (out[n],) = made
+                continue
+            own = np.asarray(weights, np.float32)[n]
+            total = _seen(image, chains[n, 0, 0]).astype(np.float32) * own[0]
+            for one, share in zip(made, own[1:], strict=True):
+                total = total + one.astype(np.float32) * share
+            out[n] = _level(total).astype(np.uint8)
+    return out
+
+
+def _seen(image: NDArray[np.uint8], row: Floats) -> NDArray[np.uint8]:
+    return image[:: -1 if row[2] != 0 else 1, :: -1 if row[1] != 0 else 1]
+
+
+def _chain(image: NDArray[np.uint8], chain: Floats, *, fused: bool) -> NDArray[np.uint8]:
+    for row in chain:
+        image, name = _seen(image, row), _NAMES.get(float(row[0]), "")
+        if name in {"nearest", "bilinear", "filled"}:
+            image = _moved(image.astype(np.float32), name, row[3:9], row[9:], fused=fused).astype(np.uint8)
+        else:
+            image = _stage(image, name, row[3:9]).astype(np.uint8)
+    return image
+
+
+def _stage(image: NDArray[np.uint8], name: str, number: Floats) -> NDArray[Any]:  # noqa: PLR0911  one an operation
+    value: Floats = image.astype(np.float32)
+    match name:
+        case "brightness":
+            return _level(value * number[0])
+        case "contrast":
+            total = np.uint64(np.trunc(_gray(value)).sum(dtype=np.float64))
+            return _mixed(value, np.array(np.float32(total) / np.float32(value[..., 0].size)), number)
+        case "saturation":
+            return _mixed(value, np.trunc(_gray(value))[..., None], number)
+        case "sharpness":
+            return _sharpened(value, number[1])
+        case "posterize":
+            return image & _level(number[0]).astype(np.uint8)
+        case "solarize":
+            return np.where(value.view(np.int32) >= number[:1].view(np.int32), 255 - value, value)
+        case "autocontrast":
+            low, high = value.min((0, 1)), value.max((0, 1))
+            span: Floats = np.where(high > low, (high - low) * np.float32(1 / 255), np.float32(1))
+            darkest: Floats = np.where(high > low, low, np.float32(0))
+            return _level((value - darkest) / span)
+        case "equalize":
+            return np.stack([_equalized(image[..., c]) for c in range(3)], axis=-1)
+        case "invert":
+            return 255 - image
+    return image
+
+
+def _mixed(value: Floats, other: Any, number: Floats) -> Floats:
+    return _level(fma(other, np.array(number[1]), value * number[0]))
+
+
+def _sharpened(value: Floats, rest: np.float32) -> Floats:
+    done, inner = value.copy(), value[1:-1, 1:-1]
+    if inner.size:
+        windows = np.lib.stride_tricks.sliding_window_view(value, (3, 3), (0, 1)).sum((-2, -1))
+        blur = np.floor((windows + 4 * inner + 6) / 13).astype(np.float32)
+        done[1:-1, 1:-1] = _level(fma(blur - inner, np.array(rest), inner))
+    return done
+
+
+def _equalized(channel: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    counts = np.bincount(channel.ravel(), minlength=256)
+    step = (channel.size - counts[np.flatnonzero(counts)[-1]]) // 255
+    if step == 0:
+        return channel
+    table = (np.cumsum(counts) - counts + step // 2) // step
+    equal: NDArray[np.uint8] = np.minimum(table, 255).astype(np.uint8)[channel]
+    return equal
+
+
+def _moved(value: Floats, name: str, number: Floats, fill: Floats, *, fused: bool) -> Floats:
+    height, width, _ = value.shape
+    half, one = np.float32(0.5), np.float32(1)
+    x = (np.arange(width, dtype=np.float32) * 2 + 1 - width) * half
+    y = ((np.arange(height, dtype=np.float32) * 2 + 1 - height) * half)[:, None]
+
+    def place(m: Floats, size: int) -> Floats:
+        grid = fma(y, np.array(m[1]), x * m[0]) if fused else x * m[0] + y * m[1]
+        return fma(grid + m[2] + one, np.array(np.float32(size) * half), np.array(-half))
+
+    px, py = place(number[:3], width), place(number[3:], height)
+
+    def at(row: Floats, column: Floats) -> tuple[Floats, Floats]:
+        """Pixels there, and whether they are in the image; what is no number is 0."""
+        row, column = (np.where(np.isnan(each), 0, each) for each in (row, column))
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        places = (np.where(inside, each, 0).astype(np.int64) for each in (row, column))
+        return np.where(inside[..., None], value[tuple(places)], 0), inside.astype(np.float32)
+
+    if name == "nearest":
+        pixels, inside = at(np.rint(py), np.rint(px))
+        return np.where(inside[..., None] > 0, pixels, np.rint(_clamped(fill, 255)))
+    left, top = np.floor(px), np.floor(py)
+    w, n = px - left, py - top
+    e, s = one - w, one - n
+    total, mask = np.zeros_like(value), np.zeros((height, width), np.float32)
+    corners = (0, 0, e * s), (0, 1, w * s), (1, 0, e * n), (1, 1, w * n)
+    for down, right, weight in corners:
+        row, column = top + np.float32(down), left + np.float32(right)
+        pixels, inside = at(row, column)
+        total = np.where(inside[..., None] > 0, fma(pixels, weight[..., None], total), total)
+        mask = np.where(inside > 0, mask + weight, mask)
+    if name == "filled":
+        total = (total - fill) * mask[..., None] + fill
+    return np.rint(_clamped(total, 255))

@@ -113,20 +113,21 @@ def _check(name: str, job: BenchJob, _: float) -> Race:
 
 
 def sanitizer(job: BenchJob) -> str:
-    """The kernels touch no memory but their arrays': under `compute-sanitizer`, where it is installed."""
+    """Kernels touch their arrays alone, and no two threads the same: by `compute-sanitizer`, where it is installed."""
     from dali_feed.bench.right import NotCheckedError, WrongError, gpu_of
 
     gpu_of(job)
     program = shutil.which("compute-sanitizer")
     if program is None:
         raise NotCheckedError("compute-sanitizer is not installed; it comes with the CUDA toolkit")
-    done = subprocess.run(  # noqa: S603
-        [program, "--tool", "memcheck", *child("kernels", job)], capture_output=True, text=True, check=False
-    )
-    errors = re.search(r"ERROR SUMMARY: (\d+) error", done.stdout + done.stderr)
-    if errors is None or errors[1] != "0":
-        last = " ".join((done.stdout + done.stderr).split()[-40:])
-        raise WrongError(f"compute-sanitizer found {errors[1] if errors else 'no end'}: {last}")
+    for tool in ("memcheck", "racecheck"):
+        done = subprocess.run(  # noqa: S603
+            [program, "--tool", tool, *child("kernels", job)], capture_output=True, text=True, check=False
+        )
+        errors = re.search(r"SUMMARY: (\d+) (?:error|hazard)", done.stdout + done.stderr)
+        if errors is None or errors[1] != "0":
+            last = " ".join((done.stdout + done.stderr).split()[-40:])
+            raise WrongError(f"compute-sanitizer's {tool} found {errors[1] if errors else 'no end'}: {last}")
     return "compute-sanitizer finds nothing in the kernels' launches"
 
 

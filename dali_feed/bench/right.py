@@ -187,20 +187,22 @@ def _differ(one: Mapping[int, NDArray[Any]], other: Mapping[int, NDArray[Any]]) 
     return [sample for sample in one.keys() & other.keys() if not np.array_equal(one[sample], other[sample])]
 
 
+SIZES = ((8, 12), (223, 224), (225, 223))  # height and width, of images that stores of every width fit
+
+
 def kernels(job: BenchJob) -> str:
     """Each kernel has the bits of its reference, in every type of floats."""
     index = gpu_of(job)
     from dali_feed.engines.finish import DTYPES, by_torch
-    from dali_feed.kernels.augment import augment
+    from dali_feed.kernels.augment import augment, augment_reference, copies
     from dali_feed.kernels.finish import finish
     from dali_feed.kernels.jitter import jitter, jitter_reference
     from dali_feed.kernels.unpack import unpack
-    from dali_feed.transforms.auto_augment import RandAugment, stage_table
     from dali_feed.transforms.colour import KINDS
 
     rng, wrong, count = np.random.default_rng(0), list[str](), 0
     with torch.cuda.device(index):
-        for height, width in ((8, 12), (223, 224), (225, 223)):
+        for height, width in SIZES:
             images = rng.integers(0, 256, (6, height, width, 3), np.uint8)
             here, there = torch.from_numpy(images), torch.from_numpy(images).cuda()
             flips = torch.arange(6, dtype=torch.int32) % 2
@@ -224,16 +226,16 @@ def kernels(job: BenchJob) -> str:
                 count += 1
                 if not _same(out.cpu(), torch.from_numpy(jitter_reference(images, steps))):
                     wrong.append(f"jitter {', '.join(names)} {height}x{width}")
-            for op in (RandAugment(), RandAugment(interpolation="bilinear", fill=7.0)):
-                table = stage_table(op, height, width)
-                for which, name in enumerate(op.space.names):
-                    rows = torch.from_numpy(np.tile(table[which, 9, 0], (6, 1, 1, 1))).cuda()
-                    augment(there, out := torch.empty_like(there), rows)
-                    count += 1
-                    theirs = torch.stack([op.run(each, [[which, 9, 1]]) for each in here.permute(0, 3, 1, 2)])
-                    apart = (out.cpu().permute(0, 3, 1, 2).int() - theirs.int()).abs()
-                    if apart.max() > 1 and (apart > 0).double().mean() > 0.01:  # torch's own depend on the processor
-                        wrong.append(f"augment {name} {op.interpolation} {height}x{width}")
+            for what, rows, weights in _operations(rng, height, width):
+                some, chains = images[: len(rows)], rows.shape[1:3]
+                room = copies(*chains, mixed=weights is not None)
+                spare = torch.empty((room, *some.shape), dtype=torch.uint8, device="cuda") if room else None
+                shares = None if weights is None else torch.from_numpy(weights).cuda()
+                out = torch.empty_like(there[: len(rows)])
+                augment(there[: len(rows)], out, torch.from_numpy(rows).cuda(), spare=spare, weights=shares)
+                count += 1
+                if not _same(out.cpu(), torch.from_numpy(augment_reference(some, rows, weights=weights))):
+                    wrong.append(f"augment {what} {height}x{width}")
             out = torch.empty((6, 3, height, width), device="cuda")
             unpack(there.view(6, -1), out, shape=(height, width, 3), scale=0.01, bias=-1.0)
             values = images.transpose(0, 3, 1, 2).astype(np.float32)
@@ -243,6 +245,20 @@ def kernels(job: BenchJob) -> str:
     if wrong:
         raise WrongError(f"{len(wrong)} of {count} launches have other bits than their reference: {', '.join(wrong)}")
     return f"{count} launches of 4 kernels have the bits of their references"
+
+
+def _operations(rng: Any, height: int, width: int) -> Iterator[tuple[str, Any, Any]]:
+    """What `augment` is asked to do with two images: each operation with either sign, then two, then mixed chains."""
+    from dali_feed.transforms.auto_augment import FLIPPED, RandAugment, stage_table
+
+    for op in (RandAugment(), RandAugment(interpolation="bilinear", fill=7.0)):
+        table, names = stage_table(op, height, width), op.space.names
+        for which, name in enumerate(names):
+            yield f"{name} {op.interpolation}", table[which, 9, :, None, None].copy(), None
+        for chains, weights in ((1, None), (3, rng.dirichlet(np.ones(4), 2).astype(np.float32))):
+            rows = table[rng.integers(len(names), size=(2, chains, 2)), 9, 1]
+            rows[:, :, 0, FLIPPED] = np.eye(2, dtype=np.float32)[:, None]  # one to the side, one upside down
+            yield f"in {chains} chains {op.interpolation}", rows, weights
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ from dali_feed.bench.gpu import GpuPart, ended, parts, so
 from dali_feed.bench.report import lines_of
 from dali_feed.bench.runner import Race, Turnout
 from dali_feed.engines.dali import images
+from dali_feed.kernels import augment
 
 NEEDS_GPU = {"kernels", "sanitizer"}
 
@@ -76,6 +77,23 @@ def test_each_check_is_right_on_the_cpu_or_needs_a_gpu(name: str, job: BenchJob)
     """The rehearsal makes every check that needs no GPU."""
     line = gpu._check(name, job, 0.0)
     assert line.about["outcome"] == ("not checked" if name in NEEDS_GPU else "right"), line.findings
+
+
+@pytest.mark.device
+def test_a_kernel_with_other_bits_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A level in all pixels or a row of one of them; what is right is right."""
+    monkeypatch.setattr(right, "SIZES", ((8, 12),))
+    on_gpu, real = SimpleNamespace(device="cuda:0"), augment.augment
+    assert "have the bits of their references" in right.kernels(on_gpu)  # type: ignore[arg-type]
+    for spoilt in (lambda out: out.bitwise_xor_(1), lambda out: out[0, 3].zero_()):
+
+        def other(images: Any, out: Any, rows: Any, spoilt: Any = spoilt, **more: Any) -> None:
+            real(images, out, rows, **more)
+            spoilt(out)
+
+        monkeypatch.setattr(augment, "augment", other)
+        with pytest.raises(right.WrongError, match="other bits than their reference: augment Identity nearest 8x12"):
+            right.kernels(on_gpu)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["pixels", "batches", "torn"])

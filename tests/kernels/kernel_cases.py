@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from kit.augmented import augment_reference
 from kit.finished import finish_reference
 from kit.unpacked import unpack_reference
 
-from dali_feed.kernels.augment import augment, copies
+from dali_feed.kernels.augment import augment, augment_reference, copies
 from dali_feed.kernels.finish import MixArrays, finish, normalize_factors
 from dali_feed.kernels.jitter import jitter, jitter_reference
 from dali_feed.kernels.launch import Launcher

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from kit.augmented import augment_reference
 
 from dali_feed.engines.device.cuda import Device, InUse
 from dali_feed.engines.finish import by_torch, scaled_by_torch
-from dali_feed.kernels.augment import augment
+from dali_feed.kernels.augment import augment, augment_reference
 from dali_feed.kernels.finish import finish
 from dali_feed.kernels.jitter import jitter_reference
 from dali_feed.kernels.unpack import unpack
