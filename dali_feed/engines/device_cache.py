@@ -258,9 +258,10 @@ def _check(outputs: Sequence[Output]) -> None:
     changing = next((op.title for op in recipe.ops if op.by_boxes), "")  # which needs them to draw
     if changing or _changes(program):
         _refuse(
-            "images as they are before the first random transform; only flips and a RandomErasing at the end may be"
-            f" random; found {changing or _culprit(output)}. Put flips after crops and resizes; with other"
-            " random transforms use Cache(memory, pixels=True), which keeps decoded images"
+            "images as they are before the first random transform; only flips, a RandomErasing at the end and, on the"
+            f" dali engine, what is done to colours (ColorJitter, RandAugment) may be random; found"
+            f" {changing or _culprit(output)}. Put flips after crops and resizes; with other random transforms use"
+            " Cache(memory, pixels=True), which keeps decoded images"
         )
 
 

@@ -123,16 +123,20 @@ class Auto(Effect):
         fill = np.atleast_1d(0.0 if self.fill is None else self.fill)
         if not ((fill >= 0) & (fill <= 255)).all():
             self.refuse("fills with levels of 0..255", self.fill)
+        if self.inner() > MOST_CHAINS:
+            self.refuse(f"mixes up to {MOST_CHAINS} chains", self.inner())
         graph.augment(self, self.stages)
 
     def stages(self, fold: Any, choices: NDArray[np.int32], weights: Any = None) -> NDArray[np.float32]:
         """What the kernel takes: float32 (n, chains, steps, WIDTH); of weights it makes the shares of a `Fold`."""
-        rows, left = np.zeros((*choices.shape[:-1], WIDTH), np.float32), fold.on
+        count, chains, steps, _ = choices.shape
+        rows, left = np.zeros((count, chains, max(1, steps), WIDTH), np.float32), fold.on  # one of no steps may flip
         while left.any():  # once, unless images differ in size
             one = left.argmax()
             here = left & (fold.h == fold.h[one]) & (fold.w == fold.w[one])
             which, strong, sign = np.moveaxis(choices[here], -1, 0)
-            rows[here] = stage_table(self, int(fold.h[one]), int(fold.w[one]))[which, strong, (sign < 0).astype(int)]
+            table = stage_table(self, int(fold.h[one]), int(fold.w[one]))
+            rows[here, :, :steps] = table[which, strong, (sign < 0).astype(int)]
             left = left & ~here
         rows[:, :, 0, FLIPPED] = fold.turn_back()[:, None]
         if weights is not None:
@@ -196,6 +200,7 @@ def strengths(name: str, space: Space, bins: int, edge: int) -> tuple[float, ...
 _LOOKED_UP = ("brightness", "contrast", "saturation", "sharpness", "posterize", "solarize", "autocontrast", "equalize")
 STAGES = {name: k for k, name in enumerate(("", *_LOOKED_UP, "invert", "nearest", "bilinear", "filled"))}
 WIDTH = 12
+MOST_CHAINS = 8  # each takes memory of a batch of bytes on the GPU
 FLIPPED, _NUMBERS, _FILL = slice(1, 3), slice(3, 9), slice(9, 12)  # where they stand
 
 

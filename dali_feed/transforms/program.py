@@ -432,7 +432,7 @@ class Finish:
     """flip_x, flip_y (int32) where there are any; value * scale + bias per channel; cast; to `layout`.
 
     With `erase`, rectangle erase (int32: y, x, height, width) of the output gets that value. With `adjusts`, that
-    many colour steps come before all this: adjust (float32: adjusts, 2), a kind and a factor each, of colours.py.
+    many colour steps come before all this: adjust (float32: adjusts, 2), a kind and a factor each, of colour.py.
     With `augments` stages come before these, in chains: augment (float32: chains, stages, 12) of auto_augment.py. The
     chains are mixed by shares (float32: 1 + chains), where there are any.
     """

@@ -173,6 +173,8 @@ BEFORE, RAND, MIX = v2.RandomResizedCrop(16), v2.RandAugment(), v2.AugMix()
         ((BEFORE, RAND, MIX), 0, "host"),
         ((BEFORE, MIX, RAND), 0, "host"),
         ((BEFORE, v2.RandAugment(fill=[300])), 0, "host"),
+        ((BEFORE, v2.AugMix(mixture_width=8)), 0, "dali"),
+        ((BEFORE, v2.AugMix(mixture_width=9)), 0, "host"),
     ],
 )
 def test_which_engine_runs_operations(transforms: Any, device: int | None, engine: str) -> None:

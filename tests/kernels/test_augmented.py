@@ -20,7 +20,14 @@ from kit.recipes import MAKERS
 
 from dali_feed.engines.dali.graph import compile_dali
 from dali_feed.kernels.augment import augment
-from dali_feed.transforms.auto_augment import MOVES, SIGNED, AutoAugment, TrivialAugmentWide, stage_table
+from dali_feed.transforms.auto_augment import (
+    MOVES,
+    SIGNED,
+    AutoAugment,
+    RandAugment,
+    TrivialAugmentWide,
+    stage_table,
+)
 from dali_feed.transforms.crops import Flip
 from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
@@ -146,3 +153,9 @@ def test_rows_are_of_each_images_size() -> None:
         alone = program.parameters(sizes[slot : slot + 1], ids[slot : slot + 1], 5, 0).arrays[AUGMENT]
         np.testing.assert_array_equal(rows[slot], alone[0])
     assert not np.array_equal(rows, program.parameters(np.roll(sizes, 1, 0), ids, 5, 0).arrays[AUGMENT])
+
+
+def test_no_operation_at_all_flips_alone(run: Run) -> None:
+    """As in a sweep over num_ops that begins at 0."""
+    recipe, images = Recipe((*FLIPS, RandAugment(num_ops=0))), pictures((9, 8, 12), 1)
+    assert np.array_equal(of_kernel(run, recipe, images), of_host(recipe, images))
