@@ -234,12 +234,19 @@ class Side:
         }
 
     def records(self, *, as_bytes: bool = False) -> float:
-        """Records of a topic, in order, as `Bytes` has them; or as bytes, which a side has that would call for each."""
+        """Records of a topic, in order, as `Bytes` has them; or as bytes, by a call for each where the side must."""
         from dali_feed.columns import Bytes
 
-        column = Bytes("value", decode=bytes if as_bytes else None)
-        column = Bytes("value") if column.late else column
+        column = Bytes("value", decode=bytes) if as_bytes and not self.plain_bytes else Bytes("value")
         return self.rate(self.topic("pair-records"), 1024, columns={"value": column})
+
+    @functools.cached_property
+    def plain_bytes(self) -> bool:
+        """Whether this side's `Bytes` gives bytes where nothing is decoded; a look at the first batch tells."""
+        from dali_feed.columns import Bytes
+
+        with self.loader(self.topic("pair-records"), 1024, None, columns={"value": Bytes("value")}) as loader:
+            return isinstance(next(iter(loader))["value"][0], bytes)
 
     def consumer(self) -> float:
         """The same records by librdkafka's consumer alone."""

@@ -39,16 +39,17 @@ class OwnState(IterableDataset[Any]):
         return len(self._dataset)
 
     def __iter__(self) -> Iterator[Any]:
-        due, self._due = self._due or {}, None
+        due = self._due or {}
         if "dataset" in due:
             self._dataset.load_state_dict(due["dataset"])
-        self._iterator = iter(self._dataset)
+        iterator = iter(self._dataset)
         if "iterator" in due:
-            if not isinstance(self._iterator, Stateful):
+            if not isinstance(iterator, Stateful):
                 kind = type(self._dataset).__qualname__
                 raise StateError(f"state: it has that of an iterator; found one of {kind} without load_state_dict()")
-            self._iterator.load_state_dict(due["iterator"])
-        return cast("Iterator[Any]", self._iterator)
+            iterator.load_state_dict(due["iterator"])
+        self._due, self._iterator = None, iterator  # last: a start that failed is tried again from the same state
+        return cast("Iterator[Any]", iterator)
 
     def saved(self) -> dict[str, Any] | None:
         """Where it stands: its own state, and its iterator's where that is another; None where neither says it."""
@@ -62,9 +63,7 @@ class OwnState(IterableDataset[Any]):
         return parts or None
 
     def go_to(self, state: Mapping[str, Any]) -> None:
-        """The next iterator goes on from there. StateError for the state of a pass that worker processes made."""
-        if not state.keys() <= {"dataset", "iterator"}:
-            raise StateError("state: it is of worker processes; found num_workers=0. Load it with as many as it had")
+        """The next iterator goes on from there."""
         self._iterator, self._due = None, state
 
     def ended(self) -> None:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import IterableDataset, IterDataPipe
 
 from dali_feed.bad_records import Outbox
-from dali_feed.errors import ClosedError, ConfigError
+from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.feed.epochs import Epochs
 from dali_feed.feed.feed import AnyFeed
 from dali_feed.feed.machine import loop_stages
@@ -179,7 +179,22 @@ class TorchMachine:
         """Of a dataset without positions what it says of itself; None where it, or its workers, say nothing."""
         if self._own is not None:
             return self._own.saved()
-        return self.loader.state_dict() if isinstance(self.loader, Stateful) else None
+        if isinstance(self.loader, Stateful):
+            return self.loader.state_dict()
+        alone = not self.loader.num_workers and isinstance(self.dataset, Stateful)
+        return self.dataset.state_dict() if alone else None
+
+    def check(self, own: Any) -> None:
+        """StateError where it cannot go on from that: a pass in worker processes says more of itself, or less."""
+        workers, pipe = self.loader.num_workers, isinstance(self.dataset, IterDataPipe)
+        gathers = isinstance(self.loader, Stateful)
+        gathered = isinstance(own, Mapping) and "_snapshot" in own  # by torchdata, from worker processes
+        if not workers and (gathered or not (pipe or own.keys() <= {"dataset", "iterator"})):
+            raise StateError("state: it is of worker processes; found num_workers=0. Load it with as many as it had")
+        if gathered and not gathers:
+            raise StateError("state: it is of worker processes; found no torchdata, which goes on from it. Install it")
+        if workers and not gathered and (gathers or not (pipe or own.keys() == {"dataset"})):
+            raise StateError(f"state: it is of num_workers=0; found num_workers={workers}. Load it with num_workers=0")
 
     def go_to(self, own: Any) -> None:
         """Let it go on from what it said of itself."""
@@ -188,7 +203,7 @@ class TorchMachine:
         elif isinstance(self.loader, Stateful):
             self.loader.load_state_dict(own)
         else:
-            self.dataset.load_state_dict(own)
+            self.dataset.load_state_dict(own if isinstance(self.dataset, IterDataPipe) else own["dataset"])
 
     def next_of(self, batches: Iterator[Any]) -> Any:
         """The next batch of a pass."""
@@ -413,6 +428,7 @@ class Iterations(TorchEpochs):
         """See `Positions.restore`."""
         checked = states.check(state)
         own = states.iterable_of(checked, self._source)
+        self._torch.check(own)
         self.end()
         self._torch.go_to(own)
         self._wanted = None
