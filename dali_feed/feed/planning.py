@@ -57,63 +57,87 @@ def check_order(source: Source, sampler: Iterable[int] | None, *, shuffle: bool 
 class SourceLook:
     """Takes the snapshot of a source, whose lists, indexes and footers may be far away.
 
-    Where the loop does not wait for ever a thread takes it, and who has given up finds it at the next call.
+    Where the loop does not wait for ever a thread takes it, and who has given up finds it at the next call. One is
+    taken at a time, whatever pins are asked for.
     """
 
     def __init__(self, take: Callable[..., Snapshot]) -> None:
         self._take = take
-        self._under_way: tuple[tuple[Any, ...], sync.Future[Snapshot]] | None = None  # of a pin
-        self._thread: sync.Thread | None = None
-        self._lock = sync.Lock()  # guards both
+        self._under_way: dict[sync.Future[Snapshot], tuple[tuple[Any, ...], sync.Thread]] = {}  # and of which pin
+        self._closed = False
+        self._lock = sync.RLock()  # guards both; reentrant, as a signal's handler may close a feed
+        self._turn = sync.Lock()  # of the thread that takes one
 
     def __call__(self, seconds: float, *pin: Any) -> Snapshot:
         """What the source holds, or held by that pin. WaitError where it is not there in time; 0 waits for ever."""
-        if not 0 < seconds <= sync.TIMEOUT_MAX:  # what the system cannot wait for is for ever
+        limited = 0 < seconds <= sync.TIMEOUT_MAX  # what the system cannot wait for is for ever
+        if not limited and not self._under_way:
             return self._take(*pin)
         snapshot = self._begun(pin)
         try:
-            return snapshot.result(seconds)
+            snapshot.exception(seconds if limited else None)
         except TimeoutError:
-            if snapshot.done():  # an error of the source's own
-                raise
-            name = getattr(self._take, "__self__", "")
-            raise WaitError(
-                f"source: {name!r}: what it holds is still being read (its lists, indexes or footers) after "
-                f"{seconds:g} s; timeout= gives it more time"
-            ) from None
+            if not snapshot.done():  # it may have come just now
+                name = getattr(self._take, "__self__", "")
+                raise WaitError(
+                    f"source: {name!r}: what it holds is still being read (its lists, indexes or footers) after "
+                    f"{seconds:g} s; timeout= gives it more time"
+                ) from None
+        self._under_way.pop(snapshot, None)
+        try:
+            return snapshot.result()
         finally:
-            with self._lock:
-                if snapshot.done() and self._under_way == (pin, snapshot):
-                    self._under_way = None
             del snapshot  # else its error would hold itself
 
     def _begun(self, pin: tuple[Any, ...]) -> sync.Future[Snapshot]:
-        with self._lock:
-            if self._under_way is not None and self._under_way[0] == pin:
-                return self._under_way[1]
-            snapshot = sync.Future[Snapshot]()
+        """The look under way for that pin, or a new one."""
+        snapshot = sync.Future[Snapshot]()
+        thread = sync.Thread(target=self._run, args=(snapshot, pin), name="dali_feed-snapshot", daemon=True)
+        try:
+            with self._lock:
+                for other, (its, _) in list(self._under_way.items()):
+                    if its == pin:
+                        return other
+                self._under_way[snapshot] = pin, thread
+                if self._closed:  # looked at last: a signal's handler may have closed it just now
+                    raise _closed()
+            thread.start()
+        except BaseException as error:  # the system gives no more threads, or Ctrl-C
+            self._under_way.pop(snapshot, None)
+            with suppress(InvalidStateError):
+                snapshot.set_exception(error)
+            raise
+        return snapshot
 
-            def run() -> None:
-                try:
-                    found, problem = self._take(*pin), None
-                except BaseException as error:  # noqa: BLE001  who waits must hear of it
-                    found, problem = None, error
-                with suppress(InvalidStateError):  # closed meanwhile
-                    snapshot.set_exception(problem) if found is None else snapshot.set_result(found)
-
-            self._thread = sync.Thread(target=run, name="dali_feed-snapshot", daemon=True)
-            self._thread.start()
-            self._under_way = pin, snapshot
-            return snapshot
+    def _run(self, snapshot: sync.Future[Snapshot], pin: tuple[Any, ...]) -> None:
+        with self._turn, suppress(InvalidStateError):  # closed meanwhile
+            if snapshot.done():
+                return
+            try:
+                taken = self._take(*pin)
+            except BaseException as error:  # noqa: BLE001  who waits must hear of it
+                snapshot.set_exception(error)
+            else:
+                snapshot.set_result(taken)
+            finally:
+                del snapshot  # else its error would hold itself
 
     def close(self) -> None:
-        """Who waits waits no longer; the thread is waited for up to a second, as nothing can stop it."""
+        """Who waits waits no longer; threads are waited for up to a second, as nothing can stop them."""
         with self._lock:
-            under_way, thread = self._under_way, self._thread
-        if under_way is not None and thread is not None:
+            self._closed = True
+            under_way = list(self._under_way.items())
+            self._under_way.clear()
+        for snapshot, _ in under_way:
             with suppress(InvalidStateError):
-                under_way[1].set_exception(ClosedError("loader: closed while it read what its source holds"))
-            thread.join(1.0)
+                snapshot.set_exception(_closed())
+        for _, (_, thread) in under_way:
+            if thread.is_alive():  # one that is not yet begun finds that it is closed
+                thread.join(1.0 / len(under_way))
+
+
+def _closed() -> ClosedError:
+    return ClosedError("loader: closed while it read what its source holds")
 
 
 class Planning:

@@ -346,7 +346,8 @@ class DataLoader(FeedLoop):
         pin_memory: has no effect.
         drop_last: leave out the last batch if it is not full.
         timeout: seconds to wait for a batch, or for what the source holds (its lists, indexes or footers), before a
-            WaitError, which is a TimeoutError and, as torch's own, a RuntimeError; 0 waits for ever.
+            WaitError, which is a TimeoutError and, as torch's own, a RuntimeError; 0 waits for ever. Making a loader
+            without `columns` may read an index, for which it does not hold.
         worker_init_fn, multiprocessing_context, persistent_workers, pin_memory_device, in_order: has no effect.
         snapshot_every_n_steps: torchdata's; has no effect, as a state is of the last batch at any step.
         generator: the seed is taken from it, once.

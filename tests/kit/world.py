@@ -79,6 +79,7 @@ class World:
         self.shape, self.schedule = shape, schedule
         self.letters = Letters(schedule)
         self.wrong = list[str]()  # what must not be
+        self.looks: tuple[float, ...] = ()  # seconds that a snapshot takes; none: it has no pin either
         World.current = self
         if schedule is None:
             return
@@ -130,10 +131,19 @@ class Source(ScriptedSource):
     def __init__(self, world: World) -> None:
         super().__init__(world.shape.items(), extent=4, random_access=False)
         self.world = world
+        self.looks = self.looking = 0  # snapshots that were taken, and that are being taken
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
-        """See `ScriptedSource.snapshot`."""
-        return replace(super().snapshot(pin), record_bytes=len(jpeg(0)))
+        """See `ScriptedSource.snapshot`; what it holds by any pin is the same."""
+        world = self.world
+        if world.looks:
+            self.looks, self.looking = self.looks + 1, self.looking + 1
+            if self.looking > 1:
+                world.wrong.append("two snapshots are taken at once")
+            world.takes(world.looks)
+            self.looking -= 1
+        taken = super().snapshot(None if world.looks else pin)
+        return replace(taken, record_bytes=len(jpeg(0)), pin={"of": "then"} if world.looks else None)
 
     def reader(self, members: Sequence[str], stop: Any = None) -> Reader:
         """See `ScriptedSource.reader`."""

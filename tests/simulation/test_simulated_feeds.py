@@ -417,6 +417,38 @@ def fills(schedule: Schedule) -> None:
     ended(feed, schedule)
 
 
+def looks(schedule: Schedule) -> None:
+    """What the source holds is far away: one thread asks for it, one for what it held by a state, and one closes."""
+    rng = schedule.rng
+    world = World(rng.choice(SHAPES), schedule, well=True)
+    world.looks = (0.0, 1.0, 3.0)
+    with world.feed() as before:
+        state = before.state_dict()
+    feed, open_for = world.feed(), rng.choice((0.0, 0.01, 0.5, 2.0, 9.0))
+    feed.wait_at_most(rng.choice((0.5, 2.0, 60.0)))
+
+    def ask(call: Callable[[], object]) -> None:
+        for _ in range(9):
+            with suppress(WaitError):
+                with suppress(ClosedError):
+                    call()
+                return
+
+    asking = [sync.Thread(target=ask, args=(call,)) for call in (feed.__len__, lambda: feed.load_state_dict(state))]
+    for thread in asking:
+        thread.start()
+    sync.sleep(open_for)
+    begun = schedule.now
+    feed.close()
+    for thread in asking:
+        thread.join()
+    assert schedule.now - begun < 2.0, "who waits for the source does not hear of the close"
+    ended(feed, schedule)
+    source: Any = feed.source
+    assert source.looks <= 2, f"{source.looks} snapshots of two pins: what was begun is not kept"
+    assert not world.wrong, world.wrong[0]
+
+
 @contextmanager
 def prepared() -> Iterator[None]:
     """Within, schedules may run."""
@@ -443,6 +475,7 @@ NARROW = {
     saves: 40,
     rests: 15,
     fills: 15,
+    looks: 60,
 }
 
 
