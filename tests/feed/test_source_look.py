@@ -68,8 +68,8 @@ def test_looks_of_several_pins_are_taken_one_at_a_time_and_close_ends_the_wait_o
     gate.set()
     for thread in asking + looking:
         thread.join(30)
-    told = "loader: closed while it read what its source holds"
-    assert (sorted(errors), most) == ([f"a: {told}", f"b: {told}"], 1)
+    message = "loader: closed while it read what its source holds"
+    assert (sorted(errors), most) == ([f"a: {message}", f"b: {message}"], 1)
     with pytest.raises(ClosedError):
         look(60, "c")
 
