@@ -330,6 +330,9 @@ def wait() -> None:
 def _end_before_libraries() -> None:
     """Behind all that Python does at its end the process is over: no library shuts down under the threads in it."""
     libc = ctypes.CDLL(None)
+    with suppress(OSError):  # where there is no C++ there is none that a thread could come back to
+        # A thread that comes back while Python ends is ended by it (before 3.14) inside a C++ call, which aborts.
+        ctypes.CDLL("libstdc++.so.6")._ZSt13set_terminatePFvvE(libc.pause)
     libc.fflush(None)
     libc.on_exit(libc._exit, None)  # called with the status, before what was registered earlier
 

@@ -170,6 +170,33 @@ def test_a_process_gives_up_on_a_native_call_that_does_not_return(warm: Warm) ->
     assert done.stderr.endswith("the process ends without waiting any longer for decoder\n")
 
 
+def test_a_process_gives_up_on_decoders_that_return_while_it_ends(warm: Warm) -> None:
+    """Each of four is done every few milliseconds: some are at any moment between its last word and its last step."""
+    script = f"""
+        import sys, threading
+        sys.path[:0] = [{str(Path(__file__).parents[1])!r}]
+        from kit.kinds import slow_jpeg
+        from dali_feed.engines import workers
+        from dali_feed.engines.host.decode import new_decoder
+        data, begun = slow_jpeg(64, 2), threading.Barrier(5)
+        def decodes():
+            decoder = new_decoder()
+            decoder.decode([data])
+            begun.wait()
+            while True:
+                decoder.decode([data])
+        for _ in range(4):
+            thread = threading.Thread(target=decodes, daemon=True)
+            thread.start()
+            workers.linger(thread)
+        workers.LAST = 0.01
+        begun.wait()
+        sys.exit(7)
+        """
+    done = warm.run(["-c", textwrap.dedent(script)], to_the_end=True)
+    assert (done.returncode, "terminate called" in done.stderr) == (7, False), done.stderr
+
+
 @pytest.mark.parametrize("begins", [False, True])
 def test_ctrl_c_in_verify_ends_cleanly_whatever_a_decoder_is_at(warm: Warm, tmp_path: Path, begins: bool) -> None:
     """One line and 130, not the signal of a decoder whose libraries went away; also while its thread is begun."""
