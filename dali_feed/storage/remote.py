@@ -513,6 +513,10 @@ def _private_web(
     if others:
         found = ", ".join(sorted(others))
         raise ConfigError(f"{subject}: {why} goes to its own host alone, for which there is no {found}; leave it out")
+    proxy = str(client.get("proxy_url") or "").partition("://")
+    if proxy[1] and proxy[0] != "http" and (proxy[0] != "https" or root.startswith("https:")):
+        msg = f"{subject}['client_options']['proxy_url']: {why} goes by a proxy of http:// alone; found {proxy[0]}://"
+        raise ConfigError(f"{msg}; name one of http://, or leave it out")
     try:
         first, longest, within = (seconds(limits[name]) for name in pauses)
         return WebStore(root, client, tries=limits["max_retries"] + 1, first=first, longest=longest, within=within)

@@ -4,7 +4,7 @@ The law: the user's headers, and what signs an address, go to that scheme, host 
 server sends us. obstore follows redirects by itself, takes all headers along but Authorization and Cookie, and says
 where it came from (Referer), signature and all; so requests with anything else to keep go this way.
 
-Threads: a daemon per request, which nobody waits for once the request is given up.
+Threads: a daemon per try. One that is given up is told so, and its connection is shut down: it ends within a moment.
 """
 
 from __future__ import annotations
@@ -12,26 +12,29 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import socket
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.message import Message
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException, HTTPMessage
+from functools import cached_property, lru_cache
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 from urllib.request import (
-    BaseHandler,
+    AbstractHTTPHandler,
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
     HTTPRedirectHandler,
-    HTTPSHandler,
     OpenerDirector,
     ProxyHandler,
     Request,
-    build_opener,
+    UnknownHandler,
 )
 
 from dali_feed.secrets import PLAIN_HEADERS
@@ -39,7 +42,8 @@ from dali_feed.secrets import PLAIN_HEADERS
 if TYPE_CHECKING:
     from obstore import ObjectMeta
 
-PIECE = 1 << 20  # bytes of a body between looks at the clock
+PIECE = 64 << 10  # bytes of a body, at most, between looks whether they are still wanted
+CLOSES_S = 1.0  # that a request which is given up has to close its connection before another takes its place
 
 _HELD_BACK = frozenset({"authorization", "cookie"})  # headers that obstore itself leaves out for another host
 OPTIONS = frozenset({
@@ -69,7 +73,10 @@ class WebStore:
         own = client.get("default_headers", {}).items()
         self._headers = {"User-Agent": client.get("user_agent", "dali_feed"), **{k: _text(v) for k, v in own}}
         self._limit = seconds(client["timeout"])
-        self._opener = _opener(client)
+        certificate, insecure = client.get("root_certificate"), bool(client.get("allow_invalid_certificates"))
+        self._opener, connections = _opener(client.get("proxy_url"), certificate, insecure)
+        if root.startswith("https:") or certificate:
+            _ = connections.tls  # here, where an error is one of the options
 
     async def get(self, key: str, start: int, end: int, tag: str = "") -> _Answer:
         """What the object is, and its bytes from `start` to `end`; `tag`: only where that is its ETag.
@@ -103,48 +110,131 @@ class WebStore:
 
     async def _answer(self, request: Request, span: tuple[int, int] | None) -> _Answer:
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[_Answer] = loop.create_future()
+        ended: asyncio.Future[_Answer | Exception] = loop.create_future()
 
-        def settle(result: _Answer | Exception) -> None:
-            if done.done():
-                return
-            if isinstance(result, Exception):
-                done.set_exception(result)
-            else:
-                done.set_result(result)
-
-        def run() -> None:
-            result: _Answer | Exception
-            try:
-                result = self._asked(request, span)
-            except HTTPError as error:
-                error.close()  # the connection
-                result = error
-            except Exception as error:  # noqa: BLE001  whatever it is, who waits must hear of it
-                result = error
+        def tell(result: _Answer | Exception) -> None:
             with suppress(RuntimeError):  # the loop is closed: the process ends
-                loop.call_soon_threadsafe(settle, result)
+                loop.call_soon_threadsafe(ended.set_result, result)
 
-        threading.Thread(target=run, name="dali-feed-web", daemon=True).start()
-        return await done
+        thread = _Try(self._opener, request, self._limit, span, tell)
+        thread.start()
+        try:
+            await asyncio.wait([ended])
+        except asyncio.CancelledError:
+            thread.give_up()
+            await asyncio.wait([ended], timeout=CLOSES_S)
+            raise
+        result = ended.result()
+        if isinstance(result, Exception):
+            raise result
+        return result
 
-    def _asked(self, request: Request, span: tuple[int, int] | None) -> _Answer:
-        """One try: what the address gives, or the one that it leads to."""
-        ends = monotonic() + self._limit
-        with self._opener.open(request, timeout=self._limit) as answer:
-            meta = _meta(answer.headers)
-            if span is None:
-                return meta, memoryview(b"")
-            start, end = span
-            meta["size"] = size = _range_of(answer.status, answer.headers, start, end)
-            room = memoryview(bytearray(min(end, size) - start))
-            done = 0
-            while done < len(room) and monotonic() < ends:
-                count = answer.readinto(room[done : done + PIECE])
-                if not count:
-                    raise OSError(f"short answer: {len(room)} bytes were asked for, and it held {done}")
-                done += count
-            return meta, room[:done]  # who waited for one that took too long has gone
+
+class _Try(threading.Thread):
+    """One try: what the address gives, or the one that it leads to. Given up, it ends whatever the server does.
+
+    But not while a name is looked up or a connection is made, for which its limit holds. `tell` hears in this thread
+    what came of it, when its connection is closed.
+    """
+
+    def __init__(
+        self,
+        opener: OpenerDirector,
+        request: Request,
+        limit: float,
+        span: tuple[int, int] | None,
+        tell: Callable[[_Answer | Exception], None],
+    ) -> None:
+        super().__init__(name="dali-feed-web", daemon=True)
+        self._opener, self._request, self._limit, self._span, self._tell = opener, request, limit, span, tell
+        self._lock = threading.Lock()  # guards both below
+        self._over = False
+        self._line: socket.socket | None = None  # the connection, by a descriptor of its own: who closes it shuts it
+
+    def run(self) -> None:
+        """Try it."""
+        result: _Answer | Exception
+        try:
+            with self._opener.open(self._request, timeout=self._limit) as answer:
+                result = self._read(answer)
+        except HTTPError as error:
+            error.close()  # the connection
+            result = error
+        except Exception as error:  # noqa: BLE001  whatever it is, who waits must hear of it
+            result = error
+        with self._lock:
+            self._over = True
+            if self._line is not None:
+                self._line.close()
+        self._tell(result)
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more. Returns at once. For any thread."""
+        with self._lock:
+            self._over = True
+            if self._line is not None:
+                with suppress(OSError):  # the server has closed it
+                    self._line.shutdown(socket.SHUT_RDWR)
+
+    def connect(self, *where: Any) -> socket.socket:
+        """As `socket.create_connection`, for the connections of this try: one, and one more for each redirect."""
+        line = socket.create_connection(*where)
+        with self._lock:
+            if self._line is not None:
+                self._line.close()
+            self._line = line.dup()
+            if self._over:
+                self._line.shutdown(socket.SHUT_RDWR)
+        return line
+
+    def _read(self, answer: HTTPResponse) -> _Answer:
+        meta = _meta(answer.headers)
+        if self._span is None:
+            return meta, memoryview(b"")
+        start, end = self._span
+        meta["size"] = size = _range_of(answer.status, answer.headers, start, end)
+        room = memoryview(bytearray(min(end, size) - start))
+        done = 0
+        while done < len(room) and not self._over:
+            count = answer.readinto1(room[done : done + PIECE])  # what has come: `readinto` waits for all
+            if not count:
+                raise OSError(f"short answer: {len(room)} bytes were asked for, and it held {done}")
+            done += count
+        return meta, room[:done]
+
+
+class _Connections(AbstractHTTPHandler):
+    """Connects for the try whose thread asks."""
+
+    def __init__(self, certificate: str | bytes | None, insecure: bool) -> None:
+        super().__init__()
+        self._certificate, self._insecure = certificate, insecure
+
+    http_request = https_request = AbstractHTTPHandler.do_request_
+
+    @cached_property
+    def tls(self) -> ssl.SSLContext:
+        """Made at its first use, as it costs tens of milliseconds."""
+        tls = ssl.create_default_context()
+        if self._certificate:
+            tls.load_verify_locations(cadata=_text(self._certificate))
+        if self._insecure:
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        return tls
+
+    def http_open(self, request: Request) -> HTTPResponse:
+        """The answer to a request."""
+        return self.do_open(cast("Any", _connection), request, kind=HTTPConnection)
+
+    def https_open(self, request: Request) -> HTTPResponse:
+        """The answer to a request, by TLS."""
+        return self.do_open(cast("Any", _connection), request, kind=HTTPSConnection, context=self.tls)
+
+
+def _connection(host: str, *, kind: type[HTTPConnection], **how: Any) -> HTTPConnection:
+    made = kind(host, **how)
+    made._create_connection = cast("_Try", threading.current_thread()).connect  # type: ignore[attr-defined]
+    return made
 
 
 class _ForGoodError(OSError):
@@ -186,15 +276,14 @@ def seconds(value: object) -> float:
     return float(sum(int(count) * _UNITS[unit] for count, unit in parts))
 
 
-def _opener(client: Mapping[str, Any]) -> OpenerDirector:
-    tls = ssl.create_default_context()
-    if "root_certificate" in client:
-        tls.load_verify_locations(cadata=_text(client["root_certificate"]))
-    if client.get("allow_invalid_certificates"):
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    proxy = client.get("proxy_url")
-    handlers: list[BaseHandler] = [_Redirects(), HTTPSHandler(context=tls)]
-    return build_opener(*handlers, ProxyHandler({"http": proxy, "https": proxy} if proxy else None))
+@lru_cache(maxsize=16)  # one for all addresses with the same options: each has a name of its own where it is signed
+def _opener(proxy: str | None, certificate: str | bytes | None, insecure: bool) -> tuple[OpenerDirector, _Connections]:
+    opener, connections = OpenerDirector(), _Connections(certificate, insecure)
+    proxies = ProxyHandler({"http": proxy, "https": proxy} if proxy else None)
+    for handler in (connections, _Redirects(), proxies, HTTPDefaultErrorHandler(), HTTPErrorProcessor()):
+        opener.add_handler(handler)
+    opener.add_handler(UnknownHandler())
+    return opener, connections
 
 
 def _may_pass(status: int) -> bool:

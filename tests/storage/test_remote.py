@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 import pickle
+import ssl
 import subprocess
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from kit.blocks import Reads, pictures
 from kit.blocks import rows as rows_of
 from kit.broker.handle import Kafka, payloads
 from kit.claimed import claim_headers
+from kit.limits import LONG
 from kit.packed_images import plain, striped
 from kit.produced import block_of
 from kit.web import Web
@@ -48,6 +51,8 @@ from dali_feed.records.extents import Extents
 from dali_feed.records.gauges import storage_of
 from dali_feed.records.slabs import SlabPool
 from dali_feed.storage import remote
+from dali_feed.storage.store import Stamp
+from dali_feed.storage.web import WebStore
 from dali_feed.testing import Message, assert_resumes_anywhere
 
 __all__ = ["plain"]  # a fixture
@@ -199,6 +204,53 @@ def test_a_server_that_hangs_holds_up_nobody(
     web.faults["0.tar"].append("hang")
     monkeypatch.setattr(remote, "LIMIT_S", 0.3)
     assert rows(shards(web)) == EVERY
+
+
+@pytest.mark.parametrize("fault", ["hang", "trickle"])
+@pytest.mark.parametrize("ends", ["stop", "limit"])
+def test_a_request_that_was_given_up_holds_nothing(
+    web: Web, monkeypatch: pytest.MonkeyPatch, fault: str, ends: str
+) -> None:
+    """Its thread ends, with its connection and its buffer, whether its answer never begins or never ends."""
+    timeout = "1h" if ends == "stop" else "1s"
+    client = {"default_headers": {"X-Api-Key": "5ecret"}, "timeout": timeout}
+    store = remote.RemoteStore(web.url, {"client_options": client, "retry_config": {"max_retries": 0}})
+    file, stop = remote.RemoteFile(store, f"{web.url}/0.tar", Stamp(0, 40_000, 0, 0), ""), threading.Event()
+    web.faults["0.tar"].append(fault)
+
+    def begins(answer: HTTPResponse) -> None:
+        if fault == "hang":
+            assert web.hanging.wait(LONG)
+            stop.set()
+        begun(answer)
+        stop.set()
+
+    begun = HTTPResponse.begin
+    if ends == "stop":
+        monkeypatch.setattr(HTTPResponse, "begin", begins)
+    with pytest.raises(ClosedError if ends == "stop" else SourceUnreachableError):
+        store.read([(file, memoryview(bytearray(40_000)), 0)], stop)
+    for thread in [each for each in threading.enumerate() if each.name == "dali-feed-web"]:
+        thread.join(LONG)
+        assert not thread.is_alive()
+
+
+def test_signed_addresses_share_what_tls_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One context for all with the same options, and none where no address is of https."""
+    contexts = []
+
+    def create() -> ssl.SSLContext:
+        contexts.append(make())
+        return contexts[-1]
+
+    make = ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", create)
+    for k in range(3):
+        assert isinstance(remote._store_of(f"http://h{k}.example/0.tar?sig={k}", {}), WebStore)
+    assert not contexts
+    for k in range(3):
+        assert isinstance(remote._store_of(f"https://h{k}.example/0.tar?sig={k}", {}), WebStore)
+    assert len(contexts) <= 1  # another test's
 
 
 @pytest.mark.parametrize("fault", ["look hang", "trickle"])
@@ -495,6 +547,19 @@ def test_redirects_that_lead_nowhere_or_to_another_kind_of_address_are_errors(we
         ("{url}/0.tar", {"X-Api-Key": "a"}, {"http2_only": True}, r"there is no client_options\['http2_only'\]"),
         ("{url}/0.tar", {"X-Api-Key": "a"}, {"timeout": "soon"}, r"'soon' is no time"),
         ("{url}/0.tar?sig=1", {}, {"randomize_addresses": True}, r"an address with a query goes to its own host alone"),
+        (
+            "{url}/0.tar?sig=1",
+            {},
+            {"proxy_url": "socks5://me:5ecret@h.example"},
+            r"of http:// alone; found socks5://; name",
+        ),
+        (
+            "https://h.example/0.tar?sig=1",
+            {},
+            {"proxy_url": "https://h.example"},
+            r"proxy_url'\]: an address with a query goes by",
+        ),
+        ("http://h.example/0.tar?sig=1", {}, {"root_certificate": "none"}, r"must be as obstore takes them"),
     ],
 )
 def test_what_cannot_be_kept_to_its_host_is_refused(
