@@ -250,6 +250,7 @@ class TorchRun:
         self.gate = Gate(epoch)
         self.gate.finish()  # it does not go on with the next epoch
         self._ahead: list[tuple[Any, Any]] = []  # a batch that was fetched to see whether it is there, the state before
+        self._last: list[Any] = []  # the state before the end, where it was found so: the loop has not come to it
         self._first = True
         machine.order.batches = order
         self._batches: Iterator[Any] | None = None
@@ -283,17 +284,19 @@ class TorchRun:
 
     def has_more(self) -> bool:
         """Whether a batch is still to come: it is fetched."""
-        if not self._ahead:
+        if not self._ahead and not self._last:
             before = self._machine.own_state()
             try:
                 self._ahead.append((self._next(), before))
             except StopIteration:
-                return False
-        return True
+                self._last.append(before)
+        return bool(self._ahead)
 
     def own_state(self) -> Any:
         """The dataset's own, behind the batches that were handed over."""
-        return self._ahead[0][1] if self._ahead else self._machine.own_state()
+        if self._ahead:
+            return self._ahead[0][1]
+        return self._last[0] if self._last else self._machine.own_state()
 
     def _size(self, batch: Any) -> int:
         """How many samples are in a batch: as many as its indices."""
