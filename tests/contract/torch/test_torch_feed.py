@@ -237,8 +237,18 @@ class Walking(Walk, IterableDataset[Any]):
 
 @pytest.mark.parametrize("kind", [Walks, Walking])
 @pytest.mark.parametrize("taken", [0, 2, 4])
-def test_an_iterator_with_a_state_goes_on_from_it(kind: Any, taken: int) -> None:
-    """Its own, or that of a dataset that is one: nothing again, nothing left out, and the same random numbers."""
+@pytest.mark.parametrize("accelerate", [False, True])
+def test_an_iterator_with_a_state_goes_on_from_it(
+    kind: Any, taken: int, accelerate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own, or that of a dataset that is one: nothing again, nothing left out, and the same random numbers.
+
+    In a run of Accelerate's too, which is told that a batch is the last one before it is given.
+    """
+    gradients = pytest.importorskip("accelerate.state").GradientState
+    monkeypatch.setattr(gradients, "_shared_state", {})
+    if accelerate:
+        gradients()
     with made(kind(), batch_size=2) as loader:
         run = iter(loader)
         for _ in range(taken):
