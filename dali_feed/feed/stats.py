@@ -322,8 +322,8 @@ def _alone(stages: dict[str, StageStats]) -> float | None:
     """Samples/s of the slowest part of the loader, where all are known: readers, engine, feed thread, hand-over."""
     parts = [stages[name].rate for name in ("read", "engine") if name in stages]
     mine = [stages[name] for name in ("deal", "finish") if name in stages]
-    each = [1 / stage.rate for stage in mine if stage.rate]
-    known = [rate for rate in parts if rate is not None] + ([1 / sum(each)] if each else [])
+    spent = sum(1 / stage.rate for stage in mine if stage.rate)  # seconds a sample; 0: too little to say
+    known = [rate for rate in parts if rate is not None] + ([1 / spent] if spent > 0 else [])
     if len(known) < len(parts) + 1:
         return None
     hands_over = stages["handover"].rate if "handover" in stages else None

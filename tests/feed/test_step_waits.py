@@ -144,6 +144,12 @@ def test_whatever_the_numbers_are_it_names_one_cause_and_advises_nothing_that_th
         assert numbers.cpu.busy < numbers.cpu.cores
 
 
+def test_next_to_no_time_is_none() -> None:
+    """The clock may not have moved while a stage worked, or by so little that its rate is without end."""
+    stages = tuple(StageStats(name, 1, 1000, worked=worked) for name, worked in (("deal", 1e-306), ("train", 1.0)))
+    assert verdict(Stats(batches=1, stages=stages)).bottleneck == "trainer"
+
+
 HOST = Running("host", on_gpu=False, prefetch=2, memory=1 << 30)
 BUSY = StageStats("read", 2, 1000, 0.0, 10.0)
 DECODES = StageStats("engine", 4, 1000, 0.1, 40.0)
