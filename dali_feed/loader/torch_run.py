@@ -168,6 +168,7 @@ class TorchMachine:
         self.order = _Batches()
         if how is None:
             how = {"batch_size": None, "sampler": self.order} if size is None else {"batch_sampler": self.order}
+        self._left: Any = None  # the state of a pass that was left where the loop had not come to what was fetched
         alone = isinstance(dataset, IterableDataset) and not isinstance(dataset, IterDataPipe)
         self._own = OwnState(dataset) if alone and not options.get("num_workers") else None
         with as_config_error():
@@ -177,6 +178,8 @@ class TorchMachine:
 
     def own_state(self) -> Any:
         """Of a dataset without positions what it says of itself; None where it, or its workers, say nothing."""
+        if self._left is not None:
+            return self._left
         if self._own is not None:
             return self._own.saved()
         if isinstance(self.loader, Stateful):
@@ -198,12 +201,24 @@ class TorchMachine:
 
     def go_to(self, own: Any) -> None:
         """Let it go on from what it said of itself."""
+        self._left = None
         if self._own is not None:
             self._own.go_to(own)
         elif isinstance(self.loader, Stateful):
             self.loader.load_state_dict(own)
         else:
             self.dataset.load_state_dict(own if isinstance(self.dataset, IterDataPipe) else own["dataset"])
+
+    def begin(self) -> Iterator[Any]:
+        """A pass."""
+        left, self._left = self._left, None
+        if left is not None and self._own is not None and "dataset" in left:
+            self.dataset.load_state_dict(left["dataset"])  # a batch that nobody was given is not behind it
+        return iter(self.loader)
+
+    def leave(self, own: Any) -> None:
+        """A pass is left behind what it said then."""
+        self._left = own
 
     def next_of(self, batches: Iterator[Any]) -> Any:
         """The next batch of a pass."""
@@ -257,7 +272,7 @@ class TorchRun:
 
     def begin(self) -> None:
         """Have torch's loader begin."""
-        self._batches = iter(self._machine.loader)
+        self._batches = self._machine.begin()
 
     def request(self, epoch: int) -> bool:
         """It never goes on with another epoch."""
@@ -269,7 +284,11 @@ class TorchRun:
         del timeout
         loop = self._machine.meter.loop
         loop.begin_wait(first=self._first)
-        batch = self._ahead.pop()[0] if self._ahead else self._next()
+        try:
+            batch = self._ahead.pop()[0] if self._ahead else self._next()
+        except StopIteration:
+            self._last.clear()
+            raise
         loop.came(None, first=self._first)
         self._first = False
         self.samples = self._size(batch)
@@ -307,6 +326,9 @@ class TorchRun:
 
     def close(self) -> None:
         """Leave it; workers that are not persistent end, also where an error's traceback still holds them."""
+        if self._ahead or self._last:
+            self._machine.leave(self.own_state())
+            self._ahead, self._last = [], []
         batches, self._batches = self._batches, None
         shutdown = getattr(batches, "_shutdown_workers", None)
         if shutdown is not None and batches is not getattr(self._machine.loader, "_iterator", None):
