@@ -19,6 +19,15 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["plain", "in a run of Accelerate's"])
+def _accelerate(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is told that a batch is the last one before it is given: the next one is fetched for that."""
+    gradients = pytest.importorskip("accelerate.state").GradientState
+    monkeypatch.setattr(gradients, "_shared_state", {})
+    if request.param:
+        gradients()
+
+
 def made(dataset: Any, **options: Any) -> DataLoader:
     """Batches of two, on the CPU."""
     return DataLoader(dataset, 2, device="cpu", **options)
@@ -166,3 +175,26 @@ def test_a_start_that_failed_is_tried_again_from_the_same_state(monkeypatch: pyt
             next(iter(loader))
         assert loader.state_dict()["dataset"] == state["dataset"]
         assert lists(loader) == [[3, 4], [5, 6]]
+
+
+def test_a_pass_that_is_left_takes_no_batch_along() -> None:
+    """The next pass over a dataset that stands where it was goes on behind what was given."""
+    with made(Counted()) as loader:
+        for batch in loader:
+            assert batch.tolist() == [1, 2]
+            break
+        assert lists(loader) == [[3, 4], [5, 6]]
+
+
+def test_a_state_behind_the_last_batch_has_none_left() -> None:
+    """Whether the loop has come to the end or not."""
+    with made(Walks()) as loader:
+        run = iter(loader)
+        for _ in range(3):
+            next(run)
+        del run
+        state = loader.state_dict()
+    with made(Walks()) as other:
+        other.load_state_dict(state)
+        assert lists(other) == []
+        assert lists(other) == [[1, 2], [3, 4], [5, 6]]
