@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dali_feed.kernels.arguments import Rules
-from dali_feed.kernels.jitter import _clamped, _gray, _level, fma
+from dali_feed.kernels.jitter import blended, clamped, fma, gray_of, level, mean_gray
 from dali_feed.kernels.launch import Launch, Launcher
 from dali_feed.transforms.auto_augment import STAGES, WIDTH
 
@@ -94,14 +94,12 @@ def augment_reference(
     rows: ArrayLike,
     *,
     weights: ArrayLike | None = None,
-    spare: object = None,
     fused: bool = True,
 ) -> NDArray[np.uint8]:
-    """The same on the host: (n, h, w, 3) uint8 in and out, the others as the kernel takes them.
+    """The same on the host: (n, h, w, 3) uint8 in and out, rows and weights as the kernel takes them.
 
     `fused`: as the kernel makes the grid of moved pixels. Without it as torch does with MKL on some processors.
     """
-    del spare
     out, chains = np.empty_like(images), np.asarray(rows, np.float32)
     with np.errstate(all="ignore"):  # a number may be anything
         for n, image in enumerate(images):
@@ -113,7 +111,7 @@ def augment_reference(
             total = _seen(image, chains[n, 0, 0]).astype(np.float32) * own[0]
             for one, share in zip(made, own[1:], strict=True):
                 total = total + one.astype(np.float32) * share
-            out[n] = _level(total).astype(np.uint8)
+            out[n] = level(total).astype(np.uint8)
     return out
 
 
@@ -135,23 +133,22 @@ def _stage(image: NDArray[np.uint8], name: str, number: Floats) -> NDArray[Any]:
     value: Floats = image.astype(np.float32)
     match name:
         case "brightness":
-            return _level(value * number[0])
+            return level(value * number[0])
         case "contrast":
-            total = np.uint64(np.trunc(_gray(value)).sum(dtype=np.float64))
-            return _mixed(value, np.array(np.float32(total) / np.float32(value[..., 0].size)), number)
+            return blended(value, mean_gray(value), number[0], number[1])
         case "saturation":
-            return _mixed(value, np.trunc(_gray(value))[..., None], number)
+            return blended(value, np.trunc(gray_of(value))[..., None], number[0], number[1])
         case "sharpness":
             return _sharpened(value, number[1])
         case "posterize":
-            return image & _level(number[0]).astype(np.uint8)
+            return image & level(number[0]).astype(np.uint8)
         case "solarize":
             return np.where(value.view(np.int32) >= number[:1].view(np.int32), 255 - value, value)
         case "autocontrast":
             low, high = value.min((0, 1)), value.max((0, 1))
             span: Floats = np.where(high > low, (high - low) * np.float32(1 / 255), np.float32(1))
             darkest: Floats = np.where(high > low, low, np.float32(0))
-            return _level((value - darkest) / span)
+            return level((value - darkest) / span)
         case "equalize":
             return np.stack([_equalized(image[..., c]) for c in range(3)], axis=-1)
         case "invert":
@@ -159,16 +156,12 @@ def _stage(image: NDArray[np.uint8], name: str, number: Floats) -> NDArray[Any]:
     return image
 
 
-def _mixed(value: Floats, other: Any, number: Floats) -> Floats:
-    return _level(fma(other, np.array(number[1]), value * number[0]))
-
-
 def _sharpened(value: Floats, rest: np.float32) -> Floats:
     done, inner = value.copy(), value[1:-1, 1:-1]
     if inner.size:
         windows = np.lib.stride_tricks.sliding_window_view(value, (3, 3), (0, 1)).sum((-2, -1))
         blur = np.floor((windows + 4 * inner + 6) / 13).astype(np.float32)
-        done[1:-1, 1:-1] = _level(fma(blur - inner, np.array(rest), inner))
+        done[1:-1, 1:-1] = level(fma(blur - inner, np.array(rest), inner))
     return done
 
 
@@ -203,7 +196,7 @@ def _moved(value: Floats, name: str, number: Floats, fill: Floats, *, fused: boo
 
     if name == "nearest":
         pixels, inside = at(np.rint(py), np.rint(px))
-        return np.where(inside[..., None] > 0, pixels, np.rint(_clamped(fill, 255)))
+        return np.where(inside[..., None] > 0, pixels, np.rint(clamped(fill, 255)))
     left, top = np.floor(px), np.floor(py)
     w, n = px - left, py - top
     e, s = one - w, one - n
@@ -216,4 +209,4 @@ def _moved(value: Floats, name: str, number: Floats, fill: Floats, *, fused: boo
         mask = np.where(inside > 0, mask + weight, mask)
     if name == "filled":
         total = (total - fill) * mask[..., None] + fill
-    return np.rint(_clamped(total, 255))
+    return np.rint(clamped(total, 255))

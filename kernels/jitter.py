@@ -104,36 +104,45 @@ def fma(a: npt.NDArray[Any], b: npt.NDArray[Any], c: npt.NDArray[Any]) -> Floats
 
 def _stepped(value: Floats, name: str, factor: np.float32) -> Floats:
     if name == "brightness":
-        return _level(value * factor)
+        return level(value * factor)
     if name == "contrast":
-        total, count = np.uint64(np.trunc(_gray(value)).sum(dtype=np.float64)), np.float32(value[..., 0].size)
-        return _blend(value, np.array(np.float32(total) / count), factor)
+        return blended(value, mean_gray(value), factor, np.float32(1) - factor)
     if name == "saturation":
-        return _blend(value, np.trunc(_gray(value))[..., None], factor)
+        return blended(value, np.trunc(gray_of(value))[..., None], factor, np.float32(1) - factor)
     if name == "hue":
         return _turned(value, factor)
     if name in ("gray", "gray_rounded"):
-        gray = np.trunc(_gray(value)) if name == "gray" else np.rint(_gray(value))
+        gray = np.trunc(gray_of(value)) if name == "gray" else np.rint(gray_of(value))
         return np.repeat(gray[..., None], 3, axis=-1)
     return value
 
 
-def _clamped(value: Floats, top: float) -> Floats:
+def clamped(value: Floats, top: float) -> Floats:
+    """At least 0 and at most `top`; what is no number is 0."""
     return np.where(value > 0, np.where(value < top, value, np.float32(top)), np.float32(0))
 
 
-def _level(value: Floats) -> Floats:
-    return np.trunc(_clamped(value, 255))
+def level(value: Floats) -> Floats:
+    """A whole level of 0..255, cut."""
+    return np.trunc(clamped(value, 255))
 
 
-def _gray(value: Floats) -> Floats:
+def gray_of(value: Floats) -> Floats:
+    """The gray of each pixel (..., 3), by fused products, not cut."""
     r, g, b = (value[..., c] for c in range(3))
     red, green, blue = (np.float32(weight) for weight in (0.2989, 0.587, 0.114))
     return fma(b, np.array(blue), fma(g, np.array(green), r * red))
 
 
-def _blend(value: Floats, other: Floats, factor: np.float32) -> Floats:
-    return _level(fma(other, np.array(np.float32(1) - factor), value * factor))
+def mean_gray(value: Floats) -> Floats:
+    """The mean of an image's gray, cut to whole levels, as a number without a shape."""
+    total, count = np.uint64(np.trunc(gray_of(value)).sum(dtype=np.float64)), np.float32(value[..., 0].size)
+    return np.array(np.float32(total) / count)
+
+
+def blended(value: Floats, other: Floats, factor: np.float32, rest: np.float32) -> Floats:
+    """Levels of value * factor + other * rest, rounded twice."""
+    return level(fma(other, np.array(rest), value * factor))
 
 
 def _turned(value: Floats, turn: np.float32) -> Floats:
@@ -154,15 +163,15 @@ def _turned(value: Floats, turn: np.float32) -> Floats:
     h = h * np.float32(1 / 6) + one
     h = np.where(h >= 1, h - one, h)
     h = h + turn
-    h = _clamped(np.where(h >= 1, h - one, np.where(h < 0, h + one, h)), 1)
+    h = clamped(np.where(h >= 1, h - one, np.where(h < 0, h + one, h)), 1)
 
     h6 = h * np.float32(6)
     sector, part = np.trunc(h6), h6 - np.trunc(h6)
     sf, without = s * part, one - s
-    most = _level(v * scale)
-    q = _level(_clamped((one - sf) * v, 1) * scale)
-    t = _level(_clamped((sf + without) * v, 1) * scale)
-    low = _level(_clamped(without * v, 1) * scale)
+    most = level(v * scale)
+    q = level(clamped((one - sf) * v, 1) * scale)
+    t = level(clamped((sf + without) * v, 1) * scale)
+    low = level(clamped(without * v, 1) * scale)
     places = (sector % 6).astype(np.int64)
     red, green, blue = (most, q, low, low, t, most), (t, most, most, q, low, low), (low, low, t, most, most, q)
     return np.stack([np.choose(places, some) for some in (red, green, blue)], axis=-1)

@@ -68,7 +68,7 @@ class Kernel:
 
     def right(self, arguments: Arguments) -> Array:
         """What must stand in `out`."""
-        return self.reference(**{name: each for name, each in arguments.items() if name != "out"})
+        return self.reference(**{name: each for name, each in arguments.items() if name not in {"out", "spare"}})
 
 
 def at_offset(array: Array, offset: int) -> Array:

@@ -104,8 +104,9 @@ class Recorded(Device):
         elif kernel in (unpack, scaled_by_torch):
             scaled_by_torch(*arrays, **settings)
         elif kernel is augment:
-            numbers: dict[str, Any] = {name: None if each is None else each.numpy() for name, each in settings.items()}
-            arrays[1].copy_(torch.from_numpy(augment_reference(arrays[0].numpy(), arrays[2].numpy(), **numbers)))
+            weights = None if settings["weights"] is None else settings["weights"].numpy()
+            made = augment_reference(arrays[0].numpy(), arrays[2].numpy(), weights=weights)
+            arrays[1].copy_(torch.from_numpy(made))
         else:
             arrays[1].copy_(torch.from_numpy(jitter_reference(arrays[0].numpy(), arrays[2].numpy())))
 
