@@ -129,6 +129,9 @@ def _loader_class(dataset: Any, options: Mapping[str, Any]) -> Any:
     return TorchLoader
 
 
+_END = object()  # in the place of a batch
+
+
 class _Batches:
     """The batch sampler that torch gets: it gives the batches of the next epoch."""
 
@@ -221,13 +224,11 @@ class TorchMachine:
         self._left = own
 
     def next_of(self, batches: Iterator[Any]) -> Any:
-        """The next batch of a pass."""
-        try:
-            return next(batches)
-        except StopIteration:
-            if self._own is not None:
-                self._own.ended()
-            raise
+        """The next batch of a pass, or _END."""
+        batch = next(batches, _END)
+        if batch is _END and self._own is not None:
+            self._own.ended()
+        return batch
 
     def stats(self) -> Stats:
         """Samples, batches, and how long the loop was in next() (`engine_wait`) and elsewhere (`trainer_wait`)."""
@@ -264,8 +265,7 @@ class TorchRun:
         self.samples = 0
         self.gate = Gate(epoch)
         self.gate.finish()  # it does not go on with the next epoch
-        self._ahead: list[tuple[Any, Any]] = []  # a batch that was fetched to see whether it is there, the state before
-        self._last: list[Any] = []  # the state before the end, where it was found so: the loop has not come to it
+        self._ahead: list[tuple[Any, Any]] = []  # a batch, or _END, fetched to see if one is there; the state before
         self._first = True
         machine.order.batches = order
         self._batches: Iterator[Any] | None = None
@@ -284,11 +284,9 @@ class TorchRun:
         del timeout
         loop = self._machine.meter.loop
         loop.begin_wait(first=self._first)
-        try:
-            batch = self._ahead.pop()[0] if self._ahead else self._next()
-        except StopIteration:
-            self._last.clear()
-            raise
+        batch = self._ahead.pop()[0] if self._ahead else self._next()
+        if batch is _END:
+            raise StopIteration
         loop.came(None, first=self._first)
         self._first = False
         self.samples = self._size(batch)
@@ -303,19 +301,14 @@ class TorchRun:
 
     def has_more(self) -> bool:
         """Whether a batch is still to come: it is fetched."""
-        if not self._ahead and not self._last:
+        if not self._ahead:
             before = self._machine.own_state()
-            try:
-                self._ahead.append((self._next(), before))
-            except StopIteration:
-                self._last.append(before)
-        return bool(self._ahead)
+            self._ahead.append((self._next(), before))
+        return self._ahead[0][0] is not _END
 
     def own_state(self) -> Any:
         """The dataset's own, behind the batches that were handed over."""
-        if self._ahead:
-            return self._ahead[0][1]
-        return self._last[0] if self._last else self._machine.own_state()
+        return self._ahead[0][1] if self._ahead else self._machine.own_state()
 
     def _size(self, batch: Any) -> int:
         """How many samples are in a batch: as many as its indices."""
@@ -326,9 +319,8 @@ class TorchRun:
 
     def close(self) -> None:
         """Leave it; workers that are not persistent end, also where an error's traceback still holds them."""
-        if self._ahead or self._last:
-            self._machine.leave(self.own_state())
-            self._ahead, self._last = [], []
+        if self._ahead:
+            self._machine.leave(self._ahead.pop()[1])
         batches, self._batches = self._batches, None
         shutdown = getattr(batches, "_shutdown_workers", None)
         if shutdown is not None and batches is not getattr(self._machine.loader, "_iterator", None):
