@@ -328,10 +328,8 @@ class RemoteStore:
         import obstore
 
         root, key = _split(pattern)
-        store, folder = (
-            cast("ObjectStore", self._store(root)),
-            re.split(r"[*?\[]", key, maxsplit=1)[0].rpartition("/")[0],
-        )
+        store = cast("ObjectStore", self._store(root))
+        folder = re.split(r"[*?\[]", key, maxsplit=1)[0].rpartition("/")[0]
         if "/" in key.removeprefix(folder + "/") or "**" in key:
             metas = [meta async for chunk in obstore.list(store, folder or None) for meta in chunk]
         else:
