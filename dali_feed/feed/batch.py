@@ -78,8 +78,9 @@ class Batch(Pixels):
     def make_views(self) -> None:
         """Rows of bytes become lists of views, where they are not yet.
 
-        The feed thread does it where it is ahead of the loop; else the loop's thread, which waits for it meanwhile. A
-        view takes a third of a microsecond with what the garbage collector adds, more than all else of a small record.
+        The feed thread does it where the loop has batches enough to take; else the loop's thread, so that the feed
+        thread goes on. A view takes a third of a microsecond with what the garbage collector adds, more than all else
+        of a small record.
         """
         for name, values in self.fields.items():
             if isinstance(values, Pieces):
