@@ -30,6 +30,7 @@ _PACKAGES = {  # module: how people call it, its package for pip, and a further 
     "google_crc32c": ("google-crc32c", "google-crc32c", "or dali-feed[tfrecord]"),
     "rich": ("rich", "rich", ""),
     "ray": ("Ray", "ray", "or dali-feed[ray]"),
+    "aiohttp": ("aiohttp", "aiohttp", "or dali-feed[remote]"),
     "obstore": ("obstore", "obstore", "or dali-feed[remote]"),
     "prometheus_client": ("prometheus-client", "prometheus-client", "or dali-feed[watch]"),
     "opentelemetry": ("OpenTelemetry", "opentelemetry-api", "or dali-feed[watch]"),

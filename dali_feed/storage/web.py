@@ -1,10 +1,8 @@
-"""Requests to a web server whose credentials stay with the host that they were given for.
+"""Requests to a web server whose credentials stay with the host that they were given for, by aiohttp.
 
 The law: the user's headers, and what signs an address, go to that scheme, host and port, and to no other, wherever a
 server sends us. obstore follows redirects by itself, takes all headers along but Authorization and Cookie, and says
 where it came from (Referer), signature and all; so requests with anything else to keep go this way.
-
-Threads: a daemon per try. One that is given up is told so, and its connection is shut down: it ends within a moment.
 """
 
 from __future__ import annotations
@@ -12,38 +10,27 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import socket
 import ssl
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from email.message import Message
 from email.utils import parsedate_to_datetime
-from functools import cached_property, lru_cache
-from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
+from functools import lru_cache
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, cast
-from urllib.error import HTTPError
-from urllib.parse import quote, urlsplit
-from urllib.request import (
-    AbstractHTTPHandler,
-    HTTPDefaultErrorHandler,
-    HTTPErrorProcessor,
-    HTTPRedirectHandler,
-    OpenerDirector,
-    ProxyHandler,
-    Request,
-    UnknownHandler,
-)
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
+from dali_feed.packages import needed
 from dali_feed.secrets import PLAIN_HEADERS
 
 if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
     from obstore import ObjectMeta
 
-PIECE = 64 << 10  # bytes of a body, at most, between looks whether they are still wanted
-CLOSES_S = 1.0  # that a request which is given up has to close its connection before another takes its place
+REDIRECTS = 10  # that one try follows
+HEADER_BYTES = 64 << 10  # that one header may have: an address that is signed is long
+BUFFER_BYTES = 1 << 20  # of a body that has come and was not read yet, after which the server has to wait
 
 _HELD_BACK = frozenset({"authorization", "cookie"})  # headers that obstore itself leaves out for another host
 OPTIONS = frozenset({
@@ -69,14 +56,15 @@ class WebStore:
     def __init__(
         self, root: str, client: Mapping[str, Any], *, tries: int, first: float, longest: float, within: float
     ) -> None:
+        with needed():
+            import aiohttp  # noqa: F401  here, so that its absence is an error of the caller's
         self._root, self._tries, self._first, self._longest, self._within = root, tries, first, longest, within
-        own = client.get("default_headers", {}).items()
-        self._headers = {"User-Agent": client.get("user_agent", "dali_feed"), **{k: _text(v) for k, v in own}}
-        self._limit = seconds(client["timeout"])
-        certificate, insecure = client.get("root_certificate"), bool(client.get("allow_invalid_certificates"))
-        self._opener, connections = _opener(client.get("proxy_url"), certificate, insecure)
-        if root.startswith("https:") or certificate:
-            _ = connections.tls  # here, where an error is one of the options
+        own = {name: _text(value) for name, value in client.get("default_headers", {}).items()}
+        self._headers = {"User-Agent": client.get("user_agent", "dali_feed"), "Accept-Encoding": "identity", **own}
+        self._limit, self._proxy = seconds(client["timeout"]), client.get("proxy_url")
+        self._trust = client.get("root_certificate"), bool(client.get("allow_invalid_certificates"))
+        if root.startswith("https:") or self._trust[0]:
+            _tls(*self._trust)  # here, where an error is one of the options
 
     async def get(self, key: str, start: int, end: int, tag: str = "") -> _Answer:
         """What the object is, and its bytes from `start` to `end`; `tag`: only where that is its ETag.
@@ -91,16 +79,18 @@ class WebStore:
         return (await self._tried("HEAD", key, {}, None))[0]
 
     async def _tried(self, method: str, key: str, own: Mapping[str, str], span: tuple[int, int] | None) -> _Answer:
+        from aiohttp import ClientError
+
         url, begun = f"{self._root}/{quote(key)}" if key else self._root, monotonic()
         for tried in range(1, self._tries + 1):
-            request = Request(url, headers=self._headers | dict(own), method=method)  # noqa: S310  http(s) alone
             try:
-                return await asyncio.wait_for(self._answer(request, span), self._limit)
+                async with asyncio.timeout(self._limit), self._session() as session:
+                    return await self._try(session, method, url, self._headers | dict(own), span)
             except TimeoutError:
                 problem = OSError(f"no whole answer in {self._limit:g} s")
-            except (OSError, HTTPException) as error:
+            except (OSError, ClientError, ValueError) as error:
                 problem = OSError(_said(error))
-                if isinstance(error, _ForGoodError) or (isinstance(error, HTTPError) and not _may_pass(error.code)):
+                if isinstance(error, _ForGoodError):
                     break
             if monotonic() - begun > self._within:
                 break
@@ -108,157 +98,88 @@ class WebStore:
                 await asyncio.sleep(_JITTER.uniform(0, min(self._longest, self._first * 2 ** (tried - 1))))
         raise problem
 
-    async def _answer(self, request: Request, span: tuple[int, int] | None) -> _Answer:
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[_Answer | Exception] = loop.create_future()
+    def _session(self) -> ClientSession:
+        """For one try. Whatever ends it closes its connection."""
+        from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
-        def tell(result: _Answer | Exception) -> None:
-            with suppress(RuntimeError):  # the loop is closed: the process ends
-                loop.call_soon_threadsafe(ended.set_result, result)
+        return ClientSession(
+            connector=TCPConnector(force_close=True),
+            cookie_jar=DummyCookieJar(),
+            timeout=ClientTimeout(total=None),
+            auto_decompress=False,
+            read_bufsize=BUFFER_BYTES,
+            max_line_size=HEADER_BYTES,
+            max_field_size=HEADER_BYTES,
+        )
 
-        thread = _Try(self._opener, request, self._limit, span, tell)
-        thread.start()
-        try:
-            await asyncio.wait([ended])
-        except asyncio.CancelledError:
-            thread.give_up()
-            await asyncio.wait([ended], timeout=CLOSES_S)
-            raise
-        result = ended.result()
-        if isinstance(result, Exception):
-            raise result
-        return result
+    async def _try(
+        self, session: ClientSession, method: str, url: str, headers: dict[str, str], span: tuple[int, int] | None
+    ) -> _Answer:
+        """What the address gives, or the one that it leads to."""
+        from yarl import URL
 
-
-class _Try(threading.Thread):
-    """One try: what the address gives, or the one that it leads to. Given up, it ends whatever the server does.
-
-    But not while a name is looked up or a connection is made, for which its limit holds. `tell` hears in this thread
-    what came of it, when its connection is closed.
-    """
-
-    def __init__(
-        self,
-        opener: OpenerDirector,
-        request: Request,
-        limit: float,
-        span: tuple[int, int] | None,
-        tell: Callable[[_Answer | Exception], None],
-    ) -> None:
-        super().__init__(name="dali-feed-web", daemon=True)
-        self._opener, self._request, self._limit, self._span, self._tell = opener, request, limit, span, tell
-        self._lock = threading.Lock()  # guards both below
-        self._over = False
-        self._line: socket.socket | None = None  # the connection, by a descriptor of its own: who closes it shuts it
-
-    def run(self) -> None:
-        """Try it."""
-        result: _Answer | Exception
-        try:
-            with self._opener.open(self._request, timeout=self._limit) as answer:
-                result = self._read(answer)
-        except HTTPError as error:
-            error.close()  # the connection
-            result = error
-        except Exception as error:  # noqa: BLE001  whatever it is, who waits must hear of it
-            result = error
-        with self._lock:
-            self._over = True
-            if self._line is not None:
-                self._line.close()
-        self._tell(result)
-
-    def give_up(self) -> None:
-        """Nobody waits for it any more. Returns at once. For any thread."""
-        with self._lock:
-            self._over = True
-            if self._line is not None:
-                with suppress(OSError):  # the server has closed it
-                    self._line.shutdown(socket.SHUT_RDWR)
-
-    def connect(self, *where: Any) -> socket.socket:
-        """As `socket.create_connection`, for the connections of this try: one, and one more for each redirect."""
-        line = socket.create_connection(*where)
-        with self._lock:
-            if self._line is not None:
-                self._line.close()
-            self._line = line.dup()
-            if self._over:
-                self._line.shutdown(socket.SHUT_RDWR)
-        return line
-
-    def _read(self, answer: HTTPResponse) -> _Answer:
-        meta = _meta(answer.headers)
-        if self._span is None:
-            return meta, memoryview(b"")
-        start, end = self._span
-        meta["size"] = size = _range_of(answer.status, answer.headers, start, end)
-        room = memoryview(bytearray(min(end, size) - start))
-        done = 0
-        while done < len(room) and not self._over:
-            count = answer.readinto1(room[done : done + PIECE])  # what has come: `readinto` waits for all
-            if not count:
-                raise OSError(f"short answer: {len(room)} bytes were asked for, and it held {done}")
-            done += count
-        return meta, room[:done]
-
-
-class _Connections(AbstractHTTPHandler):
-    """Connects for the try whose thread asks."""
-
-    def __init__(self, certificate: str | bytes | None, insecure: bool) -> None:
-        super().__init__()
-        self._certificate, self._insecure = certificate, insecure
-
-    http_request = https_request = AbstractHTTPHandler.do_request_
-
-    @cached_property
-    def tls(self) -> ssl.SSLContext:
-        """Made at its first use, as it costs tens of milliseconds."""
-        tls = ssl.create_default_context()
-        if self._certificate:
-            tls.load_verify_locations(cadata=_text(self._certificate))
-        if self._insecure:
-            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        return tls
-
-    def http_open(self, request: Request) -> HTTPResponse:
-        """The answer to a request."""
-        return self.do_open(cast("Any", _connection), request, kind=HTTPConnection)
-
-    def https_open(self, request: Request) -> HTTPResponse:
-        """The answer to a request, by TLS."""
-        return self.do_open(cast("Any", _connection), request, kind=HTTPSConnection, context=self.tls)
-
-
-def _connection(host: str, *, kind: type[HTTPConnection], **how: Any) -> HTTPConnection:
-    made = kind(host, **how)
-    made._create_connection = cast("_Try", threading.current_thread()).connect  # type: ignore[attr-defined]
-    return made
+        for _ in range(REDIRECTS + 1):
+            proxy, tls = self._proxy or _proxy_of(url), _tls(*self._trust) if url.startswith("https:") else True
+            to = URL(url, encoded=True)
+            async with session.request(
+                method, to, headers=headers, allow_redirects=False, proxy=proxy, ssl=tls
+            ) as answer:
+                if answer.status not in (301, 302, 303, 307, 308) or "Location" not in answer.headers:
+                    return await _read(answer, span)
+                url, headers = _redirected(url, answer.headers["Location"], headers)
+        raise _ForGoodError(f"more than {REDIRECTS} redirects")
 
 
 class _ForGoodError(OSError):
     """What another try would not change."""
 
 
-class _Redirects(HTTPRedirectHandler):
-    """Goes where a server says, to another scheme, host or port without anything that says who asks."""
+async def _read(answer: ClientResponse, span: tuple[int, int] | None) -> _Answer:
+    if answer.status >= 300:
+        msg = f"non-2xx status code: {answer.status} {answer.reason}"
+        raise (OSError if answer.status in (408, 429) or answer.status >= 500 else _ForGoodError)(msg)
+    meta = _meta(answer.headers)
+    if span is None:
+        return meta, memoryview(b"")
+    start, end = span
+    meta["size"] = size = _range_of(answer.status, answer.headers, start, end)
+    room = memoryview(bytearray(min(end, size) - start))
+    done = 0
+    async for came in answer.content.iter_any():
+        data = came[: len(room) - done]
+        room[done : done + len(data)] = data
+        done += len(data)
+        if done == len(room):
+            return meta, room
+    raise OSError(f"short answer: {len(room)} bytes were asked for, and it held {done}")
 
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> Request | None:
-        """The next request."""
-        fp.close()  # or urllib would read all of its body
-        came, to = urlsplit(req.full_url).scheme, urlsplit(newurl).scheme
-        if to not in (came, "https"):
-            raise _ForGoodError(f"a redirect from {came} to {to} is not followed")
-        request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if request is not None:
-            request.method = req.method
-            if _origin(req.full_url) != _origin(newurl):
-                kept = PLAIN_HEADERS | {"range", "if-match"}
-                request.headers = {name: value for name, value in request.headers.items() if name.lower() in kept}
-        return request
+
+def _redirected(url: str, location: str, headers: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Where a server sends us; to another scheme, host or port without anything that says who asks."""
+    to = urljoin(url, quote(location, safe="%/:=&?~#+!$,;'@()*[]"))
+    came, goes = urlsplit(url).scheme, urlsplit(to).scheme
+    if goes not in (came, "https"):
+        raise _ForGoodError(f"a redirect from {came} to {goes} is not followed")
+    if _origin(url) != _origin(to):
+        kept = PLAIN_HEADERS | {"range", "if-match"}
+        headers = {name: value for name, value in headers.items() if name.lower() in kept}
+    return to, headers
+
+
+def _proxy_of(url: str) -> str | None:
+    """The proxy that the environment names."""
+    to = urlsplit(url)
+    return None if proxy_bypass(to.netloc) else getproxies().get(to.scheme)
+
+
+@lru_cache(maxsize=16)  # it costs tens of milliseconds, and each signed address is a store
+def _tls(certificate: str | bytes | None, insecure: bool) -> ssl.SSLContext:
+    tls = ssl.create_default_context()
+    if certificate:
+        tls.load_verify_locations(cadata=_text(certificate))
+    if insecure:
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    return tls
 
 
 def private(headers: Mapping[str, Any]) -> list[str]:
@@ -276,31 +197,20 @@ def seconds(value: object) -> float:
     return float(sum(int(count) * _UNITS[unit] for count, unit in parts))
 
 
-@lru_cache(maxsize=16)  # one for all addresses with the same options: each has a name of its own where it is signed
-def _opener(proxy: str | None, certificate: str | bytes | None, insecure: bool) -> tuple[OpenerDirector, _Connections]:
-    opener, connections = OpenerDirector(), _Connections(certificate, insecure)
-    proxies = ProxyHandler({"http": proxy, "https": proxy} if proxy else None)
-    for handler in (connections, _Redirects(), proxies, HTTPDefaultErrorHandler(), HTTPErrorProcessor()):
-        opener.add_handler(handler)
-    opener.add_handler(UnknownHandler())
-    return opener, connections
+def _said(error: Exception) -> str:
+    """An error in a line. Some of aiohttp's have the address in their text, signature and all."""
+    from aiohttp import ClientResponseError, InvalidURL
+
+    if type(error) in (OSError, _ForGoodError):
+        return str(error)
+    if isinstance(error, ClientResponseError):
+        return f"{type(error).__name__}: {error.status} {error.message}"
+    return type(error).__name__ if isinstance(error, InvalidURL) else f"{type(error).__name__}: {error}"
 
 
-def _may_pass(status: int) -> bool:
-    return status in (408, 429) or status >= 500
-
-
-def _said(error: OSError | HTTPException) -> str:
-    """An error in the words that `RemoteStore` knows."""
-    if isinstance(error, HTTPError):
-        return f"non-2xx status code: {error.code} {error.reason}"
-    reason = getattr(error, "reason", error)
-    return str(reason) if type(reason) in (OSError, _ForGoodError) else f"{type(reason).__name__}: {reason}"
-
-
-def _range_of(status: int, headers: Message, start: int, end: int) -> int:
+def _range_of(status: int, headers: Mapping[str, str], start: int, end: int) -> int:
     """The size of the object, where the answer is of the range that was asked for."""
-    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers["Content-Range"] or "")
+    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", headers.get("Content-Range", ""))
     if status != 206 or match is None:
         msg = "non-partial response"
         raise OSError(msg)
@@ -310,13 +220,13 @@ def _range_of(status: int, headers: Message, start: int, end: int) -> int:
     return size
 
 
-def _meta(headers: Message) -> ObjectMeta:
+def _meta(headers: Mapping[str, str]) -> ObjectMeta:
     """As obstore has it."""
     changed = datetime.fromtimestamp(0, UTC)
-    with suppress(TypeError, ValueError):
-        changed = parsedate_to_datetime(headers["Last-Modified"])
-    size = int(headers["Content-Length"] or 0)
-    return {"path": "", "last_modified": changed, "size": size, "e_tag": headers["ETag"], "version": None}
+    with suppress(ValueError):
+        changed = parsedate_to_datetime(headers.get("Last-Modified", ""))
+    size = int(headers.get("Content-Length", 0))
+    return {"path": "", "last_modified": changed, "size": size, "e_tag": headers.get("ETag"), "version": None}
 
 
 def _origin(url: str) -> tuple[str, str, int]:

@@ -30,6 +30,8 @@ class Web:
     moved     name -> where else its requests are sent (302)
     requests  (method, name, the range asked for or ""), in the order of their coming
     delay     seconds before each answer
+    hanging   set when an answer does not come, or has begun to trickle
+    left      set when who waited for such an answer has closed the connection
     """
 
     def __init__(self, files: dict[str, bytes], *, delay: float = 0, tags: bool = True) -> None:
@@ -39,7 +41,7 @@ class Web:
         self.queries: list[str] = []
         self.faults: defaultdict[str, deque[str]] = defaultdict(deque)
         self.requests: list[tuple[str, str, str]] = []
-        self.hanging, self.closed = threading.Event(), threading.Event()
+        self.hanging, self.left, self.closed = threading.Event(), threading.Event(), threading.Event()
         web = self
 
         class Handler(_Handler):
@@ -134,9 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._head(302, 0, {"Location": site.moved[name]})
             return
         if fault == "hang":
-            site.hanging.set()
-            site.closed.wait(60)
-            self.close_connection = True
+            self._hang()
             return
         if name not in site.files or fault.isdecimal():
             self._head(int(fault or 404), 0, {"Retry-After": "0"} if fault in ("429", "503") else {})
@@ -171,12 +171,31 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.wfile.write(body)
 
+    def _hang(self) -> None:
+        self.close_connection = True
+        self.site.hanging.set()
+        self.connection.settimeout(0.05)
+        while not self.site.closed.is_set():
+            try:
+                self.connection.recv(1)  # nobody asks for more behind a request that has no answer
+            except TimeoutError:
+                continue
+            except OSError:
+                pass
+            self.site.left.set()
+            return
+
     def _trickle(self, body: bytes) -> None:
-        for k in range(len(body)):
-            self.wfile.write(body[k : k + 1])
-            if self.site.closed.wait(0.2):
-                self.close_connection = True
-                return
+        self.site.hanging.set()
+        try:
+            for k in range(len(body)):
+                self.wfile.write(body[k : k + 1])
+                if self.site.closed.wait(0.2):
+                    self.close_connection = True
+                    return
+        except OSError:
+            self.site.left.set()
+            raise
 
     def _head(self, status: int, size: int, headers: dict[str, str]) -> None:
         self.send_response(status)
