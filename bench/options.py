@@ -25,7 +25,7 @@ from dali_feed.bench.data import photos
 from dali_feed.bench.ours import loader, ours, transform
 from dali_feed.bench.runner import Contestant, Opens, Steps
 from dali_feed.external_sources import KafkaTopic, ShardSet
-from dali_feed.processes import whole_cores
+from dali_feed.options import whole_cores
 from dali_feed.testing import publish
 
 BATCH = 64

@@ -33,10 +33,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dali_feed.columns.column import Column
+from dali_feed.columns.column import Column, Number
 from dali_feed.columns.graph_inputs import graph_inputs
 from dali_feed.columns.image import Image
-from dali_feed.columns.plain import Number
 from dali_feed.engines.dali.user_graph import FieldInput, PipelineProgram
 from dali_feed.engines.finish import tensor_of
 from dali_feed.errors import ConfigError

@@ -25,14 +25,25 @@ from dali_feed.errors import (
     SourceError,
 )
 from dali_feed.external_sources.file_source import FileSource, named_files
-from dali_feed.external_sources.ranges import EXTENT_BYTES, EvenSpans, FileTable, RowReader, sampled
+from dali_feed.external_sources.ranges import EvenSpans, FileTable
 from dali_feed.formats.npy import MAGIC, header_of
 from dali_feed.records.extents import MAX_POSITION
 from dali_feed.records.pieces import ArrayPieces, Pieces
-from dali_feed.records.source import LABEL, Block, Int64s, Lease, Member, Reader, alternatives, unpack_ids
-from dali_feed.storage.local import LOCAL
+from dali_feed.records.source import (
+    EXTENT_BYTES,
+    LABEL,
+    Block,
+    Int64s,
+    Lease,
+    Member,
+    Reader,
+    RowReader,
+    alternatives,
+    sampled,
+    unpack_ids,
+)
 from dali_feed.storage.paths import matches
-from dali_feed.storage.store import Stamp, read_at
+from dali_feed.storage.store import LOCAL, Stamp, read_at
 
 # Where the rows of array files lie: `.npy` files by their header, raw files by what they are told to hold.
 #

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from dali_feed.columns import Bytes, Image, Number, Text
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources.files import load_files, shared_folder
-from dali_feed.external_sources.ranges import rooms_of, sampled
+from dali_feed.external_sources.ranges import rooms_of
 from dali_feed.records.pieces import ArrayPieces, Pieces, Values
-from dali_feed.records.source import Block, Int64s, Lease, alternatives
+from dali_feed.records.source import Block, Int64s, Lease, alternatives, sampled
 
 if TYPE_CHECKING:
     import pyarrow as pa

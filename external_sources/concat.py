@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dali_feed.checks import whole
-from dali_feed.columns.plain import Number
+from dali_feed.columns.column import Number
 from dali_feed.columns.request import Request, lacks, open_reader
 from dali_feed.errors import ClosedError, ConfigError, StateError
 from dali_feed.records.extents import Extents, Present

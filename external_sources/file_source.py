@@ -25,25 +25,27 @@ from dali_feed.checks import paths_of
 from dali_feed.columns import Image, Number
 from dali_feed.errors import ConfigError, DataLostError, SourceEmptyError, SourceError
 from dali_feed.external_sources.index import DamageError, ReadWindow, RecordIndex, fitting, homes_of, keep, scanned
-from dali_feed.external_sources.ranges import (
+from dali_feed.external_sources.ranges import EvenSpans, FileTable, RangeReader, Spans, check_file
+from dali_feed.records.pieces import Pieces
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import (
     EXTENT_BYTES,
-    EvenSpans,
-    FileTable,
-    RangeReader,
-    Spans,
-    check_file,
+    LABEL,
+    Block,
+    Extents,
+    Int64s,
+    Member,
+    Reader,
+    Snapshot,
+    Source,
     check_known,
     check_no_pin,
     fixed_snapshot,
     sampled,
 )
-from dali_feed.records.pieces import Pieces
-from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import LABEL, Block, Extents, Int64s, Member, Reader, Snapshot, Source
-from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import shown, unique_names
 from dali_feed.storage.sets import store_for
-from dali_feed.storage.store import Store, sizes_and_times
+from dali_feed.storage.store import LOCAL, Store, sizes_and_times
 
 RECORD = "record"  # what spans of whole records are named
 INDEX_THREADS = 8

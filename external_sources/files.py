@@ -23,19 +23,27 @@ from dali_feed.checks import path_of, paths_of
 from dali_feed.columns import Image, Number
 from dali_feed.columns.request import formats_of
 from dali_feed.errors import ConfigError, SourceDeniedError, SourceEmptyError, SourceError, SourceNotFoundError
-from dali_feed.external_sources.ranges import (
+from dali_feed.formats.format import Format
+from dali_feed.records.pieces import Filling, Pieces
+from dali_feed.records.source import (
     EXTENT_BYTES,
+    LABEL,
+    Block,
+    Fault,
+    Int64s,
+    Lease,
+    Member,
+    Reader,
     RowReader,
+    Snapshot,
+    Source,
+    alternatives,
     check_known,
     check_no_pin,
     fixed_snapshot,
     sampled,
 )
-from dali_feed.formats.format import Format
-from dali_feed.records.pieces import Filling, Pieces
-from dali_feed.records.source import LABEL, Block, Fault, Int64s, Lease, Member, Reader, Snapshot, Source, alternatives
-from dali_feed.storage.local import ReadAt, read_place
-from dali_feed.storage.store import Stamp
+from dali_feed.storage.store import ReadAt, Stamp, read_place
 
 # One file read into a slab: what every source that names single files shares.
 

@@ -37,8 +37,7 @@ from dali_feed.errors import SourceChangedError, SourceDeniedError, SourceError
 from dali_feed.external_sources.ranges import NONE
 from dali_feed.records.source import Int64s
 from dali_feed.storage.durable import user_cache
-from dali_feed.storage.local import LOCAL, LocalFile
-from dali_feed.storage.store import File, Stamp, Store, read_at
+from dali_feed.storage.store import LOCAL, File, LocalFile, Stamp, Store, read_at
 
 _T = TypeVar("_T")
 

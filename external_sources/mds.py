@@ -26,9 +26,8 @@ from dali_feed.packages import needed
 from dali_feed.records.gauges import StorageMeter
 from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.source import Block, Fault, Snapshot
-from dali_feed.storage.local import LOCAL
 from dali_feed.storage.sets import store_for
-from dali_feed.storage.store import File, FileReads, Stamp, Store, read_at
+from dali_feed.storage.store import LOCAL, File, FileReads, Stamp, Store, read_at
 
 # The `index.json` of a set in Mosaic's MDS format, and what each of its shard files must be.
 #

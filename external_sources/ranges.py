@@ -12,14 +12,12 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from dali_feed.errors import (
-    ClosedError,
     ConfigError,
     DaliFeedError,
     DataLostError,
@@ -29,8 +27,7 @@ from dali_feed.errors import (
 )
 from dali_feed.records.gauges import StorageStats, storage_of
 from dali_feed.records.pieces import Pieces
-from dali_feed.records.slabs import SlabPool
-from dali_feed.records.source import Block, Extents, Fault, Int64s, Lease, Reader, Snapshot, unpack_ids
+from dali_feed.records.source import Block, Fault, Int64s, Lease, RowReader
 from dali_feed.storage.rows import FileRows, fill_rows
 from dali_feed.storage.store import File, FileReads, Stamp, Store
 from dali_feed.storage.striping import StripedFile
@@ -39,105 +36,8 @@ RUN_BYTES = 4 << 20  # half a slab: two runs fill one, and none needs a map of i
 FAR_BYTES = 64 << 10
 ALIGNED = 64  # bytes: of a cache line
 MANY, SMALL = 32, 32 << 10  # reads, and their mean bytes, of which Python's time would be more than the kernel's
-EXTENT_BYTES = 8 << 20  # of what is best read in one go
-SAMPLED = 64  # records that a look at a source takes
 NONE = -1  # of a member that a record lacks, and of a checksum that nobody knows
 _NOWHERE = np.iinfo(np.int64).max
-
-
-def sampled(count: int) -> Int64s:
-    """Up to 64 numbers below `count`, spread over all of them, ascending."""
-    places = np.linspace(0, count - 1, SAMPLED).round().astype(np.int64).tolist()
-    return np.array(sorted(set(places)), np.int64)  # np.unique would import numpy.ma before the first batch
-
-
-def check_no_pin(title: str, pin: Mapping[str, Any] | None, what: str = "records") -> None:
-    """Raise ConfigError for the pin of a source that never changes."""
-    if pin is not None:
-        msg = f"{title}: {what} are fixed and take no pin; found {dict(pin)!r}"
-        raise ConfigError(msg)
-
-
-def fixed_snapshot(
-    title: str,
-    names: tuple[str, ...],
-    counts: Int64s,
-    fingerprint: str,
-    *,
-    extent: int,
-    record_bytes: int,
-    random_access: bool = True,
-) -> Snapshot:
-    """That of a source which never changes: partitions of so many records, int64 (partitions,), from position 0 on."""
-    return Snapshot(
-        source=title,
-        names=names,
-        starts=np.zeros(len(counts), np.int64),
-        stops=counts.copy(),
-        extent=extent,
-        record_bytes=record_bytes,
-        random_access=random_access,
-        interleaved=False,
-        fingerprint=fingerprint,
-    )
-
-
-class RowReader(Reader):
-    """Reads records of a source of `counts` records in each partition, for one thread; a subclass has `_fill`."""
-
-    def __init__(self, title: str, counts: Int64s | int, stop: threading.Event | None) -> None:
-        self._title, self._counts = title, np.atleast_1d(np.asarray(counts, np.int64))
-        self._stop, self._closed = stop or threading.Event(), False
-        self._pool: SlabPool | None = None  # of its leases
-        self._kept = 0  # bytes that it has from read to read, beside them
-
-    def read(self, extents: Extents, lease: Lease) -> Block:
-        """All records of `extents` in order; see `dali_feed.records.source.Reader`.
-
-        Raises:
-            ConfigError: an extent that leaves the snapshot.
-            SourceChangedError: a file is not what it was when the source looked at it.
-            DataLostError: it is gone, or ends before a record does.
-            ClosedError: the reader is closed or the stop event is set.
-            SourceError: the process has no descriptors or memory left, or the disk fails.
-        """
-        if self._closed or self._stop.is_set():
-            msg = f"{self._title}: this reader is closed, or its read was stopped; make another one"
-            raise ClosedError(msg)
-        extents.check_inside(self._counts, self._title)
-        self._pool = self._pool or lease.pool
-        block = Block(extents.ids(), {}, lease)
-        self._fill(block, *unpack_ids(block.ids))
-        return block
-
-    def close(self) -> None:
-        """Nothing stays open between reads. Safe to call twice."""
-        self._closed = True
-        self._keep(0)
-
-    def _keep(self, size: int) -> None:
-        """So many bytes are what it has from read to read now: its pool counts them."""
-        if self._pool is not None:
-            self._pool.keep(size - self._kept)
-            self._kept = size
-
-    def _check_stop(self) -> None:
-        if self._stop.is_set():
-            msg = f"{self._title}: the read was stopped"
-            raise ClosedError(msg)
-
-    def _fill(self, block: Block, partition: Int64s, position: Int64s) -> None:
-        """Put the values of these records into the block."""
-        raise NotImplementedError
-
-
-def check_known(members: Iterable[str], known: Iterable[str], title: str) -> None:
-    """Raise ConfigError, which `title` begins, for a member that is none of those known."""
-    names = tuple(known)
-    for member in members:
-        if member not in names:
-            msg = f"{title}: member {member!r}: no record has it; found {', '.join(names[:8])}"
-            raise ConfigError(msg)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,15 @@ from dali_feed.errors import ConfigError, DataLostError, FormatError
 from dali_feed.external_sources import tar
 from dali_feed.external_sources.file_source import FileSource, images_and_labels, named_files
 from dali_feed.external_sources.index import TarIndex
-from dali_feed.external_sources.ranges import EXTENT_BYTES, FileTable, RangeReader, Spans
+from dali_feed.external_sources.ranges import FileTable, RangeReader, Spans
 from dali_feed.external_sources.replay import Replay
 from dali_feed.formats import format_of
 from dali_feed.formats.format import Format
 from dali_feed.formats.json_text import loads
 from dali_feed.formats.paths import path_of
-from dali_feed.records.source import LABEL, Member, Reader, Snapshot, alternatives
-from dali_feed.storage.local import LOCAL
+from dali_feed.records.source import EXTENT_BYTES, LABEL, Member, Reader, Snapshot, alternatives
 from dali_feed.storage.sets import SetStore, store_for
-from dali_feed.storage.store import Store, read_at
+from dali_feed.storage.store import LOCAL, Store, read_at
 
 
 def _members_of(indexes: Sequence[TarIndex]) -> tuple[Member, ...]:

@@ -37,14 +37,7 @@ from dali_feed.external_sources.arrow_values import (
 )
 from dali_feed.external_sources.file_source import FileSource, images_and_labels
 from dali_feed.external_sources.files import FileList
-from dali_feed.external_sources.ranges import (
-    EXTENT_BYTES,
-    FileTable,
-    RowReader,
-    check_no_pin,
-    fixed_snapshot,
-    sampled,
-)
+from dali_feed.external_sources.ranges import FileTable
 from dali_feed.external_sources.table_files import (
     FileGroups,
     GroupsRead,
@@ -55,9 +48,21 @@ from dali_feed.external_sources.table_files import (
 )
 from dali_feed.formats.format import Format
 from dali_feed.records.pieces import Pieces, Values, join, nbytes
-from dali_feed.records.source import LABEL, Block, Int64s, Member, Reader, Snapshot
-from dali_feed.storage.local import LOCAL
+from dali_feed.records.source import (
+    EXTENT_BYTES,
+    LABEL,
+    Block,
+    Int64s,
+    Member,
+    Reader,
+    RowReader,
+    Snapshot,
+    check_no_pin,
+    fixed_snapshot,
+    sampled,
+)
 from dali_feed.storage.paths import matches
+from dali_feed.storage.store import LOCAL
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,8 +21,7 @@ from dali_feed.external_sources.arrow_values import Leaf, is_number, members_in
 from dali_feed.external_sources.ranges import check_file
 from dali_feed.packages import needed
 from dali_feed.records.source import Int64s
-from dali_feed.storage.local import LOCAL
-from dali_feed.storage.store import File, Stamp, read_at
+from dali_feed.storage.store import LOCAL, File, Stamp, read_at
 
 PIECE_ROWS = 1024  # of a row group whose size its footer does not say
 Kind = Literal["Parquet", "Arrow"]

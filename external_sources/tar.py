@@ -39,9 +39,8 @@ from dali_feed.external_sources.index import (
     most_bytes,
     scanned,
 )
-from dali_feed.storage.local import LOCAL
 from dali_feed.storage.sets import SetStore
-from dali_feed.storage.store import FileReads, Stamp, Store, read_at, read_whole
+from dali_feed.storage.store import LOCAL, FileReads, Stamp, Store, read_at, read_whole
 
 BLOCK = 512
 MAX_META = 1 << 24

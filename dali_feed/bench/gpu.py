@@ -28,7 +28,7 @@ from typing import Any
 
 from dali_feed.bench.data import BenchJob, Data, Topic
 from dali_feed.bench.runner import RIGHT, UNCHECKED, WRONG, Contestant, Race, Ratio, about_machine, race
-from dali_feed.processes import whole_cores
+from dali_feed.options import whole_cores
 
 MARGIN = 15.0  # seconds of a part that its process needs to begin and to end
 SHARES = (0.65, 1.0)  # of the JPEGs, for the JPEG engine; DALI's own default is the first

@@ -47,10 +47,9 @@ from dali_feed.plan.order import Shuffle
 from dali_feed.records.metrics import since
 from dali_feed.records.source import Source
 from dali_feed.screen.screen import screen
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Key
-from dali_feed.transforms.program import Output, Program
+from dali_feed.transforms.program import Output, Program, compile_host
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 SCALE = 1 / (255 * torch.tensor(STD).view(3, 1, 1))

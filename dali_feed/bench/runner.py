@@ -32,7 +32,7 @@ import numpy as np
 
 from dali_feed.errors import ConfigError
 from dali_feed.native.library import used
-from dali_feed.processes import whole_cores
+from dali_feed.options import whole_cores
 
 WARM_STEPS = 6  # more than the batches that any contestant has in flight
 WARM_SECONDS = 0.5

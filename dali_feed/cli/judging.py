@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dali_feed.columns.column import Column, Faults
+from dali_feed.columns.column import Column, Faults, Number
 from dali_feed.columns.columns import Columns
 from dali_feed.columns.image import Image
-from dali_feed.columns.plain import Number
 from dali_feed.errors import ConfigError
 from dali_feed.external_sources import KafkaTopic
 from dali_feed.packing import plan

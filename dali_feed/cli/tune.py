@@ -153,7 +153,7 @@ def _turn(
 
 def _sweeps(*, readers_first: bool) -> list[tuple[str, list[Any]]]:
     """Settings, and the values to try, in their order."""
-    from dali_feed.processes import whole_cores
+    from dali_feed.options import whole_cores
 
     cores = whole_cores()
     threads: tuple[str, list[Any]] = "threads", sorted({max(1, cores // 2), max(1, cores - 1), cores + 1})

@@ -11,11 +11,10 @@ from dali_feed.packages import lazily
 
 if TYPE_CHECKING:
     from dali_feed.columns.array import Array
-    from dali_feed.columns.column import Column
+    from dali_feed.columns.column import Bytes, Column, JsonValue, Number, Text
     from dali_feed.columns.follow import Boxes, Keypoints, Mask
     from dali_feed.columns.image import Image
     from dali_feed.columns.packed import Packed, PackedBatch
-    from dali_feed.columns.plain import Bytes, JsonValue, Number, Text
     from dali_feed.columns.tokens import TokenBatch, Tokens
 
 __all__ = [
@@ -41,17 +40,17 @@ __getattr__ = lazily(
     {
         "Array": "array",
         "Boxes": "follow",
-        "Bytes": "plain",
+        "Bytes": "column",
         "Column": "column",
         "Counted": "array",
         "Image": "image",
-        "JsonValue": "plain",
+        "JsonValue": "column",
         "Keypoints": "follow",
         "Mask": "follow",
-        "Number": "plain",
+        "Number": "column",
         "Packed": "packed",
         "PackedBatch": "packed",
-        "Text": "plain",
+        "Text": "column",
         "TokenBatch": "tokens",
         "Tokens": "tokens",
     },

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.columns.array import Array, Room
-from dali_feed.columns.column import Column, Faults
+from dali_feed.columns.column import Bytes, Column, Faults
 from dali_feed.columns.follow import Follower
 from dali_feed.columns.image import Image, Images, drawn_as
-from dali_feed.columns.plain import Bytes
 from dali_feed.columns.request import Request, lacks, open_reader
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode

@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from dali_feed.columns.array import Array, kept_as_array
-from dali_feed.columns.column import Column, Faults
+from dali_feed.columns.column import Bytes, Column, Faults, JsonValue
 from dali_feed.columns.image import Image, Images
 from dali_feed.columns.packed import Packed
-from dali_feed.columns.plain import Bytes, JsonValue
 from dali_feed.columns.tokens import Tokens
 from dali_feed.errors import ConfigError
 from dali_feed.options import Decode

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns.column import Column, Faults
-from dali_feed.columns.plain import texts
+from dali_feed.columns.column import Column, Faults, texts
 from dali_feed.columns.tokens import MOST, Tokenize, tokenized, tokenizing
 from dali_feed.errors import ConfigError
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.checks import whole
-from dali_feed.columns.column import Column, Faults
-from dali_feed.columns.plain import texts
+from dali_feed.columns.column import Column, Faults, texts
 from dali_feed.errors import ConfigError
 
 # Tokenizing: from texts to token ids, by a file or an object of the `tokenizers` library, or by any callable.

@@ -9,20 +9,27 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dali_feed.columns.column import Bytes
 from dali_feed.columns.columns import Columns
 from dali_feed.columns.follow import Follower
-from dali_feed.columns.plain import Bytes
 from dali_feed.engines.dali.graph import compile_dali
-from dali_feed.engines.dali.user_graph import PipelineProgram, compile_function, is_graph_function
+from dali_feed.engines.dali.user_graph import PipelineProgram, compile_function
 from dali_feed.engines.engine import Engine, ImageMaker
 from dali_feed.engines.workers import Workers
 from dali_feed.errors import ConfigError, TransformError
 from dali_feed.options import Decode, Tuning
 from dali_feed.packages import needed
-from dali_feed.transforms.host import compile_host
-from dali_feed.transforms.lower import lower
+from dali_feed.transforms.lower import is_graph_function, lower
 from dali_feed.transforms.op import Recipe, no_boxes
-from dali_feed.transforms.program import Followed, ImageProgram, Output, Program, as_views, compile_following
+from dali_feed.transforms.program import (
+    Followed,
+    ImageProgram,
+    Output,
+    Program,
+    as_views,
+    compile_following,
+    compile_host,
+)
 
 if TYPE_CHECKING:
     from dali_feed.engines.device.cuda import Device

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed import sync
+from dali_feed.columns.column import Bytes
 from dali_feed.columns.follow import Follower
-from dali_feed.columns.plain import Bytes
 from dali_feed.engines.workers import Job, Workers, WorkerThread
 from dali_feed.errors import DaliFeedError
 from dali_feed.transforms.op import CANVAS, Arrays

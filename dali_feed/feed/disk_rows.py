@@ -34,8 +34,8 @@ import numpy as np
 
 from dali_feed import sync
 from dali_feed.errors import ConfigError
-from dali_feed.processes import flocked, locked
 from dali_feed.records.source import Source
+from dali_feed.storage.durable import flocked, locked
 from dali_feed.storage.paths import called
 
 BATCH = 8 << 20  # bytes of rows that wait for the disk, and about those of a transaction

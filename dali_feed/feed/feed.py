@@ -154,7 +154,7 @@ class AnyFeed:
 
         A pass that was left early is over: its iterator raises ClosedError from here on. A pass of which no batch was
         taken does not count, because some frameworks make an iterator and then another one; and a pass of which only
-        the first batch was taken does not count either (`dali_feed.plan.state`). Their epoch comes again.
+        the first batch was taken does not count either (`dali_feed.feed.passes`). Their epoch comes again.
 
         Of a stream: batches from where the loop is. An iterator before this one gives no more, and what it had read is
         kept.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from dali_feed import sync
 from dali_feed.bad_records import Outbox, Quarantine
 from dali_feed.columns.array import Array
+from dali_feed.columns.column import Bytes
 from dali_feed.columns.columns import Columns, Fits
-from dali_feed.columns.plain import Bytes
 from dali_feed.columns.request import Request, RequestReader
 from dali_feed.draws import seed_of_turn
 from dali_feed.engines import workers

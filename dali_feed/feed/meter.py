@@ -14,7 +14,7 @@ import numpy as np
 from dali_feed import sync
 from dali_feed.engines.device.ranges import WAITS
 from dali_feed.feed.stats import CpuStats, Stats, WaitCause
-from dali_feed.processes import cores
+from dali_feed.options import cores
 from dali_feed.records.source import Block
 
 # The feed thread's clock: what it is at, and for how long; no moment counts twice.

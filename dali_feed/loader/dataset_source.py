@@ -23,8 +23,20 @@ import numpy as np
 from dali_feed.columns import Array, Image, Number, Text
 from dali_feed.errors import ConfigError, FormatError, SourceEmptyError
 from dali_feed.external_sources.files import IMG_EXTENSIONS, load_file
-from dali_feed.external_sources.ranges import RowReader, check_known
-from dali_feed.records.source import Block, Fault, Int64s, Lease, Member, Reader, Snapshot, Source, alternatives
+from dali_feed.records.source import (
+    Block,
+    Fault,
+    Int64s,
+    Lease,
+    Member,
+    Reader,
+    RowReader,
+    Snapshot,
+    Source,
+    alternatives,
+    check_known,
+    fixed_snapshot,
+)
 from dali_feed.screen.header import UnusableError
 from dali_feed.screen.screen import header_of
 
@@ -236,17 +248,9 @@ def title_of(dataset: Any) -> str:
 def snapshot_of(dataset: Any, count: int, record_bytes: int = 1) -> Snapshot:
     """All positions, as one partition. The fingerprint says of which class, how many, and which of a Subset."""
     title = title_of(dataset)
-    return Snapshot(
-        source=title,
-        names=(type(dataset).__name__,),
-        starts=np.zeros(1, np.int64),
-        stops=np.array([count], np.int64),
-        extent=1,
-        record_bytes=record_bytes,
-        random_access=True,
-        interleaved=False,
-        fingerprint=hashlib.sha256(f"{title} {count} {_chosen(dataset)}".encode()).hexdigest(),
-    )
+    digest = hashlib.sha256(f"{title} {count} {_chosen(dataset)}".encode()).hexdigest()
+    counts = np.array([count], np.int64)
+    return fixed_snapshot(title, (type(dataset).__name__,), counts, digest, extent=1, record_bytes=record_bytes)
 
 
 def _chosen(dataset: Any) -> str:

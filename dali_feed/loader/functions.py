@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from dali_feed.engines.dali.user_graph import is_graph_function
 from dali_feed.errors import TransformError
 from dali_feed.transforms.colour import Grayscale
 from dali_feed.transforms.convert import UserFunction, name_of
-from dali_feed.transforms.lower import Chain, flatten, is_theirs, is_timm, is_torchvision, lower
+from dali_feed.transforms.lower import Chain, flatten, is_graph_function, is_theirs, is_timm, is_torchvision, lower
 from dali_feed.transforms.op import Op, Recipe, walk
 from dali_feed.transforms.program import as_views, outline
 

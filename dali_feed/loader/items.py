@@ -14,12 +14,11 @@ import torch
 from numpy.typing import NDArray
 
 from dali_feed.columns.array import Jagged, Scaled
-from dali_feed.columns.column import Column
+from dali_feed.columns.column import Column, Number
 from dali_feed.columns.columns import Columns
 from dali_feed.columns.follow import Follower
 from dali_feed.columns.image import Image
 from dali_feed.columns.packed import PackedBatch
-from dali_feed.columns.plain import Number
 from dali_feed.engines.engine import Pixels
 from dali_feed.engines.finish import finished, mixed_up, scaled, shape_of, size_of
 from dali_feed.errors import ConfigError

@@ -49,7 +49,7 @@ from dali_feed.options import BadRecords, Decode, Tuning, check_groups
 from dali_feed.plan.batching import has_dealt, length_of
 from dali_feed.plan.order import Shuffle
 from dali_feed.records.live import Stream
-from dali_feed.records.source import Source
+from dali_feed.records.source import Records, Source
 from dali_feed.transforms.lower import NotMadeError
 from dali_feed.transforms.mixing import Mixing
 
@@ -445,10 +445,8 @@ class DataLoader(FeedLoop):
         self._restored = False  # whether a state has been loaded
         self._mixes: Mixes | None = None
         self._items: Callable[[Any], Any] = functools.partial(moved, device=self.device)
-        ours = isinstance(self._feed, Feed) and not isinstance(
-            dataset, Stream
-        )  # torch's loader asks it for each sample
-        self._unchanged = Unchanged(dataset if ours else None)
+        taken_apart = isinstance(self._feed, Feed) and not isinstance(dataset, Records)
+        self._unchanged = Unchanged(dataset) if taken_apart else None  # torch's loader asks it for each sample
         if isinstance(self._feed, Feed):
             self._feed.wait_at_most(timeout)
             self._items = items = Items(self._feed, self.device, collate_fn, own, info=info)
@@ -490,7 +488,8 @@ class DataLoader(FeedLoop):
         data: the next pass begins where it began, so `next(iter(loader))` skips no data, however often it is called.
         A pass begins, and the one before is over, when its first batch is asked for; a stream's begins here.
         """
-        self._unchanged.check()
+        if self._unchanged is not None:
+            self._unchanged.check()
         self._feed.check()
         one = _Tensors(self)
         if isinstance(self.dataset, Stream | IterableDataset):

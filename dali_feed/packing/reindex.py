@@ -19,9 +19,8 @@ from dali_feed.external_sources import tar as tar_index
 from dali_feed.external_sources.index import SUFFIX as INDEX
 from dali_feed.packing.work import folder_at, writing
 from dali_feed.storage.durable import sync_folder, write_whole
-from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import SUFFIX, load_plain
-from dali_feed.storage.store import read_at
+from dali_feed.storage.store import LOCAL, read_at
 
 
 def index(shards: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], *, workers: int = 4) -> int:

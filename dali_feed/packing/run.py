@@ -19,13 +19,13 @@ import numpy as np
 
 from dali_feed.bad_records import Tally
 from dali_feed.errors import ConfigError, SourceNotFoundError
+from dali_feed.options import whole_cores
 from dali_feed.packing.job import PackJob, PackTask, job_of
 from dali_feed.packing.on_ray import RayTasks, check_ray
 from dali_feed.packing.others import SHARD_BYTES, Conversion
 from dali_feed.packing.plan import Plan
 from dali_feed.packing.runner import Advance, check_shard, finish, finished, write_shard
 from dali_feed.packing.work import Receipt, WorkFolder, place
-from dali_feed.processes import whole_cores
 from dali_feed.records.extents import Present
 from dali_feed.storage.manifest import load_manifest
 from dali_feed.storage.striping import Layout

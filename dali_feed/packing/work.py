@@ -21,7 +21,7 @@ from typing import Any
 
 from dali_feed.bad_records import Tally
 from dali_feed.errors import ConfigError, StateError
-from dali_feed.storage.durable import checked, checked_json, only_one, sync_folder, write_whole
+from dali_feed.storage.durable import checked, checked_json, locked, sync_folder, write_whole
 from dali_feed.storage.manifest import SUFFIX, Manifest, Shard, manifest_bytes
 
 
@@ -127,8 +127,8 @@ class WorkFolder:
         with contextlib.ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(only_one(self.path / "lock"))
-            except BlockingIOError as error:
+                stack.enter_context(locked(self.path / "lock"))
+            except TimeoutError as error:
                 rule = f"one process at a time may pack the set {self.name}"
                 msg = f"{self.out}: {rule}; another process packs it now; wait for it, or stop it"
                 raise ConfigError(msg) from error

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self, TypeAlias, TypeGuard, overload, runtime_
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.native import rows as native
+from dali_feed.native import library as native
 from dali_feed.records.extents import Int64s
 from dali_feed.records.slabs import Lease
 

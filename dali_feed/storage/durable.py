@@ -1,4 +1,4 @@
-"""Files that outlast a power cut: whole under their name, or not there; and what a run keeps beside them.
+"""Files that outlast a power cut: whole under their name, or not there; and files that processes lock and share.
 
 The law: nobody sees half of a file, and JSON that is checked is what was written, or an error.
 """
@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -58,18 +59,40 @@ def checked(data: bytes) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-@contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """Have a place to ourselves: the lock of the file at `path`, which goes with the process, however that ends.
+# Locks of files that processes of one machine share: a lock goes with the process that holds it, however that ends.
+#
+# The law: nobody waits for ever. A process may stand still with a lock; who waits gives up with a named TimeoutError.
 
-    Raises BlockingIOError where another process has it, another OSError where the file cannot be made.
-    """
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+SLICE_S = 0.001  # how often one who waits looks again: such a lock is held for a moment
+
+
+def flocked(fd: int) -> bool:
+    """Whether the lock of an open file could be had, for this process alone."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def locked(path: Path, patience: float = 0.0) -> Iterator[int]:
+    """The open file at `path`, made where it is not there, with its lock held.
+
+    TimeoutError where another process has had it for `patience` seconds; OSError where the folder fails.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        ends = time.monotonic() + patience
+        while not flocked(fd):
+            if time.monotonic() > ends:
+                msg = f"{path} has been held by another process for {patience:g} s"
+                raise TimeoutError(msg)
+            time.sleep(SLICE_S)
+        yield fd
     finally:
-        os.close(lock)
+        os.close(fd)
 
 
 def user_cache() -> Path:

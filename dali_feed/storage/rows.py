@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.native import rows as native
+from dali_feed.native import library as native
 from dali_feed.native.library import library
-from dali_feed.storage.local import LocalFile
-from dali_feed.storage.store import FileOf, FileReads, Store
+from dali_feed.storage.store import FileOf, FileReads, LocalFile, Store
 
 Int64s = NDArray[np.int64]
 

@@ -20,10 +20,9 @@ from typing import Any
 
 from dali_feed.errors import ConfigError, DataLostError, SourceNotFoundError
 from dali_feed.records.gauges import StorageMeter
-from dali_feed.storage.local import LOCAL
 from dali_feed.storage.manifest import MOST, SUFFIX, Manifest, Shard, load_manifest, parsed
 from dali_feed.storage.paths import braces
-from dali_feed.storage.store import File, FileReads, Stamp, Store, read_whole
+from dali_feed.storage.store import LOCAL, File, FileReads, Stamp, Store, read_whole
 from dali_feed.storage.striping import Layout, StripedFile, StripePart, check_parts, stamp_of_parts
 
 INDEX = ".dfidx"

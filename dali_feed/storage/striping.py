@@ -27,8 +27,7 @@ from typing import IO
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceDeniedError, SourceError
 from dali_feed.records.gauges import StorageMeter, StorageStats
 from dali_feed.storage.durable import sync_folder
-from dali_feed.storage.local import LocalFile, ReadAt, advise, read_place
-from dali_feed.storage.store import Stamp
+from dali_feed.storage.store import LocalFile, ReadAt, Stamp, advise, read_place
 
 BLOCK = 4096  # what direct reads and pages are aligned to
 STRIPE_BYTES = 1 << 20

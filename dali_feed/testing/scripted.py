@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dali_feed.columns.column import Number
 from dali_feed.columns.image import Image
-from dali_feed.columns.plain import Number
 from dali_feed.errors import ClosedError, ConfigError, SourceError, StateError
 from dali_feed.records.live import LiveBlock, LiveReader, Pace, Positions, Progress, Stream
 from dali_feed.records.pieces import Filling, Values

@@ -12,7 +12,21 @@ from numpy.typing import NDArray
 
 from dali_feed.draws import uniforms
 from dali_feed.transforms.filters import seeds_of
-from dali_feed.transforms.op import Draws, Effect, Floats, Graph, Ints, Op, Sizes, Window, columns, torch, v2
+from dali_feed.transforms.op import (
+    Draws,
+    Effect,
+    Floats,
+    Graph,
+    Ints,
+    Op,
+    Sizes,
+    Window,
+    columns,
+    cut,
+    cut_follower,
+    torch,
+    v2,
+)
 from dali_feed.transforms.settings import (
     Edges,
     Fill,
@@ -32,39 +46,6 @@ from dali_feed.transforms.settings import (
 )
 
 ROUNDS = 50  # of trials for a window; torchvision goes on until it has one
-
-# One image, and what follows it, cut to a window.
-
-
-def cut(image: Any, window: Any, fill: Fill = 0.0) -> Any:
-    """The image within y, x, height, width; `fill` outside the image. None: as it is."""
-    if window is None:
-        return image
-    y, x, height, width = window.tolist()
-    h, w = image.shape[-2:]
-    if y >= 0 and x >= 0 and y + height <= h and x + width <= w:
-        return image[:, y : y + height, x : x + width]
-    out = image.new_empty((image.shape[0], height, width))
-    colour = torch.tensor(as_list(fill)).to(image.dtype)  # cut off to a whole level, as torchvision does
-    out[:] = colour.view(-1, 1, 1)
-    top, left, bottom, right = max(y, 0), max(x, 0), min(y + height, h), min(x + width, w)
-    out[:, top - y : bottom - y, left - x : right - x] = image[:, top:bottom, left:right]
-    return out
-
-
-def cut_follower(value: Any, window: Any, fill: float = 0.0) -> Any:
-    """The same of what follows an image, by torchvision's own function for it; `fill` outside of a mask."""
-    if window is None:
-        return value
-    from torchvision.tv_tensors import Mask
-
-    y, x, height, width = window.tolist()
-    if fill and isinstance(value, Mask):  # torchvision's crop knows no fill: its transforms pad before it
-        high, wide = v2.functional.get_size(value)
-        edges = [max(0, edge) for edge in (-x, -y, x + width - wide, y + height - high)]
-        value = v2.functional.pad(value, edges, fill=fill)
-        y, x = y + edges[1], x + edges[0]
-    return v2.functional.crop(value, y, x, height, width)
 
 
 def center_window(h: Ints, w: Ints, size: tuple[int, int]) -> Window:

@@ -275,6 +275,17 @@ SUPPORTED = ("Compose", "Identity", *sorted([*TORCHVISION, *NESTS]))
 Extra = Callable[[Any, tuple[Op, ...]], Op | None]
 
 
+def is_graph_function(transform: object) -> bool:
+    """Whether this is a function of (images, draws) that makes a DALI graph, and not a transform object."""
+    if not inspect.isroutine(transform):
+        return False
+    try:
+        parameters = inspect.signature(transform).parameters.values()
+    except ValueError:  # some builtins have no signature
+        return False
+    return sum(one.default is one.empty and one.kind is not one.VAR_KEYWORD for one in parameters) == 2
+
+
 def is_torchvision(transform: object) -> bool:
     """Whether it is of a class of torchvision's own."""
     return f"{type(transform).__module__}.".startswith("torchvision.transforms.")

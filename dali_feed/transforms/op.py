@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from dali_feed.draws import DEEPEST, NEST_BITS, STREAMS_PER_OP, TOP_BITS, uniforms
 from dali_feed.errors import TransformError
 from dali_feed.packages import LazyModule
-from dali_feed.transforms.settings import KEPT, READ, DType, Fill, Layout, Range, Rule, refuse
+from dali_feed.transforms.settings import KEPT, READ, DType, Fill, Layout, Range, Rule, as_list, refuse
 
 # Keys: what the arrays are called that go with a batch, each a row per sample. They are made here and nowhere else.
 #
@@ -93,6 +93,37 @@ def rectangles(u: Floats, h: Ints, w: Ints, scale: Range, ratio: Range, *, tall:
     long, short = (np.rint(np.sqrt(square)).astype(np.int64) for square in (area * aspect, area / aspect))
     th, tw = (long, short) if tall else (short, long)
     return ((h - th + 1) * y_u).astype(np.int64), ((w - tw + 1) * x_u).astype(np.int64), th, tw
+
+
+def cut(image: Any, window: Any, fill: Fill = 0.0) -> Any:
+    """The image within y, x, height, width; `fill` outside the image. None: as it is."""
+    if window is None:
+        return image
+    y, x, height, width = window.tolist()
+    h, w = image.shape[-2:]
+    if y >= 0 and x >= 0 and y + height <= h and x + width <= w:
+        return image[:, y : y + height, x : x + width]
+    out = image.new_empty((image.shape[0], height, width))
+    colour = torch.tensor(as_list(fill)).to(image.dtype)  # cut off to a whole level, as torchvision does
+    out[:] = colour.view(-1, 1, 1)
+    top, left, bottom, right = max(y, 0), max(x, 0), min(y + height, h), min(x + width, w)
+    out[:, top - y : bottom - y, left - x : right - x] = image[:, top:bottom, left:right]
+    return out
+
+
+def cut_follower(value: Any, window: Any, fill: float = 0.0) -> Any:
+    """The same of what follows an image, by torchvision's own function for it; `fill` outside of a mask."""
+    if window is None:
+        return value
+    from torchvision.tv_tensors import Mask
+
+    y, x, height, width = window.tolist()
+    if fill and isinstance(value, Mask):  # torchvision's crop knows no fill: its transforms pad before it
+        high, wide = v2.functional.get_size(value)
+        edges = [max(0, edge) for edge in (-x, -y, x + width - wide, y + height - high)]
+        value = v2.functional.pad(value, edges, fill=fill)
+        y, x = y + edges[1], x + edges[0]
+    return v2.functional.crop(value, y, x, height, width)
 
 
 def no_boxes(title: str) -> TransformError:

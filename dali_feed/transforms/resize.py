@@ -12,8 +12,22 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dali_feed.transforms.crops import cut, cut_follower
-from dali_feed.transforms.op import TRIES, Draws, Floats, Graph, Ints, Op, Sizes, Window, columns, rectangles, torch, v2
+from dali_feed.transforms.op import (
+    TRIES,
+    Draws,
+    Floats,
+    Graph,
+    Ints,
+    Op,
+    Sizes,
+    Window,
+    columns,
+    cut,
+    cut_follower,
+    rectangles,
+    torch,
+    v2,
+)
 from dali_feed.transforms.settings import (
     DRAWN,
     READ,

@@ -38,11 +38,10 @@ from dali_feed.errors import (
 from dali_feed.external_sources.files import LARGEST
 from dali_feed.records.source import Lease
 from dali_feed.storage.durable import sync_folder, write_whole
-from dali_feed.storage.local import LOCAL
 from dali_feed.storage.paths import shown
 from dali_feed.storage.remote import RemoteStore
 from dali_feed.storage.sets import store_for
-from dali_feed.storage.store import Store
+from dali_feed.storage.store import LOCAL, Store
 
 CLAIM = URI, SIZE, SHA256 = "claim.uri", "claim.size", "claim.sha256"  # headers, in text
 _SHOWN = 200  # letters of a URI

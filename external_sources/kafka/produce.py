@@ -42,9 +42,8 @@ from dali_feed.external_sources.kafka.cluster import Cluster
 from dali_feed.external_sources.kafka.connection import Connection
 from dali_feed.external_sources.kafka.sender import SLICE, AbortedError, Outcome, Sender, is_packed
 from dali_feed.external_sources.kafka.writes import Writing, Written
-from dali_feed.processes import locked
 from dali_feed.records.slabs import SlabPool
-from dali_feed.storage.durable import sync_folder, write_whole
+from dali_feed.storage.durable import locked, sync_folder, write_whole
 
 SAMPLE = 16  # records by which the codec of a run is chosen
 VERSION = 1  # of a journal

@@ -21,10 +21,9 @@ from dali_feed import DataLoader, Decode
 from dali_feed.columns import Boxes, Keypoints, Mask
 from dali_feed.columns.column import Faults
 from dali_feed.errors import TransformError
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Draws, Key
-from dali_feed.transforms.program import compile_following, outline
+from dali_feed.transforms.program import compile_following, compile_host, outline
 
 
 def theirs(transform: Any, numbers: list[int], ids: np.ndarray[Any, Any], seed: int) -> list[tuple[Any, Any, Any]]:

@@ -20,9 +20,8 @@ from dali_feed.errors import TransformError
 from dali_feed.external_sources import ShardSet
 from dali_feed.feed import Feed
 from dali_feed.loader import arguments as torch_arguments
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
-from dali_feed.transforms.program import seed_of_column
+from dali_feed.transforms.program import compile_host, seed_of_column
 
 COUNT = 8
 EXACT = v2.Compose([v2.RandomCrop(24), v2.RandomHorizontalFlip()])  # both engines give the same pixels

@@ -33,12 +33,11 @@ from dali_feed.plan.order import EpochPlan, Order
 from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.colour import Grayscale
 from dali_feed.transforms.crops import RandomIoUCrop
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.mixing import Mixing, mixed
 from dali_feed.transforms.nest import Nest, RandomApply, RandomChoice, RandomOrder
 from dali_feed.transforms.op import Draws, Op, Recipe, walk
-from dali_feed.transforms.program import Output, Program
+from dali_feed.transforms.program import Output, Program, compile_host
 from dali_feed.transforms.timm_augment import TimmAugMix, TimmAutoAugment, TimmPart, TimmRandAugment
 
 SEEDS = st.integers(0, 2**64 - 1)

@@ -32,11 +32,10 @@ from dali_feed.transforms.convert import Normalize
 from dali_feed.transforms.crops import Flip, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.filters import GaussianBlur
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply
 from dali_feed.transforms.op import Key, Op, Recipe
-from dali_feed.transforms.program import ImageProgram, Tail
+from dali_feed.transforms.program import ImageProgram, Tail, compile_host
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.warps import Rotation
 

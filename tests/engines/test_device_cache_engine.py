@@ -30,9 +30,8 @@ from dali_feed.transforms.colour import ColorJitter
 from dali_feed.transforms.convert import Normalize, ToFloat, UserFunction
 from dali_feed.transforms.crops import Flip, RandomIoUCrop
 from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.host import HostProgram, compile_host
 from dali_feed.transforms.op import Key, Recipe
-from dali_feed.transforms.program import Output, Program
+from dali_feed.transforms.program import HostProgram, Output, Program, compile_host
 from dali_feed.transforms.resize import Resize
 
 END = (Flip("x"), ToFloat(), Normalize((0.5,) * 3, (0.2,) * 3), RandomErasing(0.5))

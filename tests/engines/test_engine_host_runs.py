@@ -21,12 +21,12 @@ from kit.limits import LONG
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.host import decode
 from dali_feed.engines.host.decode import decoded, decoded_jpegs, jpegs, new_decoder
-from dali_feed.engines.host.steps import ImageSteps
+from dali_feed.engines.host.images import ImageSteps
 from dali_feed.screen.header import UnusableError
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.op import Key, Recipe
+from dali_feed.transforms.program import compile_host
 from dali_feed.transforms.resize import RandomResizedCrop
 
 BATCH = Recipe((RandomResizedCrop((32, 24)), Flip("x"), ToFloat(), Normalize((0.5,) * 3, (0.2,) * 3)))

@@ -27,12 +27,11 @@ from dali_feed.transforms.convert import ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
 from dali_feed.transforms.erasing import RandomErasing
 from dali_feed.transforms.filters import GaussianBlur
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply, RandomChoice, RandomOrder
 from dali_feed.transforms.op import Effect, Key, Op, Recipe
 from dali_feed.transforms.pointwise import Pointwise
-from dali_feed.transforms.program import unfit
+from dali_feed.transforms.program import compile_host, unfit
 from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 

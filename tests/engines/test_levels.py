@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.recipes import ENDS, X, Y
 
-from dali_feed.engines.host import steps as levels
-from dali_feed.engines.host.steps import ImageSteps, levels_of
-from dali_feed.native import pixels
+from dali_feed.engines.host import images as levels
+from dali_feed.engines.host.images import ImageSteps, levels_of
+from dali_feed.native import library as native
 from dali_feed.native.library import library
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import Flip, Pad
 from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.op import Op, Recipe
+from dali_feed.transforms.program import compile_host
 from dali_feed.transforms.resize import Resize
 from dali_feed.transforms.settings import DType, Layout
 
@@ -95,7 +95,7 @@ def test_the_pass_has_the_bits_of_the_steps(
     recipe = Recipe((*map(Flip, flips), ToFloat(dtype, scale), *normalized), layout=layout)
     with pytest.MonkeyPatch.context() as patch:
         if far:  # as images are that fill more than a cache
-            patch.setattr(pixels, "FAR", 0)
+            patch.setattr(native, "FAR", 0)
         ours, theirs = both(recipe, image_of(height, width, gray=gray), sample)
     assert same(ours, theirs)
 

@@ -29,7 +29,6 @@ from dali_feed.engines.dali.user_graph import (
     GraphDraws,
     PipelineProgram,
     compile_function,
-    is_graph_function,
     random_states,
 )
 from dali_feed.engines.dali.user_pipeline import field_rows, read_pipeline
@@ -37,6 +36,7 @@ from dali_feed.engines.engine import Work
 from dali_feed.errors import ConfigError, DaliFeedError, EngineError, TransformError
 from dali_feed.options import Decode
 from dali_feed.testing.scripted import ScriptedSource
+from dali_feed.transforms.lower import is_graph_function
 from dali_feed.transforms.op import numbered
 
 

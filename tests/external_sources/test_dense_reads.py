@@ -21,8 +21,8 @@ from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Source
 from dali_feed.storage import rows as filling
-from dali_feed.storage.local import LOCAL, LocalStore
 from dali_feed.storage.rows import FileRows, fill_rows
+from dali_feed.storage.store import LOCAL, LocalStore
 
 __all__ = ["plain"]  # a fixture
 

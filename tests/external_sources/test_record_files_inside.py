@@ -28,7 +28,7 @@ from dali_feed.external_sources.recordio import RecordIO
 from dali_feed.external_sources.tfrecord import TFRECORD, crc32c, masked
 from dali_feed.records.extents import Extents
 from dali_feed.records.pieces import Pieces
-from dali_feed.storage.local import LOCAL
+from dali_feed.storage.store import LOCAL
 
 pytestmark = pytest.mark.usefixtures("cache_home")
 

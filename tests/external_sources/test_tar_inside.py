@@ -25,9 +25,8 @@ from dali_feed.external_sources.ranges import RUN_BYTES
 from dali_feed.packing import index
 from dali_feed.packing.sinks import write_shard
 from dali_feed.records.extents import Extents
-from dali_feed.storage.local import LOCAL, LocalFile, LocalStore
 from dali_feed.storage.sets import SetStore
-from dali_feed.storage.store import Stamp
+from dali_feed.storage.store import LOCAL, LocalFile, LocalStore, Stamp
 
 
 def grouped(path: Path) -> list[dict[bytes, tuple[int, int]]]:

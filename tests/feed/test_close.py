@@ -23,9 +23,9 @@ from dali_feed.engines import workers
 from dali_feed.external_sources import Mix
 from dali_feed.feed import Feed, run
 from dali_feed.feed.meter import PAUSES
+from dali_feed.feed.passes import Position
 from dali_feed.options import Tuning
 from dali_feed.plan.order import Shuffle
-from dali_feed.plan.state import Position
 from dali_feed.records.live import Pace
 from dali_feed.records.slabs import SlabPool
 from dali_feed.testing import ScriptedSource, ScriptedStream

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dali_feed import processes as module
+from dali_feed import options as module
 from dali_feed.feed.meter import PassClock
-from dali_feed.options import Tuning
-from dali_feed.processes import cores, whole_cores
+from dali_feed.options import Tuning, cores, whole_cores
 
 QUOTA = {"proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/cpu.max": "350000 100000\n"}
 
@@ -77,4 +76,4 @@ def test_nobody_else_counts_cores() -> None:
     counted = [path.relative_to(home).as_posix() for path, text in texts.items() if "cpu_count(" in text]
     asked = [path.relative_to(home).as_posix() for path, text in texts.items() if "sched_getaffinity(" in text]
     assert counted == []
-    assert asked == ["bench/runner.py", "cli/tune.py", "processes.py"]  # the bench looks at the machine itself
+    assert asked == ["bench/runner.py", "cli/tune.py", "options.py"]  # the bench looks at the machine itself

@@ -14,8 +14,7 @@ from dali_feed import BadRecords
 from dali_feed.bad_records import Letter, LetterWriter
 from dali_feed.engines.host import decode
 from dali_feed.engines.host import images as host
-from dali_feed.engines.host.images import HostImages
-from dali_feed.engines.host.steps import ImageSteps
+from dali_feed.engines.host.images import HostImages, ImageSteps
 from dali_feed.testing.scripted import Corrupt, Item, ScriptedSource
 
 

@@ -29,10 +29,10 @@ from dali_feed.transforms.auto_augment import (
     stage_table,
 )
 from dali_feed.transforms.crops import Flip
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.nest import RandomApply, RandomChoice
 from dali_feed.transforms.op import AUGMENT, SHARES, Recipe
+from dali_feed.transforms.program import compile_host
 
 pytestmark = pytest.mark.slow
 

@@ -123,7 +123,7 @@ RULES = (
         f"{FEED} saves",
     ),
     Rule(
-        *(12, "ahead", "of an epoch not asked for only the first windows are read", "feed/epoch_supply.py"),
+        *(12, "ahead", "of an epoch not asked for only the first windows are read", "feed/epochs.py"),
         "narrow=epoch > self._gate.requested)",
         "narrow=False)",
         f"{FEED} rests",

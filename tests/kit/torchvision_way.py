@@ -31,10 +31,10 @@ from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CenterCrop, Flip, Pad, RandomCrop
 from dali_feed.transforms.erasing import NoisyErasing, RandomErasing
 from dali_feed.transforms.filters import GaussianBlur, GaussianNoise
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.nest import Nest
 from dali_feed.transforms.op import Effect, Op, Recipe
 from dali_feed.transforms.pointwise import Pointwise
+from dali_feed.transforms.program import compile_host
 from dali_feed.transforms.resize import RandomResizedCrop, Resize, ResizeKeepRatio
 from dali_feed.transforms.settings import DRAWN
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation

@@ -16,8 +16,8 @@ from kit.images import QUICK, labelled
 
 from dali_feed import DataLoader, ShardSet, Tuning
 from dali_feed.columns import Bytes
+from dali_feed.feed.passes import LOOKS
 from dali_feed.loader import arguments, items
-from dali_feed.plan.state import LOOKS
 from dali_feed.testing import ScriptedSource
 
 

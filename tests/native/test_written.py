@@ -12,10 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.native import pixels
-from dali_feed.native import rows as native
-from dali_feed.native.library import library
-from dali_feed.native.pixels import PixelWriter, steps_of
+from dali_feed.native import library as native
+from dali_feed.native.library import PixelWriter, library, steps_of
 
 MEMORIES = [memoryview(np.random.default_rng(k).bytes(size)) for k, size in enumerate((60, 5000, 0, 300))]
 GUARD = 64
@@ -213,8 +211,8 @@ def test_each_value_is_the_one_of_the_table(
     flat = memory[GUARD + off : GUARD + off + height * width * 3]
     out = flat.view((height, width, 3) if channels_last else (3, height, width))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pixels, "FAR", 0 if far else 1 << 60)
-        written = pixels.writer(None if dtype is None else table.numpy(), channels_last=channels_last)
+        patch.setattr(native, "FAR", 0 if far else 1 << 60)
+        written = native.writer(None if dtype is None else table.numpy(), channels_last=channels_last)
         assert written is not None
         assert written.write(image, out, mirrored=mirrored, upside_down=upside_down)
     axes = [axis for axis, on in ((-1, mirrored), (-2, upside_down)) if on]
@@ -237,7 +235,7 @@ def test_each_value_is_the_one_of_the_table(
 )
 def test_what_does_not_fit_is_left_alone(image: tuple[int, ...], place: tuple[int, ...], dtype: torch.dtype) -> None:
     """A place of another shape or dtype, or an image of other channels, is refused before anything is written."""
-    writer = pixels.writer(np.zeros((3, 256), np.int32), channels_last=False)
+    writer = native.writer(np.zeros((3, 256), np.int32), channels_last=False)
     assert writer is not None
     gaps = torch.zeros((3, 4, 6), dtype=torch.int32)[..., :5]  # the C writes one run of memory
     for out in (torch.full(place, 7, dtype=dtype), gaps):

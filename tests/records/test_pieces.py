@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dali_feed.native import rows as native
+from dali_feed.native import library as native
 from dali_feed.records import pieces as filling
 from dali_feed.records.pieces import Filling, Pieces
 from dali_feed.records.slabs import SlabPool

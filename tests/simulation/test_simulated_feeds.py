@@ -15,7 +15,7 @@ from kit.world import EPOCHS, RECORDS, SHAPES, Shape, World, batches_of, over_wr
 from dali_feed import bad_records, sync
 from dali_feed.engines import engine, workers
 from dali_feed.errors import ClosedError, DeadLetterError, EngineError, SourceError, WaitError
-from dali_feed.feed import Feed, epoch_supply, epochs, machine, passes, planning, reading, run
+from dali_feed.feed import Feed, epochs, machine, passes, planning, reading, run
 from dali_feed.feed import feed as feeds
 from dali_feed.plan.order import Shuffle
 from dali_feed.records import slabs
@@ -24,7 +24,6 @@ MODULES = (
     sync,
     bad_records,
     engine,
-    epoch_supply,
     epochs,
     feeds,
     machine,

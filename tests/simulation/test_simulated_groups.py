@@ -14,7 +14,7 @@ from kit.scripted_kafka import Broker, Cluster, ScriptedConsumer, Stream, played
 from kit.world import Letters, over_written
 
 from dali_feed import bad_records, sync
-from dali_feed.columns.plain import Bytes
+from dali_feed.columns.column import Bytes
 from dali_feed.engines import engine, workers
 from dali_feed.errors import ClosedError, WaitError
 from dali_feed.external_sources.kafka import group, live_reader

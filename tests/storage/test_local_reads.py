@@ -19,8 +19,7 @@ from dali_feed.external_sources.index import SUFFIX
 from dali_feed.packing.sinks import write_shard
 from dali_feed.records.extents import Extents
 from dali_feed.storage import lustre
-from dali_feed.storage.local import DEPTH, LARGE, LOCAL, LocalFile, LocalStore
-from dali_feed.storage.store import FileReads
+from dali_feed.storage.store import DEPTH, LARGE, LOCAL, FileReads, LocalFile, LocalStore
 
 DATA = np.random.default_rng(0).bytes(3 << 20)
 SIZE = 2000

@@ -21,7 +21,7 @@ from dali_feed.external_sources import MDS, Arrays, DeadLetterFolder, FileList, 
 from dali_feed.external_sources.files import LARGEST
 from dali_feed.external_sources.kafka.produce import load_journal
 from dali_feed.packing.sinks import write_shard
-from dali_feed.storage.local import LOCAL
+from dali_feed.storage.store import LOCAL
 
 
 @pytest.mark.parametrize(("what", "cure"), [("pipe", "write it into a file"), ("folder", "name the files in it")])
@@ -108,7 +108,7 @@ def test_an_index_of_mds_that_contradicts_itself(change: dict[str, Any], said: s
 def test_a_reader_opens_an_eighth_of_what_its_process_may() -> None:
     """With a limit of 200 descriptors 25 files, so that several readers have room."""
     code = (
-        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (200, 200)); from dali_feed.storage.local import LOCAL as l"
+        "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (200, 200)); from dali_feed.storage.store import LOCAL as l"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code + "; print(l.most_open)"], capture_output=True, check=True)
     assert int(done.stdout) == 25

@@ -28,10 +28,9 @@ from dali_feed.errors import TransformError
 from dali_feed.testing import assert_resumes_anywhere
 from dali_feed.transforms.crops import RandomCrop, RandomZoomOut
 from dali_feed.transforms.filters import generator_of, seeds_of
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Draws, Recipe
-from dali_feed.transforms.program import Output, Program, compile_following, outline, unfit
+from dali_feed.transforms.program import Output, Program, compile_following, compile_host, outline, unfit
 from dali_feed.transforms.resize import RandomShortestSize, Resizing, ScaleJitter
 
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")

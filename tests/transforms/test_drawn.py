@@ -29,9 +29,8 @@ from dali_feed.transforms.auto_augment import AugMix
 from dali_feed.transforms.colour import ColorJitter, Grayscale, RandomChannelPermutation, RandomPhotometricDistort
 from dali_feed.transforms.crops import CenterCrop, Flip, center_window
 from dali_feed.transforms.erasing import RandomErasing
-from dali_feed.transforms.host import compile_host
 from dali_feed.transforms.op import FLIPS, TRIES, Draws, Key, Op, Recipe, of_op, viewed
-from dali_feed.transforms.program import Parameters
+from dali_feed.transforms.program import Parameters, compile_host
 from dali_feed.transforms.resize import RandomResizedCrop, shorter_edge
 from dali_feed.transforms.warps import RandomPerspective, Rotation, corners
 

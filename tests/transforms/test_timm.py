@@ -26,10 +26,9 @@ from dali_feed.testing.scripted import ScriptedSource
 from dali_feed.transforms.convert import Normalize, ToFloat
 from dali_feed.transforms.crops import CropOrPad, Pad, RandomCrop, TrimBorder
 from dali_feed.transforms.erasing import NoisyErasing, RandomErasing
-from dali_feed.transforms.host import HostProgram, compile_host
 from dali_feed.transforms.lower import lower
 from dali_feed.transforms.op import Key, Op, Recipe, inner_numbers
-from dali_feed.transforms.program import unfit
+from dali_feed.transforms.program import HostProgram, compile_host, unfit
 from dali_feed.transforms.resize import Resize, ResizeKeepRatio
 from dali_feed.transforms.timm_augment import TimmAugMix, TimmAutoAugment, TimmPart, TimmRandAugment
 

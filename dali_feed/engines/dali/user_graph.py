@@ -7,7 +7,6 @@ graph made of them resumes exactly, where DALI's own fn.random operators do not.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,17 +40,6 @@ class GraphDraws:
     def coin(self, p: float = 0.5) -> Any:
         """A node of float32 scalars: 1 with probability p, else 0."""
         return self._add("coin", float(p), 0.0)
-
-
-def is_graph_function(transform: object) -> bool:
-    """Whether this is a function of (images, draws), and not a transform object."""
-    if not inspect.isroutine(transform):
-        return False
-    try:
-        parameters = inspect.signature(transform).parameters.values()
-    except ValueError:  # some builtins have no signature
-        return False
-    return sum(one.default is one.empty and one.kind is not one.VAR_KEYWORD for one in parameters) == 2
 
 
 def compile_function(function: Callable[[Any, GraphDraws], Any], *, exif: bool = False) -> DaliProgram:
