@@ -9,19 +9,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dali_feed.native
 from dali_feed.native.library import SWITCH, VERSION
 
 HERE, TESTS = Path(dali_feed.native.__file__).parent, Path(__file__).parent
+PACKAGES = Path(np.__file__).parents[1]  # with NumPy; an editable dali_feed is not found by its path
 TELL = "from dali_feed.native.library import library; print(library() is not None)"
 SAY = "from dali_feed.native.library import used; print(used())"
 
 
 def told(path: Path, asked: str = TELL, **environment: str) -> subprocess.CompletedProcess[str]:
     """What a process says of the library, whose package `dali_feed` lies in `path`."""
-    environment = {"PYTHONPATH": str(path), "PATH": "/usr/bin:/bin", **environment}
+    environment = {"PYTHONPATH": f"{path}{os.pathsep}{PACKAGES}", "PATH": "/usr/bin:/bin", **environment}
     command = [sys.executable, "-S", "-P", "-c", asked]  # no other dali_feed than that one
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
