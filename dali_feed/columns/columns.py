@@ -156,9 +156,9 @@ class Columns:
             return ""
         return f"column {name!r} of member {self.by_name[name].member!r}: "
 
-    def reader(self, source: Source, stop: threading.Event | None = None) -> Reader:
-        """A reader of a bounded source that gives what the columns are made from, by the names of `members`."""
-        return open_reader(source, self.members, stop, self.optional)
+    def reader(self, source: Source, stop: threading.Event | None = None, *stages: Callable[[Block], Block]) -> Reader:
+        """A reader of a bounded source that gives what `stages` make of the columns' `members`."""
+        return open_reader(source, self.members, stop, self.optional, *stages)
 
     # What the first record tells.
 

@@ -336,10 +336,14 @@ class RequestReader(LiveReader):
 
 
 def open_reader(
-    source: Source, names: Iterable[str], stop: threading.Event | None = None, optional: Collection[str] = ()
+    source: Source,
+    names: Iterable[str],
+    stop: threading.Event | None = None,
+    optional: Collection[str] = (),
+    *stages: Callable[[Block], Block],
 ) -> Reader:
-    """A reader of a source that gives these names, as columns have them; see `Request`."""
+    """A reader of a source that gives these names, as columns have them, with stages behind it; see `Request`."""
     request = Request(source, names, optional)
     if source.any_names:
-        return source.named_reader(request.names, optional, stop)
-    return RequestReader(source.reader(request.members, stop), request)
+        return RequestReader(source.named_reader(request.names, optional, stop), *stages)
+    return RequestReader(source.reader(request.members, stop), request, *stages)

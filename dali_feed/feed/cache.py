@@ -339,7 +339,7 @@ class RecordCache:
         task = ReadTask(
             Extents.one(partition, position, position + 1),
             lambda: 0,
-            lambda stop: RequestReader(self._columns.reader(self._source, stop), self._columns),
+            lambda stop: self._columns.reader(self._source, stop, self._columns),
         )
         self._pool.request(task)
         block = task.take()

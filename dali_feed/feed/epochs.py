@@ -40,7 +40,7 @@ Place = tuple[int, int]  # an epoch, and the samples of each lane that have been
 
 
 class Epochs(Positions):
-    """Epochs of a bounded source: `planning` says what they hold."""
+    """Epochs of a bounded source: `planning` says what they hold, and `Positions` what its methods are for."""
 
     def __init__(self, source: Any, planning: Planning, machine: Machine, ranks: Shares, bad: BadRecords) -> None:
         super().__init__(machine, ranks, bad)
@@ -61,7 +61,6 @@ class Epochs(Positions):
         return self._planning
 
     def wait_at_most(self, seconds: float) -> None:
-        """See `Positions.wait_at_most`."""
         self._planning.patience = seconds
 
     @property
@@ -76,7 +75,6 @@ class Epochs(Positions):
 
     @property
     def epoch(self) -> int:
-        """See `Positions.epoch`."""
         return self._position.epoch
 
     @property
@@ -85,11 +83,9 @@ class Epochs(Positions):
         return self._token is not None and self._token is not self._dropped
 
     def count(self) -> int:
-        """See `Positions.count`."""
         return len(self.planning.counts(self.epoch))
 
     def left(self) -> int:
-        """See `Positions.left`."""
         at, planning = self._position, self.planning
         epoch, consumed = at.place if self._under_way else at.next
         plan = planning.known(epoch)
@@ -99,12 +95,10 @@ class Epochs(Positions):
         return len(planning.counts_of(plan, consumed))
 
     def at_end(self) -> bool:
-        """See `Feed.at_end`."""
         at = self._position
         return not self._under_way and at.pending and at.consumed > 0 and not self.left()
 
     def last_step(self) -> tuple[int, int, int] | None:
-        """See `Feed.last_step`."""
         plan = self.plan
         samples, tail = self.shares.last_step(plan.lane_length)
         if self.planning.drop_last:
@@ -129,7 +123,6 @@ class Epochs(Positions):
             return Batches(owner, self, run, token, self.planning.counts(*place))
 
     def _stays(self) -> bool:
-        """See `Positions._stays`."""
         stands, self._stands = self._stands, None  # if an interrupt comes from here on the pass is no use any more
         self._all_taken = False
         return stands == self._position.place
@@ -186,7 +179,6 @@ class Epochs(Positions):
     # What the iterator reports.
 
     def took(self, token: object, batch: Batch, count: int, *, last: bool) -> bool:
-        """See `Positions.took`."""
         with self._lock:
             self.check(token)
             self._position.took(count, last=last)
@@ -211,7 +203,6 @@ class Epochs(Positions):
         self._settle()
 
     def failed(self, token: object) -> None:
-        """See `Positions.failed`."""
         with self._lock:
             if token is not self._token:  # else another thread has ended it, and a newer pass may be under way
                 return
@@ -228,11 +219,9 @@ class Epochs(Positions):
     # State.
 
     def at(self) -> Place:
-        """See `Positions.at`."""
         return self._position.place
 
     def state(self, at: Place) -> dict[str, Any]:
-        """See `Positions.state`."""
         (epoch, consumed), planning = at, self.planning
         own = planning.made_for(epoch, self._decode)
         planning.tell_world_sizes()
@@ -254,7 +243,6 @@ class Epochs(Positions):
         return {"engine": machine.program.engine, **machine.decode.informing, **who}
 
     def restore(self, state: Any) -> None:
-        """See `Positions.restore`."""
         checked = states.check(state)
         planning = self.planning.restored(checked, self._decode)
         with self._lock:
@@ -274,15 +262,12 @@ class Epochs(Positions):
             log.warning("commit: %s. The training goes on; its checkpoints own the position", what)
 
     def placed(self, stats: Stats) -> Stats:
-        """See `Positions.placed`."""
         return self._placing.placed(stats, self._planning, self._position)
 
     def describe(self) -> str:
-        """See `Positions.describe`."""
         return self.planning.describe(self.epoch, self._machine.describe_engine())
 
     def close(self) -> None:
-        """See `Positions.close`."""
         self._planning.close()  # first: who begins a pass may wait for what the source holds
         self.end()
         super().close()
@@ -406,7 +391,8 @@ def check_memory(tuning: Tuning, planning: Planning, plan: Plan) -> None:
 class EpochSupply(Supply):
     """Slots from where `consumed` of each lane of `epoch` have been given, to the end of that epoch or of all.
 
-    Raises, where it is made, what the plan of the epoch raises, and ConfigError where its windows need more memory.
+    What its methods are for says `Supply`. Raises, where it is made, what the plan of the epoch raises, and ConfigError
+    where its windows need more memory.
     """
 
     def __init__(
@@ -468,7 +454,6 @@ class EpochSupply(Supply):
     # What comes next.
 
     def ready(self) -> bool:
-        """See `Supply.ready`."""
         if self._over or (self._now is None and not self._open_next()) or self._fails:
             return self._over or self._fails
         if self._now is None:
@@ -487,7 +472,6 @@ class EpochSupply(Supply):
         return all(lane.ready(now.counts[now.flown]) for lane in now.lanes)
 
     def take(self) -> tuple[Course, list[Piece]] | EpochEnd | None:
-        """See `Supply.take`."""
         if self._over:
             return None
         now = self._now or self._begin_next()
@@ -644,15 +628,12 @@ class EpochSupply(Supply):
                 lane.close()
 
     def halt(self) -> None:
-        """See `Supply.halt`."""
         self._pool.halt()
 
     def resume(self, seconds: float) -> None:
-        """See `Supply.resume`."""
         self._pool.resume(seconds)
 
     def release(self) -> None:
-        """See `Supply.release`."""
         for opened in list(self._open):
             self.end(opened.epoch)
         self._now = self._next = None

@@ -172,7 +172,14 @@ class Machine:
         """The engine, for another pass; `owner`, which closes this machine, is closed at the interpreter's end."""
         with self._making:
             if self.engine is None:
-                self.engine = self._new_engine()
+                self.engine = make_engine(
+                    self.program,
+                    late=self.columns.late,
+                    batch_size=self.batch_size,
+                    device=self.device,
+                    tuning=self.tuning,
+                    before=None if self.on_device is None else self.on_device.before,
+                )
                 _close_at_exit(owner)
                 self._wanted()
             self.uploads = self.uploads or Uploads(self.companions, self.engine.device)
@@ -235,17 +242,7 @@ class Machine:
         self.columns.settle_by(self._bounded)
         if self.cache is not None:
             return RequestReader(self.cache.reader(stop), self.stage)
-        return RequestReader(self.columns.reader(self._bounded, stop), self.stage)
-
-    def _new_engine(self) -> Engine:
-        return make_engine(
-            self.program,
-            late=self.columns.late,
-            batch_size=self.batch_size,
-            device=self.device,
-            tuning=self.tuning,
-            before=None if self.on_device is None else self.on_device.before,
-        )
+        return self.columns.reader(self._bounded, stop, self.stage)
 
     def stats(self) -> Stats:
         """Counts and waits since the start."""

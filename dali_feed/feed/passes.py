@@ -362,10 +362,6 @@ class Positions(ABC):
             self._leaving = None
 
 
-def _itself(batch: Batch) -> Batch:
-    return batch
-
-
 class Batches:
     """One pass; each batch taken moves the position. Dropping it ends a pass over an epoch.
 
@@ -397,7 +393,7 @@ class Batches:
         """Whether no batch is still to come."""
         return self._counts is not None and self._taken == len(self._counts)
 
-    def take(self, timeout: float | None = None, make: Callable[[Batch], Any] = _itself) -> Any:
+    def take(self, timeout: float | None = None, make: Callable[[Batch], Any] = lambda batch: batch) -> Any:
         """What `make` makes of the next batch; WaitError, with the pass going on, after `timeout` seconds.
 
         The position moves when it is made: a batch that the loop never got, because `make` raised, does not count. A

@@ -208,11 +208,6 @@ class Planning:
         return self._sampler is not None
 
     @property
-    def window_samples(self) -> int:
-        """Samples that a window holds at most."""
-        return sum(samples for samples, _, _ in self.windows)
-
-    @property
     def windows(self) -> list[tuple[int, int, int]]:
         """Of each window that a lane has open at once: samples at most, an extent's, and a record's bytes."""
         return window_sizes(self.snapshot, self.order, self.shares.lanes)
@@ -341,7 +336,8 @@ class Planning:
         `engine`: which one runs where. Of several sources a line each says how many samples it has, and its share in
         the epoch.
         """
-        snapshot, order, shares, window = self.snapshot, self.order, self.shares, self.window_samples
+        snapshot, order, shares = self.snapshot, self.order, self.shares
+        window = sum(samples for samples, _, _ in self.windows)
         batches, ranks = len(self.counts(epoch)), _many(shares.world_size, "rank")
         samples, megabytes = len(snapshot), snapshot.record_bytes / 1e6
         if self.sampled:

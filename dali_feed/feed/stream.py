@@ -1,4 +1,4 @@
-"""A stream: where the loop is in it, and what a pass over it is fed with.
+"""A stream: where the loop is in it, what a pass over it is fed with, and the thread that gathers that.
 
 The laws: only the newest iterator gives batches, and an iterator that is left loses nothing: the next one goes on
 behind the last batch that the loop was handed. A finished batch never waits for a record that has not come. A record
@@ -10,18 +10,20 @@ thread when that takes it (`settle`): until then the batch may be void, because 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from dali_feed import sync
 from dali_feed.bad_records import BadRecord, Letter, Quarantine
+from dali_feed.columns.image import Images
 from dali_feed.columns.request import Request, RequestReader
 from dali_feed.draws import check_seed
-from dali_feed.errors import ClosedError, ConfigError, DeadLetterError
+from dali_feed.engines.device.ranges import READ
+from dali_feed.errors import ClosedError, ConfigError, DaliFeedError, DeadLetterError, SourceError
 from dali_feed.feed.batch import Batch, Course, Due, EmptyBatches, Flight
-from dali_feed.feed.gather import Gathered, Gatherer
 from dali_feed.feed.lane import Chunk, Piece
 from dali_feed.feed.machine import Machine
 from dali_feed.feed.passes import Batches, Positions
@@ -32,7 +34,10 @@ from dali_feed.options import BadRecords, Tuning
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import Shares
 from dali_feed.records.gauges import summed
-from dali_feed.records.live import LiveReader, Progress, Stream
+from dali_feed.records.live import LiveBlock, LiveReader, Pace, Progress, Stream
+from dali_feed.records.pieces import Pieces, nbytes
+from dali_feed.records.slabs import SlabPool
+from dali_feed.records.source import Block, Lease
 
 PATIENCE = 5.0  # seconds that a state waits for the source to say where it begins
 WINDOW = 10_000  # records in a row that BadRecords(limit=...) is of, where window= does not say
@@ -105,7 +110,6 @@ class StreamPosition(Positions):
             return Batches(owner, self, run, token, None)
 
     def _stays(self) -> bool:
-        """See `Positions._stays`."""
         return True
 
     def _new_pass(self, owner: Any, at: Any, progress: Progress) -> Pass:
@@ -148,7 +152,6 @@ class StreamPosition(Positions):
     # What the iterator reports.
 
     def requested(self) -> None:
-        """See `Positions.requested`."""
         self.progress.asked()
 
     def void(self, batch: Batch) -> bool:
@@ -223,7 +226,6 @@ class StreamPosition(Positions):
     # The rest.
 
     def describe(self) -> str:
-        """See `Positions.describe`."""
         pace, ranks, machine = self._source.pace, self._ranks, self._machine
         timeout = "when full" if pace.timeout is None else f"after {pace.timeout:g} s at most"
         size = "" if pace.size is None else f", of {pace.size:,} bytes at most"
@@ -237,7 +239,6 @@ class StreamPosition(Positions):
         )
 
     def placed(self, stats: Stats) -> Stats:
-        """See `Positions.placed`."""
         supply = self._supply
         kafka = None if supply is None else summed([supply.gatherer.reader])
         return stats if kafka is None else replace(stats, kafka=kafka.at_positions(self.progress.state(0) or {}))
@@ -270,11 +271,9 @@ class StreamSupply(Supply):
         self._in_vain = 0  # records that came since the last batch, all of them bad
 
     def begin(self) -> None:
-        """See `Supply.begin`."""
         self.gatherer.begin()
 
     def ready(self) -> bool:
-        """See `Supply.ready`."""
         return self.gatherer.ready()
 
     def take(self) -> tuple[Course, list[Piece]] | Late:
@@ -314,7 +313,6 @@ class StreamSupply(Supply):
         return Batch(None, due=self._due(shown=False))
 
     def none_good(self, flight: Flight, error: NoneGoodError) -> Batch:
-        """See `Supply.none_good`."""
         del flight, error
         return self._unshown()
 
@@ -328,7 +326,6 @@ class StreamSupply(Supply):
         self._bad.append((slot, bad, where, self.letter(where, bad) if self.machine.outbox.wanted else None))
 
     def landed(self, flight: Flight, batch: Batch) -> None:
-        """See `Supply.landed`."""
         del flight
         batch.due = self._due(shown=True)
         self._empty.saw(batch)
@@ -341,21 +338,17 @@ class StreamSupply(Supply):
         return Due(gathered.position, gathered.generation, window.rows, noted, shown)
 
     def halt(self) -> None:
-        """See `Supply.halt`."""
         self.gatherer.stop()
 
     def threads(self) -> Sequence[sync.Thread]:
-        """See `Supply.threads`."""
         return (self.gatherer.thread,)
 
     def release(self) -> None:
-        """See `Supply.release`."""
         self.gatherer.stop()
         while self._windows:
             self._windows.popleft()[0].release()
 
     def at_work(self) -> str:
-        """See `Supply.at_work`."""
         return self.gatherer.at_work()
 
     def remark(self) -> str:
@@ -389,3 +382,288 @@ class StreamSupply(Supply):
         finally:
             self._settled += due.slots
             self._in_vain = 0 if due.shown and due.slots else self._in_vain + due.slots
+
+
+# The thread that reads a stream, and gathers its records to batches at the source's pace.
+#
+# The law: records leave in the order in which they came, and which of them make a batch is decided by their number, the
+# pace and the clock; nothing else depends on it. Reading never runs more than some batches ahead of the loop.
+
+
+# Memory of a batch that comes piece by piece: its blocks lie in the same slabs.
+#
+# A stream's records come one by one at times, and a slab for each would be megabytes for kilobytes. A block that came
+# too large for the batch it was read for is the first of the next one, whose memory then is that of both.
+
+
+class Shared:
+    """A lease with as many holders as batches have bytes in it; the last of them releases it.
+
+    The thread that reads fills it and holds it; the feed thread and that one release it.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self._lock = sync.RLock()  # guards the number of holders; reentrant, as a collection may end a batch in here
+        self._holders = 1  # the thread that reads, until it goes on to the next one
+
+    def hold(self) -> None:
+        """One holder more."""
+        with self._lock:
+            self._holders += 1
+
+    def release(self) -> None:
+        """One less."""
+        with self._lock:
+            self._holders -= 1
+            last = not self._holders
+        if last:
+            self.lease.release()
+
+
+AHEAD = 2  # batches that wait for the feed thread
+SLICE_S = 1.0  # how long a wait may be without a look at whether it is still wanted
+_ROOM_S = 0.02  # how often memory is looked at again
+
+OpenStream = Callable[[sync.Event], LiveReader]  # a reader whose waits end at the event
+
+
+@dataclass(slots=True)
+class Gathered:
+    """The records of a batch, or none of an idle one, and where their partitions stand behind them.
+
+    All are of one generation of the stream's progress.
+
+    leases  memory that their bytes lie in; `release` gives it back
+    """
+
+    generation: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    position: dict[int, int] = field(default_factory=dict)
+    count: int = 0
+    size: int = 0
+    leases: list[Shared] = field(default_factory=list)
+
+    def add(self, polled: LiveBlock, lease: Shared) -> None:
+        """A block more, whose bytes lie in that lease."""
+        self.position |= polled.position
+        if not len(polled.block.ids):
+            return
+        self.blocks.append(polled.block)
+        self.count += len(polled.block.ids)
+        self.size += _size(polled.block)
+        if lease not in self.leases:
+            lease.hold()
+            self.leases.append(lease)
+
+    def release(self) -> None:
+        """Give the memory back. Safe to call twice."""
+        leases, self.leases = self.leases, []
+        for lease in leases:
+            lease.release()
+
+
+def _size(block: Block) -> int:
+    """Bytes of images, and of columns that are bytes."""
+    size = 0
+    for values in block.values.values():
+        if isinstance(values, Pieces | Images):
+            size += nbytes(values)
+        elif isinstance(values, list):
+            size += sum(len(value) for value in values if isinstance(value, memoryview | bytes))
+    return size
+
+
+class Gatherer:
+    """One thread, once it is told to `begin`. Batches are taken by one other thread."""
+
+    def __init__(
+        self,
+        name: str,
+        opened: OpenStream,
+        pace: Pace,
+        batch_size: int,
+        progress: Progress,
+        slabs: SlabPool,
+        memory: int,
+    ) -> None:
+        self._name, self._opened, self._pace, self._batch_size = name, opened, pace, batch_size
+        self._progress, self._slabs, self._memory = progress, slabs, memory
+        self._lease = Shared(slabs.lease())  # of the batch that is being gathered
+        self._stop = sync.Event()
+        self._out: sync.Channel[Gathered | BaseException] = sync.Channel(AHEAD)
+        self._waiting: list[Gathered] = []  # for room in the channel
+        self._part = Gathered()
+        self._begun = 0.0  # when its first record came
+        self._quiet = 0.0  # since when none has come
+        self._came = sync.monotonic()
+        self._reader: LiveReader
+        self.thread = sync.Thread(target=self._run, name="dali_feed-live", daemon=True)
+
+    def begin(self) -> None:
+        """Read; whoever stops it is known by then, for an interrupt may come out of here."""
+        self.thread.start()
+
+    # For the feed thread, and others.
+
+    def ready(self) -> bool:
+        """Whether a batch, or an error, can be taken without waiting."""
+        return len(self._out) > 0
+
+    def take(self) -> Gathered:
+        """The next batch. Raises what the reader raised, and ClosedError once stopped."""
+        item = self._out.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def at_work(self) -> str:
+        """What it is at, for the watchdog."""
+        trouble = self.trouble
+        since = sync.monotonic() - self._came
+        line = f"source: {self._name}: the last record came {since:.0f} s ago"
+        if count := self._part.count:
+            line = f"{line}, {count} of the {self._batch_size} records of a batch are there"
+        return f"{line}, {trouble}" if trouble else line
+
+    @property
+    def trouble(self) -> str:
+        """What hinders the reader, if it says so."""
+        return "" if self.reader is None else self.reader.trouble
+
+    @property
+    def reader(self) -> LiveReader | None:
+        """The reader, once there is one."""
+        return getattr(self, "_reader", None)
+
+    def stop(self, timeout: float = 3.0) -> None:
+        """End the reader, and wait for it so long. Safe to call twice."""
+        self._stop.set()
+        for dropped in self._out.close():
+            if isinstance(dropped, Gathered):
+                dropped.release()
+        self._progress.moved()
+        if self.thread.is_alive() and self.thread is not sync.current_thread():  # where the collector may run
+            self.thread.join(timeout)
+
+    # The thread's own.
+
+    def _run(self) -> None:
+        try:
+            try:
+                self._read()
+            except ClosedError as error:
+                self._give_up(error)
+            except DaliFeedError as error:
+                error.add_note("Stage: read")
+                self._give_up(error)
+            except BaseException as error:  # noqa: BLE001  a source may raise anything; the trainer must hear of it
+                msg = f"{self._name}: reading the next records failed: {type(error).__name__}: {error}"
+                failure = SourceError(msg)
+                failure.__cause__ = error
+                self._give_up(failure)
+        finally:
+            for each in (*self._waiting, self._part):
+                each.release()
+            self._lease.release()
+            if self.reader is not None:
+                self.reader.close()
+
+    def _give_up(self, error: BaseException) -> None:
+        """The error comes behind all whole batches, and the records that had come."""
+        try:
+            self._flush()
+            while self._waiting:
+                self._out.put(self._waiting[0])
+                self._waiting.pop(0)
+            self._out.put(error)
+        except ClosedError:  # the loop has gone; no one is left to report to
+            pass
+
+    def _read(self) -> None:
+        if self._stop.is_set():  # before it ran
+            return
+        self._reader = self._opened(self._stop)
+        self._quiet = sync.monotonic()
+        while not self._stop.is_set():
+            self._put()
+            self._step()
+
+    def _step(self) -> None:
+        """One poll, and what becomes of it."""
+        pace, part = self._pace, self._part
+        now = sync.monotonic()
+        if part.count:
+            left = math.inf if pace.timeout is None else self._begun + pace.timeout - now
+            if left <= 0:
+                self._flush()
+                return
+            self._poll(self._batch_size - part.count, self._idle(now, left))
+        elif not self._poll(self._batch_size, 0.0):
+            self._poll(1 if pace.timeout is not None else self._batch_size, self._idle(now, math.inf))
+
+    def _idle(self, now: float, left: float) -> float:
+        """How long a poll may wait; hands an empty batch over where the stream has been idle for long."""
+        idle = math.inf if self._pace.idle is None else self._quiet + self._pace.idle - now
+        if idle <= 0:
+            empty, part = Gathered(self._part.generation), self._part
+            if not part.count:
+                empty.position, part.position = part.position, {}
+            self._waiting.append(empty)
+            self._quiet = now
+            return 0.0
+        return min(left, idle, SLICE_S)
+
+    def _poll(self, records: int, seconds: float) -> bool:
+        """Take what comes into the batch; whether that was any record."""
+        size, lease = self._pace.size, self._lease
+        most = math.inf if size is None else max(1, size - self._part.size)
+        with READ:
+            polled = self._reader.poll(records, most, seconds, lease.lease)
+        self._came_to(polled, lease)
+        part = self._part
+        self._check(part.count)
+        if part.count >= self._batch_size or (size is not None and part.size >= size):
+            self._flush()
+        return len(polled.block.ids) > 0
+
+    def _came_to(self, polled: LiveBlock, lease: Shared) -> None:
+        """A block more, in that memory, for the batch that is being gathered."""
+        size = self._pace.size
+        if polled.generation != self._part.generation:  # partitions were taken away: what was gathered before is void
+            self._part.release()
+            self._part = Gathered(polled.generation)
+        if len(polled.block.ids):
+            self._came = self._quiet = sync.monotonic()
+            part = self._part
+            if size is not None and part.count and part.size + _size(polled.block) > size:
+                self._flush()
+            if not self._part.count:
+                self._begun = self._came
+        self._part.add(polled, lease)
+
+    def _flush(self) -> None:
+        """The batch is whole, and so is its memory."""
+        if self._part.count:
+            lease, self._lease = self._lease, Shared(self._slabs.lease())
+            lease.release()
+            self._waiting.append(self._part)
+            self._part = Gathered(self._part.generation)
+
+    def _check(self, count: int) -> None:
+        """Raise ConfigError where the batch, of so many records by now, takes more than there is."""
+        size = self._lease.lease.size
+        if size > self._memory:
+            msg = (
+                f"Tuning(memory={self._memory}): must be enough bytes for a batch; found one of {size} bytes, with"
+                f" {count} records. Give several times as much, a smaller batch_size, or the stream a limit in bytes"
+            )
+            raise ConfigError(msg)
+
+    def _put(self) -> None:
+        """Hand whole batches on, and wait until there is room for another one; the reader is asked for none then."""
+        while self._waiting and not self._stop.is_set():
+            if self._out.offer(self._waiting[0], SLICE_S):
+                self._waiting.pop(0)
+        while not (self._stop.is_set() or self._part.count or self._slabs.leased <= self._memory // 2):
+            self._progress.wait(_ROOM_S)

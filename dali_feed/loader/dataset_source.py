@@ -35,6 +35,7 @@ from dali_feed.records.source import (
     Source,
     alternatives,
     check_known,
+    check_no_pin,
     fixed_snapshot,
 )
 from dali_feed.screen.header import UnusableError
@@ -101,8 +102,7 @@ class DatasetSource(Source):
 
     def snapshot(self, pin: Mapping[str, Any] | None = None) -> Snapshot:
         """See `snapshot_of`."""
-        if pin is not None:
-            raise ConfigError(f"{self._title}: a dataset is fixed and takes no pin; found {dict(pin)!r}")
+        check_no_pin(self._title, pin, "samples")
         return snapshot_of(self._dataset, self._count, max(1, sum(map(_size, self._first.values()))))
 
     def reader(self, members: Sequence[str], stop: threading.Event | None = None) -> Reader:

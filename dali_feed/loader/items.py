@@ -355,10 +355,10 @@ class Items:
         source: Any = feed.source
         self._where: Callable[[int], str] = lambda sample: source.where(*unpack_id(sample))
         self._device, self._wants_info = device, info
-        mixing = collate_fn if isinstance(collate_fn, Mixing) else Mixing.lowered(collate_fn)
+        mixing = None if collate_fn is None else Mixing.lowered(collate_fn)
         self.mixes = None if mixing is None else Mixes(mixing, feed, self._where, own)
-        plain = None if isinstance(collate_fn, Mixing) or mixing is not None else collate_fn
-        self._collate = None if plain is torch.utils.data.default_collate else plain
+        calls = mixing is None and collate_fn is not torch.utils.data.default_collate
+        self._collate: Any = collate_fn if calls else None
         self._columns, self._images = feed.columns, tuple(feed.columns.images)
         self._last = feed.program.recipe.layout == "NHWC"
         self._several = feed.program.several

@@ -199,7 +199,7 @@ def _set_in(decode: Decode) -> list[str]:
 
 def _wants_pil(dataset: Any, source: Source, collate: Any, transform: Any) -> bool:
     """Whether torch would hand a collate_fn of the user's the images as they were opened."""
-    default = collate is None or collate is default_collate or isinstance(collate, Mixing)
+    default = collate is None or collate is default_collate
     named = not isinstance(dataset, list | tuple) and isinstance(source, FileList)  # else ours gave the samples
     return not default and named and Mixing.lowered(collate) is None and leaves_pil(transform)
 
@@ -234,7 +234,7 @@ def _source_for(name: object) -> str:
 def _torch_has(loader: DataLoader, why: str) -> None:
     """Raise ConfigError for what would change the data and torch's own loader, used because of `why`, does not do."""
     collate = loader.collate_fn
-    if isinstance(collate, Mixing) or Mixing.lowered(collate) is not None:
+    if Mixing.lowered(collate) is not None:
         cure = "Mix in a function, collate_fn=lambda samples: mixup(*default_collate(samples))"
         whose = f"{type(collate).__name__} is for images that we decode"
         refuse("collate_fn", f"{whose}, and not for this dataset, because {why}. {cure}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from dali_feed.feed.run import Gate
 from dali_feed.feed.stats import Running, Stats
 from dali_feed.loader.arguments import as_config_error
 from dali_feed.loader.dataset_source import snapshot_of
-from dali_feed.loader.own_state import OwnState, Stateful
 from dali_feed.options import BadRecords
 from dali_feed.plan import state as states
 from dali_feed.plan.batching import Shares, check_shuffle, digest_of, length_of
@@ -114,6 +113,69 @@ class TorchPlanning(Planning):
         if self._single:  # of one line, for lanes divide the samples of a step
             return lines[0]
         return [[i for line in lines for i in line[at : at + part]] for at in range(0, stop - consumed, part)]
+
+
+# An iterable-style dataset that torch's loader runs in this process, and where it stands: by its own word.
+#
+# The law: what is restored is what was saved. As torchdata has it, a dataset goes on from its state before its iterator
+# is made, and an iterator, which may be the dataset itself, after that: making it would begin the data again.
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What says where it stands."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+
+class OwnState(IterableDataset[Any]):
+    """In the dataset's place: it knows the iterator of the pass under way."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._iterator: Any = None
+        self._due: Mapping[str, Any] | None = None  # a state that the next iterator goes on from
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __iter__(self) -> Iterator[Any]:
+        due = self._due or {}
+        if "dataset" in due:
+            self._dataset.load_state_dict(due["dataset"])
+        iterator = iter(self._dataset)
+        if "iterator" in due:
+            if not isinstance(iterator, Stateful):
+                kind = type(self._dataset).__qualname__
+                raise StateError(f"state: it has that of an iterator; found one of {kind} without load_state_dict()")
+            iterator.load_state_dict(due["iterator"])
+        self._due, self._iterator = None, iterator  # last: a start that failed is tried again from the same state
+        return cast("Iterator[Any]", iterator)
+
+    def saved(self) -> dict[str, Any] | None:
+        """Where it stands: its own state, and its iterator's where that is another; None where neither says it."""
+        if self._due is not None:
+            return dict(self._due)
+        parts: dict[str, Any] = {}
+        if isinstance(self._dataset, Stateful) and self._iterator is not self._dataset:
+            parts["dataset"] = self._dataset.state_dict()
+        if isinstance(self._iterator, Stateful):
+            parts["iterator"] = self._iterator.state_dict()
+        return parts or None
+
+    def go_to(self, state: Mapping[str, Any]) -> None:
+        """The next iterator goes on from there."""
+        self._iterator, self._due = None, state
+
+    def ended(self) -> None:
+        """The pass is over: what comes next is a new one."""
+        self._iterator = None
 
 
 # What runs it: torch's own DataLoader, in the place of our readers and our engine.
@@ -344,15 +406,11 @@ class TorchEpochs(Epochs):
     @property
     def planning(self) -> Planning:
         """After a look at the dataset where an epoch is yet to begin: it may have grown."""
-        self._check_grown()
-        return self._planning
-
-    def _check_grown(self) -> None:
         if self._position.fresh and not self._under_way:
             self._planning.look()
+        return self._planning
 
     def last_step(self) -> tuple[int, int, int] | None:
-        """See `Feed.last_step`."""
         return None if self._own_batches else super().last_step()
 
     def _new_pass(self, epoch: int, consumed: int, owner: Any) -> Any:
@@ -425,7 +483,6 @@ class Iterations(TorchEpochs):
         """Nobody knows."""
 
     def begin(self, owner: Any) -> Batches:
-        """See `Epochs.begin`."""
         self.leave()
         run: Any = TorchRun(self._torch, (), self.epoch)
         with self._newest() as (token, _):
@@ -442,7 +499,6 @@ class Iterations(TorchEpochs):
         return states.iterable(self._source, epoch=at[0], own=own, info=self._info)
 
     def restore(self, state: Any) -> None:
-        """See `Positions.restore`."""
         checked = states.check(state)
         own = states.iterable_of(checked, self._source)
         self._torch.check(own)
@@ -452,7 +508,6 @@ class Iterations(TorchEpochs):
         self._position.go_to(checked["epoch"], 0)
 
     def close(self) -> None:
-        """See `Positions.close`."""
         Positions.close(self)
 
 

@@ -176,7 +176,6 @@ class Strand(Windowed):
         return np.unique(np.concatenate(edges))
 
     def window(self, lane: int, first: int, stop: int) -> WindowPlan:
-        """See `Windowed.window`."""
         turn, at = divmod(first, self.pass_length)
         return self._placed(self.of_pass(turn).window(lane, at, at + stop - first), turn)
 

@@ -268,7 +268,6 @@ class EpochPlan(Windowed):
         return np.asarray(np.append(edges, stop) - first, np.int64)
 
     def window(self, lane: int, first: int, stop: int) -> WindowPlan:
-        """See `Windowed.window`."""
         at = lane * self.lane_length
         extents = self._cut(at + first, at + stop)
         order = self._mixed(at + first, stop - first) if self.mixes else None
@@ -279,7 +278,6 @@ class EpochPlan(Windowed):
         return permutation(self.seed, self.epoch, rows, WINDOW_ORDER, at)
 
     def others(self, lane: int, first: int) -> Iterator[WindowPlan]:
-        """See `Windowed.others`."""
         for turn in range(self.lanes + 1):
             at = (lane + turn) % self.lanes
             for a, b in itertools.pairwise(self.bounds(at).tolist()):

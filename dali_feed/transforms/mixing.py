@@ -45,7 +45,9 @@ class Mixing:
 
     @classmethod
     def lowered(cls, transform: Any) -> Mixing | None:
-        """A `Mixing` of torchvision's v2.MixUp, v2.CutMix, or a RandomChoice of the two; None for anything else."""
+        """A `Mixing`, or one of v2.MixUp, v2.CutMix, or a RandomChoice of both; None for anything else."""
+        if isinstance(transform, Mixing):
+            return transform
         several = is_torchvision(transform) and type(transform).__name__ == "RandomChoice"
         inner = transform.transforms if several else [transform]
         names = [type(each).__name__ if is_torchvision(each) else "" for each in inner]

@@ -15,13 +15,13 @@ from kit.packed_images import packed_images, plain, striped
 from dali_feed.columns import Array
 from dali_feed.errors import ClosedError, DataLostError, SourceChangedError
 from dali_feed.external_sources import Arrays, ShardSet
+from dali_feed.external_sources import ranges as filling
+from dali_feed.external_sources.ranges import FileRows, fill_rows
 from dali_feed.packing.sinks import write_shard
 from dali_feed.records.gauges import storage_of
 from dali_feed.records.pieces import ArrayPieces, Pieces
 from dali_feed.records.slabs import SlabPool
 from dali_feed.records.source import Block, Extents, Source
-from dali_feed.storage import rows as filling
-from dali_feed.storage.rows import FileRows, fill_rows
 from dali_feed.storage.store import LOCAL, LocalStore
 
 __all__ = ["plain"]  # a fixture

@@ -16,8 +16,8 @@ from dali_feed import BadRecords, DataLoader, Shuffle, Tuning
 from dali_feed.columns import Array, Bytes, Column, Number
 from dali_feed.errors import DataLostError, SourceChangedError
 from dali_feed.external_sources import ShardSet
+from dali_feed.external_sources import ranges as filling
 from dali_feed.packing.sinks import write_shard
-from dali_feed.storage import rows as filling
 from dali_feed.testing import assert_resumes_anywhere
 
 SIZE, RECORDS = 5000, 700

@@ -142,7 +142,7 @@ RULES = (
         f"{FEED} fills",
     ),
     Rule(
-        *(15, "one", "a batch of a stream is of one generation", "feed/gather.py"),
+        *(15, "one", "a batch of a stream is of one generation", "feed/stream.py"),
         "            self._part.release()\n            self._part = Gathered(polled.generation)\n",
         "            self._part.generation = polled.generation\n",
         GROUP,

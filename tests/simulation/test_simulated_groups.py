@@ -19,12 +19,12 @@ from dali_feed.engines import engine, workers
 from dali_feed.errors import ClosedError, WaitError
 from dali_feed.external_sources.kafka import group, live_reader
 from dali_feed.external_sources.kafka.group import ConsumerGroup
-from dali_feed.feed import Feed, gather, passes, run, stream
+from dali_feed.feed import Feed, passes, run, stream
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.records import live, slabs
 from dali_feed.records.source import unpack_id
 
-MODULES = (sync, bad_records, engine, gather, group, live, live_reader, passes, run, slabs, stream, workers)
+MODULES = (sync, bad_records, engine, group, live, live_reader, passes, run, slabs, stream, workers)
 DRAIN = 30.0
 CLOSES = 60.0  # virtual seconds
 LEAVES = 20.0  # that threads go on behind the last close: less than a hand-over waits for a loop
