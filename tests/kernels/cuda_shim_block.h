@@ -1,9 +1,14 @@
 // A block of threads on one thread of the host: each runs until it ends or waits at a barrier, and goes on once all that
 // it waits for wait there too. What a kernel shares is then as it would be on a GPU, and a barrier that some lanes of a
 // warp do not come to ends the program by name, where a GPU would hang or go on with what is not there yet.
+//
+// A thread has a stack that it keeps for block after block, and is left and entered by a jump, as swapcontext asks the
+// system for the mask of signals each time: that is more than kernels compute between two barriers.
 #pragma once
 #include <ucontext.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -15,8 +20,49 @@ struct Index3 {
 };
 static thread_local Index3 blockIdx, threadIdx, blockDim, gridDim;
 
+#ifdef __x86_64__
+// Leaves this stack at `from`, and goes on where `to` was left: what a function has to keep lies on the stack.
+extern "C" __attribute__((visibility("hidden"))) void shim_jump(void** from, void* to);
+asm(R"(
+.text
+.hidden shim_jump
+shim_jump:
+    pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
+    ret
+)");
+#endif
+
 namespace shim {
 namespace {  // each kernel's library has its own: a loader would make one of what they all name
+
+constexpr std::size_t stack_size = 64 << 10;
+
+#ifdef __x86_64__
+using Place = void*;
+inline void jump(Place& from, Place& to) { shim_jump(&from, to); }
+
+// Where `enter` begins on that stack; it never returns.
+inline void set_up(Place& place, char* stack, void (*enter)()) {
+    const auto end = reinterpret_cast<std::uintptr_t>(stack + stack_size) / 16 * 16;
+    void** top = reinterpret_cast<void**>(end) - 8;
+    std::fill_n(top, 8, nullptr);  // six registers, `enter`, and no caller
+    top[6] = reinterpret_cast<void*>(enter);
+    place = top;
+}
+#else
+using Place = ucontext_t;
+inline void jump(Place& from, Place& to) { swapcontext(&from, &to); }
+
+inline void set_up(Place& place, char* stack, void (*enter)()) {
+    getcontext(&place);
+    place.uc_stack.ss_sp = stack;
+    place.uc_stack.ss_size = stack_size;
+    makecontext(&place, enter, 0);
+}
+#endif
 
 enum class Barrier { none, warp, block };
 
@@ -26,11 +72,19 @@ class Block {
     void run(const std::function<void()>& kernel) {
         kernel_ = &kernel;
         const unsigned size = blockDim.x * blockDim.y * blockDim.z;
-        while (fibers_.size() < size) fibers_.push_back(std::make_unique<Fiber>());
-        for (unsigned t = 0; t < size; ++t) begin(*fibers_[t], t);
+        while (fibers_.size() < size) {
+            fibers_.push_back(std::make_unique<Fiber>());
+            set_up(fibers_.back()->place, fibers_.back()->stack.get(), &Block::enter);
+        }
+        for (unsigned t = 0; t < size; ++t) {
+            Fiber& fiber = *fibers_[t];
+            fiber.index = {t % blockDim.x, t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y};
+            fiber.waits = Barrier::none;
+            fiber.goes_on = fiber.alive = true;
+        }
         do {
             for (unsigned t = 0; t < size; ++t)
-                if (fibers_[t]->goes_on) swapcontext(&scheduler_, &(running_ = fibers_[t].get())->context);
+                if (fibers_[t]->goes_on) jump(scheduler_, (running_ = fibers_[t].get())->place);
         } while (release(size));
     }
 
@@ -39,38 +93,31 @@ class Block {
         Fiber& mine = *running_;
         mine.waits = kind;
         mine.goes_on = false;
-        swapcontext(&mine.context, &scheduler_);
+        jump(mine.place, scheduler_);
         mine.waits = Barrier::none;
         threadIdx = mine.index;
     }
 
    private:
-    static constexpr std::size_t stack_size = 64 << 10;
     struct Fiber {
-        ucontext_t context;
+        Place place;
         std::unique_ptr<char[]> stack{new char[stack_size]};
         Index3 index;
         Barrier waits;
         bool goes_on, alive;
     };
 
-    void begin(Fiber& fiber, unsigned thread) {
-        fiber.index = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
-        fiber.waits = Barrier::none;
-        fiber.goes_on = fiber.alive = true;
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.get();
-        fiber.context.uc_stack.ss_size = stack_size;
-        fiber.context.uc_link = &scheduler_;
-        makecontext(&fiber.context, &Block::enter, 0);
-    }
-
     static void enter();
 
+    // A thread of block after block.
     void work() {
-        threadIdx = running_->index;
-        (*kernel_)();
-        running_->goes_on = running_->alive = false;
+        Fiber& mine = *running_;
+        for (;;) {
+            threadIdx = mine.index;
+            (*kernel_)();
+            mine.goes_on = mine.alive = false;
+            jump(mine.place, scheduler_);
+        }
     }
 
     // Lets go on whoever's barrier is complete; false where nobody waits any more.
@@ -93,7 +140,7 @@ class Block {
     const std::function<void()>* kernel_ = nullptr;
     std::vector<std::unique_ptr<Fiber>> fibers_;
     Fiber* running_ = nullptr;
-    ucontext_t scheduler_;
+    Place scheduler_;
 };
 
 inline Block& block() {
