@@ -1,7 +1,7 @@
 """Files that cost a decoder much for what they say or are, each made to just pass a bound on pixels.
 
-`python hostile.py EXPONENT...` decodes each in a process of its own, at most 2**EXPONENT pixels and sixteen passes over
-them, and prints a line of JSON each: name -> what became of it, seconds of processor time, MB of memory at its most.
+`python hostile.py EXPONENT [NAME...]` decodes each in a process of its own, at most 2**EXPONENT pixels and sixteen
+passes over them, and prints JSON: name -> what became of it, seconds of processor time, MB of memory at its most.
 """
 
 from __future__ import annotations
@@ -105,9 +105,14 @@ def png(n: int, *more: bytes, depth: int = 16, interlace: int = 0, whole: bool =
     return b"".join((b"\x89PNG\r\n\x1a\n", head, *more, chunk(b"IDAT", body), chunk(b"IEND", b"")))
 
 
+@functools.cache
+def _much() -> bytes:
+    return zlib.compress(bytes(1 << 27), 9)
+
+
 def squeezed(name: bytes, before: bytes) -> bytes:
     """A chunk that is large once it is decompressed."""
-    return chunk(name, before + zlib.compress(bytes(1 << 27), 9))
+    return chunk(name, before + _much())
 
 
 def with_exif(entries: int, size: int, segments: int) -> bytes:
@@ -224,21 +229,20 @@ def _memory(name: str) -> float:
 
 
 def main() -> None:
-    """Print what each file costs, a line for each bound."""
+    """Print what each file costs at 2**EXPONENT pixels; of these names alone, where some are given."""
     warnings.simplefilter("ignore")
     screen([memoryview(gif())])  # so that Pillow has been imported
-    for most in (1 << int(exponent) for exponent in sys.argv[1:]):
-        costs = {}
-        for name, make in FILES.items():
-            payload, (reading, writing) = make(most), os.pipe()
-            if not os.fork():
-                os.write(writing, json.dumps(cost(payload, most)).encode())
-                os._exit(0)
-            os.close(writing)
-            costs[name] = json.loads(os.read(reading, 1 << 16) or '["died", 0, 0]')
-            os.close(reading)
-            os.wait()
-        print(json.dumps(costs), flush=True)  # noqa: T201  its answer
+    most, costs = 1 << int(sys.argv[1]), {}
+    for name in sys.argv[2:] or FILES:
+        payload, (reading, writing) = FILES[name](most), os.pipe()
+        if not os.fork():
+            os.write(writing, json.dumps(cost(payload, most)).encode())
+            os._exit(0)
+        os.close(writing)
+        costs[name] = json.loads(os.read(reading, 1 << 16) or '["died", 0, 0]')
+        os.close(reading)
+        os.wait()
+    print(json.dumps(costs), flush=True)  # noqa: T201  its answer
 
 
 if __name__ == "__main__":
