@@ -28,7 +28,7 @@ from dali_feed.transforms.resize import RandomResizedCrop, Resize
 from dali_feed.transforms.settings import DType, Layout
 from dali_feed.transforms.warps import RandomAffine, RandomPerspective, Rotation
 
-pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning"), pytest.mark.slow]
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ from dali_feed.errors import DaliFeedError
 from dali_feed.feed import Feed
 from dali_feed.testing import ScriptedSource
 
+pytestmark = pytest.mark.slow
+
 COUNT, SIZE = 20, 4
 FLOATS = [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
 USUAL = v2.Compose([v2.RandomResizedCrop(16), v2.RandomHorizontalFlip(), *FLOATS, v2.RandomErasing(0.5)])

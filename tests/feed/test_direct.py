@@ -20,6 +20,8 @@ from dali_feed.external_sources import ranges as filling
 from dali_feed.packing.sinks import write_shard
 from dali_feed.testing import assert_resumes_anywhere
 
+pytestmark = pytest.mark.slow
+
 SIZE, RECORDS = 5000, 700
 COLUMNS: dict[str, Column] = {
     "x": Array("bin", "uint8", (SIZE,)),

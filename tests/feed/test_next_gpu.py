@@ -19,7 +19,7 @@ from dali_feed.dali import DALIClassificationIterator
 from dali_feed.feed import Feed
 from dali_feed.testing.scripted import ScriptedSource
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.slow]
 
 COUNT, SIZE, CYCLES = 96, 8, 2_000_000_000  # about a second of an H100 or H200
 FLOATS = [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]

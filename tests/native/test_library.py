@@ -15,6 +15,8 @@ import pytest
 import dali_feed.native
 from dali_feed.native.library import SWITCH, VERSION
 
+pytestmark = pytest.mark.slow
+
 HERE, TESTS = Path(dali_feed.native.__file__).parent, Path(__file__).parent
 PACKAGES = Path(np.__file__).parents[1]  # with NumPy; an editable dali_feed is not found by its path
 TELL = "from dali_feed.native.library import library; print(library() is not None)"

@@ -20,6 +20,8 @@ from dali_feed.feed import feed as feeds
 from dali_feed.plan.order import Shuffle
 from dali_feed.records import slabs
 
+pytestmark = pytest.mark.slow
+
 MODULES = (
     sync,
     bad_records,

@@ -24,6 +24,8 @@ from dali_feed.options import BadRecords, Tuning
 from dali_feed.records import live, slabs
 from dali_feed.records.source import unpack_id
 
+pytestmark = pytest.mark.slow
+
 MODULES = (sync, bad_records, engine, group, live, live_reader, passes, run, slabs, stream, workers)
 DRAIN = 30.0
 CLOSES = 60.0  # virtual seconds
