@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import importlib
-import importlib.util
 import json
 import os
 import shutil
@@ -27,9 +25,13 @@ from dali_feed.bench.report import kept, shown_columns, text_of
 from dali_feed.bench.runner import Called, Contestant, Listener, Opens, Race, Timed, about_machine, named, opened, race
 from dali_feed.external_sources.kafka.by_column import librdkafka
 
-__all__ = ["Heat", "broker", "child", "compiled", "main", "new_topic", "once", "support", "timed"]
-
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "tests"))  # what tests use too: a broker, damaged images
+
+from kit.broker import real  # noqa: E402
+
+__all__ = ["HERE", "Heat", "broker", "child", "compiled", "main", "new_topic", "once", "timed"]
+
 Options = argparse.Namespace
 
 
@@ -103,19 +105,10 @@ def child(*arguments: str, **more: Any) -> dict[str, Any]:
     return result
 
 
-def support(name: str) -> Any:
-    """A module that tests use too, by its name there: `kit.broker.real`."""
-    folder = str(HERE.parent / "tests")
-    if folder not in sys.path:
-        sys.path.append(folder)
-    return importlib.import_module(name)
-
-
 @contextmanager
-def broker(**options: Any) -> Iterator[Any]:
+def broker(**options: Any) -> Iterator[real.Cluster]:
     """Apache Kafka on this machine, or the cluster at KAFKA_BOOTSTRAP. SystemExit where there is none."""
-    real, servers = support("kit.broker.real"), os.environ.get("KAFKA_BOOTSTRAP")
-    if servers:
+    if servers := os.environ.get("KAFKA_BOOTSTRAP"):
         yield real.Cluster(servers)
         return
     if (missing := real.missing()) is not None:
@@ -126,7 +119,7 @@ def broker(**options: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def new_topic(cluster: Any, partitions: int = 4, **options: Any) -> Iterator[str]:
+def new_topic(cluster: real.Cluster, partitions: int = 4, **options: Any) -> Iterator[str]:
     """An empty topic, which is deleted at the end."""
     name = f"dali-feed-bench-{uuid.uuid4().hex[:8]}"
     cluster.create(name, partitions, **options)

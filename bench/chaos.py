@@ -40,8 +40,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import HERE, broker, new_topic, support
+from _common import HERE, broker, new_topic
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from kit.broker.real import RealBroker
+from kit.mutations import late
 from PIL import Image
 
 from dali_feed.bench.runner import about_machine
@@ -66,6 +68,7 @@ class Scene:
         lines: the most lines of output before a kill; 0: it is killed at any moment of `seconds`.
         seconds: within which it is killed once its lines came.
         finish: further arguments of the last process.
+        strike: kills what the process depends on, which goes on; None: the process itself is killed.
     """
 
     arguments: Sequence[str]
@@ -73,6 +76,7 @@ class Scene:
     lines: int = 0
     seconds: float = 0.5
     finish: Callable[[], Sequence[str]] = tuple
+    strike: Callable[[], None] | None = None
 
 
 @dataclass(slots=True)
@@ -106,19 +110,16 @@ def lines_of(process: subprocess.Popen[str], most: int | None) -> int:
     return seen
 
 
-def chain(scene: Scene, folder: Path, kills: int, rng: random.Random, kill: Any = None) -> Outcome:
-    """Start, wait for lines or a while, kill, start again; the last one ends by itself.
-
-    `kill` None: the process is killed. Else it is called under the one process, and kills what that depends on.
-    """
+def chain(scene: Scene, folder: Path, kills: int, rng: random.Random) -> Outcome:
+    """Start, wait for lines or a while, kill, start again; the last one ends by itself."""
     outcome = Outcome(chains=1)
     process = start([*scene.arguments, str(folder)])
     while outcome.faults < kills:
-        wanted = rng.randint(1, scene.lines) if scene.lines and (kill or rng.random() < 0.8) else 0
+        wanted = rng.randint(1, scene.lines) if scene.lines and (scene.strike or rng.random() < 0.8) else 0
         if lines_of(process, wanted) < wanted:
             break  # it came to its end before its turn
-        if kill is not None:
-            kill()
+        if scene.strike is not None:
+            scene.strike()
             outcome.faults += 1
             continue
         try:
@@ -178,7 +179,8 @@ def train(servers: str, topic: str, folder: str) -> None:
     options |= {"transform": v2.Compose([*augment, v2.ToDtype(torch.float32, scale=True)]), "drop_last": False}
     options |= {"tuning": Tuning(threads=2, memory=4 << 20)}  # far less than the topic: the broker is asked all along
     kept, state = saved(Path(folder))
-    with loader(KafkaTopic(topic, servers), BATCH, engine="host", bad=BadRecords(limit=None), **options) as feeding:
+    source = KafkaTopic(topic, servers, timeout=PATIENCE)  # a broker that starts again on a busy machine takes its time
+    with loader(source, BATCH, engine="host", bad=BadRecords(limit=None), **options) as feeding:
         if state is not None:
             feeding.load_state_dict(state)
 
@@ -194,7 +196,6 @@ def train(servers: str, topic: str, folder: str) -> None:
 
 def payloads(count: int, rng: random.Random) -> Iterator[bytes]:
     """JPEGs, PNGs and WebPs of many sizes; of a hundred records three are bad."""
-    late = support("kit.mutations").late
     for n in range(count):
         height, width = rng.randint(40, 120), rng.randint(40, 120)
         grid, out = np.indices((height, width, 3)).sum(axis=0) * (1 + n % 7) + n, io.BytesIO()
@@ -204,8 +205,10 @@ def payloads(count: int, rng: random.Random) -> Iterator[bytes]:
         yield bad.get(n % 100, whole)
 
 
-def training(options: argparse.Namespace, rng: random.Random, stack: ExitStack, work: Path) -> tuple[Scene, Any]:
-    """A topic with bad records and holes, and an undisturbed chain over it."""
+def training(
+    options: argparse.Namespace, rng: random.Random, stack: ExitStack, work: Path, *, strikes: bool = False
+) -> Scene:
+    """A topic with bad records and holes, and an undisturbed chain over it; `strikes`: its broker is killed."""
     cluster = stack.enter_context(broker(brief=True))
     topic = stack.enter_context(new_topic(cluster, PARTITIONS))
     producer = Producer({"bootstrap.servers": cluster.servers, "transactional.id": topic})
@@ -232,7 +235,13 @@ def training(options: argparse.Namespace, rng: random.Random, stack: ExitStack, 
         different = sum(a != b for a, b in zip(lines, reference, strict=False)) + abs(len(lines) - len(reference))
         return {"lost": (want - have).total(), "repeated": (have - want).total(), "different": different}
 
-    return Scene(arguments, audit, lines=12, seconds=0.02), cluster
+    def restart() -> None:
+        if not isinstance(cluster, RealBroker):
+            raise SystemExit("NOT RUN: the scene `broker` kills a broker of its own; leave KAFKA_BOOTSTRAP out")
+        cluster.kill()
+        cluster.start()
+
+    return Scene(arguments, audit, lines=12, seconds=0.02, strike=restart if strikes else None)
 
 
 def follow(servers: str, topic: str, folder: str, until: str = "-1") -> None:
@@ -342,7 +351,7 @@ def committed(servers: str, topic: str) -> list[list[tuple[int, bytes]]]:
 
 def streaming(
     options: argparse.Namespace, _: random.Random, stack: ExitStack, work: Path, *, shared: bool = False
-) -> tuple[Scene, Any]:
+) -> Scene:
     """A topic that is written until the last process begins; what it holds is what must have come."""
     cluster = stack.enter_context(broker())
     topic, stop = stack.enter_context(new_topic(cluster, PARTITIONS)), threading.Event()
@@ -378,7 +387,7 @@ def streaming(
             "disordered": 0 if shared else sum(offsets != sorted(offsets) for offsets in ordered),
         }
 
-    return Scene(arguments, audit, lines=1, finish=finish), cluster
+    return Scene(arguments, audit, lines=1, finish=finish)
 
 
 def produce(shard: str, servers: str, topic: str, transactional: str, folder: str) -> None:
@@ -401,7 +410,7 @@ def produce(shard: str, servers: str, topic: str, transactional: str, folder: st
 
 def producing(
     options: argparse.Namespace, rng: random.Random, stack: ExitStack, work: Path, *, transactional: bool
-) -> tuple[Scene, Any]:
+) -> Scene:
     """A shard of images and texts, and an empty topic."""
     cluster = stack.enter_context(broker())
     topic, shard = stack.enter_context(new_topic(cluster, PARTITIONS)), work / "s.tar"
@@ -422,7 +431,7 @@ def producing(
         return row | {"disordered": sum(not ordered(part) for part in parts)}
 
     arguments = ["produce", str(shard), cluster.servers, topic, str(transactional)]
-    return Scene(arguments, audit, lines=1, seconds=0.4), cluster
+    return Scene(arguments, audit, lines=1, seconds=0.4)
 
 
 def packed(shard: str, folder: str) -> None:
@@ -433,7 +442,7 @@ def packed(shard: str, folder: str) -> None:
     pack(ShardSet(shard), Path(folder, "x.dfset"), shard_bytes=1_000_000, workers=2)
 
 
-def packing(options: argparse.Namespace, rng: random.Random, _: ExitStack, work: Path) -> tuple[Scene, Any]:
+def packing(options: argparse.Namespace, rng: random.Random, _: ExitStack, work: Path) -> Scene:
     """A shard of random members, and a set that nobody disturbed."""
     shard = work / "s.tar"
     sizes = [rng.randint(0, 8000) for _ in range(options.records or 3000)]
@@ -451,7 +460,7 @@ def packing(options: argparse.Namespace, rng: random.Random, _: ExitStack, work:
         files = digests(folder)
         return {"different": sum(files.get(name) != whole.get(name) for name in files.keys() | whole.keys())}
 
-    return Scene(["packed", str(shard)], audit, lines=1, seconds=seconds), None
+    return Scene(["packed", str(shard)], audit, lines=1, seconds=seconds)
 
 
 WORKERS: dict[str, Callable[..., None]] = {
@@ -461,9 +470,9 @@ WORKERS: dict[str, Callable[..., None]] = {
     "produce": produce,
     "packed": packed,
 }
-SCENES: dict[str, Callable[..., tuple[Scene, Any]]] = {
+SCENES: dict[str, Callable[..., Scene]] = {
     "train": training,
-    "broker": training,
+    "broker": partial(training, strikes=True),
     "stream": streaming,
     "group": partial(streaming, shared=True),
     "produce": partial(producing, transactional=False),
@@ -478,13 +487,12 @@ def run(name: str, options: argparse.Namespace) -> Outcome:
     while total.faults < options.kills and not total.errors:
         with ExitStack() as stack:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            scene, cluster = SCENES[name](options, rng, stack, work)
+            scene = SCENES[name](options, rng, stack, work)
             for number in range(options.kills if name in {"train", "broker"} else 1):
                 if total.faults >= options.kills or total.errors:
                     break
                 (folder := work / f"chain-{number}").mkdir()
-                kill = cluster.restart if name == "broker" else None
-                outcome = chain(scene, folder, options.kills - total.faults, rng, kill)
+                outcome = chain(scene, folder, options.kills - total.faults, rng)
                 total.faults, total.chains = total.faults + outcome.faults, total.chains + 1
                 total.errors += outcome.errors
                 total.counts.update(outcome.counts)

@@ -17,7 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from _common import HERE, child, support
+from _common import HERE, child
+from kit.mutations import mutated
 from torchvision.transforms import v2
 
 from dali_feed import BadRecords, Decode, Shuffle, Tuning
@@ -32,7 +33,6 @@ BOUNDS: dict[str, Any] = {"max_pixels": 1 << 22, "max_work": 1 << 26}
 
 def part(engine: str, first: int, count: int) -> None:
     """Run one part in this process; prints what was delivered and what was quarantined."""
-    mutated = support("kit.mutations").mutated
     source = ScriptedSource([mutated(number) for number in range(first, first + count)], extent=BATCH)
     transform = v2.Compose([v2.RandomResizedCrop(24), v2.RandomHorizontalFlip()])
     decode = Decode(engine=engine, **BOUNDS)
