@@ -10,10 +10,11 @@ from typing import Any
 
 import hostile
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.images import jpeg, pixels
 from kit.kinds import slow_jpeg
+from kit.properties import examples
 from kit.warm import Warm
 from PIL import Image
 
@@ -111,7 +112,7 @@ def test_the_bound_leaves_ordinary_images_alone() -> None:
         Decode(max_work=0)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(times=2)
 @given(data=st.data())
 def test_any_damage_is_counted_or_refused(data: st.DataObject) -> None:
     """Whatever bytes passed the header's screen, the count ends, and never with an exception."""

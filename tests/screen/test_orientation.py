@@ -8,8 +8,9 @@ import struct
 import warnings
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from kit.properties import examples
 from PIL import ExifTags, Image
 
 from dali_feed.screen.header import orientation_in
@@ -93,7 +94,7 @@ def directory(order: str, *entries: tuple[int, int, int, bytes], behind: bytes =
     return b"Exif\0\0" + head + struct.pack(order + "H", len(entries)) + rows + behind
 
 
-@settings(max_examples=120, deadline=None)
+@examples(times=1.2)
 @given(data=st.data())
 def test_damaged_exif_is_read_as_pillow_reads_it(data: st.DataObject) -> None:
     """Any change of an EXIF block gives Pillow's orientation, or none where Pillow raises or has no integer."""

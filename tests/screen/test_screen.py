@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hostile import JPEG, LZW, RAW, rle, tiff
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kit.kinds import gifs, opened, saved, slow_jpeg
+from kit.properties import examples
 from nvidia import nvimgcodec
 from PIL import Image
 from zoo import big_endian_tiff, chunk, zoo
@@ -395,7 +396,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(file)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(times=6)
 @given(damaged())
 @example(b"P5 2 2 5 abc")
 def test_what_passes_is_parsed_by_the_decoder_with_the_same_size(payload: bytes) -> None:
@@ -410,7 +411,7 @@ def test_what_passes_is_parsed_by_the_decoder_with_the_same_size(payload: bytes)
         assert other == found or (isinstance(other, str) and other != "?")
 
 
-@settings(max_examples=150, deadline=None)
+@examples(times=1.5)
 @given(st.lists(damaged(), min_size=1, max_size=8))
 def test_the_quick_way_and_the_long_way_agree(payloads: list[bytes]) -> None:
     """`screen` says of every row of a batch what `header_of` says of it alone."""
@@ -423,7 +424,7 @@ MAGICS = (
 )
 
 
-@settings(max_examples=500, deadline=None)
+@examples(times=5)
 @given(st.sampled_from(MAGICS), st.binary(max_size=300))
 def test_any_bytes_give_a_verdict(magic: bytes, rest: bytes) -> None:
     """No bytes whatever raise anything but UnusableError, nor anything at all from `screen`."""

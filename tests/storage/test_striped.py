@@ -8,11 +8,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.blocks import Reads, rows
 from kit.denied import denied
 from kit.packed_images import plain, striped
+from kit.properties import examples
 
 from dali_feed.errors import ClosedError, ConfigError, DataLostError, SourceChangedError, SourceDeniedError, StateError
 from dali_feed.external_sources import FileList, ShardSet
@@ -75,7 +76,7 @@ def test_a_name_means_that_all_bytes_are_there(tmp_path: Path) -> None:
     check_parts(tmp_path, layout, parts)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(times=1.2)
 @given(st.integers(1, 4), st.integers(0, 9 * BLOCK), st.data())
 def test_any_range_of_any_layout_is_that_of_the_plain_file(
     folders: Path, targets: int, size: int, data: st.DataObject
