@@ -178,8 +178,8 @@ def test_every_number_has_one_owner() -> None:
 
 
 def _nests(inner: st.SearchStrategy[Op]) -> st.SearchStrategy[Op]:
-    branch = st.lists(inner, max_size=5).map(tuple)
-    branches = st.lists(branch, min_size=1, max_size=5).map(tuple)
+    branch = st.lists(inner, max_size=3).map(tuple)
+    branches = st.lists(branch, min_size=1, max_size=3).map(tuple)
     return branch.map(RandomApply) | branches.map(RandomChoice) | branches.map(RandomOrder)
 
 

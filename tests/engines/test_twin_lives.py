@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -102,10 +103,26 @@ WAYS: dict[str, Callable[..., Any]] = {
 every_way = pytest.mark.parametrize("name", WAYS)
 
 
+def _compiled(kept: Kept) -> Callable[[str], Any]:
+    return lambda name: compile_for_host(kept, name, KERNELS[name].variants)
+
+
 @pytest.fixture
 def play(kept: Kept) -> Callable[..., contextlib.AbstractContextManager[Machine]]:
     """Makes the twin's GPUs."""
-    return functools.partial(twin_of, lambda name: compile_for_host(kept, name, KERNELS[name].variants))
+    return functools.partial(twin_of, _compiled(kept))
+
+
+@pytest.fixture(scope="module")
+def once(kept: Kept) -> Callable[[str], tuple[list[torch.Tensor], Counter[str]]]:
+    """What an epoch of a way gives, on the host, and how often each call was made for it."""
+
+    @functools.cache
+    def of(name: str) -> tuple[list[torch.Tensor], Counter[str]]:
+        with twin_of(_compiled(kept)) as machine:
+            return epochs(WAYS[name](), 1), machine.calls.copy()
+
+    return of
 
 
 def epochs(made: Any, count: int = 2) -> list[torch.Tensor]:
@@ -175,10 +192,10 @@ def test_a_bad_record_costs_its_slot(play: Any, name: str) -> None:
 
 
 @every_way
-def test_a_loader_may_be_closed_at_any_point(play: Any, name: str) -> None:
+def test_a_loader_may_be_closed_at_any_point(play: Any, once: Any, name: str) -> None:
     """Batches that were given stay whole, and the rest lets go of its memory."""
+    wanted, _ = once(name)
     with play() as machine:
-        wanted = epochs(WAYS[name](), 1)
         for count in range(COUNT // SIZE + 1):
             made = WAYS[name]()
             batches, taken = iter(made), list[torch.Tensor]()
@@ -191,10 +208,10 @@ def test_a_loader_may_be_closed_at_any_point(play: Any, name: str) -> None:
 
 
 @every_way
-def test_one_of_two_loaders_is_closed_while_the_other_trains(play: Any, name: str) -> None:
+def test_one_of_two_loaders_is_closed_while_the_other_trains(play: Any, once: Any, name: str) -> None:
     """Its batches are whole, and to close waits for none of them."""
+    wanted, _ = once(name)
     with play() as machine:
-        wanted = epochs(WAYS[name](), 1)
         one, other = WAYS[name](), WAYS[name]()
         found = list[torch.Tensor]()
         with one:
@@ -214,10 +231,10 @@ def test_one_of_two_loaders_is_closed_while_the_other_trains(play: Any, name: st
 
 
 @every_way
-def test_a_state_goes_on_on_another_device(play: Any, name: str) -> None:
+def test_a_state_goes_on_on_another_device(play: Any, once: Any, name: str) -> None:
     """From the first GPU to the second."""
+    wanted, _ = once(name)
     with play(devices=2):
-        wanted = epochs(WAYS[name](), 1)
         with WAYS[name]() as one, WAYS[name]("cuda:1") as other:
             batches = iter(one)
             first = [each.cpu() for _ in range(2) for each in tensors(next(batches))]
@@ -227,10 +244,10 @@ def test_a_state_goes_on_on_another_device(play: Any, name: str) -> None:
 
 
 @every_way
-def test_a_loop_on_its_own_stream_may_drop_what_it_has_enqueued(play: Any, name: str) -> None:
+def test_a_loop_on_its_own_stream_may_drop_what_it_has_enqueued(play: Any, once: Any, name: str) -> None:
     """Its stream is behind all the time, and memory that it lets go is used again."""
+    wanted = [each.double().sum() for each in once(name)[0]]
     with play() as machine:
-        wanted = [each.double().sum() for each in epochs(WAYS[name](), 1)]
         sums = list[torch.Tensor]()
         with WAYS[name]() as made, torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
             for item in made:
@@ -258,11 +275,10 @@ POINTS: dict[str, Callable[[], BaseException]] = {
 
 @pytest.mark.parametrize("kind", POINTS)
 @pytest.mark.parametrize("name", ["dali", "host, mixed", "kept, dali", "own graph"])
-def test_memory_may_end_at_any_call(play: Any, name: str, kind: str) -> None:
+def test_memory_may_end_at_any_call(play: Any, once: Any, name: str, kind: str) -> None:
     """The batches come whole, or an error that says so; no record is called bad, and no memory is lost."""
-    with play() as machine:
-        wanted = epochs(WAYS[name](), 1)
-        before = machine.calls[kind]
+    wanted, calls = once(name)
+    before = calls[kind]
     for point in {min(1, before), before // 2, before} - {0}:
         with play() as machine:
             machine.fail(kind, POINTS[kind], point)
@@ -276,10 +292,9 @@ def test_memory_may_end_at_any_call(play: Any, name: str, kind: str) -> None:
             nothing_taken(machine)
 
 
-def test_a_decoder_that_fails_once_for_no_record_blames_none(play: Any) -> None:
+def test_a_decoder_that_fails_once_for_no_record_blames_none(play: Any, once: Any) -> None:
     """As nvImageCodec does where memory was short for a moment: its text names a sample, which is good."""
-    with play() as machine:
-        wanted = epochs(WAYS["dali"](), 1)
+    wanted, _ = once("dali")
     text = "Error in mixed operator: Failed to decode sample #2"
     for point in (1, 2, 5):
         with play() as machine:
