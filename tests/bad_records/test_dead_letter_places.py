@@ -186,11 +186,11 @@ def test_a_broker_that_comes_back_takes_what_it_refused(own_broker: RealBroker) 
     assert {found.position for found in Producer("dead", own_broker.servers).read()} == {0, 1}
 
 
-def test_a_topic_that_refuses_letters(own_broker: RealBroker) -> None:
+def test_a_topic_that_refuses_letters(link_broker: RealBroker) -> None:
     """No right to write is told with what the broker says; so is a topic to read from that is not there."""
-    own_broker.create("dead")
+    link_broker.create("refuses-letters")
     config = {**ALICE, "sasl.password": PASSWORD}
     with pytest.raises(DeadLetterError, match=r"(?i)authoriz"):
-        Producer("dead", own_broker.sasl_servers, config=config, timeout=5.0).writer().write([letter()])
+        Producer("refuses-letters", link_broker.sasl_servers, config=config, timeout=5.0).writer().write([letter()])
     with pytest.raises(SourceNotFoundError, match="none"):
-        list(Producer("no-letters", own_broker.servers).read())
+        list(Producer("no-letters", link_broker.servers).read())
