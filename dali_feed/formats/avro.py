@@ -3,15 +3,16 @@
 Schemas are fastavro's business, values are not: its reader copies what it reads, makes an object of each number and
 trusts the bytes. Five of them that announce a hundred million nulls keep it busy for seconds, and a value nested deeply
 enough ends the process. Here a schema becomes functions, one for each of its types, that read a value whole: bytes and
-numbers in a row are views of it, so what nobody asked for costs little.
+numbers in a row are views of it, so what nobody asked for costs little. With a reader's schema they are made of both.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dali_feed.errors import ConfigError, FormatError
-from dali_feed.formats.avro_schemas import Schemas, parsed, written
+from dali_feed.formats.avro_schemas import Schemas, whole
 from dali_feed.formats.format import Parse, Value
 from dali_feed.formats.paths import SHOWN, WHOLE, MissingPathError, Steps, flatten, path_of, pick, steps_of
 
@@ -30,20 +31,24 @@ _FRAME = struct.Struct(">BI")  # a zero and the schema's id, as Confluent's seri
 
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """Avro's binary encoding. Give one of the two.
+    """Avro's binary encoding. Give one of the first two.
 
-    schema   that all values are of: a dict or list, JSON text, or the path of an `.avsc` file
-    schemas  values begin with a zero byte and four of their schema's id, as Confluent's serializers write them; this
-             says where the schemas are: a folder of ID.avsc files, a schema registry client (confluent_kafka's, or
-             what has its `get_schema` and, for references, `get_version`), or a function of an id that gives a schema
+    schema         that all values were written with: a dict or list, JSON text, or the path of an `.avsc` file
+    schemas        values begin with a zero byte and four of their schema's id, as Confluent's serializers write them;
+                   this says where the schemas are: a folder of ID.avsc files, a schema registry client
+                   (confluent_kafka's, or what has its `get_schema` and, for references, `get_version`), or a function
+                   of an id that gives a schema
+    reader_schema  that values are read as, by Avro's rules of schema resolution: aliases, promotions, defaults of
+                   fields and enums. None: each as it was written; a member that its own schema lacks is missing
 
     Bytes and fixed are given as views, arrays of numbers and booleans as NumPy arrays (of floats and doubles: views
     too, where they were written in one block; ints and longs as int64), an enum as its symbol. A logical type is
-    given as what it is stored as. There is no reader's schema: a member that a value's own schema lacks is missing.
+    given as what it is stored as.
     """
 
     schema: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | None = None
     schemas: Any = None
+    reader_schema: str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
         if (self.schema is None) == (self.schemas is None):
@@ -56,14 +61,16 @@ class Avro:
         """What reads these members: paths through records, maps, arrays and unions.
 
         Raises:
-            ConfigError: the schema cannot be read, or has no such member; where values name their schemas, that is an
-                error of the values.
+            ConfigError: the schema cannot be read, has no such member, or cannot be read as the reader's; where values
+                name their schemas, that is an error of the values.
             MissingPackageError: fastavro is not installed.
         """
         wanted = [steps_of(path) for path in members]
+        reader = None if self.reader_schema is None else Types(*whole(self.reader_schema))
         if self.schemas is None:
-            named: dict[str, Any] = {}
-            return _parse(Types(named), parsed(written(self.schema), named), wanted)
+            return _parse(Types(*whole(self.schema)), wanted, reader)
+        if reader is not None:
+            _parse(reader, wanted)  # for its errors, which are not the values'
         schemas = Schemas(self.schemas)
         parses: dict[int, Parse] = {}
 
@@ -73,36 +80,33 @@ class Avro:
                 raise FormatError(f"avro: must begin with a zero byte and a schema's id; found {bytes(buf[:5])!r}")
             number = _FRAME.unpack_from(buf)[1]
             if number not in parses:
-                parses[number] = self._of(schemas, number, wanted)
+                parses[number] = _parse_of(schemas, number, wanted, reader)
             return parses[number](buf[_FRAME.size :])
 
         return parse
-
-    def _of(self, schemas: Schemas, number: int, wanted: list[Steps]) -> Parse:
-        """What reads values of that schema; an error that all of them give is found once."""
-        named: dict[str, Any] = {}
-        schema = schemas.get(number, named)
-        try:
-            return _parse(Types(named), schema, wanted)
-        except (ConfigError, FormatError) as error:
-            kind = MissingPathError if isinstance(error, ConfigError) else FormatError  # of `check`: no such member
-            reason = f"{error}; schema {number}"
-
-        def fail(value: Value) -> NoReturn:
-            del value
-            raise kind(reason)
-
-        return fail
 
     def members(self, value: Value) -> dict[str, Any]:
         """All members by path."""
         return flatten(self.bind((WHOLE,))(value)[0])
 
 
-def _parse(types: Types, schema: Any, wanted: list[Steps]) -> Parse:
+def _parse_of(schemas: Schemas, number: int, wanted: list[Steps], reader: Types | None) -> Parse:
+    """What reads values of that schema; an error that all of them give is found once."""
+    types = Types(*schemas.get(number))
+    try:
+        return _parse(types, wanted, reader)
+    except (ConfigError, FormatError) as error:
+        missing = isinstance(error, ConfigError) and reader is None  # of `check`: no such member
+        return Failing(f"{error}; schema {number}", MissingPathError if missing else FormatError)
+
+
+def _parse(types: Types, wanted: list[Steps], reader: Types | None = None) -> Parse:
+    shown = types if reader is None else reader
     for steps in wanted:
-        types.check(schema, steps)
-    read = types.read(schema)
+        shown.check(shown.schema, steps)
+    read = types.read(types.schema) if reader is None else Resolution(types, reader).read(types.schema, reader.schema)
+    if isinstance(read, Failing):
+        raise ConfigError(read.reason)
 
     def parse(value: Value) -> tuple[Any, ...]:
         buf = memoryview(value)
@@ -125,10 +129,23 @@ def _parse(types: Types, schema: Any, wanted: list[Steps]) -> Parse:
 _COMPLEX = {"record", "error", "enum", "array", "map", "fixed"}
 
 
-class Types:
-    """The types of one schema; `named` has its definitions by full name. Logical types are what they are stored as."""
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Stands where no value can be read: an error of each that comes to it."""
 
-    def __init__(self, named: Mapping[str, Any]) -> None:
+    reason: str
+    kind: type[FormatError] = FormatError
+
+    def __call__(self, *_: Any) -> NoReturn:
+        """The error."""
+        raise self.kind(self.reason)
+
+
+class Types:
+    """A schema; `named` has its types by full name. Logical types are what they are stored as."""
+
+    def __init__(self, schema: Any, named: Mapping[str, Any]) -> None:
+        self.schema = schema
         self._named = named
         self._records: dict[str, Read] = {}  # by their names
 
@@ -180,7 +197,8 @@ class Types:
         if kind == "union":
             return _union([self.read(each) for each in about])
         if kind == "array":
-            return self._array(about)
+            items = self.items(about)
+            return _FLAT.get(self.plain(items)[0]) or _array(self.read(items))
         if kind == "map":
             return _map(self.read(about["values"]))
         return _enum(tuple(about["symbols"])) if kind == "enum" else _fixed(about["size"])
@@ -201,25 +219,11 @@ class Types:
         fields += [(each["name"], self.read(each["type"])) for each in about["fields"]]
         return read
 
-    def _array(self, about: Any) -> Read:
-        if self._empty(about["items"]):
+    def items(self, array: Any) -> Any:
+        """The type of an array's items."""
+        if self._empty(array["items"]):
             raise FormatError("avro: items of an array must take at least one byte each; found a type that takes none")
-        flat = _FLAT.get(self.plain(about["items"])[0])
-        if flat is not None:
-            return flat
-        item = self.read(about["items"])
-
-        def read(buf: memoryview, at: int) -> tuple[list[Any], int]:
-            values: list[Any] = []
-            while True:
-                items, at = _count(buf, at, 1)
-                if not items:
-                    return values, at
-                for _ in itertools.repeat(None, items):
-                    value, at = item(buf, at)
-                    values.append(value)
-
-        return read
+        return array["items"]
 
     def _empty(self, schema: Any, seen: frozenset[str] = frozenset()) -> bool:
         """Whether values take no bytes: then five bytes could announce any number of them."""
@@ -228,6 +232,159 @@ class Types:
             inside = seen | {about["name"]}
             return all(self._empty(field["type"], inside) for field in about["fields"])
         return kind == "null" or (kind == "fixed" and not about["size"])
+
+
+_PROMOTIONS = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+_DTYPES = {"boolean": "?", "int": "<i8", "long": "<i8", "float": "<f4", "double": "<f8"}  # of arrays
+
+
+class Resolution:
+    """Reads what was written with one schema as the reader's has it, by Avro's rules of schema resolution.
+
+    The law: what cannot fit is `Failing` when the schemas meet, and so is all around it up to a union with another
+    branch. Only what a value chooses, a branch or a symbol, is an error of that value.
+    """
+
+    def __init__(self, writer: Types, reader: Types) -> None:
+        self._writer, self._reader = writer, reader
+        self._records: dict[tuple[str, str], Read] = {}  # by the names of both
+
+    def read(self, writer: Any, reader: Any, path: Steps = ()) -> Read:
+        """What reads a value of the writer's type as one of the reader's."""
+        kind, written = self._writer.plain(writer)
+        target, wanted = self._reader.plain(reader)
+        if kind == "union" and written:
+            reads = [self.read(each, reader, path) for each in written]
+            return reads[-1] if all(isinstance(each, Failing) for each in reads) else _union(reads)
+        if target == "union" and wanted:  # the first that fits
+            reads = [self.read(writer, each, path) for each in wanted]
+            return next((each for each in reads if not isinstance(each, Failing)), reads[-1])
+        if kind == target == "array":
+            return self._array(written, wanted, path)
+        if kind == target == "map":
+            item = self.read(written["values"], wanted["values"], path)
+            return item if isinstance(item, Failing) else _map(item)
+        if kind == target and (kind in _SIMPLE or _alike(written, wanted)):
+            if kind == "record":
+                return self._record(written, wanted, path)
+            read = self._writer.read(writer)
+            return _then(read, functools.partial(_symbol, wanted)) if kind == "enum" else read
+        if target in _PROMOTIONS.get(kind, ()):
+            return _then(_SIMPLE[kind], float) if target in {"float", "double"} else _SIMPLE[target]
+        rule = " or ".join([_shown(written), *_PROMOTIONS.get(kind, ())])
+        by = ", by name or alias" if kind == target else ""
+        name = f"avro: reader_schema: {path_of(path)}"
+        return Failing(f"{name}: must be {rule}{by}, or a union with it, as it was written; found {_shown(wanted)}")
+
+    def _array(self, written: Any, wanted: Any, path: Steps) -> Read:
+        theirs, ours = self._writer.items(written), wanted["items"]
+        item = self.read(theirs, ours, path)
+        dtype = _DTYPES.get(self._reader.plain(ours)[0])
+        if isinstance(item, Failing) or dtype is None:
+            return item if isinstance(item, Failing) else _array(item)
+        read = _FLAT.get(self._writer.plain(theirs)[0]) or _array(item)
+        return _then(read, functools.partial(np.asarray, dtype=dtype))
+
+    def _record(self, written: Any, wanted: Any, path: Steps) -> Read:
+        key = written["name"], wanted["name"]
+        if key in self._records:
+            return self._records[key]
+        fields: list[tuple[str | None, Read]] = []  # None: the reader has no such field
+        names = [each["name"] for each in wanted["fields"]]
+
+        def read(buf: memoryview, at: int) -> tuple[dict[str, Any], int]:
+            record = dict.fromkeys(names)
+            for name, each in fields:
+                value, at = each(buf, at)
+                if name is not None:
+                    record[name] = value
+            return record, at
+
+        self._records[key] = read
+        fields += self._fields(written, wanted, path)
+        self._records[key] = next((each for _, each in fields if isinstance(each, Failing)), read)
+        return self._records[key]
+
+    def _fields(self, written: Any, wanted: Any, path: Steps) -> Iterator[tuple[str | None, Read]]:
+        """Defaults of what was not written, then what was, in its order."""
+        theirs = {each["name"] for each in written["fields"]}
+        ours = {each["name"]: each for each in wanted["fields"] if each["name"] in theirs}
+        for each in wanted["fields"]:
+            if each["name"] in theirs:
+                continue
+            alias = next((name for name in each.get("aliases", ()) if name in theirs and name not in ours), None)
+            if alias is None:
+                yield each["name"], self._defaulted(each, written["name"], (*path, each["name"]))
+            else:
+                ours[alias] = each
+        for each in written["fields"]:
+            if each["name"] in ours:
+                field = ours[each["name"]]
+                yield field["name"], self.read(each["type"], field["type"], (*path, field["name"]))
+            else:
+                yield None, self._writer.read(each["type"])
+
+    def _defaulted(self, field: Any, record: str, path: Steps) -> Read:
+        name = f"avro: reader_schema: {path_of(path)}"
+        if "default" not in field:
+            rule = f"must have a default, or a name or alias of a field that {record} was written with"
+            return Failing(f"{name}: {rule}; found none")
+        make = functools.partial(self._default, field["type"], field["default"])
+        try:
+            make()
+        except Exception as error:
+            raise ConfigError(f"{name}: must have a default of its type; found {field['default']!r}") from error
+        return lambda _buf, at: (make(), at)
+
+    def _default(self, reader: Any, value: Any) -> Any:
+        """A value in JSON as values of the type are given: a new one each time, since a loop may change it."""
+        kind, about = self._reader.plain(reader)
+        if kind == "union":
+            branches = [each for each in about if (self._reader.plain(each)[0] == "null") == (value is None)]
+            return self._default(branches[0], value)
+        if kind == "record":
+            values = {each["name"]: each["default"] for each in about["fields"] if "default" in each} | value
+            return {each["name"]: self._default(each["type"], values[each["name"]]) for each in about["fields"]}
+        if kind == "map":
+            return {key: self._default(about["values"], each) for key, each in value.items()}
+        if kind == "array":
+            items = [self._default(about["items"], each) for each in value]
+            dtype = _DTYPES.get(self._reader.plain(about["items"])[0])
+            return items if dtype is None else np.array(items, dtype)
+        if kind in {"bytes", "fixed"}:
+            return memoryview(value.encode("latin-1"))
+        return float(value) if kind in {"float", "double"} else value
+
+
+def _then(read: Read, change: Callable[[Any], Any]) -> Read:
+    def changed(buf: memoryview, at: int) -> tuple[Any, int]:
+        value, at = read(buf, at)
+        return change(value), at
+
+    return changed
+
+
+def _symbol(enum: Mapping[str, Any], symbol: str) -> Any:
+    if symbol not in enum["symbols"] and "default" not in enum:
+        raise FormatError(f"avro: reader_schema: enum {enum['name']}: must have {symbol!r} or a default; found neither")
+    return symbol if symbol in enum["symbols"] else enum["default"]
+
+
+def _alike(written: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether two types have one name, whatever their namespaces, and one size."""
+    names = {each.rpartition(".")[2] for each in (wanted["name"], *wanted.get("aliases", ()))}
+    return written["name"].rpartition(".")[2] in names and written.get("size") == wanted.get("size")
+
+
+def _shown(schema: Any) -> str:
+    known = schema if isinstance(schema, dict) else {"type": schema}
+    return " ".join(str(known[each]) for each in ("type", "name", "size") if each in known)
 
 
 def _within(buf: memoryview, end: int) -> int:
@@ -242,6 +399,20 @@ def _union(branches: list[Read]) -> Read:
         if not 0 <= branch < len(branches):
             raise FormatError(f"avro: a union of {len(branches)} has no branch {branch}, at byte {at - 1}")
         return branches[branch](buf, at)
+
+    return read
+
+
+def _array(item: Read) -> Read:
+    def read(buf: memoryview, at: int) -> tuple[list[Any], int]:
+        values: list[Any] = []
+        while True:
+            items, at = _count(buf, at, 1)
+            if not items:
+                return values, at
+            for _ in itertools.repeat(None, items):
+                value, at = item(buf, at)
+                values.append(value)
 
     return read
 
@@ -338,9 +509,7 @@ def _count(buf: memoryview, at: int, least: int) -> tuple[int, int]:
     items, at = _long(buf, at)
     if items < 0:
         items = -items
-        size, at = _long(buf, at)
-        if not 0 <= size <= len(buf) - at:
-            raise FormatError(f"avro: at byte {at} it says that a block of {size} bytes follows; found {len(buf) - at}")
+        at, _ = _span(buf, at)
     if items * least > len(buf) - at:
         raise FormatError(f"avro: at byte {at} it says that {items} items follow; found {len(buf) - at} bytes")
     return items, at

@@ -54,6 +54,12 @@ def parsed(schema: Any, named: dict[str, Any]) -> Any:
         raise ConfigError(f"Avro: must be a schema of Avro; {type(error).__name__}: {error}") from error
 
 
+def whole(schema: Any) -> tuple[Any, dict[str, Any]]:
+    """A schema as a user gives it, with all names in full, and the types that it defines. Raises as these two do."""
+    named: dict[str, Any] = {}
+    return parsed(written(schema), named), named
+
+
 class Schemas:
     """Schemas by their ids. What was looked up is remembered, what was not found too: an id never changes."""
 
@@ -68,8 +74,8 @@ class Schemas:
         self._unknown: dict[int, str] = {}
         self._lock = threading.Lock()
 
-    def get(self, number: int, named: dict[str, Any]) -> Any:
-        """The schema of this id, as `parsed` gives it.
+    def get(self, number: int) -> tuple[Any, dict[str, Any]]:
+        """The schema of this id, as `whole` gives it.
 
         Raises:
             FormatError: there is none, or it is no schema of Avro's: the value that names it cannot be read.
@@ -79,7 +85,7 @@ class Schemas:
             reason = self._unknown.get(number)
             if reason is None:
                 try:
-                    return self._resolved(number, named)
+                    return self._resolved(number)
                 except FormatError as error:
                     reason = str(error)
                     if len(self._unknown) >= _MOST_UNKNOWN:
@@ -87,7 +93,8 @@ class Schemas:
                     self._unknown[number] = reason
             raise FormatError(reason)
 
-    def _resolved(self, number: int, named: dict[str, Any]) -> Any:
+    def _resolved(self, number: int) -> tuple[Any, dict[str, Any]]:
+        named: dict[str, Any] = {}
         answer = self._answer(number, lambda: self._look_up(number))
         text: Any = answer
         references: Any = ()
@@ -98,7 +105,7 @@ class Schemas:
             text, references = getattr(answer, "schema_str", None), getattr(answer, "references", None) or ()
         try:
             self._refer(number, list(references), named, set())
-            return parsed(json.loads(text) if isinstance(text, str) else text, named)
+            return parsed(json.loads(text) if isinstance(text, str) else text, named), named
         except (ConfigError, TypeError, ValueError, RecursionError) as error:
             raise FormatError(f"avro: schema {number} cannot be read: {error}") from error
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from dali_feed.errors import ConfigError, FormatError
 from dali_feed.formats.avro import Avro, Types
-from dali_feed.formats.avro_schemas import parsed, written
+from dali_feed.formats.avro_schemas import whole, written
 from dali_feed.formats.format import Format
 from dali_feed.formats.json_text import Json
 from dali_feed.formats.message_pack import MsgPack
@@ -171,21 +171,19 @@ def avro_encoder(schema: Any, names: Sequence[str]) -> Any:
     """
     with needed():
         from fastavro import schemaless_writer
-    named: dict[str, Any] = {}
-    whole_schema = parsed(written(schema), named)
-    types = Types(named)
+    types = Types(*whole(schema))
     tree: dict[str, Any] = {}
     for name in names:
         _put(tree, steps_of(name), name)
-    if types.plain(whole_schema)[0] != "record":
-        raise ConfigError(f"Avro: a schema to write with must be of type record; found {types.plain(whole_schema)[0]}")
-    _check(types, whole_schema, tree, ())
+    if types.plain(types.schema)[0] != "record":
+        raise ConfigError(f"Avro: a schema to write with must be of type record; found {types.plain(types.schema)[0]}")
+    _check(types, types.schema, tree, ())
 
     def encode(members: Mapping[str, Any]) -> bytes:
         record = _filled(tree, members)
         file = io.BytesIO()
         try:
-            schemaless_writer(file, whole_schema, _fitted(types, whole_schema, record, ()))
+            schemaless_writer(file, types.schema, _fitted(types, types.schema, record, ()))
         except FormatError:
             raise
         except Exception as error:
@@ -413,8 +411,9 @@ def encoder(form: Format | str, names: Sequence[str]) -> Encode:
             raise ConfigError(msg)
         return lambda members: _npy(members[ARRAY])
     if isinstance(form, Avro):
-        if form.schema is None:
-            raise ConfigError("Avro: schema= is needed to write; found schemas=")
+        if form.schema is None or form.reader_schema is not None:
+            other = "schemas" if form.schema is None else "reader_schema"
+            raise ConfigError(f"Avro: to write, must have schema= alone; found {other}=")
         return _plainly(avro_encoder(form.schema, names))
     if isinstance(form, Protobuf):
         return _plainly(protobuf_encoder(form.message, names))
