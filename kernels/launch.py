@@ -9,7 +9,10 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
 import re
+import sys
+import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -137,10 +140,21 @@ def compiles() -> bool:
     return True
 
 
-def _cupy() -> Any:
+def load_cupy() -> Any:
+    """CuPy. Where its folder of compiled kernels cannot be written to, its import would raise: they stay in memory."""
+    if "cupy" not in sys.modules and not _can_keep(os.environ.get("CUPY_CACHE_DIR", "~/.cupy/kernel_cache")):
+        os.environ.update(CUPY_CACHE_IN_MEMORY="1", CUPY_CACHE_DIR=tempfile.gettempdir())
     with needed():
         import cupy
     return cupy
+
+
+def _can_keep(folder: str) -> bool:
+    try:
+        os.makedirs(os.path.expanduser(folder), exist_ok=True)
+    except OSError:
+        return False
+    return os.access(os.path.expanduser(folder), os.W_OK)
 
 
 def kernel(name: str, options: tuple[str, ...]) -> Any:
@@ -148,7 +162,7 @@ def kernel(name: str, options: tuple[str, ...]) -> Any:
 
     Raises EngineError with the compiler's first lines.
     """
-    cupy = _cupy()
+    cupy = load_cupy()
     key = (name, options, cupy.cuda.runtime.getDevice())
     with _lock:
         if key not in _kernels:
@@ -158,7 +172,7 @@ def kernel(name: str, options: tuple[str, ...]) -> Any:
                 module = cupy.RawModule(code=_source(name), backend="nvrtc", options=(*OPTIONS, *options))
                 function = module.get_function(name)
                 function.compile()  # otherwise it waits for the first launch, and so would its error
-            except (CompileException, RuntimeError) as error:
+            except (CompileException, OSError, RuntimeError) as error:
                 arch = f"sm_{cupy.cuda.Device().compute_capability}"
                 raise _failed(name, arch, options, str(error)) from error
             _kernels[key] = function
@@ -174,7 +188,7 @@ def launch(job: Launch) -> None:
     """
     # All that CuPy asks of a stream is its `ptr`; its own wrapper class differs between CuPy 13 and 14.
     stream = None if job.stream is None else SimpleNamespace(ptr=_handle(job.kernel, job.stream))
-    device = int(_cupy().cuda.runtime.getDevice())
+    device = int(load_cupy().cuda.runtime.getDevice())
     _check_places(job, device)
     function = kernel(job.kernel, job.options)
     try:
@@ -198,7 +212,7 @@ def _handle(subject: str, stream: object) -> int:
 
 def _check_places(job: Launch, device: int) -> None:
     """Refuse memory of another place than the current device: it would fault later, and without a name."""
-    runtime = _cupy().cuda.runtime
+    runtime = load_cupy().cuda.runtime
     for name, argument in job.arguments.items():
         if argument.dtype != np.uint64 or not argument:
             continue

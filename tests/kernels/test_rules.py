@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -301,3 +303,12 @@ def test_a_failed_compilation_says_what_and_where(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(EngineError, match=r"^kernel finish for sm_90, options -DOUT_FLOAT32 (?s:.*)\(9 more lines\)$"):
         finish(OnDevice(IMAGES), OnDevice(OUT), stream=7)
     assert not cuda.launched
+
+
+def test_a_folder_of_kernels_that_cannot_be_written_to_is_not_needed() -> None:
+    """CuPy makes it where it is imported, which would raise; kernels stay in memory then."""
+    code = "from dali_feed.kernels.launch import load_cupy; from os import environ; load_cupy()"
+    env = {**os.environ, "CUPY_CACHE_DIR": "/dev/null/kernels", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", "-c", f"{code}; print(environ['CUPY_CACHE_IN_MEMORY'])"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
