@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from dali_feed.options import whole_cores
 MARGIN = 15.0  # seconds of a part that its process needs to begin and to end
 SHARES = (0.65, 1.0)  # of the JPEGs, for the JPEG engine; DALI's own default is the first
 THREADS = 16, 20, 24  # of a GPU's decoder, beside the number that it has by itself
+SANITIZED = 50.0  # seconds that each of the sanitizer's tools may take
 ALL_SECONDS = 585.0  # of a run: under ten minutes
 
 
@@ -120,46 +122,50 @@ def sanitizer(job: BenchJob) -> str:
     program = shutil.which("compute-sanitizer")
     if program is None:
         raise NotCheckedError("compute-sanitizer is not installed; it comes with the CUDA toolkit")
-    for tool in ("memcheck", "racecheck"):
-        done = subprocess.run(  # noqa: S603
-            [program, "--tool", tool, *child("kernels", job)], capture_output=True, text=True, check=False
-        )
+    for tool, *options in (("memcheck", "--report-api-errors", "no"), ("racecheck",)):  # CuPy and torch ask and look
+        line = [program, "--tool", tool, *options, *child("kernels", job)]
+        try:
+            done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=SANITIZED)  # noqa: S603
+        except subprocess.TimeoutExpired as error:
+            raise NotCheckedError(f"compute-sanitizer's {tool} had no end after {SANITIZED:.0f} s") from error
+        last = " ".join((done.stdout + done.stderr).split()[-40:])
         errors = re.search(r"SUMMARY: (\d+) (?:error|hazard)", done.stdout + done.stderr)
-        if errors is None or errors[1] != "0":
-            last = " ".join((done.stdout + done.stderr).split()[-40:])
-            raise WrongError(f"compute-sanitizer's {tool} found {errors[1] if errors else 'no end'}: {last}")
+        if errors is None:
+            raise NotCheckedError(f"compute-sanitizer's {tool} does not run here: {last}")
+        if errors[1] != "0":
+            raise WrongError(f"compute-sanitizer's {tool} found {errors[1]}: {last}")
     return "compute-sanitizer finds nothing in the kernels' launches"
 
 
 def _bandwidth(name: str, job: BenchJob, until: float) -> Race:
     from dali_feed.bench import kernels
 
-    result = _line(name, job, "kernels", kernels.UNIT, kernels.SHOWN)
-    for case, chosen in kernels.contestants(list(kernels.CASES), 256):
-        race(result, chosen, case=case, rounds=sizes_of(job.device).rounds, seconds=0.01, until=until)
+    result, rounds = _line(name, job, "kernels", kernels.UNIT, kernels.SHOWN), sizes_of(job.device).rounds
+    for case, chosen in kernels.contestants(list(kernels.CASES), job.batch, job.device):
+        race(result, chosen, case=case, rounds=rounds, seconds=0.01, until=until)
     return result
 
 
 def _loader(name: str, job: BenchJob, until: float) -> Race:
     from dali_feed.bench import loading
-    from dali_feed.bench.ours import ceiling, cuda_index, our_contestants
-    from dali_feed.bench.peers import image_peers
-    from dali_feed.bench.right import jpeg_engine
+    from dali_feed.bench.ours import ceiling, our_contestants
+    from dali_feed.bench.peers import dali_peer, torch_peer
 
-    sizes, chosen = sizes_of(job.device), list[Contestant]()
-    unable = None if jpeg_engine(cuda_index(job.device)) else "no JPEG engine here"
+    sizes, chosen, without = sizes_of(job.device), list[Contestant](), _no_jpeg_engine(job)
     shares = [("dali", share) for share in (SHARES if job.batch == sizes.batches[-1] else ())]
     for engine, share in (("dali", 0.0), ("host", 0.0), *shares):
         ours = replace(job, engine=engine, hardware=share)
-        label, why = f"{engine}, JPEG engine {share}" if share else engine, unable if share else None
+        label, why = f"{engine}, JPEG engine {share}" if share else engine, without if share else None
         (tar,), top = our_contestants(ours, "tar"), ceiling(ours)
         chosen += [
             replace(tar, name=label, beside=f"ceiling of {label}", unable=why),
             replace(top, name=f"ceiling of {label}", unable=why),
         ]
-    names = {"torch": "torch", "dali": "DALI's reader"}
-    peers = [each for each in image_peers(job) if each.name in names]
-    chosen += [replace(each, name=names[each.name], ways=each.ways[:2]) for each in peers]
+    torch, reader, whole = torch_peer(job), dali_peer(job), dali_peer(job, 1.0)
+    chosen += [replace(torch, ways=torch.ways[:2]), replace(reader, name="DALI's reader", ways=reader.ways[:1])]
+    if shares:
+        why = whole.unable or without
+        chosen.append(replace(whole, name="DALI's reader, JPEG engine 1.0", ways=whole.ways[:1], unable=why))
     shown = ["who", "way", "images/s", "least", "most", "of it", "of torch", "cpu us", "p99 ms", "peak MB", "busy"]
     result = _line(name, job, "loader", loading.UNIT, shown)
     race(result, chosen, rounds=sizes.rounds, seconds=sizes.seconds, until=until)
@@ -169,33 +175,75 @@ def _loader(name: str, job: BenchJob, until: float) -> Race:
 def _train(name: str, job: BenchJob, until: float) -> Race:
     from dali_feed.bench import training
 
-    sizes, network = sizes_of(job.device), partial(training.small_resnet, 4)
-    if job.device != "cpu":
-        from torchvision.models import resnet50
-
-        network = resnet50
+    sizes = sizes_of(job.device)
     result = _line(name, job, "train", training.UNIT, training.SHOWN)
-    chosen = [replace(each, ways=each.ways[:1]) for each in training.contestants(job, network)]
+    chosen = [replace(each, ways=each.ways[:1]) for each in training.contestants(job, training.network(job.device))]
     race(result, chosen, rounds=sizes.rounds, seconds=2 * sizes.seconds, until=until)
     result.findings += training.findings(result)
     return result
 
 
+def _no_jpeg_engine(job: BenchJob) -> str | None:
+    from dali_feed.bench.ours import cuda_index
+    from dali_feed.bench.right import jpeg_engine
+
+    return None if jpeg_engine(cuda_index(job.device)) else "no JPEG engine here"
+
+
+def _deep(**options: Any) -> Any:
+    """DALI's pipeline with a queue of three, which is fed as ours with one is: a batch a run."""
+    from nvidia.dali import Pipeline
+
+    pipe = Pipeline(**options | {"prefetch_queue_depth": 3})
+    pipe._first_iter = False  # else the first run would begin three, of which two have no batch
+    return pipe
+
+
+def _by_size(payload: Any, *, decode: Callable[..., Any], **options: Any) -> Any:
+    """An image from the JPEG engine, or from the GPU's cores, as a hash of its bytes says: wherever else it stands."""
+    from nvidia.dali import fn
+
+    options.pop("hw_decoder_load", None)
+    engines = (payload.shape()[0] & 127) < round(128 * SHARES[0])
+    mine, others = fn._conditional.split(payload, predicate=engines)
+    done = [decode(each, hw_decoder_load=load, **options) for each, load in ((mine, 1.0), (others, 0.0))]
+    return fn._conditional.merge(*done, predicate=engines)
+
+
 def settings(job: BenchJob) -> list[Contestant]:
     """Our engine on DALI, fed from memory, and our loader, each as it is and with what a GPU may like better."""
-    from dali_feed.bench.ours import ceiling, our_contestants
+    from unittest.mock import patch
 
-    job = replace(job, engine="dali")
-    half, cores = replace(job, threads=max(1, job.threads // 2)), whole_cores()
-    chosen = [replace(ceiling(job), name="engine")]
+    from nvidia.dali.fn import decoders
+    from nvidia.dali.tensors import TensorCPU
+
+    from dali_feed.bench.data import payloads_of
+    from dali_feed.bench.ours import ceiling, our_contestants
+    from dali_feed.engines.dali import images
+    from dali_feed.screen.screen import screen
+
+    job, cores, decode = replace(job, engine="dali"), whole_cores(), decoders.image
+    without = "needs a GPU" if job.device == "cpu" else None
+    high, wide = screen([memoryview(each) for each in payloads_of(job.data)]).sizes.max(axis=0).tolist()
+    hints = partial(decode, preallocate_height_hint=high, preallocate_width_hint=wide)
+    by_size, pinned = partial(_by_size, decode=decode), partial(TensorCPU, is_pinned=True)
+    trials: list[tuple[str, str | None, Contestant]] = [("engine", None, ceiling(job))]
     for threads in THREADS:
         unable = None if threads <= cores else f"needs {threads} CPUs; this process has {cores}"
-        chosen.append(replace(ceiling(replace(job, threads=threads)), name=f"{threads} threads", unable=unable))
-    chosen += [
-        replace(ceiling(job, set_affinity=True), name="affinity"),
-        replace(ceiling(half, engines=2), name="two engines of half the threads"),
-    ]
-    chosen = [replace(each, role="ours", beside="engine") for each in chosen]
+        trials.append((f"{threads} threads", unable, ceiling(replace(job, threads=threads))))
+
+    def other(name: str, unable: str | None, *what: Any, pinned: bool = False) -> None:
+        trials.append((name, unable, ceiling(job, pinned=pinned, within=partial(patch.object, *what))))
+
+    affinity = partial(patch.dict, images.PIPELINE_OPTIONS, set_affinity=True)
+    trials.append(("affinity", None, ceiling(job, within=affinity)))
+    other("queue of 3", None, images, "Pipeline", _deep)
+    other("memory taken beforehand", without, decoders, "image", hints)
+    other("both decoders, by a hash", without or _no_jpeg_engine(job), decoders, "image", by_size)
+    other("page-locked payloads", without, images, "TensorCPU", pinned, pinned=True)
+    half = replace(job, threads=max(1, job.threads // 2))
+    trials.append(("two engines of half the threads", None, ceiling(half, engines=2)))
+    chosen = [replace(each, name=name, role="ours", beside="engine", unable=why) for name, why, each in trials]
     for prefetch in (2, 4, 8):
         (tar,) = our_contestants(job, "tar", prefetch=prefetch)
         chosen.append(replace(tar, name=f"loader, prefetch {prefetch}", beside="loader, prefetch 2"))
@@ -249,8 +297,8 @@ def ended(part: GpuPart, job: BenchJob, seconds: float) -> Race:
             except subprocess.TimeoutExpired:
                 pass
             finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # its workers too
+                with suppress(ProcessLookupError):  # its workers too, where it has ended without them
+                    os.killpg(process.pid, signal.SIGKILL)
         lines = [each for each in out.splitlines() if each.startswith("{")]
         if process.returncode == 0 and lines:
             return Race.from_json(lines[-1])

@@ -16,9 +16,9 @@ import tarfile
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from torchvision.transforms import v2
 from dali_feed.bench.data import BenchJob, payloads_of
 from dali_feed.bench.runner import Contestant, Opens, Steps, installed
 from dali_feed.engines.choose import choose_engine, compile_for, make_engine
-from dali_feed.engines.dali.images import PIPELINE_OPTIONS
 from dali_feed.engines.device.parcel import Parcels
 from dali_feed.engines.engine import Engine, Work
 from dali_feed.engines.finish import finished
@@ -233,6 +232,9 @@ class _Ceiling(Steps):
         self._engine.close()
 
 
+Within = Callable[[], AbstractContextManager[Any]]
+
+
 class _InTurn(Steps):
     """Several at work at once, of which each gives a batch in turn."""
 
@@ -243,20 +245,11 @@ class _InTurn(Steps):
         return next(next(self._each))
 
 
-@contextmanager
-def _pipelines(options: Mapping[str, Any]) -> Iterator[None]:
-    """Within, DALI's pipelines of our engine are made with these too."""
-    before = dict(PIPELINE_OPTIONS)
-    PIPELINE_OPTIONS.update(options)
-    try:
-        yield
-    finally:
-        PIPELINE_OPTIONS.clear()
-        PIPELINE_OPTIONS.update(before)
+def ceiling(job: BenchJob, *, engines: int = 1, pinned: bool = False, within: Within = nullcontext) -> Contestant:
+    """The engine fed from memory, with prepared batches in turn; `pinned`: from page-locked memory.
 
-
-def ceiling(job: BenchJob, engines: int = 1, **pipeline: Any) -> Contestant:
-    """The engine fed from memory, with prepared batches in turn; `pipeline`: options of DALI's beside our own."""
+    It is made and run `within` a context, which each turn enters anew.
+    """
 
     @contextmanager
     def opens(_: str) -> Iterator[Steps]:
@@ -267,14 +260,16 @@ def ceiling(job: BenchJob, engines: int = 1, **pipeline: Any) -> Contestant:
         rng = np.random.default_rng(0)
         works: list[Work] = []
         sizes = screen(views).sizes
+        if pinned:
+            views = [torch.frombuffer(bytearray(each), dtype=torch.uint8).pin_memory().numpy().data for each in views]
         while len(works) < PREPARED:
             ids = rng.integers(0, len(views), job.batch)
             drawn = program.draw(sizes[ids], ids, 0, 0)[0]
             works.append(Work(ids, {"": [views[k] for k in ids.tolist()]}, drawn))
-        with ExitStack() as stack, _pipelines(pipeline):
+        with within(), ExitStack() as stack:
             made = [make_engine(program, batch_size=job.batch, device=index, tuning=tuning) for _ in range(engines)]
-            each = [stack.enter_context(closing(_Ceiling(works, engine))) for engine in made]
-            yield each[0] if engines == 1 else _InTurn(each)
+            steps = [stack.enter_context(closing(_Ceiling(works, engine))) for engine in made]
+            yield steps[0] if engines == 1 else _InTurn(steps)
 
     return Contestant("ceiling", opens, role="top", version=installed("dali-feed"))
 

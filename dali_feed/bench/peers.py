@@ -190,8 +190,11 @@ def _endless(files: Sequence[str], seed: int, batch: int) -> Iterator[list[Any]]
         del line[:batch]
 
 
-def _dali(job: BenchJob) -> Contestant:
-    """DALI's operators over files: behind its own reader, or fed by a callback in this process."""
+def dali_peer(job: BenchJob, share: float = 0.65) -> Contestant:
+    """DALI's operators over files: behind its own reader, or fed by a callback in this process.
+
+    `share` of the JPEGs is for a GPU's JPEG engine, where there is one; DALI's own is the default.
+    """
     index, device = cuda_index(job.device), torch.device(job.device)
 
     @contextmanager
@@ -219,7 +222,8 @@ def _dali(job: BenchJob) -> Contestant:
             if index is None:
                 images = fn.resize(fn.decoders.image_random_crop(encoded, device=where, **crop), **resize)
             else:  # decoding a window there takes the process along with some versions of nvImageCodec
-                images = fn.random_resized_crop(fn.decoders.image(encoded, device=where), **crop, **resize)
+                decoded = fn.decoders.image(encoded, device=where, hw_decoder_load=share)
+                images = fn.random_resized_crop(decoded, **crop, **resize)
             output = fn.crop_mirror_normalize(
                 images,
                 dtype=types.FLOAT,
@@ -233,8 +237,7 @@ def _dali(job: BenchJob) -> Contestant:
 
         def images_of() -> Iterator[torch.Tensor]:
             while True:
-                stream = {} if index is None else {"cuda_stream": torch.cuda.current_stream(device)}
-                (batch,) = pipe.run(**stream)
+                (batch,) = pipe.run(None if index is None else torch.cuda.current_stream(device))
                 yield torch.utils.dlpack.from_dlpack(batch.as_tensor())
 
         steps = PeerBatches(images_of, lambda batch: batch)
@@ -251,7 +254,7 @@ def _dali(job: BenchJob) -> Contestant:
 
 def image_peers(job: BenchJob) -> list[Contestant]:
     """All that read files or shards, installed or not: each says by itself what it lacks."""
-    return [torch_peer(job), _webdataset(job), _dali(job)]
+    return [torch_peer(job), _webdataset(job), dali_peer(job)]
 
 
 class _Records(torch.utils.data.IterableDataset[torch.Tensor]):

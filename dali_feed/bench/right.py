@@ -7,6 +7,7 @@ sentence where both agree, and raises where they do not. `--device cpu` rehearse
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import islice
@@ -20,7 +21,9 @@ from torchvision.transforms import v2
 from dali_feed.bench.data import BenchJob, payloads_of
 from dali_feed.bench.ours import cuda_index, loader, transform
 from dali_feed.bench.runner import RIGHT, UNCHECKED, WRONG, installed
+from dali_feed.bench.training import Trainer, network
 from dali_feed.errors import DaliFeedError, MissingPackageError
+from dali_feed.kernels.launch import load_cupy
 from dali_feed.loader import DataLoader
 from dali_feed.options import BadRecords, Tuning
 from dali_feed.testing.scripted import ScriptedSource
@@ -61,9 +64,9 @@ def gpu_of(job: BenchJob) -> int:
 def _of_cupy() -> tuple[str, tuple[int, int]]:
     """CuPy with its runtime, in words, and the version of NVRTC; (0, 0) where it does not load."""
     try:
-        import cupy
+        cupy = load_cupy()
         from cupy_backends.cuda.libs import nvrtc
-    except ImportError:
+    except (ImportError, MissingPackageError):
         return "no CuPy", (0, 0)
     runtime = cupy.cuda.runtime.runtimeGetVersion()
     words = f"CuPy {cupy.__version__} (runtime {runtime // 1000}.{runtime % 1000 // 10})"
@@ -147,6 +150,8 @@ def set_up(job: BenchJob) -> str:
         engine,
     ]
     gpu = torch.cuda.get_device_capability(index) if there and index is not None else (0, 0)
+    if there and not driver:  # NVML is not in every container; what torch runs on takes its CUDA
+        newest = (int(str(torch.version.cuda).split(".", maxsplit=1)[0]), 0)
     wrong = misfits(newest, torch.version.cuda, dali, nvrtc, gpu)
     line = "; ".join(facts)
     if index is not None and (wrong or not there):
@@ -370,17 +375,17 @@ def reuse(job: BenchJob) -> str:
 
 
 def waits(job: BenchJob) -> str:
-    """An epoch under torch's mode that forbids waits, no context on another GPU, and a profile of next() by calls."""
-    index = cuda_index(job.device)
+    """An epoch under torch's mode that forbids waits, no context on another GPU, and a profile of calls by threads."""
+    index, steps_of = cuda_index(job.device), "dali_feed step"
     forbid: Callable[[str], None] = torch.cuda.set_sync_debug_mode if index is not None else lambda _: None
-    events = []
+    trainer = Trainer(network(job.device), torch.device(job.device))
     with _loader(job, _items(job, 40 * job.batch), job.batch, transform=transform(job.crop)) as feeding:
         steps = iter(feeding)
-        for _ in islice(steps, 10):
-            pass
+        for images, *_ in islice(steps, 10):
+            trainer.step(images)
         forbid("error")
         try:
-            for _ in islice(steps, 10):
+            for _ in islice(steps, 5):
                 pass
         finally:
             forbid("default")
@@ -388,18 +393,25 @@ def waits(job: BenchJob) -> str:
         kinds += [torch.profiler.ProfilerActivity.CUDA] if index is not None else []
         with torch.profiler.profile(activities=kinds) as profile:
             for _ in range(PROFILED):
-                with torch.profiler.record_function("dali_feed step"):
-                    batch = next(steps, None)
-        del batch
+                with torch.profiler.record_function(steps_of):
+                    images, *_ = next(steps)
+                trainer.step(images)
+            with torch.profiler.record_function("on purpose"):
+                if index is not None:
+                    torch.cuda.synchronize(index)
         events = list(profile.events())
-    inside, elsewhere = calls(events, "dali_feed step")
+    if index is not None and not any("Synchronize" in name for name in calls(events, "on purpose")[0]):
+        raise NotCheckedError("torch's profiler does not show what this thread waits for; is CUPTI there?")
     if index is not None and (others := _contexts() - {index}):
         raise WrongError(f"there is a context on GPU {sorted(others)} too, beside {index}")
-    waited = {name: count for name, count in inside.items() if "Synchronize" in name}
+    places = calls(events, steps_of)
+    waited = {name: count for name, count in places[0].items() if "Synchronize" in name}
     if waited:
         raise WrongError(f"next() waits for the GPU: {waited} in {PROFILED} steps")
-    text = ", ".join(f"{count} {name}" for name, count in (inside | elsewhere).items()) or "none"
-    return f"{PROFILED} steps: next() waits for nothing; calls that wait or allocate, of all threads: {text}"
+    words = ("next()", "the rest of the loop", "other threads")
+    parts = [", ".join(f"{count} {name}" for name, count in each.items()) or "none" for each in places]
+    text = "; ".join(f"{each} in {place}" for each, place in zip(parts, words, strict=True))
+    return f"{PROFILED} steps: next() waits for nothing; calls that wait, allocate or copy slowly: {text}"
 
 
 def _contexts() -> set[int]:
@@ -412,21 +424,26 @@ def _contexts() -> set[int]:
 _CALL = re.compile(r"^cu(da)?\w*(Synchronize|Malloc\w*|MemAlloc\w*|HostAlloc|Free\w*)$|Pageable")
 
 
-def calls(events: Sequence[Any], name: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Of a profile the calls that wait, allocate or copy from pageable memory: inside of ranges of that name, and else.
+def calls(events: Sequence[Any], name: str) -> tuple[Counter[str], Counter[str], Counter[str]]:
+    """Of a profile the calls that wait, allocate or copy from pageable memory, in three places.
 
-    Inside means on the thread of the range and within its time.
+    They are: in ranges of that name, on their thread and within their time; elsewhere in that thread; in others. The
+    thread is the system's number of it: of a call that belongs to none of its operations torch says that the thread
+    has made it that ended the profile. A copy stands where it was begun.
     """
-    spans = [(each.thread, each.time_range.start, each.time_range.end) for each in events if each.name == name]
-    inside, elsewhere = dict[str, int](), dict[str, int]()
+    spans = [
+        (each.device_resource_id, each.time_range.start, each.time_range.end) for each in events if each.name == name
+    ]
+    begun = {each.id: each for each in events if each.name.startswith(("cudaMemcpy", "cuMemcpy"))}
+    places: tuple[Counter[str], Counter[str], Counter[str]] = Counter(), Counter(), Counter()
     for each in events:
         if not _CALL.search(each.name):
             continue
-        at = each.time_range.start
-        within = any(each.thread == thread and start <= at <= end for thread, start, end in spans)
-        counts = inside if within else elsewhere
-        counts[each.name] = counts.get(each.name, 0) + 1
-    return inside, elsewhere
+        call = begun.get(each.id, each) if "Pageable" in each.name else each
+        mine = [(start, end) for thread, start, end in spans if thread == call.device_resource_id]
+        inside = any(start <= call.time_range.start <= end for start, end in mine)
+        places[0 if inside else 1 if mine else 2][each.name] += 1
+    return places
 
 
 CHECKS: dict[str, Callable[[BenchJob], str]] = {

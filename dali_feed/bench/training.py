@@ -9,6 +9,7 @@ same steps, ends where it hands a batch over: where the loop's thread then has n
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,15 @@ def small_resnet(width: int = 16, classes: int = 1000) -> nn.Module:
     stages = [_Residual(width << max(0, n - 1), width << n, 1 if n == 0 else 2) for n in range(4)]
     stem = (nn.Conv2d(3, width, 7, 4, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
     return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width << 3, classes))
+
+
+def network(device: str) -> Callable[[], nn.Module]:
+    """What makes the network that a GPU is measured with; a small one for the CPU."""
+    if device == "cpu":
+        return functools.partial(small_resnet, 4)
+    from torchvision.models import resnet50
+
+    return resnet50  # type: ignore[no-any-return]
 
 
 class Trainer:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from kit.bench_command import run as command
+from kit.twin import Machine
+from nvidia.dali import Pipeline
+from nvidia.dali.fn import decoders
 
-from dali_feed.bench import gpu, right
+from dali_feed.bench import gpu, kernels, right, training
 from dali_feed.bench.data import BenchJob, textures
 from dali_feed.bench.gpu import GpuPart, ended, parts, so
 from dali_feed.bench.report import lines_of
@@ -117,21 +127,122 @@ def test_a_check_sees_other_pixels(name: str, job: BenchJob, monkeypatch: pytest
     assert "host" in sentence or "dali" in sentence
 
 
+class Profile:
+    """Torch's profiler, as far as it would see the twin's GPUs: ranges, and what has waited, each with its thread."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._waited, self._events, self._on = machine._waited, list[Any](), False
+        machine._waited = self._waits  # type: ignore[method-assign]
+
+    def __call__(self, **_: Any) -> Any:
+        """A profile."""
+        self._on = True
+        return contextlib.nullcontext(self)
+
+    def _waits(self, kind: str, at: str) -> None:
+        self._waited(kind, at)
+        with self.range("cudaEventSynchronize"):
+            pass
+
+    @contextlib.contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        """What `record_function` is to a profile."""
+        time_range = SimpleNamespace(start=time.perf_counter())
+        yield
+        time_range.end = time.perf_counter()
+        thread = threading.get_ident()
+        if self._on:
+            self._events.append(SimpleNamespace(name=name, id=0, device_resource_id=thread, time_range=time_range))
+
+    def events(self) -> list[Any]:
+        """So far."""
+        return self._events
+
+
+class Learner:
+    """A network on the twin's GPUs: torch's gradients would ask CUDA."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def step(self, images: torch.Tensor) -> torch.Tensor:
+        """What a loss is: a number there."""
+        return images.mean()
+
+
+@pytest.fixture
+def there(job: BenchJob, monkeypatch: pytest.MonkeyPatch, on_device: Machine | None) -> BenchJob:
+    """The same job on a GPU, at toy size."""
+    monkeypatch.setattr(gpu, "ON_GPU", gpu.TOY)
+    for module in (right, training):
+        monkeypatch.setattr(module, "network", lambda _: partial(training.small_resnet, 4))
+        if on_device is not None:
+            monkeypatch.setattr(module, "Trainer", Learner)
+    monkeypatch.setattr(kernels, "L2_BYTES", 1 << 10)
+    monkeypatch.setattr(kernels, "SIZE", 32)
+    if on_device is not None:
+        monkeypatch.setattr(right, "LOADS", 0)  # a CPU multiplies slowly
+        monkeypatch.setattr(right, "SIZES", ((8, 12),))
+        profile = Profile(on_device)
+        monkeypatch.setattr(torch.profiler, "profile", profile)
+        monkeypatch.setattr(torch.profiler, "record_function", profile.range)
+    return replace(job, device="cuda:0")
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("name", [part.name for part in parts("cuda:0") if not part.races])
+def test_each_check_is_right_on_a_gpu(name: str, there: BenchJob, on_device: Machine | None) -> None:
+    """The twin says to all of them what a GPU is to say."""
+    line = gpu._run(name, there, math.inf)
+    assert line.about["outcome"] == ("not checked" if name == "sanitizer" else "right"), line.findings
+    if name == "waits" and on_device is not None:
+        assert "none in next(); 0 none" in line.findings[0]
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("name", ["bandwidth", "loader 4", "train"])
+def test_each_race_is_run_on_a_gpu(name: str, there: BenchJob) -> None:
+    """Everybody has a row, or a GPU lacks what he needs."""
+    line = gpu._run(name, there, math.inf)
+    assert line.rows
+    assert set(line.missing.values()) <= {"no JPEG engine here"}
+
+
 def test_each_setting_runs(job: BenchJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a GPU is to decide, the CPU rehearses, as far as it has the CPUs; and DALI is given what is said."""
-    affinities: set[bool] = set()
-    build = vars(images)["Pipeline"]
+    given: set[tuple[bool, int]] = set()
+    build = Pipeline.__init__
 
-    def pipeline(**options: Any) -> Any:
-        affinities.add(options.get("set_affinity", False))
-        return build(**options)
+    def pipeline(pipe: Any, **options: Any) -> None:
+        given.add((options.get("set_affinity", False), options["prefetch_queue_depth"]))
+        build(pipe, **options)
 
-    monkeypatch.setattr(images, "Pipeline", pipeline)
+    monkeypatch.setattr(Pipeline, "__init__", pipeline)
     line = gpu._settings("settings", job, math.inf)
     able = [each.name for each in gpu.settings(job) if each.unable is None]
     assert [each.who for each in line.rows] == able
-    assert affinities == {False, True}
+    assert given == {(False, 1), (True, 1), (False, 3)}
     assert "set_affinity" not in images.PIPELINE_OPTIONS
+
+
+@pytest.mark.device
+def test_each_setting_runs_on_a_gpu(there: BenchJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoders are given hints and shares, and an image's is its own."""
+    given: list[dict[str, Any]] = []
+    decode = decoders.image
+
+    def image(payload: Any, **options: Any) -> Any:
+        given.append(options)
+        return decode(payload, **options)
+
+    monkeypatch.setattr(decoders, "image", image)
+    monkeypatch.setattr(right, "jpeg_engine", lambda _: True)
+    line = gpu._settings("settings", there, math.inf)
+    able = [each.name for each in gpu.settings(there) if each.unable is None]
+    assert [each.who for each in line.rows] == able
+    assert {"memory taken beforehand", "both decoders, by a hash", "page-locked payloads"} <= set(able)
+    assert {each["hw_decoder_load"] for each in given} == {0.0, 1.0}
+    assert {each.get("preallocate_width_hint") for each in given} == {None, 500}
 
 
 def test_what_raises_is_wrong() -> None:
@@ -290,22 +401,31 @@ def test_what_does_not_fit_is_a_sentence(facts: Any, says: list[str]) -> None:
 
 
 def test_calls_of_a_profile_are_counted_where_they_stand() -> None:
-    """Within a range of the loop's thread, or anywhere else; only those that wait, allocate or copy slowly."""
+    """In a range of the loop's thread, elsewhere in that, or in others; only those that wait, allocate or copy slowly.
 
-    def event(name: str, thread: int, start: int, end: int) -> Any:
-        return SimpleNamespace(name=name, thread=thread, time_range=SimpleNamespace(start=start, end=end))
+    Torch says of a wait that is of none of its operations that the thread has made it that ended the profile, which is
+    the loop's; and a copy from pageable memory is an event of the GPU's, whose number is that of the call.
+    """
 
+    def event(name: str, thread: int, start: int, end: int, number: int = 0) -> Any:
+        time_range = SimpleNamespace(start=start, end=end)
+        return SimpleNamespace(name=name, thread=1, device_resource_id=thread, time_range=time_range, id=number)
+
+    pageable = "Memcpy HtoD (Pageable -> Device)"
     events = [
         event("step", 1, 10, 20),
         event("cudaStreamSynchronize", 1, 12, 13),
-        event("cudaStreamSynchronize", 2, 12, 13),
+        event("cudaEventSynchronize", 2, 12, 13),
         event("cudaMalloc", 1, 30, 31),
         event("cudaLaunchKernel", 1, 14, 15),
-        event("Memcpy HtoD (Pageable -> Device)", 0, 14, 15),
+        event("cudaMemcpyAsync", 1, 15, 16, 77),
+        event(pageable, 7, 24, 25, 77),
+        event(pageable, 7, 24, 25, 78),
     ]
-    inside, elsewhere = right.calls(events, "step")
-    assert inside == {"cudaStreamSynchronize": 1}
-    assert elsewhere == {"cudaStreamSynchronize": 1, "cudaMalloc": 1, "Memcpy HtoD (Pageable -> Device)": 1}
+    inside, thread, others = right.calls(events, "step")
+    assert inside == {"cudaStreamSynchronize": 1, pageable: 1}
+    assert thread == {"cudaMalloc": 1}
+    assert others == {"cudaEventSynchronize": 1, pageable: 1}
 
 
 @pytest.mark.long

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 from kit.twin import Block, Event, Lease, Machine
+from kit.twin_torch import Capsule
 from nvidia.dali import backend
+from nvidia.dali.tensors import TensorCPU
 
 from dali_feed.kernels import launch
 
@@ -65,6 +67,11 @@ class OneTensor:
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, self._lease.block.device
 
+    def __dlpack__(self, **_: Any) -> Capsule:
+        tensor: Any = torch.as_tensor(self)
+        tensor.lease = self._lease
+        return Capsule(tensor)
+
 
 class Dali:
     """DALI's backend: a pipeline that is given a GPU runs on the CPU and puts its outputs there."""
@@ -82,6 +89,13 @@ class Dali:
         patch.setattr(backend, "Pipeline", functools.partial(Pipeline, self))
         patch.setattr(backend, "_PipelineParams", Params)
         patch.setattr(backend, "ReleaseUnusedMemory", self.release)
+
+    def tensor(self, memory: Any, **how: Any) -> Any:
+        """`TensorCPU`: memory that is said to be page-locked must be, and DALI is not told, as it would ask CUDA."""
+        pinned = how.pop("is_pinned", False)
+        if pinned and np.frombuffer(memory, np.uint8).ctypes.data not in self.machine.pinned:
+            self.machine.error("memory that DALI is told is page-locked is not")
+        return TensorCPU(memory, **how)
 
     def release(self) -> None:
         """Give back what DALI's pools keep."""
@@ -223,6 +237,7 @@ def cupy_of(machine: Machine, kernels: Callable[[str], Any]) -> dict[str, Module
 
     runtime = SimpleNamespace(
         getDevice=lambda: machine.mine.device,
+        runtimeGetVersion=lambda: 13020,
         pointerGetAttributes=attributes,
         memoryTypeDevice=2,
         memoryTypeManaged=3,
@@ -230,7 +245,7 @@ def cupy_of(machine: Machine, kernels: Callable[[str], Any]) -> dict[str, Module
     compiler.CompileException = type("CompileException", (Exception,), {})  # type: ignore[attr-defined]
     cuda.runtime, cuda.compiler = runtime, compiler  # type: ignore[attr-defined]
     cuda.Device = lambda: SimpleNamespace(compute_capability="90")  # type: ignore[attr-defined]
-    cupy.cuda, cupy.RawModule = cuda, RawModule  # type: ignore[attr-defined]
+    cupy.cuda, cupy.RawModule, cupy.__version__ = cuda, RawModule, "of the twin"  # type: ignore[attr-defined]
     return {"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.compiler": compiler}
 
 

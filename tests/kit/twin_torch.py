@@ -158,6 +158,8 @@ class Torch:
         for name, value in vars(self.cuda).items():
             patch.setattr(torch.cuda, name, value, raising=False)
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
+        for name, value in vars(self._accelerator()).items():
+            patch.setattr(torch.accelerator, name, value)
         for name in _FACTORIES:
             patch.setattr(torch, name, self._factory(getattr(torch, name)))
         for name in ("empty", "as_tensor", "tensor", "from_dlpack"):
@@ -473,6 +475,15 @@ class Torch:
 
         return is_pinned
 
+    def _accelerator(self) -> SimpleNamespace:
+        """`torch.accelerator`, as torch's own loader asks it."""
+        return SimpleNamespace(
+            is_available=lambda: True,
+            current_accelerator=lambda *_: torch.device("cuda"),
+            current_device_index=self.cuda.current_device,
+            set_device_index=self.cuda.set_device,
+        )
+
     def _cuda(self) -> SimpleNamespace:  # noqa: PLR0915
         """`torch.cuda`."""
         machine, owner = self.machine, self
@@ -491,6 +502,9 @@ class Torch:
 
             def query(self) -> bool:
                 return machine.passed(self.played)
+
+            def elapsed_time(self, other: Any) -> float:
+                return float(machine.passed(self.played) and machine.passed(other.played))
 
             def synchronize(self) -> None:
                 if not self.blocking:
@@ -618,7 +632,8 @@ class Torch:
                 raise torch.AcceleratorError(f"{twin.INVALIDATED} ({capture.broken})")
 
         def properties(number: Any = None) -> Any:
-            return SimpleNamespace(name="twin", uuid=f"twin-{index_of(number)}", total_memory=machine.memory)
+            about = {"name": "twin", "uuid": f"twin-{index_of(number)}", "total_memory": machine.memory}
+            return SimpleNamespace(**about, major=9, minor=0)
 
         cuda = SimpleNamespace(
             Event=Event,
@@ -639,6 +654,8 @@ class Torch:
             device_count=lambda: machine.devices,
             current_device=lambda: machine.mine.device,
             get_device_name=lambda _=None: "twin",
+            get_device_capability=lambda _=None: (9, 0),
+            _primary_context_devices=lambda: sorted(machine.touched),
             current_stream=lambda number=None: Stream(index_of(number), played=machine.current(index_of(number))),
             default_stream=lambda number=None: Stream(index_of(number), played=machine.default[index_of(number)]),
             empty_cache=lambda: machine.empty_cache(machine.mine.device),
