@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dali_feed.transforms.auto_augment import FLIPPED, STAGES, WIDTH
 from dali_feed.transforms.op import Effect, Graph, Place, fn, types, v2
 from dali_feed.transforms.settings import Probability, Rule, at_least_zero, refuse, whole
 
@@ -57,7 +59,7 @@ class Function:
     setting   what torchvision calls the attribute; empty: there is none
     read      what it is, of that attribute
     rule      that it must keep
-    dali      adds the same to a DALI graph; None: DALI has no operator for it
+    dali      adds the same to a DALI graph; None: DALI has no operator for it, which the kernel `augment` does on a GPU
     """
 
     function: str
@@ -116,7 +118,19 @@ class Pointwise(Effect):
         return getattr(v2.functional, self._known.function)(image, *settings) if on else image
 
     def dali(self, graph: Graph) -> None:
-        if self._known.dali is None:
-            Effect.dali(self, graph)
-        else:
+        if self._known.dali is not None and not graph.augmenting:
             self._known.dali(self, graph)
+        elif graph.augments and graph.place.dtype == "uint8":
+            graph.augment(self, self.stages)
+        else:
+            Effect.dali(self, graph)
+
+    def stages(self, fold: Any, on: Any) -> NDArray[np.float32]:
+        """What the kernel takes: one stage, which does nothing but flips where an image is left as it is."""
+        row, rows = np.zeros(WIDTH, np.float32), np.zeros((len(on), 1, 1, WIDTH), np.float32)
+        kept = 255 << (8 - int(self.setting)) & 255 if self.name == "RandomPosterize" else self.setting
+        kind = self._known.function.removeprefix("adjust_").removesuffix("_image")
+        row[[0, 3, 4]] = STAGES[kind], kept, 1.0 - self.setting
+        rows[fold.on & on] = row
+        rows[:, 0, 0, FLIPPED] = fold.turn_back()
+        return rows

@@ -286,6 +286,11 @@ class Graph:
         """Whether the kernel `augment` can do something: it is for three channels, behind a graph on a GPU."""
         return self.on_gpu and self._program.recipe.channels == 3 and compiles()
 
+    @property
+    def augmenting(self) -> bool:
+        """Whether an op before this one is left to it."""
+        return self._augmenting is not None
+
     def augment(self, op: Op, stages: Callable[..., NDArray[Any]]) -> None:
         """Leave `op` to the kernel `augment`; `stages` makes what it takes of a `Fold`, turned back, and the op's rows.
 
