@@ -231,18 +231,20 @@ def settings(job: BenchJob) -> list[Contestant]:
     for threads in THREADS:
         unable = None if threads <= cores else f"needs {threads} CPUs; this process has {cores}"
         trials.append((f"{threads} threads", unable, ceiling(replace(job, threads=threads))))
-
-    def other(name: str, unable: str | None, *what: Any, pinned: bool = False) -> None:
-        trials.append((name, unable, ceiling(job, pinned=pinned, within=partial(patch.object, *what))))
-
-    affinity = partial(patch.dict, images.PIPELINE_OPTIONS, set_affinity=True)
-    trials.append(("affinity", None, ceiling(job, within=affinity)))
-    other("queue of 3", None, images, "Pipeline", _deep)
-    other("memory taken beforehand", without, decoders, "image", hints)
-    other("both decoders, by a hash", without or _no_jpeg_engine(job), decoders, "image", by_size)
-    other("page-locked payloads", without, images, "TensorCPU", pinned, pinned=True)
-    half = replace(job, threads=max(1, job.threads // 2))
-    trials.append(("two engines of half the threads", None, ceiling(half, engines=2)))
+    half, swap = replace(job, threads=max(1, job.threads // 2)), partial(partial, patch.object)
+    affine = partial(patch.dict, images.PIPELINE_OPTIONS, set_affinity=True)
+    trials += [
+        ("affinity", None, ceiling(job, within=affine)),
+        ("queue of 3", None, ceiling(job, within=swap(images, "Pipeline", _deep))),
+        ("memory taken beforehand", without, ceiling(job, within=swap(decoders, "image", hints))),
+        (
+            "both decoders, by a hash",
+            without or _no_jpeg_engine(job),
+            ceiling(job, within=swap(decoders, "image", by_size)),
+        ),
+        ("page-locked payloads", without, ceiling(job, pinned=True, within=swap(images, "TensorCPU", pinned))),
+        ("two engines of half the threads", None, ceiling(half, engines=2)),
+    ]
     chosen = [replace(each, name=name, role="ours", beside="engine", unable=why) for name, why, each in trials]
     for prefetch in (2, 4, 8):
         (tar,) = our_contestants(job, "tar", prefetch=prefetch)

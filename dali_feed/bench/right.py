@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -400,25 +400,18 @@ def waits(job: BenchJob) -> str:
                 if index is not None:
                     torch.cuda.synchronize(index)
         events = list(profile.events())
+    others = set(getattr(torch.cuda, "_primary_context_devices", list)()) - {index}
+    if index is not None and others:
+        raise WrongError(f"there is a context on GPU {sorted(others)} too, beside {index}")
     if index is not None and not any("Synchronize" in name for name in calls(events, "on purpose")[0]):
         raise NotCheckedError("torch's profiler does not show what this thread waits for; is CUPTI there?")
-    if index is not None and (others := _contexts() - {index}):
-        raise WrongError(f"there is a context on GPU {sorted(others)} too, beside {index}")
     places = calls(events, steps_of)
     waited = {name: count for name, count in places[0].items() if "Synchronize" in name}
     if waited:
         raise WrongError(f"next() waits for the GPU: {waited} in {PROFILED} steps")
-    words = ("next()", "the rest of the loop", "other threads")
     parts = [", ".join(f"{count} {name}" for name, count in each.items()) or "none" for each in places]
-    text = "; ".join(f"{each} in {place}" for each, place in zip(parts, words, strict=True))
+    text = "{} in next(); {} in the rest of the loop; {} in other threads".format(*parts)
     return f"{PROFILED} steps: next() waits for nothing; calls that wait, allocate or copy slowly: {text}"
-
-
-def _contexts() -> set[int]:
-    """GPUs that this process has opened; empty where torch does not say."""
-    with suppress(AttributeError):
-        return set(torch.cuda._primary_context_devices())
-    return set()
 
 
 _CALL = re.compile(r"^cu(da)?\w*(Synchronize|Malloc\w*|MemAlloc\w*|HostAlloc|Free\w*)$|Pageable")
