@@ -430,7 +430,7 @@ LEVELS = {
     "levels": lambda: v2.Compose(
         [v2.RandomEqualize(), v2.RandomPosterize(3), v2.RandomSolarize(100.5), v2.RandomInvert(), v2.ColorJitter(0.4)]
     ),
-    "posterized first": lambda: v2.Compose([v2.RandomPosterize(3), v2.RandAugment(), v2.RandomAutocontrast()]),
+    "behind others": lambda: v2.Compose([v2.RandAugment(), v2.RandomPosterize(3), v2.RandomAutocontrast()]),
     "sharpness": lambda: v2.RandomChoice([v2.RandomAdjustSharpness(2.3, 1), v2.RandomAdjustSharpness(0.2, 1)]),
 }
 
