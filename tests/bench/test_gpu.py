@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 import sys
 import threading
 import time
@@ -275,6 +276,43 @@ def test_a_part_that_comes_to_no_end_is_a_line(
         line = ended(GpuPart("torn", 4, races=races), job, 1.0 if "wait" in code else 60.0)
         assert line.about["outcome"] == outcome
         assert says in line.findings[0]
+
+
+def test_what_a_part_leaves_is_ended_with_it(job: BenchJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of one that crashed would be in the way of all that is timed behind it."""
+    note = tmp_path / "pid"
+    code = f"""import os, subprocess
+left = subprocess.Popen(["tail", "-f", "/dev/null"], stdout=subprocess.DEVNULL)
+open({str(note)!r}, "w").write(str(left.pid))
+os._exit(3)"""
+    monkeypatch.setattr(gpu, "child", lambda *_: [sys.executable, "-c", code])
+    assert "ended with 3" in ended(GpuPart("torn", 4), job, 60.0).findings[0]
+    deadline = time.monotonic() + 60
+    stat = Path(f"/proc/{note.read_text()}/stat")
+    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] not in "ZX":
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize(
+    ("prints", "outcome"),
+    [
+        ("echo ========= ERROR SUMMARY: 0 errors; echo ========= RACECHECK SUMMARY: 0 hazards displayed", "right"),
+        ("echo ========= ERROR SUMMARY: 3 errors", "WRONG"),
+        ("echo Device not supported", "not checked"),
+        ("exec tail -f /dev/null", "not checked"),
+    ],
+)
+def test_a_sanitizer_that_does_not_run_makes_nothing_wrong(
+    prints: str, outcome: str, job: BenchJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what it finds is."""
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(f"#!/bin/sh\n{prints}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda _: str(program))
+    monkeypatch.setattr(gpu, "SANITIZED", 0.5 if "tail" in prints else 60.0)
+    line = gpu._check("sanitizer", replace(job, device="cuda:0"), 0.0)
+    assert line.about["outcome"] == outcome, line.findings
 
 
 def test_a_later_run_goes_on_behind_the_lines_of_before(job: BenchJob, begun: list[str]) -> None:
